@@ -1,0 +1,79 @@
+"""Atomic, verified checkpoints: tensors in safetensors, everything else JSON, no pickle.
+
+A checkpoint is a folder `<stage>-<update>` with tensors.safetensors, state.json and manifest.json (sha256 of the other
+two). It is written under a temporary name, synced to disk and renamed; the last two are kept, so a torn or damaged one
+costs only the work since the one before.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+_KEEP = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run needs to go on. `tensors` by name; `state` is plain JSON."""
+
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def save(folder: Path, stage: int, update: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
+    """Write a checkpoint below `folder` and drop all but the last two. Names sort in the order of training."""
+    target = folder / f"{stage:03d}-{update:08d}"
+    temporary = folder / f".{target.name}.{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, temporary / "tensors.safetensors")
+    (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    digests = {name: _digest(temporary / name) for name in ("tensors.safetensors", "state.json")}
+    (temporary / "manifest.json").write_text(json.dumps(digests), encoding="utf-8")
+    for path in [*temporary.iterdir(), temporary]:
+        _sync(path)
+    if target.exists():  # a resumed run comes past the same place again
+        shutil.rmtree(target)
+    temporary.rename(target)
+    _sync(folder)
+    for old in _complete(folder)[:-_KEEP]:
+        shutil.rmtree(old)
+    return target
+
+
+def latest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint whose digests hold, or None. Damaged ones are passed over."""
+    for path in reversed(_complete(folder)):
+        try:
+            digests = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+            if all(_digest(path / name) == digest for name, digest in digests.items()):
+                state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+                return Checkpoint(load_file(path / "tensors.safetensors"), state)
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _complete(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*") if not path.name.startswith("."))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,31 @@
+"""The order in which rows are seen: shuffled global batches."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from forever.data.tasks import Example
+from forever.seeding import permutation
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The global batch of one update: the same rows on every rank, each of which computes its own share."""
+
+    examples: tuple[Example, ...]
+    epoch: int = 0
+
+
+def batches(
+    examples: Sequence[Example], epochs: int, batch_size: int, seed: int, *stream: str | int
+) -> Iterator[Batch]:
+    """Every example once an epoch, newly shuffled each epoch; the last batch of an epoch may be short (no drop-last)."""
+    for epoch in range(epochs):
+        order = permutation(len(examples), seed, *stream, epoch)
+        for start in range(0, len(order), batch_size):
+            yield Batch(tuple(examples[i] for i in order[start : start + batch_size]), epoch)
+
+
+def batch_count(rows: int, epochs: int, batch_size: int) -> int:
+    """How many batches `batches` yields."""
+    return epochs * math.ceil(rows / batch_size)

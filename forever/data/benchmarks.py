@@ -1,0 +1,155 @@
+"""The benchmarks of the paper, their task orders and metrics, and how a benchmark is built from a configuration.
+
+Orders: FOREVER's order table, which equals that of O-LoRA (orders 1-6) and SAPT (7-8); checked against
+WoodScene/CL_Memory: utils/dataset_order.py, whose ids 4 5 6 1 2 3 7 8 are the paper's 1 to 8 (methods-b section 2.4).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forever.data.mini import mini
+from forever.data.sources import read_task, task_names
+from forever.data.tasks import Benchmark, Example, Metric, Task
+from forever.errors import InputError, unknown
+from forever.seeding import permutation
+
+if TYPE_CHECKING:
+    from forever.config import DataConfig
+
+STANDARD = {
+    "1": "dbpedia amazon yahoo agnews",
+    "2": "dbpedia amazon agnews yahoo",
+    "3": "yahoo amazon agnews dbpedia",
+}
+LONG = {
+    "4": "mnli cb wic copa qqp boolqa rte imdb yelp amazon sst-2 dbpedia agnews multirc yahoo",
+    "5": "multirc boolqa wic mnli cb copa qqp rte imdb sst-2 dbpedia agnews yelp amazon yahoo",
+    "6": "yelp amazon mnli cb copa qqp rte imdb sst-2 dbpedia agnews yahoo multirc boolqa wic",
+}
+SUPERNI = {
+    "7": "task1572 task363 task1290 task181 task002 task1510 task639 task1729 task073 task1590 task748 task511 "
+    "task591 task1687 task875",
+    "8": "task748 task073 task1590 task639 task1572 task1687 task591 task363 task1510 task1729 task181 task511 "
+    "task002 task1290 task875",
+}
+ORDERS: dict[str, dict[str, tuple[str, ...]]] = {
+    name: {order: tuple(tasks.split()) for order, tasks in orders.items()}
+    for name, orders in (("standard", STANDARD), ("long", LONG), ("superni", SUPERNI))
+}
+# Standard CL is four of the fifteen tasks of Long Sequence and shares its folder.
+FOLDERS = {"standard": "long_sequence", "long": "long_sequence", "superni": "superni"}
+# The three classification tasks of SuperNI's fifteen; the others are scored with ROUGE-L (methods-b section 2.6).
+SUPERNI_CLASSIFICATION = {"task363", "task875", "task1687"}
+_DATA_SEED = 0  # a row limit keeps the same rows in every run: seeds differ in training, not in what is measured
+
+
+def default_order(benchmark: str) -> str:
+    """The first order of a named benchmark; "1" for others."""
+    return next(iter(ORDERS.get(benchmark, {"1": ()})))
+
+
+def load_benchmark(config: "DataConfig") -> Benchmark:
+    """Read and check the benchmark that a configuration names.
+
+    Raises:
+        InputError: unknown benchmark, order or task, missing or malformed files, train rows that occur in test.
+    """
+    if config.benchmark == "mini":
+        return _limited(_mini(config.order), config.train_rows, config.test_rows)
+    if config.root is None:
+        known = ", ".join(["mini", *ORDERS])
+        raise InputError(
+            f"data.root is not set, but benchmark {config.benchmark!r} is read from a folder (embedded: mini; "
+            f"known: {known}); give data.root=DIR that has the folder {FOLDERS.get(config.benchmark, config.benchmark)!r}"
+        )
+    folder = Path(config.root).expanduser() / FOLDERS.get(config.benchmark, config.benchmark)
+    if not folder.is_dir():
+        raise InputError(f"data.root: there is no folder {folder}; `forever data check` shows the layouts that are read")
+    names = _order(config.benchmark, config.order, folder)
+    tasks = []
+    for name in names:
+        train, test = read_task(folder, name)
+        _check_splits(name, train, test)
+        labels = _labels(train)
+        metric = config.metrics.get(name) or _metric(config.benchmark, name, labels)
+        tasks.append(Task(name, train, test, metric, labels if metric == "exact_match" else None))
+    order = config.order if isinstance(config.order, str) else "-".join(config.order)
+    return _limited(Benchmark.sequence(config.benchmark, order, tasks), config.train_rows, config.test_rows)
+
+
+def _mini(order: str | Sequence[str]) -> Benchmark:
+    benchmark = mini()
+    if isinstance(order, str):
+        if order != benchmark.order:
+            raise unknown("order of benchmark mini", order, [benchmark.order])
+        return benchmark
+    tasks = {task.name: task for task in benchmark.tasks}
+    for name in order:
+        if name not in tasks:
+            raise unknown("task of benchmark mini", name, tasks)
+    return Benchmark.sequence("mini", "-".join(order), (tasks[name] for name in order))
+
+
+def _order(benchmark: str, order: str | Sequence[str], folder: Path) -> Sequence[str]:
+    if isinstance(order, str):
+        orders = ORDERS.get(benchmark)
+        if orders is None:
+            raise InputError(
+                f"data.order: benchmark {benchmark!r} has no named orders; list its tasks, e.g. "
+                f"data.order=[{', '.join(task_names(folder)[:3])}]"
+            )
+        if order not in orders:
+            raise InputError(f"data.order: {benchmark} has no order {order!r}; valid: {', '.join(orders)}")
+        return orders[order]
+    present = task_names(folder)
+    for name in order:
+        if name not in present:
+            raise unknown(f"task in {folder}", name, present)
+    return order
+
+
+def _labels(train: Sequence[Example]) -> tuple[str, ...] | None:
+    """The answers, if they look like labels: at most 50, and each used five times on average."""
+    answers = sorted({example.output.strip() for example in train})
+    return tuple(answers) if len(answers) <= 50 and 5 * len(answers) <= len(train) else None
+
+
+def _metric(benchmark: str, task: str, labels: tuple[str, ...] | None) -> Metric:
+    if benchmark in ("standard", "long"):
+        return "exact_match"
+    if benchmark == "superni":
+        return "exact_match" if task in SUPERNI_CLASSIFICATION else "rouge_l"
+    return "exact_match" if labels else "rouge_l"
+
+
+def _check_splits(name: str, train: Sequence[Example], test: Sequence[Example]) -> None:
+    trained = {(e.instruction.strip(), e.input.strip()): e.id for e in train}
+    for example in test:
+        twin = trained.get((example.instruction.strip(), example.input.strip()))
+        if twin is not None:
+            raise InputError(
+                f"task {name}: test row {example.id} repeats train row {twin}; splits must be disjoint, remove one"
+            )
+
+
+def _limited(benchmark: Benchmark, train_rows: int | None, test_rows: int | None) -> Benchmark:
+    if train_rows is None and test_rows is None:
+        return benchmark
+
+    def first(task: str, split: str, rows: tuple[Example, ...], limit: int | None) -> tuple[Example, ...]:
+        if limit is None or limit >= len(rows):
+            return rows
+        kept = sorted(permutation(len(rows), _DATA_SEED, "rows", split, task)[:limit])
+        return tuple(rows[i] for i in kept)
+
+    tasks = [
+        replace(
+            task,
+            train=first(task.name, "train", task.train, train_rows),
+            test=first(task.name, "test", task.test, test_rows),
+        )
+        for task in benchmark.tasks
+    ]
+    return Benchmark.sequence(benchmark.name, benchmark.order, tasks)

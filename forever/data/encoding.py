@@ -1,0 +1,106 @@
+"""From examples to tensors: encoding with the truncation rule, and collation. B rows, T tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forever.data.prompts import prompt_parts
+from forever.data.tasks import Example
+from forever.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token ids of one example: the prompt, and the answer with EOS at its end."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+    truncated: bool
+
+
+class Encoder:
+    """Turns examples into token ids, each example once.
+
+    Too long a prompt loses tokens from the end of its `input` field only; template, instruction, answer and EOS stay
+    whole (architecture, section 4). Training and decoding cut by the same rule, decoding without room for the answer.
+
+    Args:
+        tokenizer: a fast Hugging Face tokenizer (it must give character offsets to cut by tokens).
+        max_length: longest prompt plus answer in tokens.
+    """
+
+    def __init__(self, tokenizer: Any, max_length: int) -> None:
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        start = tokenizer("").input_ids  # what the tokenizer puts before any text: nothing, or BOS
+        self._start = tuple(i for i in start[:1] if i == tokenizer.bos_token_id and i is not None)
+        self.encode = lru_cache(maxsize=None)(self._encode)
+        self.encode_prompt = lru_cache(maxsize=None)(self._encode_prompt)
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def _encode(self, example: Example) -> Encoded:
+        """The training row of an example. The answer is tokenised apart: decoding starts from the prompt alone."""
+        answer = (*self._ids(example.output), self.tokenizer.eos_token_id)
+        prompt, truncated = self._cut_prompt(example, self.max_length - len(answer))
+        return Encoded(prompt, answer, truncated)
+
+    def _encode_prompt(self, example: Example) -> Encoded:
+        """The prompt to decode from; the answer is empty."""
+        prompt, truncated = self._cut_prompt(example, self.max_length)
+        return Encoded(prompt, (), truncated)
+
+    def _cut_prompt(self, example: Example, budget: int) -> tuple[tuple[int, ...], bool]:
+        before, middle, after = prompt_parts(example)
+        ids = self._start + self._ids(before + middle + after)
+        truncated = len(ids) > budget
+        while len(ids) > budget and middle:
+            offsets = self.tokenizer(middle, add_special_tokens=False, return_offsets_mapping=True).offset_mapping
+            kept = max(len(offsets) - (len(ids) - budget), 0)
+            cut = offsets[kept][0] if kept < len(offsets) else len(middle)
+            middle = middle[: min(cut, len(middle) - 1)]  # always shorter, so this ends
+            ids = self._start + self._ids(before + middle + after)
+        if len(ids) > budget:
+            raise InputError(
+                f"example {example.id}: {len(ids)} prompt tokens without its input, {budget} allowed; "
+                f"raise model.max_length ({self.max_length}), nothing but the input field may be cut"
+            )
+        return ids, truncated
+
+    def truncated(self, examples: Sequence[Example]) -> int:
+        """How many of `examples` lose tokens as training rows."""
+        return sum(self.encode(example).truncated for example in examples)
+
+
+def collate(rows: Sequence[Encoded], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Right-padded training tensors.
+
+    Padding is on the right and attention is causal, so no real token sees a pad and no mask is needed.
+
+    Returns:
+        ids [B, T]; positions [B, T], true where the next token is supervised; targets [n], those next tokens.
+    """
+    lengths = [len(row.prompt) + len(row.answer) for row in rows]
+    ids = torch.full((len(rows), max(lengths)), pad, dtype=torch.long)
+    positions = torch.zeros(ids.shape, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        ids[i, : lengths[i]] = torch.tensor(row.prompt + row.answer)
+        positions[i, len(row.prompt) - 1 : lengths[i] - 1] = True
+    targets = torch.tensor([token for row in rows for token in row.answer])
+    return ids.to(device), positions.to(device), targets.to(device)
+
+
+def collate_prompts(rows: Sequence[Encoded], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Left-padded prompts for decoding: ids [B, T] and attention mask [B, T]."""
+    width = max(len(row.prompt) for row in rows)
+    ids = torch.full((len(rows), width), pad, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for i, row in enumerate(rows):
+        ids[i, width - len(row.prompt) :] = torch.tensor(row.prompt)
+        mask[i, width - len(row.prompt) :] = 1
+    return ids.to(device), mask.to(device)

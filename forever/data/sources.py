@@ -1,0 +1,154 @@
+"""Readers of task folders. What is in the folder tells the layout; every layout gives the same examples.
+
+1. ours                    <folder>/<task>/{train,test}.jsonl with `instruction`, `input`, `output`
+2. O-LoRA's CL_Benchmark   <folder>/<TYPE>/<task>/{train,test,labels}.json, a list of `sentence`, `label`
+3. Super-NaturalInstructions  <folder>/<task>*.json with `Definition` and `Instances` of `input`, `output`
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from forever.data.tasks import Example
+from forever.errors import InputError, unknown
+from forever.seeding import permutation
+
+Splits = tuple[tuple[Example, ...], tuple[Example, ...]]
+
+# Layout 2 ships no instructions; these are the questions of its fifteen tasks by type (O-LoRA, appendix; WoodScene/bilevel).
+_TOPIC = "What is the topic of the following paragraph?"
+_SENTIMENT = "What is the sentiment of the following paragraph?"
+_RELATION = 'What is the logical relationship between the "sentence 1" and the "sentence 2"?'
+_QUESTIONS = {
+    "TC": _TOPIC,
+    "SC": _SENTIMENT,
+    "NLI": _RELATION,
+    "QQP": 'Whether the "first sentence" and the "second sentence" have the same meaning?',
+    "WiC": "Given a word and two sentences, whether the word is used with the same sense in both sentence?",
+    "COPA": "According to the following passage, is the question true or false?",
+    "BoolQA": "According to the following passage, is the question true or false?",
+    "MultiRC": "According to the following passage and question, is the candidate answer true or false?",
+}
+# Layout 3 has one list of instances; the paper's sizes are 1000 and 100 (methods-b section 2.3).
+_NI_TRAIN, _NI_TEST = 1000, 100
+
+
+def task_names(folder: Path) -> list[str]:
+    """The tasks found in a benchmark folder, in alphabetical order."""
+    names = {path.parent.name for path in folder.glob("*/train.jsonl")}
+    names |= {path.parent.name.lower() for path in folder.glob("*/*/train.json")}
+    names |= {path.stem.split("_")[0] for path in folder.glob("task*.json")}
+    return sorted(names)
+
+
+def read_task(folder: Path, name: str) -> Splits:
+    """The train and test rows of one task.
+
+    Raises:
+        InputError: no such task, or a file that is missing, empty or malformed (with file and line).
+    """
+    if (folder / name).is_dir():
+        own = folder / name
+        return _read_jsonl(own / "train.jsonl", name, "train"), _read_jsonl(own / "test.jsonl", name, "test")
+    for path in sorted(folder.glob("*/*/train.json")):
+        if path.parent.name.lower() == name.lower():
+            return _read_cl_benchmark(path.parent, name)
+    for path in sorted(folder.glob(f"{name}_*.json")) + sorted(folder.glob(f"{name}.json")):
+        return _read_natural_instructions(path, name)
+    raise unknown(f"task in {folder}", name, task_names(folder))
+
+
+def _rows(found: Iterable[Example], path: Path) -> tuple[Example, ...]:
+    rows = tuple(found)
+    if not rows:
+        raise InputError(f"{path} is empty; a split needs at least one row")
+    return rows
+
+
+def _text(record: Any, field: str, where: str) -> str:
+    value = record.get(field) if isinstance(record, dict) else None
+    if not isinstance(value, str):
+        raise InputError(f"{where}: field {field!r} must be a string, but is {json.dumps(value)[:60]}")
+    return value
+
+
+def _read_jsonl(path: Path, task: str, split: str) -> tuple[Example, ...]:
+    if not path.is_file():
+        raise InputError(f"there is no file {path}; task {task!r} needs train.jsonl and test.jsonl")
+
+    def parse() -> Iterable[Example]:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                where = f"{path}, line {number}"
+                try:
+                    record = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise InputError(f"{where}: not valid JSON ({error.msg}); one object a line is expected") from None
+                fields = (_text(record, field, where) for field in ("instruction", "input", "output"))
+                example = Example(f"{task}/{split}/{number - 1}", *fields)
+                if not example.output.strip():
+                    raise InputError(f"{where}: field 'output' is empty; a row needs an answer")
+                yield example
+
+    return _rows(parse(), path)
+
+
+def _read_json(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+
+
+def _read_cl_benchmark(folder: Path, task: str) -> Splits:
+    question = _QUESTIONS.get(folder.parent.name)
+    if question is None:
+        raise unknown("task type (parent folder)", folder.parent.name, _QUESTIONS)
+    labels = _read_json(folder / "labels.json")
+    instruction = f"{question} Choose one from the option. Option: {', '.join(labels)}.\n"
+
+    def split(name: str) -> tuple[Example, ...]:
+        path = folder / f"{name}.json"
+        records = enumerate(_read_json(path))
+        return _rows(
+            (
+                Example(
+                    f"{task}/{name}/{i}",
+                    instruction,
+                    _text(record, "sentence", f"{path}, row {i}") + "\nAnswer:",
+                    _text(record, "label", f"{path}, row {i}"),
+                )
+                for i, record in records
+            ),
+            path,
+        )
+
+    return split("train"), split("test")
+
+
+def _read_natural_instructions(path: Path, task: str) -> Splits:
+    content = _read_json(path)
+    definition = content.get("Definition") if isinstance(content, dict) else None
+    definition = definition[0] if isinstance(definition, list) and definition else definition
+    if not isinstance(definition, str):
+        raise InputError(f"{path}: field 'Definition' must be a string or a list of strings")
+    found: dict[str, tuple[str, str]] = {}  # by input: an instance that occurs twice must not land in both splits
+    for i, instance in enumerate(content.get("Instances", [])):
+        where = f"{path}, instance {i}"
+        output = instance.get("output")
+        first = output[0] if isinstance(output, list) and output else output
+        text = _text(instance, "input", where)
+        found.setdefault(text.strip(), (text, _text({"output": first}, "output", where)))
+    pairs = list(found.values())
+    order = permutation(len(pairs), 0, "split", task)
+    held_out = min(_NI_TEST, len(pairs) // 5)
+
+    def split(name: str, indices: list[int]) -> tuple[Example, ...]:
+        return _rows((Example(f"{task}/{name}/{i}", definition, *pairs[i]) for i in indices), path)
+
+    return split("train", order[held_out : held_out + _NI_TRAIN]), split("test", order[:held_out])

@@ -1,0 +1,68 @@
+"""The nouns of a benchmark: an example, a task, and the order in which tasks are learned."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Metric = Literal["exact_match", "rouge_l"]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One instruction-following record. `id` is unique within a benchmark: `<task>/<split>/<row>`."""
+
+    id: str
+    instruction: str
+    input: str
+    output: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: disjoint splits, the metric of its scores, and the answers that occur if they are few.
+
+    `labels` is None for generation; for classification it lists the distinct answers in sorted order.
+    """
+
+    name: str
+    train: tuple[Example, ...]
+    test: tuple[Example, ...]
+    metric: Metric
+    labels: tuple[str, ...] | None = None
+
+    def digest(self) -> str:
+        """Twelve hex digits that change with any row."""
+        sha = hashlib.sha256(f"{self.name} {self.metric}".encode())
+        for example in (*self.train, *self.test):
+            sha.update("\0".join((example.id, example.instruction, example.input, example.output, "\n")).encode())
+        return sha.hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Tasks in the order in which they arrive.
+
+    `tasks` are scored; `stages` are trained. In continual learning the two are the same list and task i is
+    scored after every stage j >= i. In joint training (`joint`) there is one stage, and every task is scored after it.
+    """
+
+    name: str
+    order: str
+    tasks: tuple[Task, ...]
+    stages: tuple[Task, ...]
+
+    @classmethod
+    def sequence(cls, name: str, order: str, tasks: Iterable[Task]) -> "Benchmark":
+        """Tasks learned one after another."""
+        tasks = tuple(tasks)
+        return cls(name, order, tasks, stages=tasks)
+
+    def joint(self) -> "Benchmark":
+        """The multi-task upper bound (methods-b section 4): one stage on the union of all training rows."""
+        union = tuple(example for task in self.tasks for example in task.train)
+        return replace(self, stages=(replace(self.tasks[0], name="joint", train=union, test=(), labels=None),))
+
+    def seen(self, stage: int) -> tuple[int, ...]:
+        """Indices of the tasks that have been learned once `stage` (0-based) is over."""
+        return tuple(range(len(self.tasks))) if len(self.stages) == 1 else tuple(range(stage + 1))

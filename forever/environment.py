@@ -1,0 +1,58 @@
+"""Where a run ran: versions, revision, hardware, command. For people who compare numbers later."""
+
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("forever-cl", "torch", "transformers", "peft", "numpy", "ray", "mlflow")
+
+
+def describe() -> dict[str, Any]:
+    """The machine and software of this process, as JSON values."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _processor(),
+        "cores": os.cpu_count(),
+        "gpus": gpus,
+        "packages": {name: version(name) for name in _PACKAGES},
+        "revision": revision(),
+        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def version(package: str) -> str | None:
+    """The installed version of a package, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def revision() -> str | None:
+    """The git revision of this code, "-dirty" if files were changed; None outside a repository."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""
+        return git("rev-parse", "--short=12", "HEAD") + dirty
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

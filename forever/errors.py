@@ -1,0 +1,16 @@
+"""Errors that a user can mend: each names the value, the rule and the nearest valid name."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """Something the user gave is wrong. The command line prints it as one line and exits with code 2."""
+
+
+def unknown(what: str, name: str, valid: Iterable[str]) -> InputError:
+    """The error for a name that does not exist: says the nearest that does, or lists all."""
+    valid = sorted(valid)
+    near = get_close_matches(name, valid, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(valid)}"
+    return InputError(f"unknown {what} {name!r}; {hint}")

@@ -1,0 +1,78 @@
+"""A run in this process."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forever.config import RunConfig
+from forever.data.benchmarks import load_benchmark
+from forever.data.tasks import Benchmark
+from forever.models import backbone
+from forever.run_directory import RunDirectory
+from forever.tracking import Tracker
+
+if TYPE_CHECKING:
+    from forever.world import World
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How a run uses its machine. Nothing here changes what is computed, only where and how often it is saved."""
+
+    device: str = "auto"
+    micro_batch: int | None = None
+    checkpoint_s: float = 60.0
+
+
+def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark:
+    """Everything that can be wrong with a run, found before torch is imported or anything is downloaded.
+
+    Returns:
+        The benchmark, since it had to be read to be checked.
+
+    Raises:
+        InputError: bad data, no model weights, a folder that holds another run.
+    """
+    backbone.check(config.model.name)
+    directory.check(config, resume)
+    return load_benchmark(config.data)
+
+
+def run_local(
+    config: RunConfig,
+    path: Path,
+    *,
+    resume: bool = False,
+    trackers: Sequence[Tracker] = (),
+    placement: Placement = Placement(),
+    world: "World | None" = None,
+) -> dict[str, Any]:
+    """Run or go on with a run; a finished one is left as it is.
+
+    Returns:
+        The content of result.json.
+
+    Raises:
+        InputError: see `check`.
+    """
+    directory = RunDirectory(path)
+    benchmark = check(config, directory, resume)
+    finished = directory.finished()
+    if finished is not None:
+        return finished
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from forever.environment import describe
+    from forever.session import Session
+    from forever.train import run
+    from forever.world import World, pick_device
+
+    world = world or World(device=pick_device(placement.device))
+    if world.leads:
+        directory.create(config, describe())
+    session = Session(config, directory, world, trackers, placement.checkpoint_s)
+    run(config, benchmark, session, world, placement.micro_batch)
+    result = directory.finished()
+    assert result is not None or not world.leads
+    return result or {}

@@ -1,0 +1,105 @@
+"""The record that a method may touch while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from forever.data.batching import Batch, batch_count, batches
+from forever.data.tasks import Example, Task
+from forever.memory import Memory
+
+if TYPE_CHECKING:
+    import torch
+
+    from forever.config import RunConfig
+    from forever.data.encoding import Encoder
+    from forever.models.backbone import Backbone
+    from forever.models.parameters import FlatParameters
+    from forever.world import World
+
+
+@dataclass(frozen=True)
+class ReplayEvent:
+    """One replay of the memory: a line of events.jsonl.
+
+    Attributes:
+        step: updates of the current task before the event. day: threshold that fired (None for consolidation).
+        days, tau: what the clock showed. ratio: r. strength: s. beta: weight of the penalty.
+        loss_before, loss_after: cross-entropy of the event's first batch, dropout off, on either side of the event.
+    """
+
+    kind: Literal["replay", "consolidation"]
+    task: str
+    step: int
+    day: float | None
+    days: float
+    tau: float
+    ratio: float
+    strength: float
+    beta: float
+    updates: int
+    rows: int
+    loss_before: float
+    loss_after: float
+
+
+@dataclass
+class Learner:
+    """A model that learns tasks one after another, and everything that belongs to it.
+
+    Attributes:
+        parameters: the trainable parameters Theta as one flat vector.
+        memory: kept rows of finished tasks.
+        micro_batch: rows a device takes at once; None is its whole share. It changes memory use, not the result.
+        autocast: compute in bf16 although the weights are fp32 (full fine-tuning on a GPU).
+        stage: index of the current task. step: its task updates so far; updates: all its updates so far.
+        planned_steps: T, task updates that the current task will take.
+        gauges: the method's readings for the next line of the journal, such as tau.
+        notes: the method's findings about the current task, such as the length of its day.
+        events: replays of the current task.
+    """
+
+    config: RunConfig
+    memory: Memory
+    backbone: Backbone
+    encoder: Encoder
+    parameters: FlatParameters
+    world: World
+    micro_batch: int | None = None
+    autocast: bool = False
+    optimizer: torch.optim.Optimizer | None = None
+    task: Task | None = None
+    stage: int = 0
+    step: int = 0
+    updates: int = 0
+    planned_steps: int = 0
+    gauges: dict[str, float | None] = field(default_factory=dict)
+    notes: dict[str, float | None] = field(default_factory=dict)
+    events: list[ReplayEvent] = field(default_factory=list)
+
+    def begin(self, stage: int, task: Task) -> None:
+        """Set all counters to the start of a task."""
+        self.stage, self.task = stage, task
+        self.step = self.updates = self.planned_steps = 0
+        self.gauges, self.notes, self.events = {}, {}, []
+
+    def batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
+        """The main stream of the current task: `optim.epochs` shuffled passes, the same for every method of a seed."""
+        assert self.task is not None
+        optim = self.config.optim
+        self.planned_steps = batch_count(len(examples), optim.epochs, optim.batch_size)
+        return batches(examples, optim.epochs, optim.batch_size, self.config.seed, "data", self.task.name)
+
+    def gauge(self, **readings: float | None) -> None:
+        """Readings that go into the journal beside the last update."""
+        self.gauges.update(readings)
+
+    def note(self, **findings: float | None) -> None:
+        """Findings about the current task that go into the result."""
+        self.notes.update(findings)
+
+    def log_event(self, event: ReplayEvent) -> None:
+        """A replay is over."""
+        self.events.append(event)

@@ -1,0 +1,13 @@
+"""Sequential fine-tuning: the lower bound. One adapter is trained on task after task, nothing is kept."""
+
+from typing import Literal
+
+from forever.methods.base import Method, MethodConfig
+
+
+class FinetuneConfig(MethodConfig):
+    name: Literal["finetune"] = "finetune"
+
+
+class Finetune(Method):
+    """Every seam at its default."""

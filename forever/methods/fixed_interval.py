@@ -1,0 +1,46 @@
+"""Fixed-interval replay: FOREVER's replay unit on a plain step clock, without penalty (methods-b section 6).
+
+It separates "when" from "that": J events, as many as FOREVER's standard schedule would fire in a task of this length,
+every floor(T / J) updates, then the same consolidation pass. The paper gives no interval; matching the budget is the
+only statement on budgets in it.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from forever.data.tasks import Task
+from forever.learner import Learner
+from forever.methods.base import MethodConfig
+from forever.methods.scheduled_replay import ScheduledReplay
+from forever.replay.clock import Clock, StepClock
+from forever.replay.regularizers import Regularizer
+from forever.replay.schedules import Days, standard_events
+
+
+class FixedIntervalConfig(MethodConfig):
+    name: Literal["fixed_interval"] = "fixed_interval"
+    warmup_steps: Annotated[int, Field(ge=1)] = 24
+    """S of the FOREVER whose number of events is matched."""
+    memory_epochs: Annotated[int, Field(ge=1)] = 2
+    consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
+    interval: Annotated[int, Field(ge=1)] | None = None
+    """Updates between events; None is floor(T / J). 24 gives the literal reading of the ablation example (A21)."""
+
+
+class FixedInterval(ScheduledReplay):
+    """J replays at equal distances in updates."""
+
+    config: FixedIntervalConfig
+
+    def __init__(self, config: FixedIntervalConfig) -> None:
+        super().__init__(config)
+        self.regularizer = Regularizer.named("none", 0.0, 0.0, 0.0, 0.0)
+
+    def clock(self) -> Clock:
+        return StepClock(warmup_steps=1, smoothing=1.0)  # a day is one update
+
+    def days(self, learner: Learner, task: Task) -> Days:
+        events = standard_events(learner.planned_steps, self.config.warmup_steps)
+        interval = self.config.interval or learner.planned_steps // max(events, 1)
+        return (float(i * interval) for i in range(1, events + 1))

@@ -1,0 +1,23 @@
+"""MixReplay: the memory is shuffled into the data of the current task (methods-b section 5).
+
+Followed: WoodScene/CL_Memory: finetune_cl.py, which concatenates and shuffles; the memory is not oversampled, so an
+epoch of task k has N_k + |M| rows.
+"""
+
+from typing import Literal
+
+from forever.data.tasks import Task
+from forever.learner import Learner
+from forever.methods.base import Method, MethodConfig, Step, Steps
+
+
+class MixReplayConfig(MethodConfig):
+    name: Literal["mix_replay"] = "mix_replay"
+
+
+class MixReplay(Method):
+    """CE on D_k united with M_{<k}."""
+
+    def steps(self, learner: Learner, task: Task) -> Steps:
+        for batch in learner.batches(task.train + learner.memory.examples):
+            yield Step(batch)

@@ -1,0 +1,19 @@
+"""Multi-task learning: the upper bound. One fresh adapter is trained on the union of all tasks (methods-b section 4).
+
+Natural mixing, no task balancing, as many epochs over the union as the others spend on each task. Scores exist after
+the one stage only, so OP is defined and BWT is not.
+"""
+
+from typing import Literal
+
+from forever.methods.base import Method, MethodConfig
+
+
+class MtlConfig(MethodConfig):
+    name: Literal["mtl"] = "mtl"
+
+
+class Mtl(Method):
+    """Fine-tuning on `Benchmark.joint()`."""
+
+    joint = True

@@ -1,0 +1,116 @@
+"""Replay of the whole memory at scheduled times: Algorithm 1 of FOREVER with its three slots open.
+
+clock (when is a day over) x schedule (at which days) x regulariser (how strongly to hold on). FOREVER fills the slots
+with the paper's parts, Fixed-interval replay with the plainest ones.
+"""
+
+from collections.abc import Generator
+from typing import Literal, Protocol
+
+from forever.data.tasks import Task
+from forever.importance import fisher_information
+from forever.learner import Learner, ReplayEvent
+from forever.methods.base import Method, Penalty, Probe, Step, StepRecord, Steps
+from forever.replay.clock import Clock
+from forever.replay.regularizers import Regularizer
+from forever.replay.schedules import Days, standard_events
+
+
+class ReplaySettings(Protocol):
+    """What a scheduled-replay configuration must say."""
+
+    @property
+    def warmup_steps(self) -> int: ...
+    @property
+    def memory_epochs(self) -> int: ...
+    @property
+    def consolidation_epochs(self) -> int | Literal["matched"]: ...
+
+
+class ScheduledReplay(Method):
+    """Algorithm 1. Subclasses say which clock, which days and which regulariser."""
+
+    config: ReplaySettings
+    regularizer: Regularizer
+
+    def clock(self) -> Clock:
+        """A clock at the start of a task."""
+        raise NotImplementedError
+
+    def days(self, learner: Learner, task: Task) -> Days:
+        """The days at which this task is interrupted by a replay."""
+        raise NotImplementedError
+
+    def begin_task(self, learner: Learner, task: Task) -> None:
+        if learner.memory:
+            self.tensors["anchor"] = learner.parameters.snapshot()  # Theta*: end of the previous task
+
+    def steps(self, learner: Learner, task: Task) -> Steps:
+        batches = learner.batches(task.train)
+        clock, schedule = self.clock(), self.days(learner, task)
+        next_day = next(schedule, None)
+        for batch in batches:
+            record = yield Step(batch)
+            clock.advance(record.update_norm)  # tau += Delta; mu <- (1 - lambda) mu + lambda Delta
+            learner.gauge(tau=clock.tau, mu=clock.mu, days=clock.days, next_day=next_day if learner.memory else None)
+            learner.note(tau_day=clock.tau_day)
+            # One threshold a step (A8), and replay does not advance the clock (A2).
+            if learner.memory and next_day is not None and clock.reached(next_day):
+                yield from self.replay(learner, task, clock, "replay", next_day, self.config.memory_epochs)
+                next_day = next(schedule, None)
+        passes = self.consolidation_epochs(learner)
+        if learner.memory and passes:
+            yield from self.replay(learner, task, clock, "consolidation", None, passes)
+
+    def replay(
+        self,
+        learner: Learner,
+        task: Task,
+        clock: Clock,
+        kind: Literal["replay", "consolidation"],
+        day: float | None,
+        epochs: int,
+    ) -> Generator[Step | Probe, StepRecord, None]:
+        """One event: `epochs` shuffled passes over the memory at a strength that is fixed when it begins (A10)."""
+        beta = self.regularizer.strength(clock.pace())
+        penalty = Penalty(beta, self.tensors["anchor"], self.tensors.get("weights")) if beta > 0 else None
+        batches = list(learner.memory.batches(epochs, task.name))
+        before = yield Probe(batches[0])
+        for batch in batches:
+            yield Step(batch, kind, penalty)
+        after = yield Probe(batches[0])
+        learner.log_event(
+            ReplayEvent(
+                kind=kind,
+                task=task.name,
+                step=clock.steps,
+                day=day,
+                days=clock.days,
+                tau=clock.tau,
+                ratio=clock.pace(),
+                strength=self.regularizer.factor(clock.pace()),
+                beta=beta,
+                updates=len(batches),
+                rows=sum(len(batch.examples) for batch in batches),
+                loss_before=before.loss,
+                loss_after=after.loss,
+            )
+        )
+
+    def consolidation_epochs(self, learner: Learner) -> int:
+        """Passes over the memory when the task is over; "matched" is what the standard schedule spends in all (A23)."""
+        if self.config.consolidation_epochs == "matched":
+            events = standard_events(learner.planned_steps, self.config.warmup_steps)
+            return self.config.memory_epochs * events + 1
+        return self.config.consolidation_epochs
+
+    def end_task(self, learner: Learner, task: Task) -> None:
+        if not self.regularizer.weighted:
+            return
+        # PIR: the mean over finished tasks of the diagonal Fisher information, scaled to mean one so that
+        # beta_base keeps its size (A26).
+        fisher = fisher_information(learner, task.train)
+        count = learner.stage + 1
+        mean = self.tensors.get("fisher", fisher)
+        self.tensors["fisher"] = mean + (fisher - mean) / count
+        self.tensors["weights"] = self.tensors["fisher"] / self.tensors["fisher"].mean().clamp_min(1e-30)

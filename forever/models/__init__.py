@@ -1,0 +1,1 @@
+"""The network: loading backbones, adapters, and flat views of what is trained."""

@@ -1,0 +1,108 @@
+"""Loading a causal language model: the embedded one, a Hugging Face name or folder, or a GGUF file."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from forever.errors import InputError
+
+TINY = Path(__file__).parent / "tiny"
+
+
+@dataclass
+class Backbone:
+    """A causal language model with its tokenizer, ready to train and to decode."""
+
+    model: Any  # a transformers PreTrainedModel; its classes are too dynamic to be typed
+    tokenizer: Any  # a transformers PreTrainedTokenizerFast
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+
+def check(name: str) -> None:
+    """Refuse a backbone that cannot be loaded, without loading or downloading anything.
+
+    Raises:
+        InputError: if `name` is a local folder without weights or configuration, or a missing GGUF file.
+    """
+    path = locate(name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise InputError(f"model.name: there is no GGUF file {name!r}")
+    elif path.is_dir():
+        if not (path / "config.json").is_file():
+            raise InputError(f"model.name: folder {name!r} has no config.json, so it is no Hugging Face model folder")
+        if not list(path.glob("*.safetensors")):
+            raise InputError(f"model.name: folder {name!r} has no weights (*.safetensors); save them with safetensors")
+    elif looks_like_path(name):
+        raise InputError(f"model.name: there is no folder {name!r}; give a folder, a .gguf file or a model hub name")
+
+
+def looks_like_path(name: str) -> bool:
+    """A hub name is `name` or `owner/name`; everything else is meant as a path."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
+def locate(name: str) -> Path:
+    """Where a local backbone lies; for a hub name a path that does not exist."""
+    return TINY if name == "tiny" else Path(name).expanduser()
+
+
+def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
+    """The backbone `name`, in evaluation mode and frozen.
+
+    Args:
+        name: "tiny", a folder, a `.gguf` file (dequantised; its tokenizer is read from it too) or a hub name.
+        dtype: of the frozen weights; adapters on top are always fp32.
+
+    Raises:
+        InputError: if the name cannot be resolved; the message says what was tried.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  # 4 s to import: not at the top
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    check(name)
+    path = locate(name)
+    if path.suffix == ".gguf":
+        where: dict[str, Any] = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    else:
+        where = {"pretrained_model_name_or_path": str(path) if path.is_dir() else name}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(**where)
+        safe = {} if path.suffix == ".gguf" else {"use_safetensors": True}  # never unpickle weights
+        model = AutoModelForCausalLM.from_pretrained(**where, **safe, dtype=dtype)
+    except OSError as error:
+        first = str(error).strip().splitlines()[0]
+        raise InputError(f"model.name: {name!r} is no local folder and could not be fetched: {first}") from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    own = model.generation_config.eos_token_id
+    ends = [tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
+    ends = list(dict.fromkeys(i for i in ends if i is not None))
+    # A model's own generation settings may sample or penalise repetition, and fill what a caller leaves open.
+    model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=tokenizer.pad_token_id)
+    return Backbone(model.to(device).requires_grad_(False).eval(), tokenizer)
+
+
+@contextmanager
+def only_at(model: Any, positions: Tensor) -> Iterator[None]:
+    """Within this context the model computes logits only where `positions` [B, T] is true: [1, n, V] for n positions.
+
+    The hidden states are picked just before the output head, so the head never runs over the prompt and whatever the
+    model does to its logits afterwards (scaling, soft-capping) still happens.
+    """
+    head: nn.Module = model.get_output_embeddings()
+    pick: Callable[..., tuple[Tensor]] = lambda _, inputs: (inputs[0][positions][None],)  # noqa: E731
+    handle = head.register_forward_pre_hook(pick)
+    try:
+        yield
+    finally:
+        handle.remove()

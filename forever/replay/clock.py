@@ -1,0 +1,75 @@
+"""Time as a learner lives it (FOREVER, "Model-centric time" and Algorithm 1).
+
+    Delta_t = ||Theta_t - Theta_{t-1}||_2        how far update t of the current task moved the trainable parameters
+    tau_t   = sum_{i<=t} Delta_i                 the time that has passed in this task
+    day     = tau_S                              one model day: the distance of the first S updates
+    mu_t    = (1-lambda) mu_{t-1} + lambda Delta_t, from mu_S = mu_0 = tau_S / S
+
+Only updates on the current task count; replay does not make the learner older (methods-b section 11.3, A1 and A2).
+"""
+
+from abc import ABC, abstractmethod
+
+
+class Clock(ABC):
+    """Time since the current task began, and the pace at which the parameters move now.
+
+    Args:
+        warmup_steps: S, updates that define the first day (paper: 24).
+        smoothing: lambda of the moving average mu (paper: 0.05).
+    """
+
+    def __init__(self, warmup_steps: int, smoothing: float) -> None:
+        self.warmup_steps = warmup_steps
+        self.smoothing = smoothing
+        self.steps = 0
+        self.tau = 0.0
+        self.tau_day: float | None = None  # unknown until the warm-up is over
+        self.mu: float | None = None
+        self.mu0: float | None = None
+
+    def advance(self, update_norm: float) -> None:
+        """Count one update of the current task, which moved the parameters by `update_norm`."""
+        self.steps += 1
+        self.tau += update_norm
+        if self.steps == self.warmup_steps:
+            self.tau_day = self.tau
+            self.mu = self.mu0 = self.tau / self.warmup_steps
+        elif self.mu is not None:
+            self.mu = (1 - self.smoothing) * self.mu + self.smoothing * update_norm
+
+    @property
+    @abstractmethod
+    def days(self) -> float:
+        """Days since the task began; 0 until the warm-up has fixed how long a day is."""
+
+    def reached(self, day: float) -> bool:
+        """Whether `day` has come. The tolerance absorbs the rounding of a sum of steps, about 1e-13 here."""
+        return self.tau_day is not None and self.days >= day * (1 - 1e-9)
+
+    def pace(self) -> float:
+        """r = mu / (mu_0 + eps): 1 at the end of the warm-up and before it, below 1 once learning settles."""
+        if self.mu is None or self.mu0 is None:
+            return 1.0
+        return self.mu / (self.mu0 + 1e-12)
+
+
+class ModelClock(Clock):
+    """FOREVER's clock: a day is the distance of the first S updates."""
+
+    @property
+    def days(self) -> float:
+        if self.tau_day is None:
+            return 0.0
+        return self.tau / self.tau_day if self.tau_day > 0 else 0.0
+
+
+class StepClock(Clock):
+    """Wall-clock-like time (ablation +STC): a day is S updates, however far they move."""
+
+    @property
+    def days(self) -> float:
+        return self.steps / self.warmup_steps if self.tau_day is not None else 0.0
+
+
+CLOCKS: dict[str, type[Clock]] = {"model": ModelClock, "steps": StepClock}

@@ -1,0 +1,117 @@
+"""A run's files: the truth of a run. Trackers and reports read from here (architecture, section 7).
+
+config.yaml, environment.json, steps.jsonl, events.jsonl, predictions/<stage>/<task>.jsonl (both from 1; stage 0 is
+before training), result.json, adapter/, checkpoints/.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from forever.config import RunConfig
+from forever.errors import InputError
+
+
+class RunDirectory:
+    """The folder of one run, which may not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path).absolute()
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def steps(self) -> Path:
+        return self.path / "steps.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def adapter(self) -> Path:
+        return self.path / "adapter"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def predictions(self, stage: int, task: int) -> Path:
+        """Answers to task `task` after stage `stage`; both count from 0 here, from 1 in the file name."""
+        return self.path / "predictions" / str(stage + 1) / f"{task + 1}.jsonl"
+
+    def check(self, config: RunConfig, resume: bool) -> None:
+        """Refuse to mix two runs in one folder, without touching anything.
+
+        Raises:
+            InputError: the folder holds a run of another configuration, or an unfinished one and `resume` is false.
+        """
+        if not self.config.is_file():
+            return
+        found = RunConfig.parse(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+        if found.identity() != config.identity():
+            differing = ", ".join(_differences(found.identity(), config.identity())[:3])
+            raise InputError(f"{self.path} holds a run of another configuration ({differing}); give another --out")
+        if not self.result.is_file() and not resume:
+            raise InputError(f"{self.path} holds an unfinished run; add --resume to go on with it, or give another --out")
+
+    def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
+        """Write what describes the run, once."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self.config.is_file():
+            write_text(self.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+            write_text(self.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+
+    def finished(self) -> dict[str, Any] | None:
+        """The result, if the run is over."""
+        return json.loads(self.result.read_text(encoding="utf-8")) if self.result.is_file() else None
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file; none if it does not exist. A last line that was cut off is left out."""
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write a JSON-lines file as a whole: it is complete or it is not there."""
+    write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+
+def keep_lines(path: Path, count: int) -> None:
+    """Cut a JSON-lines file after `count` lines."""
+    if path.is_file():
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if len(lines) > count:
+            write_text(path, "".join(lines[:count]))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key in sorted({*a, *b}):
+        left, right = a.get(key), b.get(key)
+        if isinstance(left, dict) and isinstance(right, dict):
+            found += _differences(left, right, f"{prefix}{key}.")
+        elif left != right:
+            found.append(f"{prefix}{key} is {left!r} there, {right!r} here")
+    return found

@@ -1,0 +1,241 @@
+"""The bookkeeping of one run: journal, checkpoints, predictions, result. The loop tells it what happened.
+
+A run can be killed at any moment. What is on disk is then at worst a little more than the last checkpoint says; the
+surplus is cut off when the run goes on, and the same lines are written again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import shutil
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from forever import checkpoint
+from forever.config import RunConfig
+from forever.data.tasks import Benchmark
+from forever.errors import InputError
+from forever.learner import Learner
+from forever.methods.base import Method, Probe, Step, StepRecord
+from forever.metrics import PerformanceMatrix
+from forever.models import lora
+from forever.results import scores_after, summarise
+from forever.run_directory import RunDirectory, read_lines, write_lines, write_text
+from forever.tracking import Journal, Tracker, Trackers
+from forever.world import World
+
+
+class Session:
+    """One run's way through its stages.
+
+    Args:
+        config: of the run.
+        directory: where it lives; created already.
+        world: only the leading rank writes.
+        trackers: told of what happens after it is on disk.
+        checkpoint_s: seconds between checkpoints within a task; one is written at the end of each task in any case.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        world: World,
+        trackers: Sequence[Tracker] = (),
+        checkpoint_s: float = 60.0,
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self.world = world
+        self.trackers = Trackers(trackers if world.leads else ())
+        self.checkpoint_s = checkpoint_s
+        self._saved: checkpoint.Checkpoint | None = None
+        self._records: list[StepRecord] = []
+        self._notes: list[dict[str, Any]] = []
+        self._seconds: Counter[str] = Counter()
+        self._clock = self._last_checkpoint = time.perf_counter()
+
+    # ---- begin
+
+    def begin(self, learner: Learner, method: Method, benchmark: Benchmark) -> None:
+        """Find out how far the run got, and put its tensors in place."""
+        self.benchmark = benchmark
+        names = (tuple(t.name for t in benchmark.tasks), tuple(t.name for t in benchmark.stages))
+        self.matrix = PerformanceMatrix(*names)
+        self._data = [task.digest() for task in benchmark.tasks]
+        self._saved = checkpoint.latest(self.directory.checkpoints)
+        state = self._saved.state if self._saved else {"stage": -1, "trained": True, "steps": 0, "events": 0}
+        if self._saved:
+            if state["data"] != self._data:
+                raise InputError(f"{self.directory.path}: the data changed since this run began; give another --out")
+            self._notes = state["notes"]
+            self._seconds = Counter(state["seconds"])
+            self.restore(learner, method)
+        self._stage, self._trained = state["stage"], state["trained"]
+        self.world.wait()  # until all ranks have read: the leader changes files from here on
+        if self.world.leads:
+            self._drop_predictions()
+            self.journal = Journal(self.directory, state["steps"], state["events"])
+        self.trackers.tell("started", self.directory, benchmark)
+        self._clock = self._last_checkpoint = time.perf_counter()
+
+    def trained(self, stage: int) -> bool:
+        """Whether a stage was trained in an earlier life of this run."""
+        return stage < self._stage or (stage == self._stage and self._trained)
+
+    def past(self, stage: int) -> deque[StepRecord]:
+        """What happened in a stage before the run was interrupted; empty if it begins now."""
+        self._records = []
+        self._start = dict(self.journal.lines) if self.world.leads else {}
+        if self._saved is None or self._trained or stage != self._stage:
+            return deque()
+        return deque(StepRecord(*values) for values in self._saved.state["records"])
+
+    def restore(self, learner: Learner, method: Method) -> None:
+        """Put all tensors of the checkpoint back, in place where they exist, since generators hold on to them."""
+        assert self._saved is not None
+        tensors = self._saved.tensors
+        learner.parameters.load(tensors["theta"])
+        for name, tensor in tensors.items():
+            kind, _, key = name.partition("/")
+            if kind == "method":
+                current = method.tensors.get(key)
+                if current is not None and current.shape == tensor.shape:
+                    current.copy_(tensor)
+                else:
+                    method.tensors[key] = tensor.to(self.world.device)
+        adam = {name.removeprefix("adam/"): t for name, t in tensors.items() if name.startswith("adam/")}
+        if adam and learner.optimizer is not None:
+            learner.optimizer.load_state_dict({**learner.optimizer.state_dict(), "state": {0: adam}})
+
+    # ---- while training
+
+    def record(
+        self, learner: Learner, method: Method, action: Step | Probe, record: StepRecord, remembered: bool
+    ) -> None:
+        """One action is over and the method has reacted to it. `remembered` ones were told to trackers long ago."""
+        self._records.append(record)
+        kind = action.kind if isinstance(action, Step) else "probe"
+        if not remembered:
+            self._spend(kind)
+        if not self.world.leads:
+            learner.events.clear()
+            return
+        if isinstance(action, Step):
+            line = self._line(learner, action, record)
+            self.journal.step(line)
+            if not remembered:
+                self.trackers.tell("step", {**line, "planned": learner.planned_steps})
+        for event in learner.events:
+            self.journal.event(event)
+            if not remembered:
+                self.trackers.tell("event", event)
+        learner.events.clear()
+        if not remembered and time.perf_counter() - self._last_checkpoint >= self.checkpoint_s:
+            self._checkpoint(learner, method, trained=False)
+
+    def end_training(self, learner: Learner, method: Method) -> None:
+        """A stage is trained, its importance computed, its memory chosen."""
+        assert learner.task is not None
+        truncated = learner.encoder.truncated(learner.task.train)
+        self._notes.append({"truncated": truncated, **learner.notes})
+        self._spend("end_task")
+        if self.world.leads:
+            self._checkpoint(learner, method, trained=True)
+
+    def _line(self, learner: Learner, step: Step, record: StepRecord) -> dict[str, Any]:
+        assert learner.task is not None
+        return {
+            "task": learner.task.name,
+            "step": learner.step,
+            "update": learner.updates,
+            "epoch": step.batch.epoch,
+            "kind": step.kind,
+            "loss": record.loss,
+            "penalty": record.penalty,
+            "update_norm": record.update_norm,
+            "beta": step.penalty.beta if step.penalty else None,
+            "lr": record.lr,
+            "rows": len(step.batch.examples),
+            "tokens": record.tokens,
+            **learner.gauges,
+        }
+
+    def _checkpoint(self, learner: Learner, method: Method, trained: bool) -> None:
+        tensors = {"theta": learner.parameters.flat.data}
+        tensors |= {f"method/{name}": tensor for name, tensor in method.tensors.items()}
+        if not trained and learner.optimizer is not None:
+            tensors |= {f"adam/{name}": t for name, t in learner.optimizer.state_dict()["state"][0].items()}
+        lines = self.journal.lines if trained else self._start
+        state = {
+            "stage": learner.stage,
+            "trained": trained,
+            "records": [] if trained else [dataclasses.astuple(record) for record in self._records],
+            **lines,
+            "notes": self._notes,
+            "seconds": dict(self._seconds),
+            "data": self._data,
+        }
+        update = len(self._records) + trained  # a trained stage sorts after its last update
+        checkpoint.save(self.directory.checkpoints, learner.stage, update, tensors, state)
+        self._last_checkpoint = time.perf_counter()
+
+    # ---- scoring
+
+    def scored(self, stage: int, task: int) -> bool:
+        """Whether the answers are on disk; if so they are read into the matrix."""
+        path = self.directory.predictions(stage, task)
+        if (task, stage) not in self.matrix.items and path.is_file():
+            self.matrix.items[task, stage] = [line["score"] for line in read_lines(path)]
+        return (task, stage) in self.matrix.items
+
+    def keep_predictions(self, stage: int, task: int, predictions: Sequence[Mapping[str, Any]]) -> None:
+        """A task has been scored."""
+        self.matrix.items[task, stage] = [prediction["score"] for prediction in predictions]
+        if self.world.leads:
+            write_lines(self.directory.predictions(stage, task), predictions)
+
+    def end_stage(self, stage: int) -> None:
+        """All tasks seen so far have been scored."""
+        self._spend("evaluation")
+        self.trackers.tell("stage", stage, scores_after(self.matrix, stage))
+
+    def finish(self, learner: Learner) -> None:
+        """Write the adapter and the result."""
+        if not self.world.leads:
+            return
+        self.journal.close()
+        if self.config.model.tuning == "lora":
+            lora.save_peft(learner.backbone.model, self.directory.adapter, self.config.model.name)
+        else:
+            learner.backbone.model.save_pretrained(self.directory.path / "model", safe_serialization=True)
+        device = self.world.device
+        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _resident_bytes()
+        seconds = {name: round(value, 3) for name, value in self._seconds.items()}
+        measured = {"seconds": seconds, "peak_memory_bytes": peak, "world_size": self.world.size}
+        steps, events = read_lines(self.directory.steps), read_lines(self.directory.events)
+        result = summarise(self.config, self.benchmark, self.matrix, steps, events, self._notes, measured)
+        write_text(self.directory.result, json.dumps(result, indent=1) + "\n")
+        self.trackers.tell("finished", result)
+
+    def _drop_predictions(self) -> None:
+        """Answers given by weights that are not in the checkpoint: a damaged one may have thrown the run back."""
+        valid = self._stage + 1 if self._trained else self._stage
+        for folder in (self.directory.path / "predictions").glob("*"):
+            if folder.name.isdigit() and int(folder.name) > valid:
+                shutil.rmtree(folder)
+
+    def _spend(self, phase: str) -> None:
+        now = time.perf_counter()
+        self._seconds[phase] += now - self._clock
+        self._clock = now
+
+
+def _resident_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

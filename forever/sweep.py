@@ -1,0 +1,97 @@
+"""Many runs as pure data: a base run x named differences x orders x seeds."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from forever.config import RunConfig
+from forever.errors import InputError
+from forever.run_directory import write_text
+
+MANIFEST = "sweep.json"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep. `key` names its directory and never changes for the same configuration and variant."""
+
+    key: str
+    variant: str
+    order: str
+    seed: int
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A family of runs.
+
+    Attributes:
+        name: also the name of the MLflow experiment and of the folder.
+        base: the run from which all others differ.
+        variants: by name, the dotted keys that differ from the base.
+        seeds, orders: every variant runs with each of them; no orders means the base's own.
+        reference: the variant that the others are compared with in reports.
+    """
+
+    name: str
+    base: RunConfig
+    variants: Mapping[str, Mapping[str, Any]]
+    seeds: tuple[int, ...] = (0,)
+    orders: tuple[str, ...] = field(default=())
+    reference: str = "base"
+
+    def trials(self) -> list[Trial]:
+        """All runs, seeds outermost, so that an interrupted sweep has compared all variants on the first seeds.
+
+        Raises:
+            InputError: a variant that does not fit the base.
+        """
+        trials: list[Trial] = []
+        for seed in self.seeds:
+            for order in self.orders or (None,):
+                for variant, difference in self.variants.items():
+                    where = {"seed": seed, **({"data.order": order} if order else {})}
+                    try:
+                        config = self.base.override({**difference, **where})
+                    except InputError as error:
+                        raise InputError(f"sweep {self.name}, variant {variant!r}: {error}") from None
+                    name = config.data.order if isinstance(config.data.order, str) else "custom"
+                    key = f"{slug(variant)}-o{name}-s{seed}-{config.fingerprint()[:8]}"
+                    trials.append(Trial(key, variant, name, seed, config))
+        return trials
+
+    def override(self, changes: Mapping[str, Any]) -> "Sweep":
+        """The same sweep on another base: dotted keys as for a run."""
+        return replace(self, base=self.base.override(changes))
+
+    def write_manifest(self, folder: Path) -> None:
+        """Say in `folder` which run is which, for reports; runs of earlier invocations stay listed."""
+        path = folder / MANIFEST
+        trials = {trial["key"]: trial for trial in read_manifest(folder)["trials"]} if path.is_file() else {}
+        for trial in self.trials():
+            trials[trial.key] = {"key": trial.key, "variant": trial.variant, "order": trial.order, "seed": trial.seed}
+        content = {"name": self.name, "reference": self.reference, "trials": list(trials.values())}
+        write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What `write_manifest` wrote: `name`, `reference`, and `trials` with `key`, `variant`, `order`, `seed`.
+
+    Raises:
+        InputError: the folder holds no sweep.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{folder} holds no sweep: there is no {MANIFEST} in it")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def slug(text: str) -> str:
+    """A name that is safe in a path: "+IAR&PIR" becomes "plus_IAR_and_PIR"."""
+    words = text.replace("+", "plus_").replace("&", "_and_")
+    words = re.sub(r"^[-−]", "minus_", words)  # noqa: RUF001 - people write either minus sign
+    return re.sub(r"[^A-Za-z0-9_.]+", "_", words)

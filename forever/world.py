@@ -1,0 +1,74 @@
+"""One process or many: who computes which rows, and how they agree. Alone, communication falls away.
+
+Every rank holds the same parameters and knows the same global batch; it computes its own rows, and the gradients are
+summed. So one rank, two ranks and one rank with accumulation do the same arithmetic up to the order of sums.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    """Rank `rank` of `size` processes that share one run. `device` is where this rank computes."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that writes files and talks to trackers."""
+        return self.rank == 0
+
+    def share(self, rows: Sequence[T]) -> list[T]:
+        """This rank's rows of a global batch: every `size`-th."""
+        return list(rows[self.rank :: self.size])
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """Sum over ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def from_leader(self, tensor: Tensor) -> Tensor:
+        """The leader's values, in place: near-equal floats must not lead to different decisions."""
+        if self.size > 1:
+            dist.broadcast(tensor, src=0)
+        return tensor
+
+    def gather(self, values: list[Any]) -> list[list[Any]]:
+        """Each rank's JSON values, on every rank. As JSON and not as Python objects, which would be unpickled."""
+        if self.size == 1:
+            return [values]
+        data = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8).to(self.device)
+        sizes = [torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(data)], device=self.device))
+        longest = max(int(size) for size in sizes)
+        padded = torch.zeros(longest, dtype=torch.uint8, device=self.device)
+        padded[: len(data)] = data
+        parts = [torch.zeros_like(padded) for _ in range(self.size)]
+        dist.all_gather(parts, padded)
+        return [
+            json.loads(bytes(part[: int(size)].tolist()).decode()) for part, size in zip(parts, sizes, strict=True)
+        ]
+
+    def wait(self) -> None:
+        """Until every rank is here."""
+        if self.size > 1:
+            dist.barrier()
+
+
+def pick_device(name: str) -> torch.device:
+    """The device called `name`; "auto" is a GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
