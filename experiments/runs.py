@@ -33,7 +33,9 @@ def named_run(name: str) -> RunConfig:
     """
     parts = name.split("/")
     if len(parts) not in (2, 3):
-        raise InputError(f"{name!r} is neither a file nor of the form <benchmark>[/<order>]/<method>, e.g. mini/forever")
+        raise InputError(
+            f"{name!r} is no file and not of the form <benchmark>[/<order>]/<method>, such as mini/forever"
+        )
     benchmark, method = parts[0], parts[-1]
     if benchmark != "mini" and benchmark not in ORDERS:
         raise unknown("benchmark", benchmark, ["mini", *ORDERS])

@@ -192,7 +192,7 @@ def _explain(error: ValidationError, values: Mapping[str, Any]) -> InputError:
     if path[0] == "method" and len(path) > 1 and path[1] in METHODS:
         del path[1]  # pydantic puts the tag of the union into the path
     if first["type"] == "union_tag_invalid":
-        return unknown("method", str(first["ctx"]["tag"]), METHODS)
+        return unknown("method", str(first.get("ctx", {}).get("tag")), METHODS)
     if first["type"] == "union_tag_not_found":
         return InputError(f"method: field 'name' is missing; valid: {', '.join(sorted(METHODS))}")
     if first["type"] == "extra_forbidden":

@@ -25,9 +25,7 @@ class Prediction:
     score: float
 
 
-def evaluate(
-    backbone: Backbone, encoder: Encoder, world: World, task: Task, max_new_tokens: int
-) -> list[Prediction]:
+def evaluate(backbone: Backbone, encoder: Encoder, world: World, task: Task, max_new_tokens: int) -> list[Prediction]:
     """Decode and score a task's test rows, shared out over the ranks; every rank returns all of them in order."""
     mine = [(i, task.test[i]) for i in world.share(range(len(task.test)))]
     texts = decode(backbone, encoder, [example for _, example in mine], max_new_tokens)

@@ -79,7 +79,7 @@ class PerformanceMatrix:
         return fmean(changes) if changes else None
 
     def forgetting(self) -> float | None:
-        """1/(K-1) sum_{i<K} (max_{i<=j<K} a[i, j] - a[i, K]) (Chaudhry et al. 2018): how far below its best each task is."""
+        """1/(K-1) sum_{i<K} (max_{i<=j<K} a[i, j] - a[i, K]): how far each is below its best (Chaudhry et al. 2018)."""
         last = len(self.stages) - 1
         losses = self._since(lambda i: max(100 * fmean(self.items[i, j]) for j in range(i, last)))
         return -fmean(losses) if losses else None

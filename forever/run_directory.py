@@ -63,7 +63,7 @@ class RunDirectory:
             differing = ", ".join(_differences(found.identity(), config.identity())[:3])
             raise InputError(f"{self.path} holds a run of another configuration ({differing}); give another --out")
         if not self.result.is_file() and not resume:
-            raise InputError(f"{self.path} holds an unfinished run; add --resume to go on with it, or give another --out")
+            raise InputError(f"{self.path} holds an unfinished run; go on with it by --resume, or give another --out")
 
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
         """Write what describes the run, once."""

@@ -11,7 +11,7 @@ import json
 import resource
 import shutil
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,12 +58,12 @@ class Session:
         self._saved: checkpoint.Checkpoint | None = None
         self._records: list[StepRecord] = []
         self._notes: list[dict[str, Any]] = []
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._clock = self._last_checkpoint = time.perf_counter()
 
     # ---- begin
 
-    def begin(self, learner: Learner, method: Method, benchmark: Benchmark) -> None:
+    def begin(self, learner: Learner, method: Method[Any], benchmark: Benchmark) -> None:
         """Find out how far the run got, and put its tensors in place."""
         self.benchmark = benchmark
         names = (tuple(t.name for t in benchmark.tasks), tuple(t.name for t in benchmark.stages))
@@ -75,7 +75,7 @@ class Session:
             if state["data"] != self._data:
                 raise InputError(f"{self.directory.path}: the data changed since this run began; give another --out")
             self._notes = state["notes"]
-            self._seconds = Counter(state["seconds"])
+            self._seconds.update(state["seconds"])
             self.restore(learner, method)
         self._stage, self._trained = state["stage"], state["trained"]
         self.world.wait()  # until all ranks have read: the leader changes files from here on
@@ -97,7 +97,7 @@ class Session:
             return deque()
         return deque(StepRecord(*values) for values in self._saved.state["records"])
 
-    def restore(self, learner: Learner, method: Method) -> None:
+    def restore(self, learner: Learner, method: Method[Any]) -> None:
         """Put all tensors of the checkpoint back, in place where they exist, since generators hold on to them."""
         assert self._saved is not None
         tensors = self._saved.tensors
@@ -117,7 +117,7 @@ class Session:
     # ---- while training
 
     def record(
-        self, learner: Learner, method: Method, action: Step | Probe, record: StepRecord, remembered: bool
+        self, learner: Learner, method: Method[Any], action: Step | Probe, record: StepRecord, remembered: bool
     ) -> None:
         """One action is over and the method has reacted to it. `remembered` ones were told to trackers long ago."""
         self._records.append(record)
@@ -140,7 +140,7 @@ class Session:
         if not remembered and time.perf_counter() - self._last_checkpoint >= self.checkpoint_s:
             self._checkpoint(learner, method, trained=False)
 
-    def end_training(self, learner: Learner, method: Method) -> None:
+    def end_training(self, learner: Learner, method: Method[Any]) -> None:
         """A stage is trained, its importance computed, its memory chosen."""
         assert learner.task is not None
         truncated = learner.encoder.truncated(learner.task.train)
@@ -167,7 +167,7 @@ class Session:
             **learner.gauges,
         }
 
-    def _checkpoint(self, learner: Learner, method: Method, trained: bool) -> None:
+    def _checkpoint(self, learner: Learner, method: Method[Any], trained: bool) -> None:
         tensors = {"theta": learner.parameters.flat.data}
         tensors |= {f"method/{name}": tensor for name, tensor in method.tensors.items()}
         if not trained and learner.optimizer is not None:

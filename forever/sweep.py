@@ -93,5 +93,5 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def slug(text: str) -> str:
     """A name that is safe in a path: "+IAR&PIR" becomes "plus_IAR_and_PIR"."""
     words = text.replace("+", "plus_").replace("&", "_and_")
-    words = re.sub(r"^[-−]", "minus_", words)  # noqa: RUF001 - people write either minus sign
+    words = re.sub(r"^[-−]", "minus_", words)  # either minus sign
     return re.sub(r"[^A-Za-z0-9_.]+", "_", words)

@@ -6,6 +6,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -73,7 +74,7 @@ def build_learner(config: RunConfig, world: World, micro_batch: int | None = Non
     )
 
 
-def train_task(learner: Learner, method: Method, stage: int, task: Task, session: Session) -> None:
+def train_task(learner: Learner, method: Method[Any], stage: int, task: Task, session: Session) -> None:
     """Drive the method's generator through one task.
 
     A run that goes on from a checkpoint sends the generator the records of the past instead of repeating the updates;
@@ -107,12 +108,12 @@ def _send(steps: Steps, record: StepRecord) -> Step | Probe | None:
         return None
 
 
-def perform(learner: Learner, method: Method, action: Step | Probe) -> StepRecord:
+def perform(learner: Learner, method: Method[Any], action: Step | Probe) -> StepRecord:
     """Do what a method asked for."""
     return optimizer_step(learner, method, action) if isinstance(action, Step) else probe(learner, action)
 
 
-def optimizer_step(learner: Learner, method: Method, step: Step) -> StepRecord:
+def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRecord:
     """One update. Everything that trains goes through here.
 
     The loss is the sum over the supervised tokens of the global batch divided by their number, so ranks and
@@ -121,7 +122,8 @@ def optimizer_step(learner: Learner, method: Method, step: Step) -> StepRecord:
     config, parameters, world = learner.config, learner.parameters, learner.world
     rows = [learner.encoder.encode(example) for example in step.batch.examples]
     supervised = sum(len(row.answer) for row in rows)
-    assert learner.task is not None and learner.optimizer is not None
+    assert learner.task is not None
+    assert learner.optimizer is not None
     torch.manual_seed(derive(config.seed, "dropout", learner.task.name, learner.updates, world.rank))
     learner.backbone.model.train()
     loss = torch.zeros((), dtype=torch.float64, device=world.device)
@@ -190,7 +192,7 @@ def _micro_batches(rows: list[Encoded], size: int | None) -> Iterator[list[Encod
     return (rows[i : i + size] for i in range(0, len(rows), size))
 
 
-def _autocast(learner: Learner) -> AbstractContextManager[None]:
+def _autocast(learner: Learner) -> AbstractContextManager[object]:
     if not learner.autocast:
         return nullcontext()
     return torch.autocast(learner.world.device.type, dtype=torch.bfloat16)

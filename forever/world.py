@@ -57,9 +57,7 @@ class World:
         padded[: len(data)] = data
         parts = [torch.zeros_like(padded) for _ in range(self.size)]
         dist.all_gather(parts, padded)
-        return [
-            json.loads(bytes(part[: int(size)].tolist()).decode()) for part, size in zip(parts, sizes, strict=True)
-        ]
+        return [json.loads(bytes(part[: int(size)].tolist()).decode()) for part, size in zip(parts, sizes, strict=True)]
 
     def wait(self) -> None:
         """Until every rank is here."""

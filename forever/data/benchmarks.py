@@ -61,12 +61,12 @@ def load_benchmark(config: "DataConfig") -> Benchmark:
     if config.root is None:
         known = ", ".join(["mini", *ORDERS])
         raise InputError(
-            f"data.root is not set, but benchmark {config.benchmark!r} is read from a folder (embedded: mini; "
-            f"known: {known}); give data.root=DIR that has the folder {FOLDERS.get(config.benchmark, config.benchmark)!r}"
+            f"data.root is not set, but benchmark {config.benchmark!r} is read from a folder (known: {known}; mini is "
+            f"embedded); give data.root=DIR that has the folder {FOLDERS.get(config.benchmark, config.benchmark)!r}"
         )
     folder = Path(config.root).expanduser() / FOLDERS.get(config.benchmark, config.benchmark)
     if not folder.is_dir():
-        raise InputError(f"data.root: there is no folder {folder}; `forever data check` shows the layouts that are read")
+        raise InputError(f"data.root: there is no folder {folder}; the layouts are listed in the README, under Data")
     names = _order(config.benchmark, config.order, folder)
     tasks = []
     for name in names:

@@ -215,7 +215,8 @@ def _split(spec: _Spec, split: str, rows: int, seed: int, taken: set[str]) -> tu
             pairs.append((text, answer))
     rng.shuffle(pairs)
     return tuple(
-        Example(f"{spec.name}/{split}/{row}", spec.instruction, text, answer) for row, (text, answer) in enumerate(pairs)
+        Example(f"{spec.name}/{split}/{row}", spec.instruction, text, answer)
+        for row, (text, answer) in enumerate(pairs)
     )
 
 

@@ -16,7 +16,7 @@ from forever.seeding import permutation
 
 Splits = tuple[tuple[Example, ...], tuple[Example, ...]]
 
-# Layout 2 ships no instructions; these are the questions of its fifteen tasks by type (O-LoRA, appendix; WoodScene/bilevel).
+# Layout 2 ships no instructions; these are the questions of its fifteen tasks by type (O-LoRA; WoodScene/bilevel).
 _TOPIC = "What is the topic of the following paragraph?"
 _SENTIMENT = "What is the sentiment of the following paragraph?"
 _RELATION = 'What is the logical relationship between the "sentence 1" and the "sentence 2"?'

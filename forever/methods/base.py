@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -31,7 +31,7 @@ class MethodConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Penalty:
-    """beta * sum_j w_j (Theta_j - anchor_j)^2, added to the loss of a step. `anchor`, `weights`: [N]; None is all ones."""
+    """beta * sum_j w_j (Theta_j - anchor_j)^2, added to a step's loss. `anchor`, `weights`: [N]; None is all ones."""
 
     beta: float
     anchor: Tensor
@@ -76,7 +76,10 @@ class StepRecord:
 Steps = Generator[Step | Probe, StepRecord, None]
 
 
-class Method:
+C = TypeVar("C", bound=MethodConfig)
+
+
+class Method(Generic[C]):
     """Base of all methods.
 
     Attributes:
@@ -86,7 +89,7 @@ class Method:
 
     joint = False
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: C) -> None:
         self.config = config
         self.tensors: dict[str, Tensor] = {}
 

@@ -9,5 +9,5 @@ class FinetuneConfig(MethodConfig):
     name: Literal["finetune"] = "finetune"
 
 
-class Finetune(Method):
+class Finetune(Method[FinetuneConfig]):
     """Every seam at its default."""

@@ -11,31 +11,25 @@ from pydantic import Field
 
 from forever.data.tasks import Task
 from forever.learner import Learner
-from forever.methods.base import MethodConfig
-from forever.methods.scheduled_replay import ScheduledReplay
+from forever.methods.scheduled_replay import ScheduledReplay, ScheduledReplayConfig
 from forever.replay.clock import Clock, StepClock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
 
 
-class FixedIntervalConfig(MethodConfig):
+class FixedIntervalConfig(ScheduledReplayConfig):
+    """`warmup_steps` is S of the FOREVER whose number of events is matched."""
+
     name: Literal["fixed_interval"] = "fixed_interval"
-    warmup_steps: Annotated[int, Field(ge=1)] = 24
-    """S of the FOREVER whose number of events is matched."""
-    memory_epochs: Annotated[int, Field(ge=1)] = 2
-    consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
     interval: Annotated[int, Field(ge=1)] | None = None
     """Updates between events; None is floor(T / J). 24 gives the literal reading of the ablation example (A21)."""
 
 
-class FixedInterval(ScheduledReplay):
+class FixedInterval(ScheduledReplay[FixedIntervalConfig]):
     """J replays at equal distances in updates."""
 
-    config: FixedIntervalConfig
-
     def __init__(self, config: FixedIntervalConfig) -> None:
-        super().__init__(config)
-        self.regularizer = Regularizer.named("none", 0.0, 0.0, 0.0, 0.0)
+        super().__init__(config, Regularizer.named("none", beta=0.0, gamma=0.0, low=1.0, high=1.0))
 
     def clock(self) -> Clock:
         return StepClock(warmup_steps=1, smoothing=1.0)  # a day is one update

@@ -12,14 +12,13 @@ from pydantic import Field, field_validator
 from forever.data.tasks import Task
 from forever.errors import unknown
 from forever.learner import Learner
-from forever.methods.base import MethodConfig
-from forever.methods.scheduled_replay import ScheduledReplay
+from forever.methods.scheduled_replay import ScheduledReplay, ScheduledReplayConfig
 from forever.replay.clock import CLOCKS, Clock
 from forever.replay.regularizers import Regularizer, RegularizerName
 from forever.replay.schedules import SCHEDULES, Days, days
 
 
-class ForeverConfig(MethodConfig):
+class ForeverConfig(ScheduledReplayConfig):
     """Defaults are the paper's (implementation details) unless a reason is given."""
 
     name: Literal["forever"] = "forever"
@@ -27,14 +26,8 @@ class ForeverConfig(MethodConfig):
     """What makes time pass: movement of the parameters (paper), or the number of updates (+STC)."""
     days: str | Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=0)] = "ebbinghaus"
     """A named schedule or explicit days in the order in which they are awaited."""
-    warmup_steps: Annotated[int, Field(ge=1)] = 24
-    """S: updates that make the first day. The warm-up counts as part of the task (A1)."""
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.05
     """lambda of the moving average mu."""
-    memory_epochs: Annotated[int, Field(ge=1)] = 2
-    """E_mem: passes over the memory at each event."""
-    consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
-    """Passes when the task is over (paper: one short epoch). "matched": the whole budget at the end (A23, for +ER)."""
     regularizer: RegularizerName = "intensity"
     beta: Annotated[float, Field(ge=0)] = 1e-3
     """beta_base."""
@@ -51,16 +44,12 @@ class ForeverConfig(MethodConfig):
         return value
 
 
-class Forever(ScheduledReplay):
+class Forever(ScheduledReplay[ForeverConfig]):
     """Algorithm 1 with the paper's parts."""
 
-    config: ForeverConfig
-
     def __init__(self, config: ForeverConfig) -> None:
-        super().__init__(config)
-        self.regularizer = Regularizer.named(
-            config.regularizer, config.beta, config.gamma, config.min_strength, config.max_strength
-        )
+        bounds = config.min_strength, config.max_strength
+        super().__init__(config, Regularizer.named(config.regularizer, config.beta, config.gamma, *bounds))
 
     def clock(self) -> Clock:
         return CLOCKS[self.config.clock](self.config.warmup_steps, self.config.smoothing)

@@ -15,7 +15,7 @@ class MixReplayConfig(MethodConfig):
     name: Literal["mix_replay"] = "mix_replay"
 
 
-class MixReplay(Method):
+class MixReplay(Method[MixReplayConfig]):
     """CE on D_k united with M_{<k}."""
 
     def steps(self, learner: Learner, task: Task) -> Steps:

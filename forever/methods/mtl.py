@@ -13,7 +13,7 @@ class MtlConfig(MethodConfig):
     name: Literal["mtl"] = "mtl"
 
 
-class Mtl(Method):
+class Mtl(Method[MtlConfig]):
     """Fine-tuning on `Benchmark.joint()`."""
 
     joint = True

@@ -1,6 +1,6 @@
 """All methods by name."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ AnyMethodConfig = Annotated[
     FinetuneConfig | MtlConfig | MixReplayConfig | FixedIntervalConfig | ForeverConfig, Field(discriminator="name")
 ]
 
-METHODS: dict[str, type[Method]] = {
+METHODS: dict[str, type[Method[Any]]] = {
     "finetune": Finetune,
     "mtl": Mtl,
     "mix_replay": MixReplay,
@@ -24,6 +24,6 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def build_method(config: MethodConfig) -> Method:
+def build_method(config: MethodConfig) -> Method[Any]:
     """The method that a configuration describes."""
     return METHODS[getattr(config, "name")](config)  # noqa: B009 - every subclass has `name`, the base has not

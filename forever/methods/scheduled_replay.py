@@ -5,33 +5,39 @@ with the paper's parts, Fixed-interval replay with the plainest ones.
 """
 
 from collections.abc import Generator
-from typing import Literal, Protocol
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field
 
 from forever.data.tasks import Task
 from forever.importance import fisher_information
 from forever.learner import Learner, ReplayEvent
-from forever.methods.base import Method, Penalty, Probe, Step, StepRecord, Steps
+from forever.methods.base import Method, MethodConfig, Penalty, Probe, Step, StepRecord, Steps
 from forever.replay.clock import Clock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
 
 
-class ReplaySettings(Protocol):
-    """What a scheduled-replay configuration must say."""
+class ScheduledReplayConfig(MethodConfig):
+    """What every scheduled replay must say. Defaults are FOREVER's."""
 
-    @property
-    def warmup_steps(self) -> int: ...
-    @property
-    def memory_epochs(self) -> int: ...
-    @property
-    def consolidation_epochs(self) -> int | Literal["matched"]: ...
+    warmup_steps: Annotated[int, Field(ge=1)] = 24
+    """S: updates that make the first day. The warm-up counts as part of the task (A1)."""
+    memory_epochs: Annotated[int, Field(ge=1)] = 2
+    """E_mem: passes over the memory at each event."""
+    consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
+    """Passes when the task is over (paper: one short epoch). "matched": the whole budget at the end (A23, for +ER)."""
 
 
-class ScheduledReplay(Method):
+R = TypeVar("R", bound=ScheduledReplayConfig)
+
+
+class ScheduledReplay(Method[R]):
     """Algorithm 1. Subclasses say which clock, which days and which regulariser."""
 
-    config: ReplaySettings
-    regularizer: Regularizer
+    def __init__(self, config: R, regularizer: Regularizer) -> None:
+        super().__init__(config)
+        self.regularizer = regularizer
 
     def clock(self) -> Clock:
         """A clock at the start of a task."""

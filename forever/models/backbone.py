@@ -71,14 +71,14 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     logging.disable_progress_bar()
     check(name)
     path = locate(name)
-    if path.suffix == ".gguf":
-        where: dict[str, Any] = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    else:
-        where = {"pretrained_model_name_or_path": str(path) if path.is_dir() else name}
+    packed = path.suffix == ".gguf"
+    where = str(path.parent) if packed else str(path) if path.is_dir() else name
+    options: dict[str, Any] = {"gguf_file": path.name} if packed else {}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(**where)
-        safe = {} if path.suffix == ".gguf" else {"use_safetensors": True}  # never unpickle weights
-        model = AutoModelForCausalLM.from_pretrained(**where, **safe, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(where, **options)
+        if not packed:
+            options["use_safetensors"] = True  # never unpickle weights
+        model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
     except OSError as error:
         first = str(error).strip().splitlines()[0]
         raise InputError(f"model.name: {name!r} is no local folder and could not be fetched: {first}") from error

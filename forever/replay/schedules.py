@@ -5,7 +5,7 @@ spacing ablation compares equal budgets (FOREVER, "increasing spacing"; methods-
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, count
+from itertools import chain, count, takewhile
 
 Days = Iterator[float]
 
@@ -61,9 +61,4 @@ def days(schedule: str | Sequence[float]) -> Days:
 
 def standard_events(updates: int, warmup_steps: int) -> int:
     """J: how many replays the standard list would fire in a task of `updates` updates of equal length (methods-b 6)."""
-    fired = 0
-    for day in ebbinghaus():
-        if day * warmup_steps > updates:
-            return fired
-        fired += 1
-    raise AssertionError("the standard list has no end")
+    return sum(1 for _ in takewhile(lambda day: day * warmup_steps <= updates, ebbinghaus()))
