@@ -1,7 +1,11 @@
 """Shared fixtures: a benchmark of three tiny tasks and a random two-layer backbone small enough for hundreds of runs."""
 
+import json
 import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -9,9 +13,17 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
+from safetensors.torch import load_file
+from torch import Tensor
+
 from forever.config import RunConfig
 from forever.data.prompts import prompt
 from forever.data.tasks import Benchmark, Example, Task
+from forever.launch.local import Placement, run_local
+from forever.learner import Learner
+from forever.memory import Memory
+from forever.methods.base import Method, Probe, Step, StepRecord
+from forever.world import World
 
 torch.set_num_threads(1)
 
@@ -57,9 +69,7 @@ def save_backbone(folder: Path, benchmark: Benchmark, seed: int = 0) -> Path:
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=["<unk>", "<pad>", "<eos>"]))
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="<eos>"
-    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="<eos>")
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=tokenizer.get_vocab_size(),
@@ -87,8 +97,6 @@ def backbone_folder(tmp_path_factory: pytest.TempPathFactory, benchmark_of_three
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory, benchmark_of_three: Benchmark) -> Path:
     """The toy benchmark as a folder in our own layout."""
-    import json
-
     root = tmp_path_factory.mktemp("data")
     for task in benchmark_of_three.tasks:
         for split, rows in (("train", task.train), ("test", task.test)):
@@ -117,3 +125,142 @@ def base_config(backbone_folder: Path, data_root: Path) -> RunConfig:
             "method": {"name": "forever", "warmup_steps": 3},
         }
     )
+
+
+@pytest.fixture(scope="session")
+def small_config(base_config: RunConfig) -> RunConfig:
+    """Three tasks of four updates each, with one or two replays: a run of a third of a second."""
+    return base_config.override(
+        {"data.train_rows": 8, "data.test_rows": 2, "optim.epochs": 2, "method.warmup_steps": 1}
+    )
+
+
+def execute(config: RunConfig, path: Path, **placement: Any) -> dict[str, Any]:
+    """A run from beginning to end on the CPU; `placement` are fields of `Placement`."""
+    return run_local(config, path, placement=Placement(device="cpu", **placement))
+
+
+@dataclass
+class Outcome:
+    """What a run left behind, without what depends on the machine or the time."""
+
+    adapter: dict[str, Tensor]
+    files: dict[str, str]
+    result: dict[str, Any]
+
+    def differences(self, other: "Outcome") -> list[str]:
+        """Names of all parts that are not equal bit for bit."""
+        found = [f"file {name}" for name in sorted({*self.files, *other.files}) if self.files.get(name) != other.files.get(name)]
+        found += [f"result {key}" for key in sorted({*self.result, *other.result}) if self.result.get(key) != other.result.get(key)]
+        if self.adapter.keys() != other.adapter.keys():
+            return [*found, "adapter names"]
+        return found + [f"adapter {name}" for name, t in self.adapter.items() if not torch.equal(t, other.adapter[name])]
+
+
+MACHINE = ("seconds", "peak_memory_bytes", "world_size")
+
+
+def outcome(path: Path) -> Outcome:
+    """Read a finished run's folder."""
+    weights = path / "adapter" / "adapter_model.safetensors"
+    if not weights.is_file():
+        weights = path / "model" / "model.safetensors"
+    names = [path / "steps.jsonl", path / "events.jsonl", *sorted((path / "predictions").glob("*/*.jsonl"))]
+    result = json.loads((path / "result.json").read_text(encoding="utf-8"))
+    return Outcome(
+        load_file(weights),
+        {str(name.relative_to(path)): name.read_text(encoding="utf-8") for name in names},
+        {key: value for key, value in result.items() if key not in MACHINE},
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def rows_task(name: str, rows: int, labels: Sequence[str] = ("yes", "no")) -> Task:
+    """A task of `rows` invented rows, labels in turn; for tests that need sizes and no model."""
+    train = tuple(Example(f"{name}/train/{i}", "q", f"{name} {i}", labels[i % len(labels)]) for i in range(rows))
+    test = (Example(f"{name}/test/0", "q", f"{name} test", labels[0]),)
+    return Task(name, train, test, "exact_match", tuple(sorted(set(labels))))
+
+
+class StubParameters:
+    """Stands for the flat vector where no model is needed."""
+
+    def __init__(self, values: Iterable[float] = (1.0, 2.0, 3.0)) -> None:
+        self.flat = torch.tensor(list(values))
+
+    def snapshot(self) -> Tensor:
+        return self.flat.clone()
+
+
+def stub_learner(finished: Sequence[Task] = (), **changes: Any) -> Learner:
+    """A learner without a model whose memory holds rows of `finished`; `changes` are dotted keys of its config."""
+    config = RunConfig.parse({"data": {"benchmark": "toy"}, "method": {"name": "finetune"}}).override(changes)
+    memory = Memory(config.memory.fraction, config.optim.batch_size, config.seed)
+    for task in finished:
+        memory.add(task)
+    nothing: Any = None
+    stub: Any = StubParameters()
+    return Learner(config, memory, backbone=nothing, encoder=nothing, parameters=stub, world=World())
+
+
+@dataclass
+class Driven:
+    """What a generator did when it was sent invented records: its actions, and the readings after each task update."""
+
+    actions: list[Step | Probe]
+    gauges: list[dict[str, float | None]]
+    learner: Learner
+
+    @property
+    def steps(self) -> list[Step]:
+        return [action for action in self.actions if isinstance(action, Step)]
+
+    def of_kind(self, kind: str) -> list[Step]:
+        return [step for step in self.steps if step.kind == kind]
+
+    @property
+    def event_steps(self) -> list[int]:
+        """After which task updates a replay fired."""
+        return [event.step for event in self.learner.events if event.kind == "replay"]
+
+    def ids(self, *kinds: str) -> list[tuple[str, ...]]:
+        """Row ids of each batch of these kinds."""
+        return [tuple(e.id for e in step.batch.examples) for step in self.steps if step.kind in kinds]
+
+
+def drive(
+    method: Method,
+    learner: Learner,
+    task: Task,
+    norm: Callable[[int], float] = lambda t: 1.0,
+    replay_norm: float = 1e6,
+) -> Driven:
+    """Run a method's generator on a task without a model: task update t moves by norm(t), replays by `replay_norm`."""
+    learner.begin(len(learner.memory.kept), task)
+    method.begin_task(learner, task)
+    generator = method.steps(learner, task)
+    driven = Driven([], [], learner)
+    action = next(generator, None)
+    while action is not None:
+        driven.actions.append(action)
+        moved = 0.0
+        if isinstance(action, Step):
+            learner.step += action.kind == "task"
+            moved = norm(learner.step) if action.kind == "task" else replay_norm
+        done = action
+        try:
+            action = generator.send(StepRecord(loss=1.0, update_norm=moved))
+        except StopIteration:
+            action = None
+        if isinstance(done, Step) and done.kind == "task":
+            driven.gauges.append(dict(learner.gauges))
+    return driven
+
+
+def with_rows(task: Task, train: Sequence[Example]) -> Task:
+    """The task with other training rows."""
+    return replace(task, train=tuple(train))

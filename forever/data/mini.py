@@ -9,7 +9,7 @@ for one task is overwritten by the next, which is what a continual-learning benc
     topic        food | music | sport | travel        of the thing
     past_tense   the sentence, rewritten              generation, ROUGE-L
     place        indoors | outdoors                   of the place
-    inference    yes | no                             does the claim hold in the sentence?
+    happened     yes | no                             of the verb
 """
 
 import random
@@ -153,16 +153,8 @@ def _past_tense(rng: random.Random, label: str) -> tuple[str, str]:
     return replace(scene, past=False).sentence(), replace(scene, past=True).sentence()
 
 
-def _inference(rng: random.Random, label: str) -> tuple[str, str]:
-    """A claim that does not follow has another person or another thing of any topic in it."""
-    scene = Scene.draw(rng)
-    claimed = scene
-    if label == "no" and rng.random() < 0.5:
-        claimed = replace(scene, name=other(rng, NAMES, scene.name))
-    elif label == "no":
-        everything = sum(THINGS.values(), ())
-        claimed = replace(scene, thing=other(rng, everything, scene.thing))
-    return f"{scene.sentence()} Claim: {claimed.claim()}", label
+def _happened(rng: random.Random, label: str) -> tuple[str, str]:
+    return _draw(rng, lambda scene: scene.past == (label == "yes")).sentence(), label
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +187,9 @@ _SPECS = (
         ("indoors", "outdoors"),
     ),
     _Spec(
-        "inference",
-        "Does the claim follow from the sentence? Options: yes, no.",
-        _inference,
+        "happened",
+        "Has this already happened? Options: yes, no.",
+        _happened,
         ("no", "yes"),
     ),
 )

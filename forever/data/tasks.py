@@ -59,7 +59,12 @@ class Benchmark:
         return cls(name, order, tasks, stages=tasks)
 
     def joint(self) -> "Benchmark":
-        """The multi-task upper bound (methods-b section 4): one stage on the union of all training rows."""
+        """The multi-task upper bound (methods-b section 4): one stage on the union of all training rows.
+
+        One task alone stays itself, name and random streams included: it then equals fine-tuning bit for bit.
+        """
+        if len(self.tasks) == 1:
+            return self
         union = tuple(example for task in self.tasks for example in task.train)
         return replace(self, stages=(replace(self.tasks[0], name="joint", train=union, test=(), labels=None),))
 

@@ -68,11 +68,12 @@ def adapt(
         InputError: if a target matches no linear layer of the model.
     """
     model.requires_grad_(False)
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]  # before any is wrapped
     for target in targets:
-        found = [n for n, m in model.named_modules() if n.split(".")[-1] == target and isinstance(m, nn.Linear)]
+        found = [name for name in linear if name.split(".")[-1] == target]
         if not found:
-            linear = sorted({n.split(".")[-1] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
-            raise InputError(f"model.targets: no linear layer is called {target!r}; this model has {', '.join(linear)}")
+            known = ", ".join(sorted({name.split(".")[-1] for name in linear}))
+            raise InputError(f"model.targets: no linear layer is called {target!r}; this model has {known}")
         for name in found:
             parent = model.get_submodule(name.rpartition(".")[0])
             base = getattr(parent, target)

@@ -1,0 +1,31 @@
+# Each target works on a fresh clone with Python 3.11 or newer, make and pip: the first one to run makes .venv.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: setup demo test lint bench clean
+
+setup: .venv/.installed
+
+# The library's CPU tests and the demo need no GPU build of torch; constraints.txt holds the versions that CI runs.
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[ray,mlflow,report,gguf,dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/forever demo
+
+test: setup
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: setup
+	$(BIN)/python benchmarks/update.py
+
+clean:
+	rm -rf .venv build *.egg-info

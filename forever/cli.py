@@ -1,0 +1,274 @@
+"""The command line: a few verbs, each a thin layer over the library. Exit 0 done, 1 failed, 2 bad input."""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from forever.config import parse_assignments
+from forever.errors import InputError
+
+app = typer.Typer(
+    help="Continual learning of language models around FOREVER: run, sweep, compare.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+data_app = typer.Typer(help="Look at benchmark data.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+# A pipe has no width of its own; 80 columns would fold every table.
+console = Console() if sys.stdout.isatty() else Console(width=120)
+
+Assignments = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Dotted keys, e.g. optim.lr=1e-3")
+]
+Out = Annotated[Path, typer.Option(help="Folder for run directories.")]
+Seeds = Annotated[str, typer.Option(help="Seeds, separated by commas.")]
+Workers = Annotated[int, typer.Option(min=0, help="Ray Train workers a run; 0 trains in the run's own process.")]
+Concurrent = Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: as many as fit.")]
+Mlflow = Annotated[str, typer.Option(help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+MicroBatch = Annotated[
+    int | None, typer.Option(min=1, help="Rows a device takes at once; changes memory, not results.")
+]
+CheckpointEvery = Annotated[float, typer.Option(min=0, help="Seconds between checkpoints within a task.")]
+
+
+@app.command()
+def run(
+    config: Annotated[str, typer.Argument(help="A YAML file, or <benchmark>[/<order>]/<method> such as mini/forever.")],
+    changes: Assignments = None,
+    out: Out = Path("runs"),
+    workers: Workers = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    device: Device = "auto",
+    micro_batch: MicroBatch = None,
+    checkpoint_every: CheckpointEvery = 60.0,
+    mlflow: Mlflow = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
+) -> None:
+    """Train one run, task after task, and print its performance matrix."""
+    from experiments.runs import load_run
+    from forever.console import ConsoleTracker
+    from forever.launch.local import Placement, check, run_local
+    from forever.run_directory import RunDirectory
+
+    settings = load_run(config).override(parse_assignments(changes or []))
+    directory = RunDirectory(out / settings.key())
+    check(settings, directory, resume)
+    if directory.finished() is not None:
+        console.print(f"{directory.path} is finished; nothing to do", soft_wrap=True)
+    placement = Placement(device, micro_batch, checkpoint_every)
+    uri = _mlflow_uri(mlflow)
+    if workers:
+        from forever.launch.ray_train import run_workers
+
+        result = run_workers(settings, directory.path, workers, resume=resume, placement=placement, mlflow=uri)
+    else:
+        with closing(ConsoleTracker(Console(quiet=quiet))) as progress:
+            trackers = [progress, *_mlflow_trackers(uri)]
+            result = run_local(settings, directory.path, resume=resume, trackers=trackers, placement=placement)
+    from experiments.report import matrix_table
+
+    console.print(matrix_table(result))
+
+
+@app.command()
+def sweep(
+    name: Annotated[str, typer.Argument(help="A sweep, such as components.")],
+    changes: Assignments = None,
+    on: Annotated[
+        str, typer.Option(help="The base run: a YAML file or <benchmark>[/<order>]/<method>.")
+    ] = "mini/forever",
+    seeds: Seeds = "0",
+    out: Out = Path("runs"),
+    concurrent: Concurrent = None,
+    workers: Workers = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="The default: what is finished is never repeated.")] = True,
+    device: Device = "auto",
+    micro_batch: MicroBatch = None,
+    checkpoint_every: CheckpointEvery = 60.0,
+    mlflow: Mlflow = "auto",
+) -> None:
+    """Run many variants with Ray Tune, then print the table and write the report."""
+    _sweep(name, on, changes, seeds, out, concurrent, workers, device, micro_batch, checkpoint_every, mlflow)
+
+
+@app.command()
+def demo(
+    seeds: Seeds = "0",
+    out: Out = Path("runs"),
+    concurrent: Concurrent = None,
+    mlflow: Mlflow = "auto",
+) -> None:
+    """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores, no download."""
+    _sweep("demo", "mini/forever", None, seeds, out, concurrent, 0, "cpu", None, 60.0, mlflow)
+
+
+@app.command()
+def plan(
+    name: Annotated[str, typer.Argument(help="A sweep, a YAML file or <benchmark>[/<order>]/<method>.")],
+    changes: Assignments = None,
+    on: Annotated[str, typer.Option(help="The base run of a sweep.")] = "mini/forever",
+    seeds: Seeds = "0",
+    out: Out = Path("runs"),
+    tokens_per_second: Annotated[float | None, typer.Option(min=1, help="Training throughput, for hours.")] = None,
+    price_per_hour: Annotated[float | None, typer.Option(min=0, help="Of one device, for the cost.")] = None,
+) -> None:
+    """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started."""
+    from experiments.plans import plan_table
+
+    table = plan_table(
+        name, on, parse_assignments(changes or []), _seeds(seeds), out, tokens_per_second, price_per_hour
+    )
+    console.print(table)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="A sweep, a run, or a folder of runs.")]) -> None:
+    """Write report.md and report.html with tables and figures, from run directories alone."""
+    from experiments.report import summary_table, write_report
+
+    page = write_report(folder)
+    console.print(summary_table(folder))
+    console.print(f"report  {page}", soft_wrap=True)
+
+
+@app.command()
+def sync(
+    folder: Annotated[Path, typer.Argument(help="A run or a sweep.")],
+    mlflow: Mlflow = "auto",
+) -> None:
+    """Send to MLflow what it does not have yet, once each."""
+    from forever.launch import mlflow_tracker
+
+    uri = _mlflow_uri(mlflow)
+    if uri is None:
+        raise InputError("MLflow is off or not installed; pip install 'forever-cl[mlflow]' and give --mlflow URI")
+    mlflow_tracker.sync(folder, uri)
+
+
+@app.command()
+def doctor() -> None:
+    """Check what is installed and what this machine offers."""
+    from experiments.doctor import examine
+
+    table, sound = examine()
+    console.print(table)
+    if not sound:
+        raise typer.Exit(1)
+
+
+@data_app.command("check")
+def data_check(
+    root: Annotated[Path | None, typer.Argument(help="Folder with benchmark folders; none: the embedded one.")] = None,
+) -> None:
+    """Read every task that is found, and show rows, metric, labels and length; errors name file and line."""
+    from experiments.data_tables import data_table
+
+    console.print(data_table(root))
+
+
+def _sweep(
+    name: str,
+    on: str,
+    changes: Sequence[str] | None,
+    seeds: str,
+    out: Path,
+    concurrent: int | None,
+    workers: int,
+    device: str,
+    micro_batch: int | None,
+    checkpoint_every: float,
+    mlflow: str,
+) -> None:
+    from experiments.runs import load_run
+    from experiments.sweeps import named_sweep
+    from forever.launch.local import Placement, check
+    from forever.run_directory import RunDirectory
+
+    sweep = named_sweep(name, load_run(on).override(parse_assignments(changes or [])), _seeds(seeds))
+    folder = (out / sweep.name).absolute()
+    for trial in sweep.trials():
+        check(trial.config, RunDirectory(folder / trial.key), resume=True)
+    uri = _mlflow_uri(mlflow)
+    from forever.launch.ray_tune import run_sweep  # nothing that can be refused is left
+
+    outcome = run_sweep(
+        sweep,
+        folder,
+        concurrent=concurrent,
+        workers=workers,
+        placement=Placement(device, micro_batch, checkpoint_every),
+        mlflow=uri,
+    )
+    from experiments.report import summary_table, write_report
+
+    page = write_report(folder)
+    console.print(summary_table(folder))
+    console.print(f"report  {page}", soft_wrap=True, highlight=False)
+    if uri is not None:
+        console.print(
+            f"MLflow  {Path(sys.executable).with_name('mlflow')} ui --backend-store-uri {uri}", soft_wrap=True
+        )
+    for key, error in outcome.failed.items():
+        console.print(f"failed  {key}: {error}", soft_wrap=True, markup=False, highlight=False)
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        seeds = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"--seeds {text!r}: whole numbers separated by commas are expected, e.g. 0,1,2") from None
+    if min(seeds) < 0 or len(set(seeds)) != len(seeds):
+        raise InputError(f"--seeds {text!r}: seeds must be different and not negative")
+    return seeds
+
+
+def _mlflow_uri(choice: str) -> str | None:
+    """The tracking URI to use, or None. `auto` without MLflow installed means no tracking, and is not an error."""
+    from importlib.util import find_spec
+
+    if choice == "off":
+        return None
+    if find_spec("mlflow") is None:
+        if choice != "auto":
+            raise InputError("--mlflow: MLflow is not installed; pip install 'forever-cl[mlflow]', or --mlflow off")
+        return None
+    if choice != "auto":
+        return choice
+    from forever.launch.mlflow_tracker import tracking_uri
+
+    return tracking_uri()
+
+
+def _mlflow_trackers(uri: str | None) -> list:
+    if uri is None:
+        return []
+    from forever.launch.mlflow_tracker import MlflowTracker
+
+    return [MlflowTracker(uri)]
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        app()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted; the same command with --resume goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Finding things in an MLflow store: the client, experiments, and the run that stands for a folder.
+
+Runs are found again by a tag with the identity of their folder (mlflow.json in it), so a folder can be copied from a
+cluster and sent from elsewhere, and two runs of one configuration in two folders stay two runs.
+"""
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forever.errors import InputError
+from forever.run_directory import write_text
+from forever.sweep import read_manifest
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+
+def connect(uri: str) -> "MlflowClient":
+    """A client that gives up after seconds. MLflow's own default lets a dead server hold up each call for minutes.
+
+    Raises:
+        InputError: MLflow is not installed.
+    """
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    for chatty in ("alembic", "mlflow.store.db.utils", "mlflow.tracking.fluent"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    try:
+        from mlflow import MlflowClient
+    except ImportError:
+        raise InputError("MLflow is not installed; pip install 'forever-cl[mlflow]'") from None
+    return MlflowClient(uri)
+
+
+def identity(folder: Path) -> str:
+    """What tells this folder's run from all others, made when first asked for."""
+    path = folder / "mlflow.json"
+    if not path.is_file():
+        write_text(path, json.dumps({"id": uuid.uuid4().hex}) + "\n")
+    return json.loads(path.read_text(encoding="utf-8"))["id"]
+
+
+def experiment(client: "MlflowClient", name: str) -> str:
+    """The id of the experiment `name`, created if need be."""
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return client.create_experiment(name, artifact_location=_artifacts(client.tracking_uri, name))
+        except Exception:  # another process may have been faster; if not, this is a real error
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    return found.experiment_id
+
+
+def _artifacts(uri: str, name: str) -> str | None:
+    """Files go beside a local database; a server knows better, and otherwise MLflow would use the working folder."""
+    if not uri.startswith("sqlite:///"):
+        return None
+    return (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / name).absolute().as_uri()
+
+
+def find_or_create(
+    client: "MlflowClient", experiment_id: str, folder: Path, name: str, tags: Mapping[str, str]
+) -> "Run":
+    """The run that stands for `folder`."""
+    mark = identity(folder)
+    found = client.search_runs([experiment_id], f"tags.`forever.id` = '{mark}'", max_results=1)
+    if found:
+        return found[0]
+    begun = folder.stat().st_ctime
+    all_tags = {"forever.id": mark, **tags}
+    return client.create_run(experiment_id, start_time=int(begun * 1000), tags=all_tags, run_name=name)
+
+
+def sweep_run(client: "MlflowClient", folder: Path) -> "Run":
+    """The parent run of the sweep in `folder`.
+
+    Raises:
+        InputError: there is no sweep in it.
+    """
+    name = read_manifest(folder)["name"]
+    return find_or_create(client, experiment(client, name), folder, name, {"forever.sweep": name})

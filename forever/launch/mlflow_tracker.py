@@ -1,0 +1,138 @@
+"""MLflow as a window on runs: a tracker for a run that trains, parent runs for sweeps, `sync` for what was missed.
+
+All of it sends what run directories hold and the server lacks (see mlflow_mirror), so a server that is away costs a
+few seconds and no data.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from forever.data.tasks import Benchmark
+from forever.errors import InputError
+from forever.launch.mlflow_mirror import Mirror, table
+from forever.launch.mlflow_store import connect, sweep_run
+from forever.launch.progress import is_run
+from forever.run_directory import RunDirectory
+from forever.sweep import read_manifest
+from forever.tracking import SilentTracker
+
+_EVERY_S = 30.0
+_SQLITE = "sqlite:///"
+
+
+def tracking_uri() -> str:
+    """MLFLOW_TRACKING_URI, or a database in the working folder. Absolute, since Ray's processes work elsewhere."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}mlflow.db"
+    if uri.startswith(_SQLITE):
+        return _SQLITE + str(Path(uri.removeprefix(_SQLITE)).absolute())
+    return uri
+
+
+class MlflowTracker(SilentTracker):
+    """Keeps the MLflow run of a run up to date while it trains.
+
+    A server that fails is named once. It is tried again at the end, and before that so rarely that waiting for it
+    takes less than a twentieth of the time.
+
+    Args:
+        uri: of the store; `tracking_uri()` if None.
+    """
+
+    def __init__(self, uri: str | None = None) -> None:
+        self.uri = uri or tracking_uri()
+        self._mirror: Mirror | None = None
+        self._next = 0.0
+        self._failed = False
+
+    def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
+        self._mirror = Mirror(directory.path, self.uri)
+        self._push()
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        if time.monotonic() >= self._next:
+            self._push()
+
+    def stage(self, number: int, scores: Mapping[str, float]) -> None:
+        if not self._failed or time.monotonic() >= self._next:
+            self._push()
+
+    def finished(self, result: Mapping[str, Any]) -> None:
+        self._push()
+
+    def _push(self) -> None:
+        assert self._mirror is not None
+        begun = time.monotonic()
+        try:
+            self._mirror.push()
+            wait, self._failed = _EVERY_S, False
+        except Exception as error:  # whatever a server or a client library comes up with
+            if not self._failed:
+                what = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+                where = self._mirror.directory.path
+                print(f"MLflow does not answer, `forever sync {where}` sends it later ({what})", file=sys.stderr)
+            wait, self._failed = max(60.0, 20 * (time.monotonic() - begun)), True
+        self._next = time.monotonic() + wait
+
+
+def sync(folder: Path, uri: str | None = None) -> int:
+    """Send what MLflow lacks of a run directory, or of all runs below a folder. Not for runs that are training now.
+
+    Returns:
+        How many runs were looked at.
+
+    Raises:
+        InputError: there is no run.
+        MlflowException: the server fails.
+    """
+    folder = folder.absolute()
+    runs = [folder] if is_run(folder) else sorted(path.parent for path in folder.glob("**/config.yaml"))
+    if not runs:
+        raise InputError(f"{folder} holds no run: there is no config.yaml in it or below")
+    for run in runs:
+        Mirror(run, uri or tracking_uri()).push(unfinished="KILLED")
+    return len(runs)
+
+
+def open_sweep(folder: Path, uri: str) -> None:
+    """Make the parent run of a sweep, and with it the database: processes that all make it at once would fail."""
+    client = connect(uri)
+    run = sweep_run(client, folder)
+    client.update_run(run.info.run_id, "RUNNING")
+
+
+def close_sweep(folder: Path, uri: str, status: str) -> None:
+    """Bring all runs of a sweep up to date, end those left open, and end the parent run.
+
+    Trials that are killed end without a word, so their runs would show as running for ever.
+
+    Args:
+        status: of the parent: FINISHED, FAILED, or KILLED if the sweep was stopped, and then in seconds: only what is
+            open gets closed.
+    """
+    client = connect(uri)
+    parent = sweep_run(client, folder)
+    mine = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    open_runs = client.search_runs([parent.info.experiment_id], f"{mine} and attributes.status = 'RUNNING'")
+    trials = read_manifest(folder)["trials"]
+    keys = [run.data.tags["forever.run_key"] for run in open_runs]
+    if status != "KILLED":
+        keys += [trial["key"] for trial in trials if trial["key"] not in keys]
+    for key in keys:
+        if is_run(folder / key):
+            Mirror(folder / key, uri).push(unfinished="KILLED" if status == "KILLED" else "FAILED")
+    client.log_text(parent.info.run_id, _summary(folder, trials), "summary.csv")
+    client.log_artifact(parent.info.run_id, str(folder / "sweep.json"))
+    client.set_terminated(parent.info.run_id, status)
+
+
+def _summary(folder: Path, trials: list[dict[str, Any]]) -> str:
+    scores = ("op", "bwt", "forgetting")
+    rows: list[list[Any]] = [["variant", "order", "seed", "key", *scores]]
+    for trial in trials:
+        result = RunDirectory(folder / trial["key"]).finished() or {}
+        rows.append([trial["variant"], trial["order"], trial["seed"], trial["key"], *(result.get(s) for s in scores)])
+    return table(rows)

@@ -1,0 +1,64 @@
+"""How far a run got, read from its directory: for those who watch a run from another process, or after it."""
+
+from pathlib import Path
+
+import yaml
+
+from forever.config import RunConfig
+from forever.methods.registry import METHODS
+from forever.metrics import PerformanceMatrix
+from forever.results import scores_after
+from forever.run_directory import RunDirectory, read_lines
+
+
+def read_config(directory: RunDirectory) -> RunConfig:
+    """The configuration of a run that has begun.
+
+    Raises:
+        InputError: config.yaml is no configuration.
+        OSError: there is none.
+    """
+    return RunConfig.parse(yaml.safe_load(directory.config.read_text(encoding="utf-8")))
+
+
+def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
+    """What is known after each finished stage: `acc/<task>` of the tasks seen so far, `op` and `bwt`.
+
+    A stage is over when all its tasks have been scored. The answers say by their ids which task they belong to, so
+    the data need not be here. Joint training has one stage, known to be over only when the result is there.
+    """
+    joint = METHODS[read_config(directory).method.name].joint
+    matrix = PerformanceMatrix((), ())
+    found: list[dict[str, float | None]] = []
+    for stage in range(_stages(directory)):
+        scored = _read_stage(directory, matrix, stage)
+        if (directory.finished() is None) if joint else (scored <= stage):
+            break
+        if joint:
+            matrix.stages = ("joint",)
+        else:
+            matrix.tasks = matrix.tasks[: stage + 1]  # one more is scored ahead if forward transfer is measured
+            matrix.stages = matrix.tasks
+        found.append(scores_after(matrix, stage))
+    return found
+
+
+def _stages(directory: RunDirectory) -> int:
+    folders = (directory.path / "predictions").glob("[1-9]*")
+    return max((int(folder.name) for folder in folders if folder.name.isdigit()), default=0)
+
+
+def _read_stage(directory: RunDirectory, matrix: PerformanceMatrix, stage: int) -> int:
+    """Read the scores of tasks 0, 1, ... after `stage` into the matrix, up to the first that is missing."""
+    names: list[str] = []
+    while (path := directory.predictions(stage, len(names))).is_file():
+        lines = read_lines(path)
+        matrix.items[len(names), stage] = [line["score"] for line in lines]
+        names.append(lines[0]["id"].rsplit("/", 2)[0])  # <task>/<split>/<row>
+    matrix.tasks = tuple(names)
+    return len(names)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run has begun in this folder."""
+    return RunDirectory(folder).config.is_file()

@@ -1,0 +1,108 @@
+"""The flat vector: parameters and gradients stay views of it, whatever training does. N trainable numbers."""
+
+import pytest
+import torch
+from torch import nn
+
+from forever.models.parameters import FlatParameters
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def tied(flat: FlatParameters) -> bool:
+    """Whether every parameter and gradient still lies in the flat buffers, in order and without gaps."""
+    offset = 0
+    for parameter in flat.named.values():
+        assert parameter.grad is not None
+        data, grad = flat.flat.data_ptr() + 4 * offset, flat.grad.data_ptr() + 4 * offset
+        if (parameter.data_ptr(), parameter.grad.data_ptr()) != (data, grad):
+            return False
+        offset += parameter.numel()
+    return offset == flat.flat.numel()
+
+
+def test_values_and_results_are_unchanged_by_flattening() -> None:
+    plain, model = network(), network()
+    flat = FlatParameters(model.named_parameters())
+    x = torch.randn(5, 3)
+    assert torch.equal(plain(x), model(x))
+    assert flat.flat.numel() == 3 * 4 + 4 + 4 * 2 + 2
+    assert torch.equal(flat.flat.data, torch.cat([p.detach().flatten() for p in plain.parameters()]))
+    assert flat.names() == [name for name, _ in plain.named_parameters()]
+
+
+def test_views_stay_tied_through_steps_and_loads() -> None:
+    model = network()
+    flat = FlatParameters(model.named_parameters())
+    optimizer = torch.optim.AdamW([flat.flat], lr=0.1)
+    start = flat.snapshot()
+    for _ in range(3):
+        model(torch.randn(5, 3)).square().sum().backward()
+        assert flat.grad.abs().sum() > 0
+        optimizer.step()
+        flat.grad.zero_()
+        assert tied(flat)
+        assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+    assert not torch.equal(flat.snapshot(), start)
+    flat.load(start)
+    assert tied(flat)
+    assert torch.equal(torch.cat([p.detach().flatten() for p in model.parameters()]), start)
+
+
+def test_gradients_accumulate_as_on_separate_tensors() -> None:
+    plain, model = network(), network()
+    flat = FlatParameters(model.named_parameters())
+    for seed in range(2):
+        x = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed))
+        plain(x).square().sum().backward()
+        model(x).square().sum().backward()
+    assert torch.equal(flat.grad, torch.cat([p.grad.flatten() for p in plain.parameters() if p.grad is not None]))
+
+
+def test_snapshot_is_a_copy() -> None:
+    flat = FlatParameters(network().named_parameters())
+    before = flat.snapshot()
+    with torch.no_grad():
+        flat.flat += 1
+    assert torch.equal(flat.snapshot(), before + 1)
+    assert not before.requires_grad
+
+
+def test_distance_is_the_euclidean_norm_in_double_precision() -> None:
+    flat = FlatParameters([("w", nn.Parameter(torch.tensor([3.0, 4.0])))])
+    distance = flat.distance(torch.zeros(2))
+    assert distance.item() == 5.0
+    assert distance.dtype == torch.float64
+    # 2^14 + 1 equal tiny moves: an fp32 sum of squares would be off in the seventh digit
+    flat = FlatParameters([("w", nn.Parameter(torch.full((16385,), 1e-4)))])
+    step = float(torch.tensor(1e-4))
+    assert flat.distance(torch.zeros(16385)).item() == pytest.approx(step * 16385**0.5, rel=1e-12)
+
+
+def test_split_gives_each_parameter_its_part() -> None:
+    model = network()
+    flat = FlatParameters(model.named_parameters())
+    parts = flat.split(flat.snapshot())
+    assert parts.keys() == dict(model.named_parameters()).keys()
+    assert all(torch.equal(parts[name], p) for name, p in model.named_parameters())
+
+
+def test_shared_tensors_count_once() -> None:
+    shared = nn.Parameter(torch.ones(4))
+    flat = FlatParameters([("a", shared), ("b", shared)])
+    assert flat.flat.numel() == 4
+    assert flat.names() == ["a"]
+
+
+def test_half_precision_cannot_be_trained() -> None:
+    with pytest.raises(ValueError, match=r"trainable parameter w is torch\.bfloat16; only fp32"):
+        FlatParameters([("w", nn.Parameter(torch.ones(2, dtype=torch.bfloat16)))])
+
+
+def test_nothing_to_train() -> None:
+    flat = FlatParameters([])
+    assert flat.split(flat.snapshot()) == {}
+    assert flat.distance(flat.snapshot()).item() == 0
