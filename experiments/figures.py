@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,16 +14,9 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.style import ACCENT, DASHES, INK, LARGE, MARKERS, NORMAL, PALETTE, SMALL, png, signed, tidy
 from experiments.timeline import timeline_figure
+from forever.statistics import Estimate
 
-__all__ = ["Interval", "accuracy_figure", "interval_figure", "matrix_figure", "png", "seen", "timeline_figure"]
-
-
-class Interval(NamedTuple):
-    """A number with the interval that goes with it; both ends None if there is none."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
+__all__ = ["accuracy_figure", "interval_figure", "matrix_figure", "png", "seen", "timeline_figure"]
 
 
 # ---- the performance matrix
@@ -128,17 +121,17 @@ def seen(result: Mapping[str, Any]) -> list[float]:
     return [fmean(matrix[i][j] for i in range(j + 1)) for j in range(len(matrix))]
 
 
-def interval_figure(rows: Mapping[str, Interval], label: str, reference: str | None = None) -> Figure:
+def interval_figure(rows: Mapping[str, Estimate], label: str, reference: str | None = None) -> Figure:
     """A number and its interval a variant, as dots and whiskers; a line marks the reference's number."""
     figure = Figure(figsize=(7.5, 1.0 + 0.3 * max(len(rows), 1)), layout="constrained")
     axis = figure.subplots()
     tidy(axis)
-    for y, (name, (value, low, high)) in enumerate(rows.items()):
+    for y, (name, estimate) in enumerate(rows.items()):
+        value, low, high = estimate.value, estimate.low, estimate.high
         colour = ACCENT if name == reference else INK
-        if low is not None and high is not None:
-            axis.plot([low, high], [y, y], color=colour, linewidth=2.2, alpha=0.35, solid_capstyle="round")
+        axis.plot([low, high], [y, y], color=colour, linewidth=2.2, alpha=0.35, solid_capstyle="round")
         axis.plot([value], [y], marker="D" if name == reference else "o", markersize=6, color=colour)
-        text = f"{value:.1f}" if low is None or high is None else f"{value:.1f}  [{low:.1f}, {high:.1f}]"
+        text = f"{value:.1f}  [{low:.1f}, {high:.1f}]"
         place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": SMALL + 0.5}
         axis.annotate(text.replace("-", "−"), (1.02, y), color=colour, **place)
     if reference is not None and reference in rows:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from forever.data.benchmarks import default_order
 from forever.errors import InputError, unknown
@@ -20,6 +20,7 @@ from forever.methods.forever import ForeverConfig
 from forever.methods.registry import METHODS, AnyMethodConfig
 
 Positive = Annotated[int, Field(ge=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Part(BaseModel):
@@ -57,16 +58,24 @@ class DataConfig(_Part):
     metrics: dict[str, Literal["exact_match", "rouge_l"]] = {}
     """Metric by task, for benchmarks of your own; otherwise exact match if the answers look like labels."""
 
+    @field_validator("order")
+    @classmethod
+    def _each_task_once(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        twice = [] if isinstance(value, str) else [name for name in value if value.count(name) > 1]
+        if twice:
+            raise InputError(f"task {twice[0]!r} occurs twice; a task is learned once")
+        return value
+
 
 class OptimConfig(_Part):
     """AdamW, fresh for each task: every lab script starts a new process per task (methods-b section 1.2)."""
 
-    lr: Annotated[float, Field(gt=0)] = 3e-4
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3e-4
     batch_size: Positive = 8
     """Global, not per device: the only reading in which day 7 falls on the published updates (A27)."""
     epochs: Positive = 10
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    eps: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     clip: Annotated[float, Field(gt=0)] = 1.0
     schedule: Literal["constant", "linear"] = "constant"
@@ -106,6 +115,8 @@ class RunConfig(_Part):
         Raises:
             InputError: unknown key, method or schedule, or a value of the wrong type or out of range; one line.
         """
+        if not isinstance(values, Mapping):  # a YAML file may hold anything
+            raise InputError(f"a configuration is a mapping of keys to values, not {values!r}")
         try:
             config = cls.model_validate(values)
         except ValidationError as error:
@@ -187,23 +198,34 @@ def _classes(annotation: Any) -> list[type]:
 
 def _explain(error: ValidationError, values: Mapping[str, Any]) -> InputError:
     """The first problem as one line: the key, the value and the rule."""
-    first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
-    if path[0] == "method" and len(path) > 1 and path[1] in METHODS:
-        del path[1]  # pydantic puts the tag of the union into the path
+    problems = error.errors()
+    first = problems[0]
+    path = _path(first["loc"])
     if first["type"] == "union_tag_invalid":
-        return unknown("method", str(first.get("ctx", {}).get("tag")), METHODS)
+        return unknown("method", str(first["ctx"]["tag"]), METHODS)
     if first["type"] == "union_tag_not_found":
         return InputError(f"method: field 'name' is missing; valid: {', '.join(sorted(METHODS))}")
     if first["type"] == "extra_forbidden":
         own = _method_keys(values) if path[0] == "method" else None
         return unknown("key", ".".join(path), own or dotted_keys())
-    # A field that may be of several types has one error a type, with the type's name in the path.
-    key = ".".join(part for part in path if not part[:1].isupper() and "[" not in part and part not in _TYPE_NAMES)
-    cause = first.get("ctx", {}).get("error")
+    # A field that may be of several types has one error a type: say what got furthest into the value, or all rules.
+    alike = [p for p in problems if _path(p["loc"])[: len(path)] == path]
+    depth = max(len(_path(p["loc"])) for p in alike)
+    alike = [p for p in alike if len(_path(p["loc"])) == depth]
+    key = ".".join(_path(alike[0]["loc"]))
+    cause = alike[0].get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return InputError(f"{key}: {cause}")
-    return InputError(f"{key}={first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}")
+    rules = dict.fromkeys(p["msg"][0].lower() + p["msg"][1:] for p in alike)
+    return InputError(f"{key}={alike[0]['input']!r}: {'; or '.join(rules)}")
+
+
+def _path(location: tuple[int | str, ...]) -> list[str]:
+    """The key of a problem, without what pydantic adds: the tag of the method's union, and names of types."""
+    path = [str(part) for part in location]
+    if path[0] == "method" and len(path) > 1 and path[1] in METHODS:
+        del path[1]
+    return [part for part in path if not part[:1].isupper() and "[" not in part and part not in _TYPE_NAMES]
 
 
 _TYPE_NAMES = {"str", "int", "float", "list", "tuple", "bool", "constrained-int", "none"}

@@ -31,12 +31,13 @@ WORDS = "red green blue round square flat small large heavy light old new soft h
 
 
 def make_task(name: str, question: str, labels: tuple[str, str], rows: int = 24, test: int = 6) -> Task:
-    """A task whose label is decided by the first word of the input."""
+    """A task of rows of different lengths; its labels alternate."""
 
     def examples(split: str, count: int, offset: int) -> tuple[Example, ...]:
         found = []
         for i in range(count):
             words = [WORDS[(i + offset) % 16], WORDS[(3 * i + offset) % 16], WORDS[(7 * i + len(split)) % 16], str(i)]
+            words += WORDS[: 3 * i % 5]  # rows of different lengths, so that batches have padding
             found.append(Example(f"{name}/{split}/{i}", question, f"{split} " + " ".join(words), labels[i % 2]))
         return tuple(found)
 
@@ -50,7 +51,7 @@ def make_benchmark() -> Benchmark:
         [
             make_task("colour", "What colour is it? Options: red, blue.", ("red", "blue")),
             make_task("shape", "What shape is it? Options: round, square.", ("round", "square"), rows=30),
-            make_task("weight", "What weight is it? Options: heavy, light.", ("heavy", "light"), rows=20),
+            make_task("weight", "What weight is it? Options: heavy, not heavy.", ("heavy", "not heavy"), rows=20),
         ],
     )
 
@@ -79,7 +80,8 @@ def save_backbone(folder: Path, benchmark: Benchmark, seed: int = 0) -> Path:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,
-        max_position_embeddings=256,
+        max_position_embeddings=512,
+        initializer_range=0.2,  # large enough that different prompts get different answers
         tie_word_embeddings=True,
         pad_token_id=fast.pad_token_id,
         eos_token_id=fast.eos_token_id,

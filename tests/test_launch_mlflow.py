@@ -136,8 +136,8 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(
     monkeypatch.setattr("forever.launch.mlflow_tracker._EVERY_S", 0.0)  # send every update
     often = Placement(checkpoint_s=0.0)
     for at in (5, 21, 40):
+        trackers = [MlflowTracker(uri), Killer(at)]
         with pytest.raises(Stop):
-            trackers = [MlflowTracker(uri), Killer(at)]
             run_local(base_config, tmp_path / "r", resume=True, trackers=trackers, placement=often)
     (run,) = runs(uri)
     assert run.info.status == "RUNNING"
@@ -187,7 +187,7 @@ def test_a_hanging_server_costs_seconds(
     monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
     begun = time.perf_counter()
     run_local(base_config, tmp_path / "r", trackers=[MlflowTracker(hanging)])
-    assert time.perf_counter() - begun < 30
+    assert time.perf_counter() - begun < 20
 
 
 def test_an_unfinished_run_is_shown_as_far_as_it_got(uri: str, folder: Path) -> None:

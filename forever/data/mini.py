@@ -1,8 +1,8 @@
 """`mini`: an embedded benchmark of five small tasks in plain English, made by code from a seed.
 
-Every task looks at the same small world: a person does something with a thing, somewhere, at some time, and somebody
-has an opinion about it. So the inputs of all tasks look alike and only the instruction tells them apart: what is learned
-for one task is overwritten by the next, which is what a continual-learning benchmark must show. The backbone `tiny`
+Every task looks at the same small world: a person does something with a thing, somewhere, at some time, and has an
+opinion about it. So the inputs of all tasks look alike and only the instruction tells them apart: what is learned for
+one task is overwritten by the next, which is what a continual-learning benchmark must show. The backbone `tiny`
 (forever/models/tiny) was pre-trained on other questions about this world; it has never seen these five.
 
     sentiment    positive | negative                  of the adjective

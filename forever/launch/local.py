@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from forever.config import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
-from forever.models import backbone
+from forever.models import location
 from forever.run_directory import RunDirectory
 from forever.tracking import Tracker
 
@@ -35,7 +35,7 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
     Raises:
         InputError: bad data, no model weights, a folder that holds another run.
     """
-    backbone.check(config.model.name)
+    location.check(config.model.name)
     directory.check(config, resume)
     return load_benchmark(config.data)
 

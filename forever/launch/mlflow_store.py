@@ -28,7 +28,7 @@ def connect(uri: str) -> "MlflowClient":
         InputError: MLflow is not installed.
     """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     for chatty in ("alembic", "mlflow.store.db.utils", "mlflow.tracking.fluent"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

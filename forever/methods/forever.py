@@ -7,10 +7,10 @@ The component ablation changes `clock`, `days` and `regularizer` and nothing els
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from forever.data.tasks import Task
-from forever.errors import unknown
+from forever.errors import InputError, unknown
 from forever.learner import Learner
 from forever.methods.scheduled_replay import ScheduledReplay, ScheduledReplayConfig
 from forever.replay.clock import CLOCKS, Clock
@@ -42,6 +42,12 @@ class ForeverConfig(ScheduledReplayConfig):
         if isinstance(value, str) and value not in SCHEDULES:
             raise unknown("schedule", value, SCHEDULES)
         return value
+
+    @model_validator(mode="after")
+    def _ordered_bounds(self) -> "ForeverConfig":
+        if self.min_strength > self.max_strength:
+            raise InputError(f"min_strength={self.min_strength} is above max_strength={self.max_strength}")
+        return self
 
 
 class Forever(ScheduledReplay[ForeverConfig]):

@@ -3,15 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from forever.errors import InputError
-
-TINY = Path(__file__).parent / "tiny"
+from forever.models.location import check, locate
 
 
 @dataclass
@@ -24,35 +22,6 @@ class Backbone:
     @property
     def device(self) -> torch.device:
         return self.model.device
-
-
-def check(name: str) -> None:
-    """Refuse a backbone that cannot be loaded, without loading or downloading anything.
-
-    Raises:
-        InputError: if `name` is a local folder without weights or configuration, or a missing GGUF file.
-    """
-    path = locate(name)
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise InputError(f"model.name: there is no GGUF file {name!r}")
-    elif path.is_dir():
-        if not (path / "config.json").is_file():
-            raise InputError(f"model.name: folder {name!r} has no config.json, so it is no Hugging Face model folder")
-        if not list(path.glob("*.safetensors")):
-            raise InputError(f"model.name: folder {name!r} has no weights (*.safetensors); save them with safetensors")
-    elif looks_like_path(name):
-        raise InputError(f"model.name: there is no folder {name!r}; give a folder, a .gguf file or a model hub name")
-
-
-def looks_like_path(name: str) -> bool:
-    """A hub name is `name` or `owner/name`; everything else is meant as a path."""
-    return name.startswith((".", "/", "~")) or name.count("/") > 1
-
-
-def locate(name: str) -> Path:
-    """Where a local backbone lies; for a hub name a path that does not exist."""
-    return TINY if name == "tiny" else Path(name).expanduser()
 
 
 def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:

@@ -69,7 +69,7 @@ def adapt(
     """
     model.requires_grad_(False)
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]  # before any is wrapped
-    for target in targets:
+    for target in dict.fromkeys(targets):
         found = [name for name in linear if name.split(".")[-1] == target]
         if not found:
             known = ", ".join(sorted({name.split(".")[-1] for name in linear}))

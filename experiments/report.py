@@ -1,0 +1,297 @@
+"""`forever report`: tables with intervals and verdicts, figures, Markdown and HTML, from run directories alone.
+
+Everything on the page was measured by a run in the folder. A run that is not there is named as missing.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from experiments.study import Row, Run, Study, differences, read_study, show
+from forever.errors import InputError
+from forever.run_directory import read_lines, write_text
+from forever.statistics import ALPHA, RESAMPLES, Estimate
+from forever.sweep import slug
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NOTHING = "–"
+MAIN_FIELDS = (
+    "data.benchmark",
+    "data.train_rows",
+    "data.test_rows",
+    "model.name",
+    "model.tuning",
+    "model.rank",
+    "model.alpha",
+    "model.targets",
+    "optim.lr",
+    "optim.batch_size",
+    "optim.epochs",
+    "optim.schedule",
+    "memory.fraction",
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the page. `group`: where it stands; `name`: its file, without suffix."""
+
+    group: str
+    name: str
+    caption: str
+    png: bytes
+    width: int  # CSS pixels, 96 an inch
+
+    @property
+    def uri(self) -> str:
+        return "data:image/png;base64," + base64.b64encode(self.png).decode("ascii")
+
+
+def write_report(folder: Path) -> Path:
+    """Write report.md, report.html and figures/ into a folder of runs.
+
+    Args:
+        folder: a sweep, a folder of run directories, or one run directory.
+
+    Returns:
+        The HTML page, which needs no other file.
+
+    Raises:
+        InputError: no finished run in the folder, a damaged file, or packages that the report needs are not installed.
+    """
+    study = read_study(folder)
+    rows = study.rows
+    try:
+        import jinja2
+
+        pictures = list(_pictures(study, rows))
+    except ImportError as error:
+        raise InputError(f"a report needs {error.name}; install it with: pip install 'forever-cl[report]'") from None
+    for picture in pictures:
+        path = study.folder / "figures" / f"{picture.name}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(picture.png)
+    page = _page(study, rows) | {"pictures": pictures}
+    loader = jinja2.PackageLoader("experiments")
+    for name in ("report.md", "report.html"):
+        escape = name.endswith(".html")
+        environment = jinja2.Environment(
+            loader=loader, autoescape=escape, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        )
+        environment.filters["cell"] = lambda text: str(text).replace("|", "\\|")  # a bar would end a Markdown cell
+        write_text(study.folder / name, environment.get_template(f"{name}.j2").render(page))
+    return study.folder / "report.html"
+
+
+def summary_table(folder: Path) -> Table:
+    """The comparison as a table for the console.
+
+    Raises:
+        InputError: as for `write_report`.
+    """
+    study = read_study(folder)
+    rows = study.rows
+    table = Table(title=study.name, title_justify="left", caption=_short_caption(rows), caption_justify="left")
+    table.add_column("variant", no_wrap=True)
+    for name in ("OP", "95 %", "BWT", *_if(study.reference, "Δ OP", "95 %", ""), "replays", "rows", "s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for number, row in enumerate(rows):
+        texts = _texts(row)
+        compared = _if(study.reference, texts["difference"], texts["difference_interval"], texts["verdict"])
+        cells = (texts["op"], texts["op_interval"], texts["bwt"], *compared, texts["events"], texts["replayed"])
+        last = number + 1 < len(rows) and row.bound != rows[number + 1].bound  # a line before the bounds
+        table.add_row(row.variant, *cells, texts["seconds"], end_section=last)
+    return table
+
+
+# ---- the page
+
+
+def _page(study: Study, rows: list[Row]) -> dict[str, Any]:
+    """What the templates fill in."""
+    example = study.example
+    return {
+        "title": study.name,
+        "reference": study.reference,
+        "rows": [_texts(row) for row in rows if not row.bound],
+        "bounds": [_texts(row) for row in rows if row.bound],
+        "single": len(rows) == 1,
+        "facts": _facts(study, example),
+        "variants": [(row.variant, _changes(example, row)) for row in rows],
+        "missing": study.missing,
+        "planned": len(study.runs),
+        "intervals": _about_intervals(rows),
+        "verdicts": _about_verdicts(study, rows),
+    }
+
+
+def _facts(study: Study, example: Run) -> list[tuple[str, str]]:
+    """What ran, on what, with which code."""
+    finished = [run for run in study.runs if run.result is not None]
+    results = [run.result for run in finished if run.result is not None]
+    result, settings = results[finished.index(example)], example.settings
+    fields = [*MAIN_FIELDS, *(key for key in settings if key.startswith("method."))]
+    base = {key: settings[key] for key in fields if settings.get(key) is not None}
+    tests = sorted({count["test"] for one in results for count in one["rows"].values()})
+    gpus = {gpu for run in finished for gpu in run.environment.get("gpus", ())}
+    cpus = {f"{run.environment['cpu']}, {run.environment['cores']} cores" for run in finished if run.environment}
+    packages = [run.environment.get("packages", {}) for run in finished]
+    versions = {
+        f"{name} {one[name]}" for one in packages for name in ("forever-cl", "torch", "transformers") if name in one
+    }
+    truncated = sum(note.get("truncated", 0) for one in results for note in one["notes"].values())
+    return [
+        ("settings" if len(study.rows) == 1 else f"settings of {example.variant}", _settings(base)),
+        ("tasks", " → ".join(result["tasks"]) if len({r["order"] for r in results}) == 1 else _listed(result["tasks"])),
+        ("test rows a task", f"{tests[0]}" if len(tests) == 1 else f"{tests[0]} to {tests[-1]}"),
+        ("seeds", _listed(sorted({run.seed for run in finished}))),
+        ("orders", _listed(sorted({run.order for run in finished}))),
+        ("hardware", _listed(sorted(gpus or cpus)) + _workers({one.get("world_size", 1) for one in results})),
+        ("revision", _listed(sorted({str(run.environment.get("revision") or "unknown") for run in finished}))),
+        ("versions", _listed(sorted(versions))),
+        ("truncated training rows", f"{truncated} in all runs together"),
+    ]
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    return " · ".join(f"{key}={_short(key, value)}" for key, value in values.items())
+
+
+def _short(key: str, value: Any) -> str:
+    """A model that lies in a folder is shown by the folder's name."""
+    return Path(value).name if key == "model.name" and Path(value).is_absolute() else show(value)
+
+
+def _changes(example: Run, row: Row) -> str:
+    if not row.runs:
+        return "no run is finished"
+    changes = differences(example.settings, row.runs[0].settings)
+    return _settings(changes) if changes else ("the reference" if row.runs[0].variant == example.variant else "none")
+
+
+def _texts(row: Row) -> dict[str, str]:
+    """The cells of a variant's row; a variant without a finished run says "missing" and no numbers."""
+    compared = row.comparison
+    op, bwt = (compared.op, compared.bwt) if compared else (None, None)
+    difference = compared.difference if compared else None
+    replays, consolidations = row.events("replay"), row.events("consolidation")
+    return {
+        "variant": row.variant,
+        "runs": f"{len(row.runs)}" if len(row.runs) == row.planned else f"{len(row.runs)} of {row.planned}",
+        "op": _number(op.value if op else None, "{:.1f}") if op else "missing",
+        "op_interval": _interval(op, "{:.1f}"),
+        "bwt": _number(bwt.value if bwt else None, "{:+.1f}"),
+        "bwt_interval": _interval(bwt, "{:+.1f}"),
+        "forgetting": _number(row.forgetting, "{:.1f}"),
+        "difference": _number(difference.value if difference else None, "{:+.1f}"),
+        "difference_interval": _interval(difference, "{:+.1f}"),
+        "verdict": (compared.verdict or "") if compared else "",
+        "p": _number(compared.p_holm if compared else None, "{:.2g}"),
+        "events": f"{_count(replays)} + {_count(consolidations)}" if row.runs else NOTHING,
+        "replayed": _count(row.replayed_rows),
+        "updates": _count(row.updates),
+        "seconds": _number(row.seconds, "{:,.0f}" if (row.seconds or 0) >= 10 else "{:.1f}"),
+    }
+
+
+def _about_intervals(rows: list[Row]) -> str:
+    counts = sorted({row.comparison.op.runs for row in rows if row.comparison})
+    text = (
+        f"Brackets are 95 % percentile intervals of a paired bootstrap ({RESAMPLES:,} resamples, same draws for all "
+        "variants). Tasks are taken as fixed. "
+    )
+    if counts[-1] == 1:
+        return text + (
+            "Each variant ran once, so only test items are resampled (items only, 1 seed): "
+            "the intervals say nothing about what another seed would give."
+        )
+    text += (
+        "Test items and runs are resampled; with few runs the spread between runs is uncertain, and intervals are wide."
+    )
+    single = [row.variant for row in rows if row.comparison and row.comparison.op.runs == 1]
+    return text + (f" One run only, hence items only: {_listed(single)}." if single else "")
+
+
+def _about_verdicts(study: Study, rows: list[Row]) -> str:
+    judged = sum(1 for row in rows if row.comparison and row.comparison.verdict)
+    if not judged:
+        return ""
+    return (
+        f"Δ OP is the difference to {study.reference} over the runs (order and seed) that both have. Verdicts: "
+        f"two-sided bootstrap test at {100 * ALPHA:g} %, Holm-corrected for {judged} comparison{'s' * (judged > 1)}; "
+        "a tie means that no difference was shown, not that there is none. Bounds are not judged."
+    )
+
+
+def _short_caption(rows: list[Row]) -> str:
+    runs = max(row.comparison.op.runs for row in rows if row.comparison)
+    basis = "items only, 1 seed" if runs == 1 else f"seeds and items, up to {runs} runs a variant"
+    return f"95 % bootstrap intervals ({basis}); replays = mid-task + end of task; rows = replayed rows"
+
+
+# ---- the figures
+
+
+def _pictures(study: Study, rows: list[Row]) -> Iterator[Picture]:
+    from experiments import figures
+
+    def picture(group: str, name: str, caption: str, figure: Figure) -> Picture:
+        return Picture(group, name, caption, figures.png(figure), round(96 * figure.get_size_inches()[0]))
+
+    shown = [row for row in rows if row.comparison]
+    if len(shown) > 1:
+        intervals = {row.variant: row.comparison.op for row in shown if row.comparison}
+        figure = figures.interval_figure(intervals, "OP (%) with 95 % interval", study.reference)
+        yield picture("overview", "op", "Overall performance (OP) of each variant.", figure)
+    figure = figures.accuracy_figure({row.variant: row.results for row in shown}, study.reference)
+    yield picture(
+        "overview", "accuracy", "Mean score on the tasks learned so far, after each task, mean of runs.", figure
+    )
+    for row in shown:
+        run = row.runs[0]
+        title = f"{row.variant}, order {run.order}, seed {run.seed}"
+        yield picture("matrix", f"matrix-{slug(row.variant)}", title, figures.matrix_figure(row.results[0], title))
+    for row in sorted(shown, key=lambda row: row.runs[0] is not study.example):
+        run = row.runs[0]
+        title = f"{row.variant}, order {run.order}, seed {run.seed}"
+        figure = figures.timeline_figure(read_lines(run.directory.steps), read_lines(run.directory.events), title)
+        yield picture("timeline", f"timeline-{slug(row.variant)}", title, figure)
+
+
+# ---- how numbers are written
+
+
+def _number(value: float | None, form: str) -> str:
+    """With a true minus, and no sign before zero."""
+    if value is None:
+        return NOTHING
+    text = form.format(value)
+    return text.lstrip("+-") if float(text.replace(",", "")) == 0 else text.replace("-", "−")
+
+
+def _interval(estimate: Estimate | None, form: str) -> str:
+    return f"[{_number(estimate.low, form)}, {_number(estimate.high, form)}]" if estimate else ""
+
+
+def _count(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def _listed(values: Any) -> str:
+    return ", ".join(str(value) for value in values) or NOTHING
+
+
+def _workers(sizes: set[int]) -> str:
+    return "" if sizes == {1} else f" ({_listed(sorted(sizes))} workers a run)"
+
+
+def _if(condition: Any, *cells: str) -> tuple[str, ...]:
+    return cells if condition else ()

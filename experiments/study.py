@@ -1,0 +1,265 @@
+"""What a folder of runs holds: which runs there are, which are missing, and what is known of each variant.
+
+Reads run directories (forever/run_directory.py) and `sweep.json` (forever/sweep.py), and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from forever.errors import InputError
+from forever.metrics import PerformanceMatrix
+from forever.run_directory import RunDirectory, read_lines
+from forever.statistics import Comparison, compare
+from forever.sweep import MANIFEST, read_manifest
+
+# Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods are seen between.
+BOUNDS = ("finetune", "mtl")
+_NO_DIFFERENCE = ("seed", "data.order", "data.root")  # a variant runs with many seeds and orders, anywhere
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was planned. `result`, the content of result.json, is None as long as it is not over."""
+
+    key: str
+    variant: str
+    order: str
+    seed: int
+    directory: RunDirectory
+    result: Mapping[str, Any] | None
+
+    @property
+    def state(self) -> str:
+        if self.result is not None:
+            return "finished"
+        return "unfinished" if self.directory.config.is_file() else "not started"
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The configuration under dotted keys, without what differs between runs of one variant."""
+        values = flatten(_read(self.directory.config, yaml.safe_load))
+        return {key: value for key, value in values.items() if key not in _NO_DIFFERENCE}
+
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        path = self.directory.path / "environment.json"
+        return _read(path, json.loads) if path.is_file() else {}
+
+    def matrix(self) -> PerformanceMatrix:
+        """The performance matrix with the score of every item, from predictions/.
+
+        Raises:
+            InputError: predictions are missing, or are not those that the result was computed from.
+        """
+        assert self.result is not None
+        matrix = PerformanceMatrix(tuple(self.result["tasks"]), tuple(self.result["stages"]))
+        for i, row in enumerate(self.result["matrix"]):
+            for j, score in enumerate(row):
+                if score is None:
+                    continue
+                path = self.directory.predictions(j, i)
+                matrix.items[i, j] = [float(line["score"]) for line in _read_lines(path)]
+                if not matrix.items[i, j] or abs((matrix[i, j] or 0.0) - score) > 1e-6:
+                    raise InputError(f"{path} does not hold the answers that {self.directory.result} was computed from")
+        return matrix
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of one variant. Means are over its finished runs; None where nothing was measured.
+
+    Attributes:
+        bound: whether it is a bound for the others rather than one of them.
+        runs: finished ones. planned: how many there should be.
+    """
+
+    variant: str
+    bound: bool
+    runs: Sequence[Run]
+    planned: int
+    comparison: Comparison | None
+
+    @property
+    def results(self) -> list[Mapping[str, Any]]:
+        return [run.result for run in self.runs if run.result is not None]
+
+    @property
+    def forgetting(self) -> float | None:
+        return _mean([result["forgetting"] for result in self.results])
+
+    def events(self, kind: str) -> float | None:
+        """Events of a kind a run."""
+        return _mean([sum(task.get(kind, 0) for task in result["events"].values()) for result in self.results])
+
+    @property
+    def replayed_rows(self) -> float | None:
+        seen = [result["rows_seen"] for result in self.results]
+        return _mean([rows.get("replay", 0) + rows.get("consolidation", 0) for rows in seen])
+
+    @property
+    def updates(self) -> float | None:
+        return _mean([sum(result["updates"].values()) for result in self.results])
+
+    @property
+    def seconds(self) -> float | None:
+        return _mean([sum(result["seconds"].values()) for result in self.results])
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs that belong together. `reference`: the variant that the others are compared with, if there is one."""
+
+    name: str
+    folder: Path
+    runs: tuple[Run, ...]
+    reference: str | None
+
+    @property
+    def missing(self) -> list[Run]:
+        return [run for run in self.runs if run.result is None]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """All variants in the order of the sweep, bounds last."""
+        finished: dict[str, list[Run]] = {run.variant: [] for run in self.runs}
+        for run in self.runs:
+            if run.result is not None:
+                finished[run.variant].append(run)
+        bounds = [name for name, runs in finished.items() if name != self.reference and _is_bound(runs)]
+        if len(bounds) == len(finished):
+            bounds = []  # nothing lies between them
+        matrices = {name: {unit(run): run.matrix() for run in runs} for name, runs in finished.items()}
+        compared = compare(matrices, self.reference, outside=bounds)
+        rows = [
+            Row(name, name in bounds, runs, sum(run.variant == name for run in self.runs), compared.get(name))
+            for name, runs in finished.items()
+        ]
+        return sorted(rows, key=lambda row: row.bound)
+
+    @property
+    def example(self) -> Run:
+        """A finished run to show settings of: the reference's first, or else the first."""
+        finished = [run for run in self.runs if run.result is not None]
+        return next((run for run in finished if run.variant == self.reference), finished[0])
+
+
+def unit(run: Run) -> tuple[Any, ...]:
+    """What a run of one variant and a run of another must share to be compared with each other."""
+    assert run.result is not None
+    rows = tuple(run.result["rows"][task]["test"] for task in run.result["tasks"])
+    return (run.result["benchmark"], run.result["order"], rows, run.seed)
+
+
+def read_study(folder: Path) -> Study:
+    """The runs of a sweep folder, of one run directory, or of a folder of run directories.
+
+    Raises:
+        InputError: there are no finished runs in the folder, or a file in it is damaged.
+    """
+    folder = Path(folder).absolute()
+    try:
+        study = _find(folder)
+        if all(run.result is None for run in study.runs):
+            raise InputError(f"{folder}: none of its {len(study.runs)} runs is finished yet")
+        return study
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder} holds a file with missing or strange fields ({error})") from None
+
+
+def _find(folder: Path) -> Study:
+    if (folder / MANIFEST).is_file():
+        manifest = _read(folder / MANIFEST, lambda _: read_manifest(folder))
+        runs = [_run(folder / t["key"], t["variant"], t["order"], t["seed"]) for t in manifest["trials"]]
+        return Study(manifest["name"], folder, tuple(runs), manifest["reference"])
+    if (folder / "config.yaml").is_file():
+        run = _run(folder)
+        return Study(run.key, folder, (run,), None)
+    paths = sorted(path.parent for path in folder.glob("*/config.yaml"))
+    if not paths:
+        raise InputError(f"{folder} holds no runs: neither it nor a folder in it has a config.yaml, nor is it a sweep")
+    runs = list(_name_variants([_run(path) for path in paths]))
+    return Study(folder.name, folder, tuple(runs), "forever" if any(r.variant == "forever" for r in runs) else None)
+
+
+def _run(path: Path, variant: str = "", order: str = "", seed: int = 0) -> Run:
+    """A run directory; without a sweep that says so, its configuration tells variant, order and seed."""
+    directory = RunDirectory(path)
+    result = _read(directory.result, json.loads) if directory.result.is_file() else None
+    if not variant:
+        config = _read(directory.config, yaml.safe_load)
+        order = config["data"]["order"]
+        variant, order, seed = config["method"]["name"], order if isinstance(order, str) else "custom", config["seed"]
+    return Run(path.name, variant, order, seed, directory, result)
+
+
+def _name_variants(runs: Sequence[Run]) -> Iterator[Run]:
+    """Runs with equal settings are one variant; those of one method with other settings get these into their name."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        base = first.setdefault(run.variant, run)
+        changes = differences(base.settings, run.settings)
+        name = f"{run.variant} ({', '.join(f'{k}={show(v)}' for k, v in changes.items())})" if changes else run.variant
+        yield Run(run.key, name, run.order, run.seed, run.directory, run.result)
+
+
+def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `other` that `base` has not. Another method's own fields are left out: its name says it all."""
+    changed = {key: value for key, value in other.items() if key not in base or base[key] != value}
+    if "method.name" in changed:
+        changed = {k: v for k, v in changed.items() if k == "method.name" or not k.startswith("method.")}
+    return changed
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values under dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def show(value: Any) -> str:
+    """A setting as a person would write it."""
+    if isinstance(value, list):
+        return ", ".join(show(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_bound(runs: Sequence[Run]) -> bool:
+    return bool(runs) and all(run.result is not None and run.result["method"] in BOUNDS for run in runs)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def _read(path: Path, parse: Any) -> Any:
+    """The mapping in a file.
+
+    Raises:
+        InputError: it cannot be read or is not what its name says.
+    """
+    try:
+        content = parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(content, Mapping):
+        raise InputError(f"{path} cannot be read: it holds {type(content).__name__}, not named fields")
+    return content
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return read_lines(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None

@@ -1,0 +1,337 @@
+"""Many runs with Ray Tune: what is missing of a sweep is fanned out, failures stay with the trial that has them.
+
+Run directories say what is done, so Tune's own state is never restored: each invocation is a fresh Tune experiment
+over the trials without a result, and each of those goes on from its own checkpoints. A sweep can be killed at any
+moment, by any means, and the same command continues it.
+"""
+
+import gc
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from forever.config import RunConfig
+from forever.data.tasks import Benchmark
+from forever.errors import InputError
+from forever.launch.local import Placement, check, run_local
+from forever.launch.lock import locked
+from forever.launch.mlflow_tracker import MlflowTracker, close_sweep, open_sweep
+from forever.launch.progress import is_run, stage_scores
+from forever.launch.ray_cluster import Share, capacity, cluster, divide, driver_seat, one_line, quiet
+from forever.launch.ray_train import train_group
+from forever.launch.sweep_table import SweepTable
+from forever.methods.registry import METHODS
+from forever.run_directory import RunDirectory
+from forever.sweep import Sweep, Trial
+from forever.tracking import SilentTracker, Tracker
+
+from ray import tune  # isort: skip - after ray_cluster, which says what to install if there is no Ray
+
+_SCRATCH = ".tune"
+
+
+@dataclass
+class SweepOutcome:
+    """What became of the trials of a sweep, by key.
+
+    Attributes:
+        finished: got their result now. skipped: had it already. failed: one line each.
+    """
+
+    finished: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+
+def run_sweep(
+    sweep: Sweep,
+    out: Path,
+    *,
+    concurrent: int | None = None,
+    workers: int = 0,
+    placement: Placement = Placement(),
+    mlflow: str | None = None,
+    retries: int = 1,
+    rounds: int = 3,
+    show: bool = True,
+) -> SweepOutcome:
+    """Run all trials of a sweep that have no result yet.
+
+    Args:
+        out: the sweep's folder; a trial's directory is `out / trial.key`. On several machines it must be shared.
+        concurrent: runs at once; None is as many as fit.
+        workers: Ray Train workers of each run; 0 trains in the trial's own process, which starts ten seconds faster.
+        mlflow: URI of the store; None for no MLflow.
+        retries: how often a failed trial is tried again, going on from its last checkpoint.
+        rounds: how often Tune itself is started again if it breaks down.
+
+    Raises:
+        InputError: no trial can run (bad data, missing model), or the cluster can never hold the request.
+        KeyboardInterrupt, SystemExit: Ctrl-C, SIGTERM. Everything is closed; the same call goes on.
+    """
+    out = out.absolute()
+    trials, outcome = sweep.trials(), SweepOutcome()
+    outcome.skipped = [trial.key for trial in trials if RunDirectory(out / trial.key).finished() is not None]
+    todo = [trial for trial in trials if trial.key not in outcome.skipped]
+    outcome.failed = _refused(todo, out)
+    sweep.write_manifest(out)
+    with SweepTable(trials, show) as table:
+        for key in outcome.skipped:
+            table.ended(key, "skipped")
+        for key, error in outcome.failed.items():
+            table.ended(key, "failed", error)
+        job = _Job(out, workers, concurrent, placement, mlflow, retries, table)
+        with _mirrored(job, outcome):
+            _rounds(job, [trial for trial in todo if trial.key not in outcome.failed], outcome, rounds)
+    return outcome
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The arguments of `run_sweep` that stay as they are."""
+
+    out: Path
+    workers: int
+    concurrent: int | None
+    placement: Placement
+    mlflow: str | None
+    retries: int
+    table: SweepTable
+
+    def result(self, trial: Trial) -> dict[str, Any] | None:
+        return RunDirectory(self.out / trial.key).finished()
+
+
+def _refused(trials: Sequence[Trial], out: Path) -> dict[str, str]:
+    """What is wrong with trials, found before anything starts.
+
+    Raises:
+        InputError: something is wrong with every one.
+    """
+    refused: dict[str, str] = {}
+    known: dict[str, str | None] = {}  # trials that share data and backbone share the answer
+    for trial in trials:
+        about = f"{trial.config.data.model_dump_json()} {trial.config.model.name}"
+        if about not in known:
+            known[about] = None
+            try:
+                check(trial.config, RunDirectory(out / trial.key), resume=True)
+            except InputError as error:
+                known[about] = str(error)
+        problem = known[about]
+        if problem is not None:
+            refused[trial.key] = problem
+    if trials and len(refused) == len(trials):
+        raise InputError(next(iter(refused.values())))
+    return refused
+
+
+@contextmanager
+def _mirrored(job: _Job, outcome: SweepOutcome) -> Iterator[None]:
+    """The sweep's MLflow run around the block. MLflow can be away; the sweep goes on."""
+
+    def attempt(action: Callable[..., None], *arguments: str) -> None:
+        if job.mlflow is None:
+            return
+        try:
+            action(job.out, job.mlflow, *arguments)
+        except Exception as error:  # whatever a server or a client library comes up with
+            job.table.say(f"MLflow does not answer, `forever sync {job.out}` sends it later ({one_line(error)})")
+
+    attempt(open_sweep)
+    try:
+        yield
+    except BaseException:
+        attempt(close_sweep, "KILLED")
+        raise
+    attempt(close_sweep, "FAILED" if outcome.failed else "FINISHED")
+
+
+def _rounds(job: _Job, todo: Sequence[Trial], outcome: SweepOutcome, rounds: int) -> None:
+    """Fan out; begin again with what is left if Tune breaks down, as it does when Ray's memory monitor ends a trial."""
+    problem = ""
+    for _ in range(rounds):
+        left = [trial for trial in todo if trial.key not in outcome.failed and job.result(trial) is None]
+        if not left:
+            break
+        try:
+            with cluster(dashboard=job.workers > 0), _stoppable():
+                outcome.failed |= _fan_out(job, left)
+        except InputError:
+            raise
+        except Exception as error:
+            problem = one_line(error)
+            job.table.say(f"Ray Tune broke down ({problem}); going on with what is left")
+    for trial in todo:
+        if job.result(trial) is not None:
+            outcome.finished.append(trial.key)
+        elif trial.key not in outcome.failed:
+            outcome.failed[trial.key] = problem or "ended without a result"
+            job.table.ended(trial.key, "failed", outcome.failed[trial.key])
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM, which `ray job stop` sends, leaves like Ctrl-C: by an exception that closes everything on its way."""
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _fan_out(job: _Job, trials: Sequence[Trial]) -> dict[str, str]:
+    """One Tune experiment over `trials`; returns the errors of those that failed for good."""
+    there_is, nodes = capacity()
+    share = divide(there_is, nodes, len(trials), job.concurrent, job.workers, job.placement.device)
+    settings = {
+        "runs": {trial.key: trial.config.model_dump(mode="json") for trial in trials},
+        "out": str(job.out),
+        "workers": job.workers,
+        "placement": asdict(replace(job.placement, device=share.device)),
+        "share": asdict(share),
+        "mlflow": job.mlflow,
+        "cwd": os.getcwd(),
+    }
+    # A trial that trains by itself holds what it trains on; one that has workers must hold nothing of theirs.
+    holds = driver_seat(there_is) if job.workers else {k.lower(): v for k, v in share.resources.items()}
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"  # a name that is used again would mix two experiments
+    tuner = tune.Tuner(
+        tune.with_resources(tune.with_parameters(_trial, settings=settings), holds),
+        param_space={"key": tune.grid_search([trial.key for trial in trials])},
+        tune_config=tune.TuneConfig(
+            max_concurrent_trials=share.concurrent,
+            reuse_actors=True,  # torch is imported once a process and not once a trial
+            trial_dirname_creator=lambda trial: trial.config["key"],
+        ),
+        run_config=tune.RunConfig(
+            name=name,
+            storage_path=str(job.out / _SCRATCH),
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=job.retries),
+            callbacks=[_Watch(job.table)],
+        ),
+    )
+    try:
+        results = tuner.fit()
+    finally:
+        shutil.rmtree(job.out / _SCRATCH, ignore_errors=True)
+    failed: dict[str, str] = {}
+    for result in results:
+        key = (result.config or {})["key"]
+        if result.error is not None:
+            failed[key] = one_line(result.error)
+        elif refusal := (result.metrics or {}).get("refused"):
+            failed[key] = refusal
+    return failed
+
+
+class _Watch(tune.Callback):
+    """Puts what Tune hears into the table. An exception here would end the sweep, so none gets out."""
+
+    def __init__(self, table: SweepTable | None) -> None:
+        self.table = table
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"table": None}  # Tune copies its callbacks into its state, which nobody restores
+
+    def _tell(self, what: str, trial: Any, *details: Any) -> None:
+        try:
+            if self.table is not None:
+                getattr(self.table, what)(trial.config["key"], *details)
+        except Exception as error:  # see above
+            print(f"the table of the sweep: {one_line(error)}", file=sys.stderr)
+
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self._tell("started", trial)
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        if "stage" in result:
+            self._tell("advanced", trial, result["stage"], result["stages"], result["op"])
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        refusal = (trial.last_result or {}).get("refused")
+        self._tell("ended", trial, "failed" if refusal else "done", refusal or "")
+
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        error = trial.get_error() if hasattr(trial, "get_error") else None
+        self._tell("ended", trial, "failed", one_line(error) if error else "")
+
+
+# ---- in the trial's process
+
+
+def _trial(params: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """One run. What an earlier invocation did of it is kept."""
+    quiet()
+    if Path(settings["cwd"]).is_dir():
+        os.chdir(settings["cwd"])  # Tune gives each trial a folder of its own; relative paths begin in the user's
+    config = RunConfig.parse(settings["runs"][params["key"]])
+    path = Path(settings["out"]) / params["key"]
+    try:
+        (_with_workers if settings["workers"] else _alone)(config, path, settings)
+    except InputError as error:
+        tune.report({"refused": str(error)})  # it would be the same the next time
+
+
+def _alone(config: RunConfig, path: Path, settings: Mapping[str, Any]) -> None:
+    import torch
+
+    if settings["share"]["threads"]:
+        torch.set_num_threads(settings["share"]["threads"])
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
+    trackers: list[Tracker] = [_Report()]
+    if settings["mlflow"]:
+        trackers.append(MlflowTracker(settings["mlflow"]))
+    try:
+        with locked(path):
+            run_local(config, path, resume=True, trackers=trackers, placement=Placement(**settings["placement"]))
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+class _Report(SilentTracker):
+    """Tells Tune of each stage. `stage` counts on over retries, as Tune's own iterations do not."""
+
+    def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
+        self.stages = len(benchmark.stages)
+
+    def stage(self, number: int, scores: Mapping[str, float]) -> None:
+        tune.report({"stage": number + 1, "stages": self.stages, "op": scores["op"]})
+
+
+def _with_workers(config: RunConfig, path: Path, settings: Mapping[str, Any]) -> None:
+    """Start the workers and tell Tune what appears in the run's directory: they cannot speak to Tune themselves."""
+    directory, told = RunDirectory(path), 0
+    benchmark = check(config, directory, resume=True)
+    stages = 1 if METHODS[config.method.name].joint else len(benchmark.tasks)
+    arguments = (settings["workers"], Placement(**settings["placement"]), settings["mlflow"])
+    path.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train_group, config, path, *arguments, Share(**settings["share"]), settings["cwd"])
+        over = False
+        while not over:
+            over = bool(wait([training], timeout=2).done)
+            scores = stage_scores(directory) if is_run(path) else []
+            for number in range(told, len(scores)):
+                tune.report({"stage": number + 1, "stages": stages, "op": scores[number]["op"]})
+            told = len(scores)
+        training.result()

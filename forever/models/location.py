@@ -1,0 +1,36 @@
+"""Where a backbone is, and whether it can be loaded; found out without importing torch or downloading anything."""
+
+from pathlib import Path
+
+from forever.errors import InputError
+
+TINY = Path(__file__).parent / "tiny"
+
+
+def check(name: str) -> None:
+    """Refuse a backbone that cannot be loaded, without loading or downloading anything.
+
+    Raises:
+        InputError: if `name` is a local folder without weights or configuration, or a missing GGUF file.
+    """
+    path = locate(name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise InputError(f"model.name: there is no GGUF file {name!r}")
+    elif path.is_dir():
+        if not (path / "config.json").is_file():
+            raise InputError(f"model.name: folder {name!r} has no config.json, so it is no Hugging Face model folder")
+        if not list(path.glob("*.safetensors")):
+            raise InputError(f"model.name: folder {name!r} has no weights (*.safetensors); save them with safetensors")
+    elif looks_like_path(name):
+        raise InputError(f"model.name: there is no folder {name!r}; give a folder, a .gguf file or a model hub name")
+
+
+def looks_like_path(name: str) -> bool:
+    """A hub name is `name` or `owner/name`; everything else is meant as a path."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
+def locate(name: str) -> Path:
+    """Where a local backbone lies; for a hub name a path that does not exist."""
+    return TINY if name == "tiny" else Path(name).expanduser()

@@ -1,0 +1,237 @@
+"""How sure a score is, and whether two variants differ: a paired bootstrap over runs and test items.
+
+What is resampled, and what is shared:
+
+- items: the test rows of a task are drawn with replacement, once a replicate, for all runs, stages and variants at a
+  time. All of them answered the same rows, so what makes a row hard for everyone cancels out of a difference and out of
+  BWT. Tasks are fixed: the numbers speak about these tasks.
+- runs: a variant's runs (its seeds, or orders x seeds) are drawn with replacement. A difference is formed run by run
+  first, variant and reference with the same order and seed, so it is paired here too.
+
+A replicate is the mean over all runs under the drawn items, plus what the drawn runs differ from the mean of all runs
+(on the true items: under drawn ones, the luck of single answers, which is in that difference already, would count
+twice). Drawing from S runs gives intervals that are too short if S is small (Hesterberg 2015, "What teachers should
+know about the bootstrap": variance short by (S-1)/S, normal instead of t tails). Therefore the part that comes from
+drawing runs is stretched by sqrt(S / chi^2_{S-1}), with chi^2 drawn anew each time: it then has the right variance and
+Student's tails. Two seeds give a wide interval, as they should.
+
+With one run nothing is known about seeds, and only items are resampled: such an interval says how far another test set
+could move the score of *this* run. An interval over items of a task on which all rows score the same has no width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from forever.metrics import PerformanceMatrix
+from forever.seeding import derive
+
+RESAMPLES = 10_000  # the smallest p-value is 2e-4, enough for Holm's correction of some hundred comparisons
+LEVEL = 0.95
+ALPHA = 0.05
+_CELLS = 4_000_000  # counts held at once: 32 MB
+_ROUNDING = 1e-9  # points; replicates closer to zero than this are zero
+
+Runs = Mapping[Any, PerformanceMatrix]  # by what pairs a run with a run of another variant
+Verdict = Literal["win", "tie", "loss"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95 % interval, both in percent or points. `runs`: how many runs it is the mean of."""
+
+    value: float
+    low: float
+    high: float
+    runs: int
+
+    @property
+    def basis(self) -> str:
+        """What the interval covers."""
+        return "items only, 1 seed" if self.runs == 1 else f"seeds and items, {self.runs} seeds"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is known of one variant.
+
+    Attributes:
+        op, bwt: means over its runs. bwt is None for joint training and for a single task.
+        difference: OP minus the reference's, over the runs (order and seed) that both have; None if there are none.
+        p: of the difference, two-sided, by the bootstrap; p_holm: corrected for all variants that get a verdict.
+        verdict: None for the reference itself and for variants outside the comparison, such as bounds.
+    """
+
+    op: Estimate
+    bwt: Estimate | None
+    difference: Estimate | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """A score of one run, and the same score under each resample of the items: shape [resamples]."""
+
+    value: float
+    samples: np.ndarray
+
+
+@dataclass(frozen=True)
+class RunReplicates:
+    """OP and BWT of one run under resampled items."""
+
+    op: Replicated
+    bwt: Replicated | None
+
+
+def compare(
+    variants: Mapping[str, Runs],
+    reference: str | None = None,
+    outside: Collection[str] = (),
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Comparison]:
+    """Estimates for all variants that have runs, and their differences to the reference.
+
+    Args:
+        variants: by name, the runs by what pairs them: (order, seed).
+        outside: variants that are shown but not judged, and so do not count for the correction.
+        resamples, seed: of the bootstrap. The same arguments give the same numbers.
+    """
+    keys = [(variant, unit) for variant, runs in variants.items() for unit in runs]
+    replicates = resample_items([variants[variant][unit] for variant, unit in keys], resamples, seed)
+    by_variant: dict[str, dict[Hashable, RunReplicates]] = {}
+    for (variant, unit), replicate in zip(keys, replicates, strict=True):
+        by_variant.setdefault(variant, {})[unit] = replicate
+    base = by_variant.get(reference, {}) if reference is not None else {}
+    found = {name: _compare_one(runs, {} if name == reference else base, seed) for name, runs in by_variant.items()}
+    judged = {name: one.p for name, one in found.items() if one.p is not None and name not in outside}
+    for name, p_holm in zip(judged, holm(list(judged.values())), strict=True):
+        one = found[name]
+        assert one.difference is not None
+        judgement = verdict(one.difference.value, p_holm)
+        found[name] = Comparison(one.op, one.bwt, one.difference, one.p, p_holm, judgement)
+    return found
+
+
+def _compare_one(
+    runs: Mapping[Hashable, RunReplicates], base: Mapping[Hashable, RunReplicates], seed: int
+) -> Comparison:
+    op, _ = summarise([run.op for run in runs.values()], (0, 100), seed)
+    bwts = [run.bwt for run in runs.values() if run.bwt is not None]
+    bwt = summarise(bwts, (-100, 100), seed)[0] if len(bwts) == len(runs) else None
+    pairs = [(runs[unit].op, base[unit].op) for unit in runs if unit in base]
+    if not pairs:
+        return Comparison(op, bwt)
+    differences = [Replicated(a.value - b.value, a.samples - b.samples) for a, b in pairs]
+    return Comparison(op, bwt, *summarise(differences, (-100, 100), seed))
+
+
+def resample_items(matrices: Sequence[PerformanceMatrix], resamples: int, seed: int) -> list[RunReplicates]:
+    """OP and BWT of each run, all under the same resamples of the items."""
+    means: dict[tuple[str, bytes], np.ndarray] = {}  # by task and scores, so that equal scores stay exactly equal
+    columns: dict[tuple[str, int], list[bytes]] = {}
+    for matrix in matrices:
+        for task, scores in _needed(matrix):
+            key = (task, scores.tobytes())
+            if key not in means:
+                means[key] = np.empty(resamples)
+                columns.setdefault((task, len(scores)), []).append(key[1])
+    for (task, rows), contents in columns.items():
+        vectors = np.stack([np.frombuffer(content) for content in contents], axis=1)  # [rows, distinct vectors]
+        drawn = _resampled_means(vectors, resamples, derive(seed, "items", task, rows))
+        for content, column in zip(contents, drawn.T, strict=True):
+            means[task, content] = column
+    return [_replicate(matrix, means) for matrix in matrices]
+
+
+def _needed(matrix: PerformanceMatrix) -> list[tuple[str, np.ndarray]]:
+    """The item scores that OP and BWT are made of, in percent."""
+    last = len(matrix.stages) - 1
+    cells = [(i, last) for i in range(len(matrix.tasks))]
+    if matrix.backward_transfer() is not None:
+        cells += [(i, i) for i in range(last)]
+    return [(matrix.tasks[i], 100 * np.asarray(matrix.items[i, j], dtype=np.float64)) for i, j in cells]
+
+
+def _replicate(matrix: PerformanceMatrix, means: Mapping[tuple[str, bytes], np.ndarray]) -> RunReplicates:
+    rows = [means[task, scores.tobytes()] for task, scores in _needed(matrix)]
+    count = len(matrix.tasks)
+    final, learned = rows[:count], rows[count:]
+    op = Replicated(matrix.overall(), np.mean(final, axis=0))
+    bwt = matrix.backward_transfer()
+    if bwt is None:
+        return RunReplicates(op, None)
+    changes = [after - before for after, before in zip(final[:-1], learned, strict=True)]
+    return RunReplicates(op, Replicated(bwt, np.mean(changes, axis=0)))
+
+
+def _resampled_means(vectors: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """Means of each column of `vectors` [rows, columns] under `resamples` draws of its rows: [resamples, columns]."""
+    random = np.random.default_rng(seed)
+    rows = len(vectors)
+    parts: list[np.ndarray] = []
+    for start in range(0, resamples, max(1, _CELLS // rows)):
+        size = min(max(1, _CELLS // rows), resamples - start)
+        drawn = random.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows)
+        parts.append(counts @ vectors / rows)
+    return np.concatenate(parts)
+
+
+def summarise(runs: Sequence[Replicated], limits: tuple[float, float], seed: int = 0) -> tuple[Estimate, float]:
+    """The mean over runs with its interval, and the two-sided p-value of zero.
+
+    Args:
+        limits: what the number cannot exceed; a stretched interval is cut there.
+        seed: of the draws of runs; equal for equal numbers of runs.
+    """
+    value = float(np.mean([run.value for run in runs]))
+    centre = np.mean([run.samples for run in runs], axis=0)
+    samples = centre + _run_effects(np.array([run.value for run in runs]), len(centre), seed)
+    tail = (1 - LEVEL) / 2
+    low, high = np.clip(np.quantile(samples, [tail, 1 - tail]), *limits)
+    return Estimate(value, float(low), float(high), len(runs)), _p_value(samples)
+
+
+def _run_effects(values: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """What drawing S runs from the `values` [S] of all adds to their mean; the stretch is explained above."""
+    count = len(values)
+    if count == 1:
+        return np.zeros(resamples)
+    random = np.random.default_rng(derive(seed, "runs", count))
+    drawn = values[random.integers(count, size=(resamples, count))].mean(axis=1)
+    return np.sqrt(count / random.chisquare(count - 1, resamples)) * (drawn - values.mean())
+
+
+def _p_value(samples: np.ndarray) -> float:
+    """The level at which the percentile interval just touches zero; never 0 (Davison and Hinkley 1997, section 4.2)."""
+    below, above = np.sum(samples <= _ROUNDING), np.sum(samples >= -_ROUNDING)
+    return float(min(1.0, 2 * (1 + min(below, above)) / (1 + len(samples))))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction (1979): the smallest of m p-values times m, the next times m - 1, ..., never falling.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    corrected = [0.0] * len(p_values)
+    highest = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = highest
+    return corrected
+
+
+def verdict(difference: float, p: float, alpha: float = ALPHA) -> Verdict:
+    """Whether a variant beats the reference, loses to it, or neither can be said."""
+    if p > alpha or difference == 0:
+        return "tie"
+    return "win" if difference > 0 else "loss"

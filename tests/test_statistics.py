@@ -1,0 +1,193 @@
+"""The bootstrap against hand-worked cases, simulated truth, and the properties that define it."""
+
+import numpy as np
+import pytest
+
+from forever.metrics import PerformanceMatrix
+from forever.statistics import Estimate, Replicated, compare, holm, resample_items, summarise, verdict
+
+
+def matrix(last: list[list[float]], first: list[list[float]] | None = None) -> PerformanceMatrix:
+    """Tasks learned one after another: item scores at the end and, for all tasks but the last, when just learned."""
+    names = tuple(f"task{i}" for i in range(len(last)))
+    end = len(last) - 1
+    items = {(i, end): scores for i, scores in enumerate(last)}
+    items |= {(i, i): scores for i, scores in enumerate(first or last[:-1]) if i < end}
+    return PerformanceMatrix(names, names, items)
+
+
+def coins(random: np.random.Generator, chances: np.ndarray) -> list[float]:
+    return (random.random(chances.shape) < chances).astype(float).tolist()
+
+
+def test_items_are_drawn_as_by_hand() -> None:
+    """Two items, one right: means of 0, 50 and 100 in a quarter, a half and a quarter of the resamples."""
+    (run,) = resample_items([matrix([[0.0, 1.0]])], 20_000, 0)
+    values, counts = np.unique(run.op.samples, return_counts=True)
+    assert values.tolist() == [0.0, 50.0, 100.0]
+    assert np.allclose(counts / 20_000, [0.25, 0.5, 0.25], atol=0.01)
+    assert run.op.value == 50.0
+    assert run.bwt is None
+
+
+def test_interval_over_items_is_the_textbook_one() -> None:
+    """400 items, 30 % right: 30 +- 1.96 * sqrt(0.3 * 0.7 / 400) = 30 +- 4.49."""
+    scores = [1.0] * 120 + [0.0] * 280
+    op = compare({"a": {("1", 0): matrix([scores])}})["a"].op
+    assert (op.value, op.runs, op.basis) == (30.0, 1, "items only, 1 seed")
+    assert (op.low, op.high) == pytest.approx((25.51, 34.49), abs=0.3)
+
+
+def test_tasks_weigh_the_same_whatever_their_size() -> None:
+    op = compare({"a": {0: matrix([[1.0] * 10, [0.0] * 1000])}})["a"].op
+    assert (op.value, op.low, op.high) == (50.0, 50.0, 50.0)
+
+
+def test_backward_transfer_is_paired_over_items() -> None:
+    """Each item keeps its score but for one in a hundred, so BWT varies far less than the two scores it is made of."""
+    learned = [1.0, 0.0] * 50
+    forgotten = [0.0, *learned[1:]]
+    one = compare({"a": {0: matrix([forgotten, [1.0, 0.0] * 50], [learned])}})["a"]
+    assert one.bwt is not None
+    assert one.bwt.value == pytest.approx(-1.0)
+    assert one.bwt.high - one.bwt.low < 5 < one.op.high - one.op.low
+
+
+def test_joint_training_has_no_backward_transfer() -> None:
+    joint = PerformanceMatrix(("a", "b"), ("joint",), {(0, 0): [1.0, 0.0], (1, 0): [1.0, 1.0]})
+    one = compare({"mtl": {0: joint}})["mtl"]
+    assert one.bwt is None
+    assert one.op.value == 75.0
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 5])
+def test_identical_variants_differ_by_exactly_nothing(seeds: int) -> None:
+    random = np.random.default_rng(0)
+    runs = {s: matrix([random.random(37).tolist(), random.random(23).tolist()]) for s in range(seeds)}
+    one = compare({"base": runs, "same": dict(runs), "other": {0: matrix([[0.5] * 37, [0.5] * 23])}}, "base")["same"]
+    assert one.difference == Estimate(0.0, 0.0, 0.0, seeds)
+    assert (one.p, one.p_holm, one.verdict) == (1.0, 1.0, "tie")
+
+
+def test_a_shift_of_all_scores_shifts_everything_but_the_difference() -> None:
+    random = np.random.default_rng(1)
+    a, b = ({s: [random.random(40) / 2 for _ in range(2)] for s in range(3)} for _ in range(2))
+
+    def compared(shift: float) -> dict:
+        shifted = [{s: matrix([(v + shift).tolist() for v in t]) for s, t in tasks.items()} for tasks in (a, b)]
+        return compare({"a": shifted[0], "b": shifted[1]}, "a", resamples=2000)
+
+    here, there = compared(0.0), compared(0.25)
+    for field in ("value", "low", "high"):
+        assert getattr(there["b"].op, field) - getattr(here["b"].op, field) == pytest.approx(25)
+        assert getattr(there["b"].difference, field) == pytest.approx(getattr(here["b"].difference, field))
+    assert there["b"].p == here["b"].p
+
+
+def test_swapping_variant_and_reference_mirrors_the_difference() -> None:
+    random = np.random.default_rng(2)
+    runs = {name: {s: matrix([coins(random, np.full(50, 0.5))]) for s in range(3)} for name in "ab"}
+    forth, back = compare(runs, "a")["b"].difference, compare(runs, "b")["a"].difference
+    assert forth is not None
+    assert back is not None
+    assert (forth.value, forth.low, forth.high) == pytest.approx((-back.value, -back.high, -back.low), abs=0.2)
+
+
+def test_pairing_removes_what_makes_an_item_hard_for_everyone() -> None:
+    random = np.random.default_rng(3)
+    hard = np.where(random.random(400) < 0.5, 0.05, 0.95)
+    runs = {name: {0: matrix([coins(random, hard)])} for name in "ab"}
+    difference = compare(runs, "a")["b"].difference
+    assert difference is not None
+    unpaired = 2 * 1.96 * 100 * np.sqrt(2 * 0.25 / 400)
+    assert difference.high - difference.low < 0.6 * unpaired
+
+
+def test_only_runs_that_both_have_are_compared() -> None:
+    one, zero = matrix([[1.0] * 8]), matrix([[0.0] * 8])
+    found = compare({"base": {("1", 0): zero, ("1", 1): one}, "a": {("1", 1): one, ("1", 2): zero}}, "base")["a"]
+    assert found.op.value == 50.0
+    assert found.op.runs == 2
+    assert found.difference == Estimate(0.0, 0.0, 0.0, 1)
+    alone = compare({"base": {0: zero}, "a": {1: one}}, "base")["a"]
+    assert (alone.difference, alone.verdict) == (None, None)
+
+
+def test_the_same_arguments_give_the_same_numbers() -> None:
+    random = np.random.default_rng(4)
+    runs = {name: {s: matrix([coins(random, np.full(30, 0.6))]) for s in range(2)} for name in "abc"}
+    assert compare(runs, "a", resamples=500) == compare(runs, "a", resamples=500)
+    fewer = compare({name: runs[name] for name in "ab"}, "a", resamples=500)
+    assert fewer["b"].difference == compare(runs, "a", resamples=500)["b"].difference
+
+
+def test_bounds_are_not_judged_and_do_not_cost_the_others() -> None:
+    random = np.random.default_rng(5)
+    runs = {name: {0: matrix([coins(random, np.full(60, 0.5))])} for name in ("base", "a", "mtl")}
+    found = compare(runs, "base", outside=("mtl",))
+    assert found["mtl"].difference is not None
+    assert found["mtl"].verdict is None
+    assert found["a"].p_holm == found["a"].p
+    assert found["base"].difference is None
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 6])
+def test_runs_alone_give_students_interval(seeds: int) -> None:
+    """Without item noise the truth is covered in about 95 of 100 cases; the plain bootstrap covers 3 seeds in 75."""
+    random = np.random.default_rng(seeds)
+    hits = 0
+    for _ in range(400):
+        runs = [Replicated(v, np.full(1000, v)) for v in random.normal(3.0, 2.0, seeds)]
+        estimate, _ = summarise(runs, (-100, 100))
+        hits += estimate.low <= 3.0 <= estimate.high
+    assert 0.91 <= hits / 400 <= 0.99
+
+
+def test_intervals_cover_the_truth_of_a_simulated_comparison() -> None:
+    """Items of unequal difficulty, seeds of unequal luck, 15 points apart, 3 seeds of 2 x 50 items."""
+    random = np.random.default_rng(6)
+    hits = wins = 0
+    for _ in range(200):
+        runs: dict[str, dict[int, PerformanceMatrix]] = {"base": {}, "a": {}}
+        difficulty = random.uniform(0.2, 0.7, (2, 50))
+        for s in range(3):
+            for name, gain in (("base", 0.0), ("a", 0.15)):
+                luck = random.normal(0, 0.02)
+                runs[name][s] = matrix([coins(random, row + gain + luck) for row in difficulty])
+        one = compare(runs, "base", resamples=400)["a"]
+        assert one.difference is not None
+        hits += one.difference.low <= 15.0 <= one.difference.high
+        wins += one.verdict == "win"
+        assert one.verdict != "loss"
+    assert hits / 200 >= 0.93
+    assert 40 <= wins < 200
+
+
+def test_false_wins_are_rare() -> None:
+    """Seven variants equal to the reference: with Holm's correction at most one comparison in twenty shouts."""
+    random = np.random.default_rng(7)
+    false = 0
+    for _ in range(60):
+        runs = {n: {s: matrix([coins(random, np.full(60, 0.6))]) for s in range(3)} for n in ["base", *"abcdefg"]}
+        false += any(one.verdict in ("win", "loss") for one in compare(runs, "base", resamples=1000).values())
+    assert false / 60 <= 0.1
+
+
+def test_holm_on_worked_examples() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    # Four hypotheses: 4 * 0.005, 3 * 0.011, 2 * 0.02 and 0.04, each at least the one before.
+    assert holm([0.02, 0.005, 0.04, 0.011]) == pytest.approx([0.04, 0.02, 0.04, 0.033])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_verdicts() -> None:
+    assert verdict(3.0, 0.01) == "win"
+    assert verdict(-3.0, 0.01) == "loss"
+    assert verdict(3.0, 0.06) == "tie"
+
+
+def test_many_rows_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forever.statistics._CELLS", 100)
+    op = compare({"a": {0: matrix([[1.0, 0.0] * 30])}}, resamples=501)["a"].op
+    assert op.low < 50 < op.high
