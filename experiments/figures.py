@@ -7,7 +7,9 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -18,8 +20,12 @@ from forever.statistics import Estimate
 
 __all__ = ["accuracy_figure", "interval_figure", "matrix_figure", "png", "seen", "timeline_figure"]
 
+BANDS = 4  # variants; more bands hide each other
+
 
 # ---- the performance matrix
+
+_BLUES = ListedColormap(colormaps["Blues"](np.linspace(0, 0.65, 256)))  # light enough for dark numbers everywhere
 
 
 def matrix_figure(result: Mapping[str, Any], title: str | None = None) -> Figure:
@@ -34,7 +40,7 @@ def matrix_figure(result: Mapping[str, Any], title: str | None = None) -> Figure
     figure = Figure(figsize=(2.3 + 0.52 * stages, 1.6 + 0.36 * tasks), layout="constrained")
     axis = figure.subplots()
     known = np.ma.masked_invalid(cells)
-    image = axis.pcolormesh(known, cmap="Blues", vmin=0, vmax=100, edgecolors="white", linewidth=1)
+    image = axis.pcolormesh(known, cmap=_BLUES, vmin=0, vmax=100, edgecolors="white", linewidth=1)
     joint = stages != tasks
     for (i, j), value in np.ndenumerate(cells):
         _cell(axis, i, j, value, framed=not joint and i == j)
@@ -59,8 +65,7 @@ def _cell(axis: Axes, row: int, column: int, value: float, framed: bool) -> None
     if np.isnan(value):
         axis.add_patch(Rectangle((column, row), 1, 1, fill=False, hatch="////", edgecolor="#E2E2E2", linewidth=0))
         return
-    colour = "white" if value > 68 else INK  # where the two have about the same contrast on this map
-    axis.text(column + 0.5, row + 0.5, f"{value:.1f}", ha="center", va="center", fontsize=SMALL, color=colour)
+    axis.text(column + 0.5, row + 0.5, f"{value:.1f}", ha="center", va="center", fontsize=SMALL, color=INK)
     if framed:
         axis.add_patch(Rectangle((column + 0.04, row + 0.04), 0.92, 0.92, fill=False, edgecolor=INK, linewidth=0.9))
 
@@ -73,7 +78,7 @@ def accuracy_figure(
 ) -> Figure:
     """Mean score on the tasks seen so far, over stages; a line a variant, the reference in bold.
 
-    Up to four variants have a band from their lowest to their highest run. Joint training is a point at the end.
+    Up to BANDS variants have a band from their lowest to their highest run. Joint training is a point at the end.
     """
     figure = Figure(figsize=(9, 4), layout="constrained")
     axis = figure.subplots()
@@ -91,7 +96,7 @@ def accuracy_figure(
         style |= {"linestyle": dashes, "linewidth": width, "zorder": 3 if variant == reference else 2}
         style |= {"markersize": 5} if len(x) > 1 else {"markersize": 8, "linestyle": "none"}
         (line,) = axis.plot(x, mean, clip_on=False, **style)
-        if len(results) > 1 and len(shown) <= 4:
+        if len(results) > 1 and len(shown) <= BANDS:
             axis.fill_between(x, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.12, linewidth=0)
         ends.append((float(mean[-1]), line))
     axis.set_ylabel("mean score on tasks seen so far (%)", fontsize=NORMAL)

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from experiments.study import Row, Run, Study, differences, read_study, show
+from experiments.tables import NOTHING, row_texts, summary_table
 from forever.errors import InputError
 from forever.run_directory import read_lines, write_text
-from forever.statistics import ALPHA, RESAMPLES, Estimate
+from forever.statistics import ALPHA, RESAMPLES
 from forever.sweep import slug
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NOTHING = "–"
+__all__ = ["summary_table", "write_report"]
+
 MAIN_FIELDS = (
     "data.benchmark",
     "data.train_rows",
@@ -79,7 +79,9 @@ def write_report(folder: Path) -> Path:
         path = study.folder / "figures" / f"{picture.name}.png"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(picture.png)
-    page = _page(study, rows) | {"pictures": pictures}
+    # Of matrices that fill the page only the first is unfolded.
+    fold = any(picture.group == "matrix" and picture.width > 560 for picture in pictures)
+    page = _page(study, rows) | {"pictures": pictures, "fold": fold}
     loader = jinja2.PackageLoader("experiments")
     for name in ("report.md", "report.html"):
         escape = name.endswith(".html")
@@ -91,27 +93,6 @@ def write_report(folder: Path) -> Path:
     return study.folder / "report.html"
 
 
-def summary_table(folder: Path) -> Table:
-    """The comparison as a table for the console.
-
-    Raises:
-        InputError: as for `write_report`.
-    """
-    study = read_study(folder)
-    rows = study.rows
-    table = Table(title=study.name, title_justify="left", caption=_short_caption(rows), caption_justify="left")
-    table.add_column("variant", no_wrap=True)
-    for name in ("OP", "95 %", "BWT", *_if(study.reference, "Δ OP", "95 %", ""), "replays", "rows", "s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for number, row in enumerate(rows):
-        texts = _texts(row)
-        compared = _if(study.reference, texts["difference"], texts["difference_interval"], texts["verdict"])
-        cells = (texts["op"], texts["op_interval"], texts["bwt"], *compared, texts["events"], texts["replayed"])
-        last = number + 1 < len(rows) and row.bound != rows[number + 1].bound  # a line before the bounds
-        table.add_row(row.variant, *cells, texts["seconds"], end_section=last)
-    return table
-
-
 # ---- the page
 
 
@@ -120,9 +101,10 @@ def _page(study: Study, rows: list[Row]) -> dict[str, Any]:
     example = study.example
     return {
         "title": study.name,
+        "subject": _subject(example),
         "reference": study.reference,
-        "rows": [_texts(row) for row in rows if not row.bound],
-        "bounds": [_texts(row) for row in rows if row.bound],
+        "rows": [row_texts(row) for row in rows if not row.bound],
+        "bounds": [row_texts(row) for row in rows if row.bound],
         "single": len(rows) == 1,
         "facts": _facts(study, example),
         "variants": [(row.variant, _changes(example, row)) for row in rows],
@@ -131,6 +113,12 @@ def _page(study: Study, rows: list[Row]) -> dict[str, Any]:
         "intervals": _about_intervals(rows),
         "verdicts": _about_verdicts(study, rows),
     }
+
+
+def _subject(example: Run) -> str:
+    assert example.result is not None
+    model = _short("model.name", example.settings["model.name"])
+    return f"{example.result['benchmark']}, {len(example.result['tasks'])} tasks · {model}"
 
 
 def _facts(study: Study, example: Run) -> list[tuple[str, str]]:
@@ -142,7 +130,7 @@ def _facts(study: Study, example: Run) -> list[tuple[str, str]]:
     base = {key: settings[key] for key in fields if settings.get(key) is not None}
     tests = sorted({count["test"] for one in results for count in one["rows"].values()})
     gpus = {gpu for run in finished for gpu in run.environment.get("gpus", ())}
-    cpus = {f"{run.environment['cpu']}, {run.environment['cores']} cores" for run in finished if run.environment}
+    cpus = {f"{env.get('cpu')}, {env.get('cores')} cores" for env in (run.environment for run in finished) if env}
     packages = [run.environment.get("packages", {}) for run in finished]
     versions = {
         f"{name} {one[name]}" for one in packages for name in ("forever-cl", "torch", "transformers") if name in one
@@ -177,31 +165,6 @@ def _changes(example: Run, row: Row) -> str:
     return _settings(changes) if changes else ("the reference" if row.runs[0].variant == example.variant else "none")
 
 
-def _texts(row: Row) -> dict[str, str]:
-    """The cells of a variant's row; a variant without a finished run says "missing" and no numbers."""
-    compared = row.comparison
-    op, bwt = (compared.op, compared.bwt) if compared else (None, None)
-    difference = compared.difference if compared else None
-    replays, consolidations = row.events("replay"), row.events("consolidation")
-    return {
-        "variant": row.variant,
-        "runs": f"{len(row.runs)}" if len(row.runs) == row.planned else f"{len(row.runs)} of {row.planned}",
-        "op": _number(op.value if op else None, "{:.1f}") if op else "missing",
-        "op_interval": _interval(op, "{:.1f}"),
-        "bwt": _number(bwt.value if bwt else None, "{:+.1f}"),
-        "bwt_interval": _interval(bwt, "{:+.1f}"),
-        "forgetting": _number(row.forgetting, "{:.1f}"),
-        "difference": _number(difference.value if difference else None, "{:+.1f}"),
-        "difference_interval": _interval(difference, "{:+.1f}"),
-        "verdict": (compared.verdict or "") if compared else "",
-        "p": _number(compared.p_holm if compared else None, "{:.2g}"),
-        "events": f"{_count(replays)} + {_count(consolidations)}" if row.runs else NOTHING,
-        "replayed": _count(row.replayed_rows),
-        "updates": _count(row.updates),
-        "seconds": _number(row.seconds, "{:,.0f}" if (row.seconds or 0) >= 10 else "{:.1f}"),
-    }
-
-
 def _about_intervals(rows: list[Row]) -> str:
     counts = sorted({row.comparison.op.runs for row in rows if row.comparison})
     text = (
@@ -231,12 +194,6 @@ def _about_verdicts(study: Study, rows: list[Row]) -> str:
     )
 
 
-def _short_caption(rows: list[Row]) -> str:
-    runs = max(row.comparison.op.runs for row in rows if row.comparison)
-    basis = "items only, 1 seed" if runs == 1 else f"seeds and items, up to {runs} runs a variant"
-    return f"95 % bootstrap intervals ({basis}); replays = mid-task + end of task; rows = replayed rows"
-
-
 # ---- the figures
 
 
@@ -251,10 +208,11 @@ def _pictures(study: Study, rows: list[Row]) -> Iterator[Picture]:
         intervals = {row.variant: row.comparison.op for row in shown if row.comparison}
         figure = figures.interval_figure(intervals, "OP (%) with 95 % interval", study.reference)
         yield picture("overview", "op", "Overall performance (OP) of each variant.", figure)
-    figure = figures.accuracy_figure({row.variant: row.results for row in shown}, study.reference)
-    yield picture(
-        "overview", "accuracy", "Mean score on the tasks learned so far, after each task, mean of runs.", figure
-    )
+    if any(figures.seen(result) for row in shown for result in row.results):
+        figure = figures.accuracy_figure({row.variant: row.results for row in shown}, study.reference)
+        caption = "Mean score on the tasks learned so far, after each task; mean over runs."
+        banded = len(shown) <= figures.BANDS and any(len(row.runs) > 1 for row in shown)
+        yield picture("overview", "accuracy", caption + " Bands: lowest to highest run." * banded, figure)
     for row in shown:
         run = row.runs[0]
         title = f"{row.variant}, order {run.order}, seed {run.seed}"
@@ -266,32 +224,9 @@ def _pictures(study: Study, rows: list[Row]) -> Iterator[Picture]:
         yield picture("timeline", f"timeline-{slug(row.variant)}", title, figure)
 
 
-# ---- how numbers are written
-
-
-def _number(value: float | None, form: str) -> str:
-    """With a true minus, and no sign before zero."""
-    if value is None:
-        return NOTHING
-    text = form.format(value)
-    return text.lstrip("+-") if float(text.replace(",", "")) == 0 else text.replace("-", "−")
-
-
-def _interval(estimate: Estimate | None, form: str) -> str:
-    return f"[{_number(estimate.low, form)}, {_number(estimate.high, form)}]" if estimate else ""
-
-
-def _count(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
-
-
 def _listed(values: Any) -> str:
     return ", ".join(str(value) for value in values) or NOTHING
 
 
 def _workers(sizes: set[int]) -> str:
     return "" if sizes == {1} else f" ({_listed(sorted(sizes))} workers a run)"
-
-
-def _if(condition: Any, *cells: str) -> tuple[str, ...]:
-    return cells if condition else ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -24,6 +24,9 @@ from forever.sweep import MANIFEST, read_manifest
 # Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods are seen between.
 BOUNDS = ("finetune", "mtl")
 _NO_DIFFERENCE = ("seed", "data.order", "data.root")  # a variant runs with many seeds and orders, anywhere
+# What a report reads of result.json.
+_FIELDS = {"tasks", "stages", "matrix", "op", "bwt", "forgetting", "events", "rows_seen", "updates", "seconds"}
+_FIELDS |= {"benchmark", "order", "seed", "method", "rows", "notes"}
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,7 @@ class Study:
         bounds = [name for name, runs in finished.items() if name != self.reference and _is_bound(runs)]
         if len(bounds) == len(finished):
             bounds = []  # nothing lies between them
-        matrices = {name: {unit(run): run.matrix() for run in runs} for name, runs in finished.items()}
-        compared = compare(matrices, self.reference, outside=bounds)
+        compared = compare({name: _matrices(runs) for name, runs in finished.items()}, self.reference, outside=bounds)
         rows = [
             Row(name, name in bounds, runs, sum(run.variant == name for run in self.runs), compared.get(name))
             for name, runs in finished.items()
@@ -150,6 +152,15 @@ class Study:
         """A finished run to show settings of: the reference's first, or else the first."""
         finished = [run for run in self.runs if run.result is not None]
         return next((run for run in finished if run.variant == self.reference), finished[0])
+
+
+def _matrices(runs: Sequence[Run]) -> dict[tuple[Any, ...], PerformanceMatrix]:
+    found: dict[tuple[Any, ...], Run] = {}
+    for run in runs:
+        twin = found.setdefault(unit(run), run)
+        if twin is not run:
+            raise InputError(f"{twin.directory.path} and {run.directory.path} hold the same run; keep one of them")
+    return {key: run.matrix() for key, run in found.items()}
 
 
 def unit(run: Run) -> tuple[Any, ...]:
@@ -179,7 +190,7 @@ def _find(folder: Path) -> Study:
     if (folder / MANIFEST).is_file():
         manifest = _read(folder / MANIFEST, lambda _: read_manifest(folder))
         runs = [_run(folder / t["key"], t["variant"], t["order"], t["seed"]) for t in manifest["trials"]]
-        return Study(manifest["name"], folder, tuple(runs), manifest["reference"])
+        return Study(manifest["name"], folder, tuple(_name_variants(runs)), manifest["reference"])
     if (folder / "config.yaml").is_file():
         run = _run(folder)
         return Study(run.key, folder, (run,), None)
@@ -194,6 +205,10 @@ def _run(path: Path, variant: str = "", order: str = "", seed: int = 0) -> Run:
     """A run directory; without a sweep that says so, its configuration tells variant, order and seed."""
     directory = RunDirectory(path)
     result = _read(directory.result, json.loads) if directory.result.is_file() else None
+    if result is not None and not _FIELDS.issubset(result):
+        raise InputError(
+            f"{directory.result} has no field {min(_FIELDS - set(result))!r}; was it written by this version?"
+        )
     if not variant:
         config = _read(directory.config, yaml.safe_load)
         order = config["data"]["order"]
@@ -202,13 +217,18 @@ def _run(path: Path, variant: str = "", order: str = "", seed: int = 0) -> Run:
 
 
 def _name_variants(runs: Sequence[Run]) -> Iterator[Run]:
-    """Runs with equal settings are one variant; those of one method with other settings get these into their name."""
+    """Runs of one variant have equal settings; others get what differs into their name.
+
+    A sweep can hold both: its folder may have been used again with another base.
+    """
     first: dict[str, Run] = {}
     for run in runs:
-        base = first.setdefault(run.variant, run)
-        changes = differences(base.settings, run.settings)
-        name = f"{run.variant} ({', '.join(f'{k}={show(v)}' for k, v in changes.items())})" if changes else run.variant
-        yield Run(run.key, name, run.order, run.seed, run.directory, run.result)
+        if not run.directory.config.is_file():
+            yield run
+            continue
+        changes = differences(first.setdefault(run.variant, run).settings, run.settings)
+        suffix = ", ".join(f"{key}={show(value)}" for key, value in changes.items())
+        yield replace(run, variant=f"{run.variant} ({suffix})") if changes else run
 
 
 def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

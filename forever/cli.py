@@ -54,7 +54,7 @@ def run(
 ) -> None:
     """Train one run, task after task, and print its performance matrix."""
     from experiments.runs import load_run
-    from forever.console import ConsoleTracker
+    from forever.console import ConsoleTracker, matrix_table
     from forever.launch.local import Placement, check, run_local
     from forever.run_directory import RunDirectory
 
@@ -73,8 +73,6 @@ def run(
         with closing(ConsoleTracker(Console(quiet=quiet))) as progress:
             trackers = [progress, *_mlflow_trackers(uri)]
             result = run_local(settings, directory.path, resume=resume, trackers=trackers, placement=placement)
-    from experiments.report import matrix_table
-
     console.print(matrix_table(result))
 
 
@@ -132,11 +130,7 @@ def plan(
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="A sweep, a run, or a folder of runs.")]) -> None:
     """Write report.md and report.html with tables and figures, from run directories alone."""
-    from experiments.report import summary_table, write_report
-
-    page = write_report(folder)
-    console.print(summary_table(folder))
-    console.print(f"report  {page}", soft_wrap=True)
+    _show_report(folder)
 
 
 @app.command()
@@ -207,11 +201,7 @@ def _sweep(
         placement=Placement(device, micro_batch, checkpoint_every),
         mlflow=uri,
     )
-    from experiments.report import summary_table, write_report
-
-    page = write_report(folder)
-    console.print(summary_table(folder))
-    console.print(f"report  {page}", soft_wrap=True, highlight=False)
+    _show_report(folder)
     if uri is not None:
         console.print(
             f"MLflow  {Path(sys.executable).with_name('mlflow')} ui --backend-store-uri {uri}", soft_wrap=True
@@ -220,6 +210,18 @@ def _sweep(
         console.print(f"failed  {key}: {error}", soft_wrap=True, markup=False, highlight=False)
     if outcome.failed:
         raise typer.Exit(1)
+
+
+def _show_report(folder: Path) -> None:
+    from experiments.tables import summary_table
+
+    console.print(summary_table(folder))
+    try:
+        from experiments.report import write_report
+    except ModuleNotFoundError as error:
+        console.print(f"no report: {error.name} is not installed; pip install 'forever-cl\\[report]'")
+    else:
+        console.print(f"report  {write_report(folder)}", soft_wrap=True, highlight=False)
 
 
 def _seeds(text: str) -> tuple[int, ...]:

@@ -4,8 +4,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from forever.data.tasks import Benchmark
 from forever.run_directory import RunDirectory
@@ -86,3 +88,18 @@ def reading(line: Mapping[str, Any]) -> str:
     if line["kind"] != "task":
         parts.append(line["kind"])
     return "  ".join(parts)
+
+
+def matrix_table(result: Mapping[str, Any]) -> Table:
+    """The performance matrix of a finished run with its summary: a row a task, a column a stage, in percent."""
+    table = Table(title=f"{result['method']}, seed {result['seed']}", title_justify="left", box=box.SIMPLE)
+    table.add_column("score on, after", no_wrap=True)
+    for name in result["stages"]:
+        table.add_column(name, justify="right")
+    for name, row in zip(result["tasks"], result["matrix"], strict=True):
+        table.add_row(name, *("" if value is None else f"{value:.1f}" for value in row))
+    names = {"op": "OP", "bwt": "BWT", "forgetting": "forgetting", "fwt": "FWT"}
+    known = [f"{label} {result[key]:.1f}" for key, label in names.items() if result[key] is not None]
+    table.caption = "   ".join([*known, f"{sum(result['seconds'].values()):.0f} s"])
+    table.caption_justify = "left"
+    return table

@@ -200,7 +200,7 @@ def _value(key: str) -> Any:
 
 
 def test_fingerprint_is_stable() -> None:
-    """A literal: if it moves, every finished run is orphaned. Change it only with a reason in the changelog."""
+    """The same in a fresh process, whose hashes are salted differently."""
     code = "from forever.config import RunConfig; print(RunConfig.parse({}).fingerprint())"
     fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert fresh == RunConfig.parse({}).fingerprint()

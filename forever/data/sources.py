@@ -73,22 +73,34 @@ def _text(record: Any, field: str, where: str) -> str:
     return value
 
 
+def _list(value: Any, of: type, rule: str) -> list[Any]:
+    if not isinstance(value, list) or not all(isinstance(entry, of) for entry in value):
+        raise InputError(rule)
+    return value
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not valid UTF-8 at byte {error.start}") from None
+
+
 def _read_jsonl(path: Path, task: str, split: str) -> tuple[Example, ...]:
     if not path.is_file():
         raise InputError(f"there is no file {path}; task {task!r} needs train.jsonl and test.jsonl")
 
     def parse() -> Iterable[Example]:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                where = f"{path}, line {number}"
-                try:
-                    record = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise InputError(f"{where}: not valid JSON ({error.msg}); one object a line is expected") from None
-                fields = (_text(record, field, where) for field in ("instruction", "input", "output"))
-                yield Example(f"{task}/{split}/{number - 1}", *fields)  # an empty answer is one: it teaches EOS
+        for number, line in enumerate(_content(path).split("\n"), 1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise InputError(f"{where}: not valid JSON ({error.msg}); one object a line is expected") from None
+            fields = (_text(record, field, where) for field in ("instruction", "input", "output"))
+            yield Example(f"{task}/{split}/{number - 1}", *fields)  # an empty answer is one: it teaches EOS
 
     return _rows(parse(), path)
 
@@ -97,7 +109,7 @@ def _read_json(path: Path) -> Any:
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(_content(path))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
 
@@ -106,12 +118,13 @@ def _read_cl_benchmark(folder: Path, task: str) -> Splits:
     question = _QUESTIONS.get(folder.parent.name)
     if question is None:
         raise unknown("task type (parent folder)", folder.parent.name, _QUESTIONS)
-    labels = _read_json(folder / "labels.json")
+    path = folder / "labels.json"
+    labels = _list(_read_json(path), str, f"{path}: a list of labels is expected")
     instruction = f"{question} Choose one from the option. Option: {', '.join(labels)}.\n"
 
     def split(name: str) -> tuple[Example, ...]:
         path = folder / f"{name}.json"
-        records = enumerate(_read_json(path))
+        records = enumerate(_list(_read_json(path), object, f"{path}: a list of rows is expected"))
         return _rows(
             (
                 Example(
@@ -135,11 +148,11 @@ def _read_natural_instructions(path: Path, task: str) -> Splits:
     if not isinstance(definition, str):
         raise InputError(f"{path}: field 'Definition' must be a string or a list of strings")
     found: dict[str, tuple[str, str]] = {}  # by input: an instance that occurs twice must not land in both splits
-    for i, instance in enumerate(content.get("Instances", [])):
+    for i, instance in enumerate(_list(content.get("Instances"), object, f"{path}: field 'Instances' must be a list")):
         where = f"{path}, instance {i}"
+        text = _text(instance, "input", where)
         output = instance.get("output")
         first = output[0] if isinstance(output, list) and output else output
-        text = _text(instance, "input", where)
         found.setdefault(text.strip(), (text, _text({"output": first}, "output", where)))
     pairs = list(found.values())
     order = permutation(len(pairs), 0, "split", task)

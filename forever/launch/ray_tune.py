@@ -5,34 +5,26 @@ over the trials without a result, and each of those goes on from its own checkpo
 moment, by any means, and the same command continues it.
 """
 
-import gc
 import os
 import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from forever.config import RunConfig
-from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.local import Placement, check, run_local
-from forever.launch.lock import locked
-from forever.launch.mlflow_tracker import MlflowTracker, close_sweep, open_sweep
-from forever.launch.progress import is_run, stage_scores
-from forever.launch.ray_cluster import Share, capacity, cluster, divide, driver_seat, one_line, quiet
-from forever.launch.ray_train import train_group
+from forever.launch.local import Placement, check
+from forever.launch.mlflow_tracker import close_sweep, open_sweep
+from forever.launch.ray_cluster import capacity, cluster, divide, driver_seat, one_line
+from forever.launch.ray_trial import train_trial
 from forever.launch.sweep_table import SweepTable
-from forever.methods.registry import METHODS
 from forever.run_directory import RunDirectory
 from forever.sweep import Sweep, Trial
-from forever.tracking import SilentTracker, Tracker
 
 from ray import tune  # isort: skip - after ray_cluster, which says what to install if there is no Ray
 
@@ -213,7 +205,7 @@ def _fan_out(job: _Job, trials: Sequence[Trial]) -> dict[str, str]:
     holds = driver_seat(there_is) if job.workers else {k.lower(): v for k, v in share.resources.items()}
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"  # a name that is used again would mix two experiments
     tuner = tune.Tuner(
-        tune.with_resources(tune.with_parameters(_trial, settings=settings), holds),
+        tune.with_resources(tune.with_parameters(train_trial, settings=settings), holds),
         param_space={"key": tune.grid_search([trial.key for trial in trials])},
         tune_config=tune.TuneConfig(
             max_concurrent_trials=share.concurrent,
@@ -272,66 +264,3 @@ class _Watch(tune.Callback):
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         error = trial.get_error() if hasattr(trial, "get_error") else None
         self._tell("ended", trial, "failed", one_line(error) if error else "")
-
-
-# ---- in the trial's process
-
-
-def _trial(params: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """One run. What an earlier invocation did of it is kept."""
-    quiet()
-    if Path(settings["cwd"]).is_dir():
-        os.chdir(settings["cwd"])  # Tune gives each trial a folder of its own; relative paths begin in the user's
-    config = RunConfig.parse(settings["runs"][params["key"]])
-    path = Path(settings["out"]) / params["key"]
-    try:
-        (_with_workers if settings["workers"] else _alone)(config, path, settings)
-    except InputError as error:
-        tune.report({"refused": str(error)})  # it would be the same the next time
-
-
-def _alone(config: RunConfig, path: Path, settings: Mapping[str, Any]) -> None:
-    import torch
-
-    if settings["share"]["threads"]:
-        torch.set_num_threads(settings["share"]["threads"])
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
-    trackers: list[Tracker] = [_Report()]
-    if settings["mlflow"]:
-        trackers.append(MlflowTracker(settings["mlflow"]))
-    try:
-        with locked(path):
-            run_local(config, path, resume=True, trackers=trackers, placement=Placement(**settings["placement"]))
-    finally:
-        gc.collect()
-        torch.cuda.empty_cache()
-
-
-class _Report(SilentTracker):
-    """Tells Tune of each stage. `stage` counts on over retries, as Tune's own iterations do not."""
-
-    def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
-        self.stages = len(benchmark.stages)
-
-    def stage(self, number: int, scores: Mapping[str, float]) -> None:
-        tune.report({"stage": number + 1, "stages": self.stages, "op": scores["op"]})
-
-
-def _with_workers(config: RunConfig, path: Path, settings: Mapping[str, Any]) -> None:
-    """Start the workers and tell Tune what appears in the run's directory: they cannot speak to Tune themselves."""
-    directory, told = RunDirectory(path), 0
-    benchmark = check(config, directory, resume=True)
-    stages = 1 if METHODS[config.method.name].joint else len(benchmark.tasks)
-    arguments = (settings["workers"], Placement(**settings["placement"]), settings["mlflow"])
-    path.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(1) as pool:
-        training = pool.submit(train_group, config, path, *arguments, Share(**settings["share"]), settings["cwd"])
-        over = False
-        while not over:
-            over = bool(wait([training], timeout=2).done)
-            scores = stage_scores(directory) if is_run(path) else []
-            for number in range(told, len(scores)):
-                tune.report({"stage": number + 1, "stages": stages, "op": scores[number]["op"]})
-            told = len(scores)
-        training.result()

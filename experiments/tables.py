@@ -1,0 +1,97 @@
+"""What is known of a variant as text: the cells of a report's table, and the table that the console shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from experiments.study import Row, read_study
+from forever.statistics import Estimate
+
+NOTHING = "–"
+
+
+def summary_table(folder: Path) -> Table:
+    """The comparison as a table for the console.
+
+    Raises:
+        InputError: no finished run in the folder, or a damaged file.
+    """
+    study = read_study(folder)
+    rows = study.rows
+    style: dict[str, Any] = {
+        "title_justify": "left",
+        "caption_justify": "left",
+        "box": box.SIMPLE,
+        "collapse_padding": True,
+    }
+    table = Table(title=study.name, caption=_short_caption(rows), **style)
+    table.add_column("variant", no_wrap=True)
+    for name in ("OP (%)", "BWT", *_if(study.reference, f"Δ OP to {study.reference}", ""), "replays", "s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for number, row in enumerate(rows):
+        texts = row_texts(row)
+        difference = f"{texts['difference']} {texts['difference_interval']}".strip()
+        compared = _if(study.reference, difference, texts["verdict"])
+        cells = (texts["op"] + _half_width(row), texts["bwt"], *compared, texts["events"], texts["seconds"])
+        last = number + 1 < len(rows) and row.bound != rows[number + 1].bound  # space before the bounds
+        table.add_row(row.variant, *cells, end_section=last)
+    return table
+
+
+def row_texts(row: Row) -> dict[str, str]:
+    """The cells of a variant's row; a variant without a finished run says "missing" and no numbers."""
+    compared = row.comparison
+    op, bwt = (compared.op, compared.bwt) if compared else (None, None)
+    difference = compared.difference if compared else None
+    replays, consolidations = row.events("replay"), row.events("consolidation")
+    return {
+        "variant": row.variant,
+        "runs": f"{len(row.runs)}" if len(row.runs) == row.planned else f"{len(row.runs)} of {row.planned}",
+        "op": _number(op.value if op else None, "{:.1f}") if op else "missing",
+        "op_interval": _interval(op, "{:.1f}"),
+        "bwt": _number(bwt.value if bwt else None, "{:+.1f}"),
+        "bwt_interval": _interval(bwt, "{:+.1f}"),
+        "forgetting": _number(row.forgetting, "{:.1f}"),
+        "difference": _number(difference.value if difference else None, "{:+.1f}"),
+        "difference_interval": _interval(difference, "{:+.1f}"),
+        "verdict": (compared.verdict or "") if compared else "",
+        "p": _number(compared.p_holm if compared else None, "{:.2g}"),
+        "events": f"{_count(replays)} + {_count(consolidations)}" if row.runs else NOTHING,
+        "replayed": _count(row.replayed_rows),
+        "updates": _count(row.updates),
+        "seconds": _number(row.seconds, "{:,.0f}" if (row.seconds or 0) >= 10 else "{:.1f}"),
+    }
+
+
+def _short_caption(rows: list[Row]) -> str:
+    runs = max(row.comparison.op.runs for row in rows if row.comparison)
+    basis = "items only, 1 seed" if runs == 1 else f"seeds and items, up to {runs} runs a variant"
+    return f"± and brackets: 95 % bootstrap intervals ({basis}). Replays: mid-task + end of task."
+
+
+def _half_width(row: Row) -> str:
+    return f" ± {(row.comparison.op.high - row.comparison.op.low) / 2:.1f}" if row.comparison else ""
+
+
+def _number(value: float | None, form: str) -> str:
+    """With a true minus, and no sign before zero."""
+    if value is None:
+        return NOTHING
+    text = form.format(value)
+    return text.lstrip("+-") if float(text.replace(",", "")) == 0 else text.replace("-", "−")
+
+
+def _interval(estimate: Estimate | None, form: str) -> str:
+    return f"[{_number(estimate.low, form)}, {_number(estimate.high, form)}]" if estimate else ""
+
+
+def _count(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def _if(condition: Any, *cells: str) -> tuple[str, ...]:
+    return cells if condition else ()

@@ -1,0 +1,165 @@
+"""The command line: what it refuses and how, and that its verbs do what they say."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from forever.cli import main
+from forever.config import RunConfig
+
+
+def call(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Exit code of `forever ARGUMENTS` in this process."""
+    monkeypatch.setattr(sys, "argv", ["forever", *arguments])
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+@pytest.fixture
+def run_file(base_config: RunConfig, tmp_path: Path) -> str:
+    path = tmp_path / "toy.yaml"
+    path.write_text(yaml.safe_dump(base_config.model_dump(mode="json")), encoding="utf-8")
+    return str(path)
+
+
+BAD = [
+    ("run mini/forevr", "unknown method 'forevr'; did you mean 'forever'?"),
+    ("run minni/forever", "unknown benchmark 'minni'; did you mean 'mini'?"),
+    ("run superni/9/forever", "unknown order of superni '9'; valid: 7, 8"),
+    ("run mini", "'mini' is no file and not of the form"),
+    ("run nosuch.yaml", "there is no file nosuch.yaml"),
+    ("run mini/forever optim.lrr=1", "unknown key 'optim.lrr'; did you mean 'optim.lr'?"),
+    ("run mini/forever optim.lr=fast", "optim.lr='fast'"),
+    ("run mini/forever optim.epochs", "'optim.epochs' is not of the form key=value"),
+    ("run mini/forever optim.lr=[1", "not valid YAML"),
+    ("run mini/forever memory.fraction=0", "memory.fraction=0: input should be greater than 0"),
+    ("run mini/forever memory.fraction=1.5", "memory.fraction=1.5: input should be less than or equal to 1"),
+    ("run mini/forever method.warmup_steps=0", "method.warmup_steps=0: input should be greater than or equal to 1"),
+    ("run mini/forever method.days=[1,-2]", "method.days.1=-2: input should be greater than 0"),
+    ("run mini/forever method.days=ebinghaus", "unknown schedule 'ebinghaus'; did you mean 'ebbinghaus'?"),
+    ("run mini/forever data.order=[sentimnt]", "did you mean 'sentiment'?"),
+    ("run superni/7/forever", "data.root is not set"),
+    ("run superni/7/forever data.root=nowhere", "there is no folder nowhere/superni"),
+    ("run mini/forever model.name=./nowhere", "there is no folder './nowhere'"),
+    ("sweep componets", "unknown sweep 'componets'; did you mean 'components'?"),
+    ("sweep components --seeds 0,x", "--seeds '0,x'"),
+    ("sweep components --seeds 1,1", "seeds must be different"),
+    ("sweep components --on mini/finetune", "unknown key 'method.days'"),
+    ("plan nothing", "'nothing' is no file"),
+    ("report nowhere", "nowhere"),
+    ("data check nowhere", "there is no folder nowhere"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[arguments for arguments, _ in BAD])
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(arguments.split(" "), monkeypatch) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    assert message in printed.err
+    assert list(tmp_path.iterdir()) == []  # nothing was begun
+
+
+def test_a_folder_without_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    assert call(["run", "mini/forever", f"model.name={model}"], monkeypatch) == 2
+    assert "has no config.json" in capsys.readouterr().err
+    (model / "config.json").write_text("{}")
+    assert call(["run", "mini/forever", f"model.name={model}"], monkeypatch) == 2
+    assert "has no weights (*.safetensors)" in capsys.readouterr().err
+
+
+def test_refusal_is_quick_and_needs_neither_torch_nor_ray(tmp_path: Path) -> None:
+    """The promise is 3 seconds. The loaded modules are the cause, and do not depend on how busy the machine is."""
+    code = (
+        "import sys\n"
+        "from forever.cli import main\n"
+        "sys.argv = ['forever', 'sweep', 'components', '--on', 'superni/7/forever', 'data.root=nowhere']\n"
+        "try:\n    main()\n"
+        "except SystemExit as stop:\n"
+        "    print(stop.code, [m for m in ('torch', 'ray', 'mlflow', 'transformers') if m in sys.modules])\n"
+    )
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.stdout.strip() == "2 []"
+    assert time.perf_counter() - began < 3
+
+
+def test_run_twice_and_another_configuration(
+    run_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["run", run_file, "method.name=finetune", "--out", str(out), "--mlflow", "off"]
+    assert call(arguments, monkeypatch) == 0
+    first = capsys.readouterr().out
+    assert "after 3/3 weight" in first
+    (folder,) = out.iterdir()
+    before = (folder / "result.json").stat().st_mtime_ns
+    assert call(arguments, monkeypatch) == 0
+    assert "is finished; nothing to do" in capsys.readouterr().out
+    assert (folder / "result.json").stat().st_mtime_ns == before
+
+    (folder / "result.json").unlink()  # as if it had been interrupted
+    assert call(arguments, monkeypatch) == 2
+    assert "unfinished run; go on with it by --resume" in capsys.readouterr().err
+    assert call([*arguments, "--resume"], monkeypatch) == 0
+    assert (folder / "result.json").is_file()
+
+    other = yaml.safe_load((folder / "config.yaml").read_text())
+    other["optim"]["lr"] = 0.5
+    (folder / "config.yaml").write_text(yaml.safe_dump(other))
+    assert call(arguments, monkeypatch) == 2
+    assert "another configuration (optim.lr is 0.5 there, 0.01 here)" in capsys.readouterr().err
+
+
+def test_the_base_package_is_enough_for_a_run(run_file: str, tmp_path: Path) -> None:
+    """GPU machines are often boxes without Ray, MLflow, datasets, and what draws pages and figures."""
+    code = (
+        "import sys\n"
+        "for name in ('ray', 'mlflow', 'datasets', 'matplotlib', 'jinja2', 'optuna'):\n"
+        "    sys.modules[name] = None  # as if it were not installed\n"
+        "from forever.cli import main\n"
+        f"sys.argv = ['forever', 'run', {run_file!r}, 'optim.epochs=1', '--out', {str(tmp_path / 'out')!r}]\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (result,) = (tmp_path / "out").glob("*/result.json")
+    assert f"{json.loads(result.read_text())['op']:.1f}" in done.stdout
+
+
+def test_plan_and_data_check_print_tables(
+    run_file: str, data_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(["plan", "components", "--on", run_file, "--tokens-per-second", "1000"], monkeypatch) == 0
+    printed = capsys.readouterr().out
+    assert "plus_IAR_and_PIR-ocustom-s0" in printed
+    assert call(["data", "check", str(data_root)], monkeypatch) == 0
+    printed = capsys.readouterr().out
+    assert all(task in printed for task in ("colour", "shape", "weight"))
+    assert call(["data", "check"], monkeypatch) == 0
+    assert "sentiment" in capsys.readouterr().out
+
+
+def test_doctor_is_content_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["doctor"], monkeypatch) == 0
+    assert "torch" in capsys.readouterr().out

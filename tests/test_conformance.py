@@ -1,0 +1,268 @@
+"""One table of methods, each run on the toy benchmark: what must hold for all of them, and which of them are equal.
+
+A new method is added to CONFIGS and is then held to the same rules.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from conftest import Outcome, execute, lines, outcome
+
+from forever.config import RunConfig
+from forever.data.benchmarks import load_benchmark
+from forever.launch.local import run_local
+from forever.memory import Memory
+from forever.methods.registry import METHODS, build_method
+from forever.replay.clock import CLOCKS
+from forever.replay.schedules import SCHEDULES
+
+FOREVER: dict[str, Any] = {"name": "forever", "warmup_steps": 1}
+# Tasks take 4 updates, so with one update a day the named schedules fire at most at days 1, 2 and 4.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "finetune": {"name": "finetune"},
+    "mtl": {"name": "mtl"},
+    "mix_replay": {"name": "mix_replay"},
+    "fixed_interval": {"name": "fixed_interval", "warmup_steps": 1},
+    "forever": FOREVER,
+    "forever steps": {**FOREVER, "clock": "steps"},
+    **{f"forever {name}": {**FOREVER, "days": name} for name in SCHEDULES if name != "ebbinghaus"},
+    "forever explicit": {**FOREVER, "days": [2, 1.5, 0.5]},
+    "forever none": {**FOREVER, "regularizer": "none"},
+    "forever importance": {**FOREVER, "regularizer": "importance"},
+    "forever both": {**FOREVER, "regularizer": "intensity_importance"},
+    "forever matched": {**FOREVER, "days": "end_only", "consolidation_epochs": "matched"},
+}
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def run(small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The outcome of a method on the toy benchmark; each configuration is run once unless `again`."""
+    done: dict[str, Outcome] = {}
+
+    def outcome_of(method: dict[str, Any], again: bool = False, **changes: Any) -> Outcome:
+        values = small_config.override(changes).model_dump(mode="json") | {"method": method}
+        config = RunConfig.parse(values)
+        if again or config.fingerprint() not in done:
+            path = tmp_path_factory.mktemp("run")
+            execute(config, path)
+            done[config.fingerprint()] = outcome(path)
+        return done[config.fingerprint()]
+
+    return outcome_of
+
+
+def training(found: Outcome) -> tuple[Any, ...]:
+    """What training did, without the clock's readings that only some methods note in their lines."""
+    fields = ("task", "step", "update", "epoch", "kind", "loss", "penalty", "update_norm", "lr", "rows", "tokens")
+    steps = [yaml.safe_load(line) for line in found.files["steps.jsonl"].splitlines()]
+    return [tuple(s[f] for f in fields) for s in steps], {n: t.numpy().tobytes() for n, t in found.adapter.items()}
+
+
+def same_training(a: Outcome, b: Outcome) -> bool:
+    return training(a) == training(b) and a.result["matrix"] == b.result["matrix"]
+
+
+def events(found: Outcome) -> list[dict[str, Any]]:
+    return [yaml.safe_load(line) for line in found.files["events.jsonl"].splitlines()]
+
+
+# ---- all methods
+
+
+def test_every_method_and_slot_is_in_the_table() -> None:
+    assert {c["name"] for c in CONFIGS.values()} >= METHODS.keys()
+    assert {c.get("clock", "model") for c in CONFIGS.values()} == CLOCKS.keys()
+    named = {c.get("days", "ebbinghaus") for c in CONFIGS.values() if isinstance(c.get("days", ""), str)}
+    assert named == SCHEDULES.keys()
+    regularizers = {c.get("regularizer", "intensity") for c in CONFIGS.values()}
+    assert regularizers == {"none", "intensity", "importance", "intensity_importance"}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_built_from_configuration_and_back(name: str) -> None:
+    config = RunConfig.parse({"method": CONFIGS[name]})
+    again = RunConfig.parse(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json"))))
+    assert again == config
+    method = build_method(config.method)
+    assert type(method) is METHODS[CONFIGS[name]["name"]]
+    assert method.config == config.method
+    assert method.tensors == {}  # constructors store settings, work starts with training
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_repeats_bit_for_bit_and_learns_something(run: Run, name: str) -> None:
+    first, second = run(CONFIGS[name]), run(CONFIGS[name], again=True)
+    assert first.differences(second) == []
+    assert all(t.any() for t in first.adapter.values())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_memory_rows_stay_within_the_quota(run: Run, name: str, small_config: RunConfig) -> None:
+    """Every replayed batch holds kept rows of earlier tasks only: counted through rows of the journal."""
+    result = run(CONFIGS[name]).result
+    benchmark = load_benchmark(small_config.data)
+    memory, kept = Memory(small_config.memory.fraction, small_config.optim.batch_size, small_config.seed), [0]
+    for task in benchmark.tasks:
+        memory.add(task)
+        kept.append(len(memory))
+    assert kept == [0, 1, 2, 3]  # floor(0.2 * 8) rows a task
+    passes = Counter[str]()
+    for event in events(run(CONFIGS[name])):
+        stage = result["stages"].index(event["task"])
+        assert event["rows"] % kept[stage] == 0
+        passes[event["task"]] += event["rows"] // kept[stage]
+    assert passes.keys() <= set(result["stages"][1:])
+    side = sum(passes[task] * kept[result["stages"].index(task)] for task in passes)
+    assert side == sum(n for kind, n in result["rows_seen"].items() if kind != "task")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_one_task_is_fine_tuning_bit_for_bit(run: Run, name: str) -> None:
+    """k = 1: nothing to replay, so every method is the lower bound (methods-b 13.1)."""
+    alone: dict[str, Any] = {"data.order": ["shape"], "model.dropout": 0.1}
+    assert same_training(run(CONFIGS[name], **alone), run(CONFIGS["finetune"], **alone))
+    assert events(run(CONFIGS[name], **alone)) == []
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_first_task_is_learned_alike(run: Run, name: str) -> None:
+    """Also in a sequence the first task sees no memory."""
+    if name == "mtl":
+        pytest.skip("joint training has one stage")
+    plain, found = training(run(CONFIGS["finetune"]))[0], training(run(CONFIGS[name]))[0]
+    assert found[:4] == plain[:4]
+    assert {s[0] for s in found[:4]} == {"colour"}
+    assert (found[4:] == plain[4:]) == (name == "finetune")
+
+
+# ---- settings that make two methods equal
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("no events and no consolidation is fine-tuning", None),
+        ({**FOREVER, "days": "end_only", "consolidation_epochs": 0}, CONFIGS["finetune"]),
+        ({**FOREVER, "days": "end_only", "consolidation_epochs": 0, "regularizer": "intensity_importance"}, CONFIGS["finetune"]),
+        ({"name": "fixed_interval", "warmup_steps": 24, "consolidation_epochs": 0}, CONFIGS["finetune"]),
+        ("without strength there is no penalty", None),
+        ({**FOREVER, "beta": 0}, CONFIGS["forever none"]),
+        ({**FOREVER, "regularizer": "intensity_importance", "beta": 0}, CONFIGS["forever none"]),
+        ("without slope there is no intensity", None),
+        ({**FOREVER, "regularizer": "intensity_importance", "gamma": 0}, CONFIGS["forever importance"]),
+        ("the standard list written out", None),
+        ({**FOREVER, "days": [1, 2, 4, 7, 15, 30]}, FOREVER),
+        ("a warm-up longer than the task leaves consolidation only", None),
+        ({**FOREVER, "regularizer": "none", "warmup_steps": 5}, {**FOREVER, "regularizer": "none", "days": "end_only"}),
+        ("without penalty, on the step clock at multiples of I, FOREVER is fixed-interval replay", None),
+        ({**FOREVER, "regularizer": "none", "clock": "steps", "days": [1, 2, 3]}, CONFIGS["fixed_interval"]),
+        ({**FOREVER, "beta": 0, "days": "end_only"}, {"name": "fixed_interval", "warmup_steps": 24}),
+    ],
+)  # fmt: skip
+def test_neutral_settings(run: Run, a: Any, b: Any) -> None:
+    if b is None:
+        pytest.skip("a heading of the table")
+    assert same_training(run(a), run(b))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("forever", "finetune"), ("forever", "forever none"), ("forever none", "forever importance"),
+        ("forever", "forever both"), ("forever importance", "forever both"), ("forever", "forever steps"),
+        ("forever none", "fixed_interval"), ("mix_replay", "finetune"), ("mtl", "finetune"),
+        ("forever matched", "forever end_only"), ("forever explicit", "forever"),
+    ],
+)  # fmt: skip
+def test_other_settings_differ(run: Run, a: str, b: str) -> None:
+    """The comparisons above can fail."""
+    strong: dict[str, Any] = {} if a in ("mix_replay", "mtl") else {"beta": 1.0}
+    left, right = ({**CONFIGS[n], **(strong if "forever" in n else {})} for n in (a, b))
+    assert not same_training(run(left), run(right))
+
+
+def test_strength_matters(run: Run) -> None:
+    assert not same_training(run(FOREVER), run({**FOREVER, "beta": 2e-3}))
+
+
+def test_gamma_zero_replays_at_beta_base(run: Run) -> None:
+    betas = {e["beta"] for e in events(run({**FOREVER, "gamma": 0}))}
+    assert betas == {1e-3}
+    assert len({e["beta"] for e in events(run(FOREVER))}) > 1
+
+
+def test_first_event_has_ratio_one(run: Run) -> None:
+    for event in events(run(FOREVER)):
+        if event["day"] == 1:
+            assert event["step"] == 1
+            assert event["ratio"] == pytest.approx(1, abs=1e-9)
+            assert event["beta"] == pytest.approx(1e-3, rel=1e-8)
+
+
+# ---- what belongs to single methods
+
+
+def test_joint_training_scores_all_tasks_once(run: Run) -> None:
+    result = run(CONFIGS["mtl"]).result
+    assert result["stages"] == ["joint"]
+    assert [len(row) for row in result["matrix"]] == [1, 1, 1]
+    assert all(value is not None for row in result["matrix"] for value in row)
+    assert result["bwt"] is None
+    assert result["op"] == pytest.approx(sum(row[0] for row in result["matrix"]) / 3)
+    assert result["updates"] == {"task": 2 * 6}  # two epochs over 24 rows in batches of 4
+
+
+def test_mix_replay_trains_on_memory_inside_the_task(run: Run) -> None:
+    result = run(CONFIGS["mix_replay"]).result
+    assert result["rows_seen"] == {"task": 2 * (8 + (8 + 1) + (8 + 2))}
+    assert result["updates"] == {"task": 2 * (2 + 3 + 3)}
+
+
+def test_importance_is_fisher_information_scaled_to_mean_one(small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Running mean over tasks of the mean squared gradient of single rows (A26), against a loop written here."""
+    import torch
+
+    from forever import train
+    from forever.session import Session
+
+    found: list[dict[str, Any]] = []
+    expected: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        end = Session.end_training
+
+        def watch(session: Session, learner: Any, method: Any) -> None:
+            learner.backbone.model.eval()
+            total = torch.zeros_like(learner.parameters.flat.data)
+            for example in learner.task.train:
+                row = learner.encoder.encode(example)
+                ids = torch.tensor([row.prompt + row.answer])
+                labels = torch.tensor([(-100,) * len(row.prompt) + row.answer])
+                learner.backbone.model(input_ids=ids, labels=labels).loss.backward()
+                total += learner.parameters.grad**2
+                learner.parameters.grad.zero_()
+            expected.append(total / len(learner.task.train))
+            found.append({name: t.clone() for name, t in method.tensors.items()})
+            end(session, learner, method)
+
+        patch.setattr(train.Session, "end_training", watch)
+        config = RunConfig.parse(small_config.model_dump(mode="json") | {"method": CONFIGS["forever importance"]})
+        execute(config, tmp_path_factory.mktemp("fisher"))
+    assert len(found) == 3
+    for stage, tensors in enumerate(found):
+        mean = torch.stack(expected[: stage + 1]).mean(0)
+        torch.testing.assert_close(tensors["fisher"], mean, rtol=1e-3, atol=1e-9)
+        torch.testing.assert_close(tensors["weights"], mean / mean.mean(), rtol=1e-3, atol=1e-5)
+        assert tensors["weights"].mean().item() == pytest.approx(1, rel=1e-4)
+
+
+def test_finished_run_is_left_as_it_is(small_config: RunConfig, tmp_path: Any) -> None:
+    first = execute(small_config, tmp_path)
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+    assert execute(small_config, tmp_path) == first
+    assert run_local(small_config, tmp_path, resume=True) == first
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == stamps
+    assert len(lines(tmp_path / "steps.jsonl")) == sum(first["updates"].values())

@@ -1,0 +1,338 @@
+"""Sweeps and worker groups on a real local Ray: same numbers as alone, whatever dies on the way."""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+pytest.importorskip("mlflow")
+import torch
+from safetensors.torch import load_file
+
+from forever.config import RunConfig
+from forever.errors import InputError
+from forever.launch.local import Placement, run_local
+from forever.launch.ray_cluster import divide, driver_seat
+from forever.run_directory import RunDirectory
+from forever.sweep import Sweep
+
+pytestmark = [
+    pytest.mark.ray,
+    # Ray and MLflow use deprecated parts of themselves and of their dependencies, and leave sockets to the collector.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:ray.*"),
+]
+
+CPU = Placement(device="cpu")
+DRIVER = """
+import json, sys
+from dataclasses import asdict
+from pathlib import Path
+from forever.config import RunConfig
+from forever.launch.ray_tune import run_sweep
+from forever.sweep import Sweep
+
+if __name__ == "__main__":
+    settings = json.loads(Path(sys.argv[1]).read_text())
+    sweep = Sweep("toys", RunConfig.parse(settings["base"]), settings["variants"])
+    outcome = run_sweep(sweep, Path(settings["out"]), mlflow=settings["mlflow"], workers=settings["workers"])
+    print(json.dumps(asdict(outcome)))
+    sys.exit(1 if outcome.failed else 0)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def private_ray() -> Iterator[Path]:
+    """Sessions and the token of this module's clusters, in a short path: Unix sockets have no room for a long one."""
+    folder = Path(tempfile.mkdtemp(prefix="fr", dir="/tmp"))
+    (folder / "token").write_text(secrets.token_hex(32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(folder))
+        patch.setenv("RAY_AUTH_TOKEN_PATH", str(folder / "token"))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def two_cores(private_ray: Path) -> Iterator[None]:
+    """A cluster in this process, shared by the tests that start nothing else."""
+    import ray
+
+    from forever.launch.ray_cluster import quiet
+
+    quiet()
+    ray.init(address="local", num_cpus=2, include_dashboard=True, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def alone(base_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunConfig], Path]:
+    """The directory of a run that was trained without Ray."""
+    folder = tmp_path_factory.mktemp("alone")
+
+    def train(config: RunConfig) -> Path:
+        path = folder / config.key()
+        run_local(config, path, placement=CPU)
+        return path
+
+    return train
+
+
+def result(path: Path) -> dict[str, Any]:
+    found = RunDirectory(path).finished()
+    assert found is not None
+    return found
+
+
+def same_run(a: Path, b: Path) -> None:
+    """Two directories hold bitwise the same training."""
+    assert result(a)["matrix"] == result(b)["matrix"]
+    assert RunDirectory(a).steps.read_text() == RunDirectory(b).steps.read_text()
+    left, right = (load_file(path / "adapter" / "adapter_model.safetensors") for path in (a, b))
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+# ---- what fits
+
+
+def test_runs_are_spread_over_what_there_is() -> None:
+    assert asdict(divide({"CPU": 2}, 1, 10, None, 0, "auto")) == {
+        "concurrent": 2, "gpu": False, "resources": {"CPU": 1}, "threads": 1,
+    }  # fmt: skip
+    assert divide({"CPU": 8}, 1, 2, None, 0, "auto").threads == 4
+    assert divide({"CPU": 64, "GPU": 8}, 2, 99, None, 4, "auto").concurrent == 2
+    assert divide({"CPU": 64, "GPU": 8}, 2, 99, None, 4, "cpu").concurrent == 16
+    assert divide({"CPU": 8, "GPU": 4}, 1, 99, 3, 0, "cuda").resources == {"GPU": 1}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "concurrent", "workers", "device", "short"),
+    [
+        ({"CPU": 8, "GPU": 2}, None, 4, "auto", "4 workers with 1 GPU each are asked for, the cluster has 2 GPUs"),
+        ({"CPU": 8}, None, 0, "cuda", "1 worker with 1 GPU each are asked for, the cluster has 0 GPUs"),
+        ({"CPU": 2}, 3, 1, "cpu", "3 runs at once with 1 worker of 1 CPU each need 3, the cluster has 2 CPUs"),
+    ],
+)
+def test_what_can_never_fit_is_refused(
+    cluster: dict[str, float], concurrent: int | None, workers: int, device: str, short: str
+) -> None:
+    with pytest.raises(InputError, match=short):
+        divide(cluster, 1, 10, concurrent, workers, device)
+
+
+def test_drivers_hold_nothing_that_workers_need() -> None:
+    assert driver_seat({"CPU": 2, "trial_slot": 4}) == {"trial_slot": 1}
+    assert not {"CPU", "GPU"} & driver_seat({"CPU": 2, "GPU": 1}).keys()
+
+
+# ---- sweeps in this process
+
+
+def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
+    two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
+) -> None:
+    from forever.launch.ray_tune import run_sweep
+
+    broken = Path(shutil.copytree(base_config.model.name, tmp_path / "broken"))
+    (broken / "model.safetensors").write_bytes(b"not a tensor")
+    variants = {
+        "base": {},
+        "no data": {"data.root": str(tmp_path / "nowhere")},
+        "broken": {"model.name": str(broken)},
+        "slow": {"optim.lr": 1e-3},
+    }
+    sweep = Sweep("toys", base_config, variants)
+    base, no_data, bad, slow = (trial.key for trial in sweep.trials())
+    dead = "http://127.0.0.1:9"  # nothing listens there: every tracker fails, no run does
+    outcome = run_sweep(sweep, tmp_path / "toys", mlflow=dead, placement=CPU, show=False)
+    assert sorted(outcome.finished) == sorted([base, slow])
+    assert set(outcome.failed) == {no_data, bad}
+    assert "nowhere" in outcome.failed[no_data]
+    assert "SafetensorError" in outcome.failed[bad]
+    assert "\n" not in outcome.failed[bad]
+    for trial in sweep.trials():
+        if trial.key in outcome.finished:
+            same_run(tmp_path / "toys" / trial.key, alone(trial.config))
+    assert not list((tmp_path / "toys").glob(".tune/*"))
+
+    # Once more: only what has no result is tried.
+    (broken / "model.safetensors").write_bytes((Path(base_config.model.name) / "model.safetensors").read_bytes())
+    outcome = run_sweep(sweep, tmp_path / "toys", placement=CPU, show=False)
+    assert outcome.finished == [bad]
+    assert sorted(outcome.skipped) == sorted([base, slow])
+
+
+def test_a_sweep_that_cannot_fit_starts_nothing(two_cores: None, tmp_path: Path, base_config: RunConfig) -> None:
+    from forever.launch.ray_tune import run_sweep
+
+    begun = time.perf_counter()
+    with pytest.raises(InputError, match="99 runs at once with 2 workers of 1 CPU each need 198, the cluster has 2"):
+        run_sweep(Sweep("toys", base_config, {"base": {}}), tmp_path / "toys", concurrent=99, workers=2, show=False)
+    nowhere = base_config.override({"data.root": str(tmp_path / "nowhere")})
+    with pytest.raises(InputError, match="nowhere"):
+        run_sweep(Sweep("toys", nowhere, {"base": {}}), tmp_path / "none", show=False)
+    assert time.perf_counter() - begun < 5
+
+
+def test_a_sweep_of_worker_groups(
+    two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
+) -> None:
+    from forever.launch.ray_tune import run_sweep
+
+    sweep = Sweep("toys", base_config, {"base": {}, "slow": {"optim.lr": 1e-3}})
+    outcome = run_sweep(sweep, tmp_path / "toys", workers=1, placement=CPU, show=False)
+    assert outcome.failed == {}
+    for trial in sweep.trials():
+        same_run(tmp_path / "toys" / trial.key, alone(trial.config))
+
+
+def test_two_workers_equal_one(
+    two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
+) -> None:
+    from forever.launch.ray_train import run_workers
+
+    found = run_workers(base_config, tmp_path / "run", 2, placement=CPU)
+    one = alone(base_config)
+    assert found["world_size"] == 2
+    assert found["matrix"] == result(one)["matrix"]
+    assert found["events"] == result(one)["events"]
+    left, right = (load_file(path / "adapter" / "adapter_model.safetensors") for path in (tmp_path / "run", one))
+    for name, tensor in left.items():
+        torch.testing.assert_close(tensor, right[name], rtol=1e-3, atol=1e-4)
+    assert run_workers(base_config, tmp_path / "run", 2, placement=CPU) == found
+    with pytest.raises(InputError, match="5 workers with 1 CPU each are asked for, the cluster has 2 CPUs"):
+        run_workers(base_config, tmp_path / "many", 5, placement=CPU)
+
+
+# ---- sweeps in a process of their own
+
+
+class Driver:
+    """The command of a user: a sweep in a process of its own, which can be killed."""
+
+    def __init__(self, folder: Path, base: RunConfig, variants: dict[str, Any], workers: int = 0) -> None:
+        self.out, self.uri = folder / "toys", f"sqlite:///{folder}/mlflow.db"
+        self.sweep = Sweep("toys", base, variants)
+        self.script, self.settings = folder / "driver.py", folder / "settings.json"
+        self.script.write_text(DRIVER)
+        values = {"out": str(self.out), "mlflow": self.uri, "workers": workers, "variants": variants}
+        self.settings.write_text(json.dumps({**values, "base": base.model_dump(mode="json")}))
+
+    def start(self) -> "subprocess.Popen[str]":
+        command = [sys.executable, str(self.script), str(self.settings)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def wait_for(self, count: int, pattern: str, timeout_s: float = 120.0) -> list[Path]:
+        """Until `count` paths below the sweep's folder match."""
+        give_up = time.monotonic() + timeout_s
+        while time.monotonic() < give_up:
+            found = sorted(self.out.glob(pattern))
+            if len(found) >= count:
+                return found
+            time.sleep(0.02)
+        raise AssertionError(f"no {count} {pattern} in {timeout_s} s")
+
+    def statuses(self) -> list[str]:
+        from mlflow import MlflowClient
+
+        client = MlflowClient(self.uri)
+        experiment = client.get_experiment_by_name("toys")
+        assert experiment is not None
+        return sorted(run.info.status for run in client.search_runs([experiment.experiment_id]))
+
+
+def test_a_killed_sweep_goes_on_where_it_was(
+    tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
+) -> None:
+    """SIGKILL in mid-sweep, then SIGTERM, then to the end: nothing finished is repeated, no number moves."""
+    driver = Driver(tmp_path, base_config, {f"v{i}": {"optim.lr": 1e-3 * (i + 1)} for i in range(6)})
+    first = driver.start()
+    done = driver.wait_for(1, "*/result.json")
+    first.kill()
+    first.communicate()
+    done = sorted(driver.out.glob("*/result.json"))
+    assert len(done) < 6
+    written = {path: path.stat().st_mtime_ns for path in done}
+
+    second = driver.start()
+    done = driver.wait_for(len(done) + 1, "*/result.json")
+    second.send_signal(signal.SIGTERM)
+    second.communicate(timeout=60)
+    assert second.returncode == 128 + signal.SIGTERM
+    assert "RUNNING" not in driver.statuses()
+    written |= {path: path.stat().st_mtime_ns for path in driver.out.glob("*/result.json") if path not in written}
+
+    third = driver.start()
+    output, errors = third.communicate(timeout=180)
+    assert third.returncode == 0, errors
+    outcome = json.loads(output.splitlines()[-1])
+    assert len(outcome["finished"]) + len(outcome["skipped"]) == 6
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    for trial in driver.sweep.trials():
+        same_run(driver.out / trial.key, alone(trial.config))
+    assert driver.statuses() == ["FINISHED"] * 7
+
+
+@pytest.fixture
+def head(private_ray: Path) -> Iterator[dict[str, str]]:
+    """A cluster that stands on its own, as `ray up` would make it; yields the environment of its users."""
+    ports = _free_ports(6)
+    names = ("port", "dashboard-port", "ray-client-server-port", "dashboard-agent-listen-port",
+             "dashboard-agent-grpc-port", "metrics-export-port")  # fmt: skip
+    flags = [f"--{name}={port}" for name, port in zip(names, ports, strict=True)]
+    where = ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--temp-dir={private_ray}/head"]
+    size = ["--num-cpus=2", "--num-gpus=0", "--object-store-memory=200000000", "--disable-usage-stats"]
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_memory_monitor_refresh_ms": "0"}
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *flags, *where, *size]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield {**environment, "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{ports[1]}"}
+    finally:
+        process.terminate()  # it drains its node; `ray stop` would end every Ray of this machine
+        process.wait(60)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def test_a_sweep_as_a_ray_job(head: dict[str, str], tmp_path: Path, base_config: RunConfig) -> None:
+    driver = Driver(tmp_path, base_config, {"base": {}, "slow": {"optim.lr": 1e-3}}, workers=1)
+    job = tmp_path / "job"
+    job.mkdir()
+    shutil.copy(driver.script, job)
+    submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--working-dir", str(job)]
+    command = [*submit, "--", sys.executable, "driver.py", str(driver.settings)]
+    give_up = time.monotonic() + 60
+    while True:
+        done = subprocess.run(command, env=head, capture_output=True, text=True, timeout=180)
+        if done.returncode == 0 or "Failed to connect" not in done.stderr + done.stdout or time.monotonic() > give_up:
+            break
+        time.sleep(1)  # the head is not up yet
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert driver.statuses() == ["FINISHED"] * 3
