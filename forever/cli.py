@@ -68,7 +68,7 @@ def run(
     if workers:
         from forever.launch.ray_train import run_workers
 
-        result = run_workers(settings, directory.path, workers, resume=resume, placement=placement, mlflow=uri)
+        result = run_workers(settings, directory.path, workers, resume=resume, placement=placement, tracking=uri)
     else:
         with closing(ConsoleTracker(Console(quiet=quiet))) as progress:
             trackers = [progress, *_mlflow_trackers(uri)]

@@ -124,7 +124,7 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     supervised = sum(len(row.answer) for row in rows)
     assert learner.task is not None
     assert learner.optimizer is not None
-    torch.manual_seed(derive(config.seed, "dropout", learner.task.name, learner.updates, world.rank))
+    world.seed(derive(config.seed, "dropout", learner.task.name, learner.updates, world.rank))
     learner.backbone.model.train()
     loss = torch.zeros((), dtype=torch.float64, device=world.device)
     for micro in _micro_batches(world.share(rows), learner.micro_batch):
