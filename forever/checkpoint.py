@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 _KEEP = 2
+_FILES = ("tensors.safetensors", "state.json")
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,18 @@ def save(folder: Path, stage: int, update: int, tensors: Mapping[str, Tensor], s
     temporary.mkdir(parents=True)
     save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, temporary / "tensors.safetensors")
     (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
-    digests = {name: _digest(temporary / name) for name in ("tensors.safetensors", "state.json")}
-    (temporary / "manifest.json").write_text(json.dumps(digests), encoding="utf-8")
+    (temporary / "manifest.json").write_text(json.dumps(_digests(temporary)), encoding="utf-8")
     for path in [*temporary.iterdir(), temporary]:
         _sync(path)
     if target.exists():  # a resumed run comes past the same place again
         shutil.rmtree(target)
     temporary.rename(target)
     _sync(folder)
-    for old in _complete(folder)[:-_KEEP]:
-        shutil.rmtree(old)
+    # The run went on from the newest good one, so later ones are damaged; hidden ones were torn by a kill.
+    kept = [path for path in _complete(folder) if path.name <= target.name][-_KEEP:]
+    for path in folder.iterdir():
+        if path.is_dir() and path not in kept:
+            shutil.rmtree(path)
     return target
 
 
@@ -53,8 +56,7 @@ def latest(folder: Path) -> Checkpoint | None:
     """The newest checkpoint whose digests hold, or None. Damaged ones are passed over."""
     for path in reversed(_complete(folder)):
         try:
-            digests = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-            if all(_digest(path / name) == digest for name, digest in digests.items()):
+            if json.loads((path / "manifest.json").read_text(encoding="utf-8")) == _digests(path):
                 state = json.loads((path / "state.json").read_text(encoding="utf-8"))
                 return Checkpoint(load_file(path / "tensors.safetensors"), state)
         except (OSError, ValueError):
@@ -63,7 +65,11 @@ def latest(folder: Path) -> Checkpoint | None:
 
 
 def _complete(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*") if not path.name.startswith("."))
+    return sorted(path for path in folder.glob("*") if path.is_dir() and not path.name.startswith("."))
+
+
+def _digests(path: Path) -> dict[str, str]:
+    return {name: _digest(path / name) for name in _FILES}
 
 
 def _digest(path: Path) -> str:

@@ -81,8 +81,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file; none if it does not exist. A last line that was cut off is left out."""
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    # Not splitlines: it also breaks at U+2028 and others, which JSON leaves as they are in the middle of a text.
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
@@ -93,9 +93,10 @@ def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 def keep_lines(path: Path, count: int) -> None:
     """Cut a JSON-lines file after `count` lines."""
     if path.is_file():
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        if len(lines) > count:
-            write_text(path, "".join(lines[:count]))
+        text = path.read_text(encoding="utf-8")
+        kept = "".join(line + "\n" for line in text.split("\n")[:-1][:count])
+        if kept != text:
+            write_text(path, kept)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -144,21 +144,24 @@ def accuracy(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: 
 
 README = """# tiny
 
-A Qwen3 of {parameters:,} parameters with a byte-level BPE of {vocabulary} tokens, made for the embedded benchmark `mini` so
-that everything runs on CPU without a download. It is no language model for any other use.
+A Qwen3 of {parameters:,} parameters with a byte-level BPE of {vocabulary} tokens, made for the embedded benchmark
+`mini` so that everything runs on CPU without a download. It is of no use for anything else.
 
-| | |
-|---|---|
-| command | `python scripts/pretrain_tiny.py --out DIR --steps {steps} --seed {seed}` |
-| data | `scripts/tiny_corpus.py`: instructions about the small world of `forever/data/mini.py`, drawn from the seed without end. The five instructions of `mini` are not in it; no label word of `mini` answers a question about a sentence (asserted at each draw) |
-| recipe | {steps} updates of {batch_size} rows, AdamW, learning rate {lr}, 100 warm-up updates and a cosine to a twentieth, clip 1.0, loss on answers and EOS |
-| seed | {seed} |
-| time | {minutes:.1f} minutes with {threads} threads |
-| result | loss {loss:.4f} (mean of the last 250 updates); {accuracy:.1%} of fresh rows of the corpus right in every answer token |
-| model.safetensors | sha256 `{sha256}` |
+Command: `python scripts/pretrain_tiny.py --out DIR --steps {steps} --seed {seed}`
 
-The fixed pieces of the prompt template are one token each, so a prompt is short. A field begins with a space token-wise, so
-`positive` is the same token as option and as answer; decoding strips it. The file is float32.
+- Data: `scripts/tiny_corpus.py` draws instructions about the small world of `forever/data/mini.py` without end, from
+  the seed. The five instructions of `mini` are not among them, and no label of `mini` is the answer to a question
+  about a sentence (asserted at each draw).
+- Recipe: {steps} updates of {batch_size} rows, AdamW, learning rate {lr}, 100 warm-up updates, cosine to a twentieth,
+  clip 1.0, loss on answers and EOS only.
+- Time: {minutes:.1f} minutes with {threads} CPU threads.
+- Result: loss {loss:.4f} over the last 250 updates; {accuracy:.1%} of fresh rows of the corpus are right in every
+  answer token.
+- `model.safetensors`: float32, sha256 `{sha256}`.
+  Other numbers of threads or versions of torch round differently, so a rerun gives an equivalent file, not this one.
+
+The fixed pieces of the prompt template are one token each, which keeps prompts short. Each field is encoded with a
+space in front, so that `positive` is the same token as option and as answer; decoding strips it.
 """
 
 
@@ -179,7 +182,7 @@ def save(out: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=0)

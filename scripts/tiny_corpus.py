@@ -1,9 +1,10 @@
 """The text on which `tiny` is pre-trained: many small instructions about the world of `mini`.
 
-The backbone shall know what the words mean, pick an option that the prompt lists, follow a definition that the prompt
-gives, compare, extract and rewrite. It shall not know the tasks of `mini`: no instruction of `mini` occurs here, and the
-label words of `mini` are nowhere the answer to a question about a sentence (`HELD_OUT`; checked by `draw`). They occur
-in `lists`, where an answer is a word that stands at a given place of a list, so that their embeddings are not untrained.
+The backbone shall know what the words mean, extract and rewrite; questions with options, definitions in the prompt and
+comparisons are there too, but a model of this size learns the first by heart and the last two hardly (README of tiny).
+It shall not know the tasks of `mini`: no instruction of `mini` occurs here, and the label words of `mini` are nowhere
+the answer to a question about a sentence (`HELD_OUT`; `draw` checks both). They occur in `_lists`, where an answer is
+the word at a given place of a list, so that they are words that can be said.
 """
 
 import random
@@ -13,8 +14,9 @@ from dataclasses import replace
 from forever.data.mini import INDOORS, NAMES, NEGATIVE, OUTDOORS, POSITIVE, THINGS, TIMES, Scene, mini, other
 from forever.data.tasks import Example
 
-HELD_OUT = frozenset(label for task in mini(train_rows=8, test_rows=8).tasks for label in task.labels or ())
-HELD_OUT_INSTRUCTIONS = frozenset(task.test[0].instruction for task in mini(train_rows=8, test_rows=8).tasks)
+_MINI = mini(train_rows=8, test_rows=8)
+HELD_OUT = frozenset(label for task in _MINI.tasks for label in task.labels or ())
+HELD_OUT_INSTRUCTIONS = frozenset(task.test[0].instruction for task in _MINI.tasks)
 
 # A question about a scene: how it can be asked, the names of its classes, and how a class is put in words.
 # The names in one row of `NAMINGS` stand in the order of `CONDITIONS`.
@@ -159,7 +161,7 @@ def _comparison(kind: str, rng: random.Random, scene: Scene) -> tuple[str, int]:
 
 def _choice(rng: random.Random) -> tuple[str, str, str]:
     """A question with the names of its classes as options."""
-    kind = rng.choice(tuple(QUESTIONS) + ("claim", "claim", "person", "subject", "opinion", "setting"))
+    kind = rng.choice((*QUESTIONS, "claim", "claim", "person", "subject", "opinion", "setting"))
     text, index = _classes(kind, rng, Scene.draw(rng))
     names = rng.choice(NAMINGS[kind])
     options = rng.sample(names, len(names))
@@ -213,7 +215,7 @@ def _lists(rng: random.Random) -> tuple[str, str, str]:
 
 
 def _text(rng: random.Random) -> tuple[str, str, str]:
-    """Plain text, without a prompt: a scene told in both tenses, so that the forms of a verb are neighbours."""
+    """Plain text, without a prompt: a scene, and its core in the other tense, so that the forms of a verb meet."""
     scene = Scene.draw(rng)
     return "", "", f"{scene.sentence()} {replace(scene, past=not scene.past).claim()}"
 

@@ -75,7 +75,12 @@ def test_strength_is_clipped() -> None:
 def test_default_events_of_a_long_task() -> None:
     """The paper's setting with constant movement: 24, 48, 96, 168, 360, 720, and the step clock fires at the same."""
     runs = [
-        drive(method_of("forever", clock=clock), stub_learner([rows_task("old", 100)]), rows_task("new", 1000), lambda t: 0.003)
+        drive(
+            method_of("forever", clock=clock),
+            stub_learner([rows_task("old", 100)]),
+            rows_task("new", 1000),
+            lambda t: 0.003,
+        )
         for clock in ("model", "steps")
     ]
     for run in runs:
@@ -245,7 +250,11 @@ def test_matched_consolidation_spends_the_whole_budget_at_the_end() -> None:
 def test_a_generator_depends_on_its_records_alone() -> None:
     """The same records give the same actions: what resuming and planning rest on."""
     norm = lambda t: 1 + math.sin(t)  # noqa: E731
-    for method in (lambda: forever(regularizer="none"), lambda: method_of("fixed_interval"), lambda: method_of("mix_replay")):
+    for method in (
+        lambda: forever(regularizer="none"),
+        lambda: method_of("fixed_interval"),
+        lambda: method_of("mix_replay"),
+    ):
         assert driven(method(), norm=norm).actions == driven(method(), norm=norm).actions
 
 

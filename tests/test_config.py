@@ -112,7 +112,9 @@ def test_defaults_are_the_papers() -> None:
     assert (m.gamma, m.min_strength, m.max_strength) == (1.0, 0.5, 3.0)
 
 
-@pytest.mark.parametrize(("benchmark", "order"), [("mini", "1"), ("standard", "1"), ("long", "4"), ("superni", "7"), ("own", "1")])
+@pytest.mark.parametrize(
+    ("benchmark", "order"), [("mini", "1"), ("standard", "1"), ("long", "4"), ("superni", "7"), ("own", "1")]
+)
 def test_first_order_of_a_benchmark(benchmark: str, order: str) -> None:
     assert RunConfig.parse({"data": {"benchmark": benchmark}}).data.order == order
 
@@ -128,7 +130,10 @@ def test_a_configuration_is_frozen() -> None:
 
 def base() -> RunConfig:
     return RunConfig.parse(
-        {"data": {"benchmark": "long", "order": "5", "root": "/data", "train_rows": 10}, "method": {**FOREVER, "warmup_steps": 3}}
+        {
+            "data": {"benchmark": "long", "order": "5", "root": "/data", "train_rows": 10},
+            "method": {**FOREVER, "warmup_steps": 3},
+        }
     )
 
 
@@ -166,7 +171,14 @@ def test_override_is_checked() -> None:
 
 def test_assignments() -> None:
     changes = parse_assignments(
-        ["optim.lr=1e-3", "method.days=[1,2,4]", "data.order=7", "method.name=forever", "data.root=/a=b", "data.train_rows=null"]
+        [
+            "optim.lr=1e-3",
+            "method.days=[1,2,4]",
+            "data.order=7",
+            "method.name=forever",
+            "data.root=/a=b",
+            "data.train_rows=null",
+        ]
     )
     config = RunConfig.parse({"data": {"benchmark": "superni"}}).override(changes)
     assert config.optim.lr == 1e-3
@@ -176,7 +188,9 @@ def test_assignments() -> None:
     assert config.data.train_rows is None
 
 
-@pytest.mark.parametrize(("argument", "message"), [("optim.lr", "not of the form key=value"), ("a=[1,", "not valid YAML")])
+@pytest.mark.parametrize(
+    ("argument", "message"), [("optim.lr", "not of the form key=value"), ("a=[1,", "not valid YAML")]
+)
 def test_bad_assignments(argument: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_assignments([argument])
@@ -185,8 +199,12 @@ def test_bad_assignments(argument: str, message: str) -> None:
 def test_dotted_keys_name_every_field_once() -> None:
     keys = dotted_keys()
     assert len(keys) == len(set(keys))
-    assert {"seed", "optim.lr", "data.root", "memory.fraction", "method.days", "method.interval", "method.name"} <= {*keys}
-    assert all(RunConfig.parse({}).override({key: _value(key)}) for key in keys if not key.startswith(("method", "data")))
+    assert {"seed", "optim.lr", "data.root", "memory.fraction", "method.days", "method.interval", "method.name"} <= {
+        *keys
+    }
+    assert all(
+        RunConfig.parse({}).override({key: _value(key)}) for key in keys if not key.startswith(("method", "data"))
+    )
 
 
 def _value(key: str) -> Any:
@@ -210,7 +228,14 @@ def test_fingerprint_is_stable() -> None:
 
 def test_fingerprint_sees_everything_but_the_place_of_the_data() -> None:
     prints = {base().fingerprint()}
-    for change in ({"seed": 1}, {"optim.lr": 1}, {"data.train_rows": 11}, {"method.beta": 0}, {"model.name": "tiny"}, {"data.order": "6"}):
+    for change in (
+        {"seed": 1},
+        {"optim.lr": 1},
+        {"data.train_rows": 11},
+        {"method.beta": 0},
+        {"model.name": "tiny"},
+        {"data.order": "6"},
+    ):
         prints.add(base().override(change).fingerprint())
     assert len(prints) == 7
     assert base().override({"data.root": "/elsewhere"}).fingerprint() == base().fingerprint()
@@ -218,7 +243,9 @@ def test_fingerprint_sees_everything_but_the_place_of_the_data() -> None:
 
 
 def test_written_defaults_are_the_same_run() -> None:
-    assert RunConfig.parse({"optim": {"lr": 3e-4}, "method": FOREVER}).fingerprint() == RunConfig.parse({}).fingerprint()
+    assert (
+        RunConfig.parse({"optim": {"lr": 3e-4}, "method": FOREVER}).fingerprint() == RunConfig.parse({}).fingerprint()
+    )
     assert RunConfig.parse({"data": {"order": "1"}}).fingerprint() == RunConfig.parse({}).fingerprint()
 
 

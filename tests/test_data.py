@@ -158,11 +158,15 @@ def test_unknown_names(toy_root: Path) -> None:
         load_benchmark(config_of(benchmark="toy", order=["aa"], root=str(toy_root)))
     with pytest.raises(InputError, match="unknown task in .*toy 'zebra'; valid: a, b, c"):
         load_benchmark(config_of(benchmark="toy", order=["zebra"], root=str(toy_root)))
-    with pytest.raises(InputError, match=r"benchmark 'toy' has no named orders; list its tasks, e.g. data.order=\[a, b, c\]"):
+    with pytest.raises(
+        InputError, match=r"benchmark 'toy' has no named orders; list its tasks, e.g. data.order=\[a, b, c\]"
+    ):
         load_benchmark(config_of(benchmark="toy", order="1", root=str(toy_root)))
     with pytest.raises(InputError, match="there is no folder .*nowhere"):
         load_benchmark(config_of(benchmark="nowhere", root=str(toy_root)))
-    with pytest.raises(InputError, match="data.root is not set.*give data.root=DIR that has the folder 'long_sequence'"):
+    with pytest.raises(
+        InputError, match="data.root is not set.*give data.root=DIR that has the folder 'long_sequence'"
+    ):
         load_benchmark(config_of(benchmark="standard"))
     (toy_root / "superni").mkdir()
     with pytest.raises(InputError, match="data.order: superni has no order '9'; valid: 7, 8"):
@@ -172,7 +176,9 @@ def test_unknown_names(toy_root: Path) -> None:
 @pytest.mark.parametrize("blanks", ["", " "])
 def test_overlap_of_train_and_test_is_refused(toy_root: Path, blanks: str) -> None:
     write_jsonl(toy_root / "toy" / "c" / "test.jsonl", [row("new"), row("c 7" + blanks, "another answer")])
-    with pytest.raises(InputError, match="task c: test row c/test/1 repeats train row c/train/7; splits must be disjoint"):
+    with pytest.raises(
+        InputError, match="task c: test row c/test/1 repeats train row c/train/7; splits must be disjoint"
+    ):
         load_toy(toy_root)
 
 
@@ -220,7 +226,11 @@ def test_cl_benchmark_layout(cl_root: Path) -> None:
         ("train.json", "[]", r"train\.json is empty"),
         ("train.json", '{"a": 1}', r"train\.json: a list of rows is expected"),
         ("train.json", "3", r"train\.json: a list of rows is expected"),
-        ("test.json", '[{"sentence": "a", "label": "b"}, {"sentence": "a"}]', r"test\.json, row 1: field 'label' must be a string"),
+        (
+            "test.json",
+            '[{"sentence": "a", "label": "b"}, {"sentence": "a"}]',
+            r"test\.json, row 1: field 'label' must be a string",
+        ),
         ("test.json", '["a"]', r"test\.json, row 0: field 'sentence' must be a string"),
         ("labels.json", '{"a": 1}', r"labels\.json: a list of labels is expected"),
         ("labels.json", "[1, 2]", r"labels\.json: a list of labels is expected"),
@@ -312,14 +322,21 @@ def test_digest_changes_with_any_row(toy_root: Path) -> None:
         Task("a", task.train[::-1], task.test, task.metric),
         Task("a", task.train, task.test[:-1], task.metric),
         Task("a", task.train, task.test, "rouge_l"),
-        Task("a", (*task.train[:-1], Example(task.train[-1].id, "Is it?", task.train[-1].input, "Y")), task.test, task.metric),
+        Task(
+            "a",
+            (*task.train[:-1], Example(task.train[-1].id, "Is it?", task.train[-1].input, "Y")),
+            task.test,
+            task.metric,
+        ),
     ]
     digests = {t.digest() for t in (task, *changed)}
     assert len(digests) == 6
     assert load_toy(toy_root).tasks[0].digest() == task.digest()
 
 
-@pytest.mark.parametrize(("rows", "epochs", "size", "count"), [(1000, 10, 8, 1250), (975, 10, 8, 1220), (5, 2, 4, 4), (4, 3, 4, 3)])
+@pytest.mark.parametrize(
+    ("rows", "epochs", "size", "count"), [(1000, 10, 8, 1250), (975, 10, 8, 1220), (5, 2, 4, 4), (4, 3, 4, 3)]
+)
 def test_batch_count(rows: int, epochs: int, size: int, count: int) -> None:
     examples = [Example(str(i), "", "", "x") for i in range(rows)]
     assert batch_count(rows, epochs, size) == len(list(batches(examples, epochs, size, 0, "s"))) == count
@@ -334,7 +351,10 @@ def test_mini_has_disjoint_splits_and_orders() -> None:
         load_benchmark(config_of(order="2"))
     with pytest.raises(InputError, match="unknown task of benchmark mini 'sentimemt'; did you mean 'sentiment'"):
         load_benchmark(config_of(order=["sentimemt"]))
-    assert [t.name for t in load_benchmark(config_of(order=["place", "topic"], train_rows=3)).tasks] == ["place", "topic"]
+    assert [t.name for t in load_benchmark(config_of(order=["place", "topic"], train_rows=3)).tasks] == [
+        "place",
+        "topic",
+    ]
 
 
 # ---- the real data
@@ -342,7 +362,8 @@ def test_mini_has_disjoint_splits_and_orders() -> None:
 
 REAL = Path(os.environ.get("FOREVER_DATA", Path(__file__).parents[2] / "shared" / "data"))
 real = pytest.mark.skipif(
-    not (REAL / "long_sequence").is_dir(), reason=f"no benchmark data in {REAL}; set FOREVER_DATA to a folder that has it"
+    not (REAL / "long_sequence").is_dir(),
+    reason=f"no benchmark data in {REAL}; set FOREVER_DATA to a folder that has it",
 )
 TRAIN_ROWS = {"cb": 250, "copa": 400, "task073": 975, "task181": 338, "task1572": 160, "task639": 142, "task1590": 126}
 TEST_ROWS = {

@@ -14,7 +14,9 @@ from forever.errors import InputError
 from forever.models.location import TINY
 
 CPU = torch.device("cpu")
-LONG = Example("t/train/0", "Say yes or no.", " ".join(f"word{i} is, well: été nº{i}!" for i in range(25)), "yes indeed")
+LONG = Example(
+    "t/train/0", "Say yes or no.", " ".join(f"word{i} is, well: été nº{i}!" for i in range(25)), "yes indeed"
+)
 
 
 @pytest.fixture(scope="module", params=["toy", "tiny"])
@@ -128,7 +130,9 @@ def test_error_if_nothing_can_be_cut(tokenizer: Any) -> None:
     least = len(tokenizer("".join(prompt_parts(replace(LONG, input=""))), add_special_tokens=False).input_ids)
     encoder = Encoder(tokenizer, least)  # no room for an answer
     for example in (LONG, replace(LONG, input="")):
-        with pytest.raises(InputError, match=r"example t/train/0: \d+ prompt tokens without its input, .*model.max_length"):
+        with pytest.raises(
+            InputError, match=r"example t/train/0: \d+ prompt tokens without its input, .*model.max_length"
+        ):
             encoder.encode(example)
 
 
@@ -180,7 +184,9 @@ def test_appended_eos_is_not_taken_for_bos() -> None:
     from tokenizers import processors
 
     own = bos_tokenizer(False)
-    own.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
+    own.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <eos>", special_tokens=[("<eos>", 1)]
+    )
     row = Encoder(own, 256).encode(Example("x", "a", "a", "b"))
     assert row.prompt[0] != 1
     assert row.answer == (5, 1)
@@ -190,7 +196,11 @@ def test_appended_eos_is_not_taken_for_bos() -> None:
 
 
 def test_collate_by_hand() -> None:
-    rows = [Encoded((11, 12, 13), (21, 9), False), Encoded((14,), (22, 23, 24, 9), False), Encoded((15, 16), (9,), False)]
+    rows = [
+        Encoded((11, 12, 13), (21, 9), False),
+        Encoded((14,), (22, 23, 24, 9), False),
+        Encoded((15, 16), (9,), False),
+    ]
     ids, positions, targets = collate(rows, 0, CPU)
     assert ids.tolist() == [[11, 12, 13, 21, 9], [14, 22, 23, 24, 9], [15, 16, 9, 0, 0]]
     # a position is marked if the token after it is supervised: from the last prompt token to the one before EOS

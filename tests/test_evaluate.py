@@ -138,7 +138,9 @@ def hostile(folder: Path, target: Path, **settings: Any) -> str:
         {"forced_bos_token_id": 7, "bad_words_ids": [[9]], "max_length": 3},
     ],
 )
-def test_the_models_own_generation_settings_are_overruled(settings: dict[str, Any], tmp_path: Path, examples: list[Example]) -> None:
+def test_the_models_own_generation_settings_are_overruled(
+    settings: dict[str, Any], tmp_path: Path, examples: list[Example]
+) -> None:
     plain = load("tiny", torch.float32, CPU)
     own = load(hostile(TINY, tmp_path / "m", **settings), torch.float32, CPU)
     encoder = Encoder(plain.tokenizer, 512)
@@ -148,7 +150,9 @@ def test_the_models_own_generation_settings_are_overruled(settings: dict[str, An
 def test_the_models_own_end_tokens_are_kept(backbone_folder: Path, tmp_path: Path) -> None:
     """Qwen3 stops at two tokens: the tokenizer's and the base model's (methods-b 2.6)."""
     plain = load(str(backbone_folder), torch.float32, CPU)
-    own = load(hostile(backbone_folder, tmp_path / "m", eos_token_id=[plain.tokenizer.eos_token_id, 7]), torch.float32, CPU)
+    own = load(
+        hostile(backbone_folder, tmp_path / "m", eos_token_id=[plain.tokenizer.eos_token_id, 7]), torch.float32, CPU
+    )
     assert own.model.generation_config.eos_token_id == [plain.tokenizer.eos_token_id, 7]
 
 
@@ -156,7 +160,10 @@ def test_scores_follow_the_order_of_the_test_rows(backbone: Backbone) -> None:
     task = make_task("colour", "What colour?", ("red", "blue"), test=5)
     encoder = Encoder(backbone.tokenizer, 512)
     texts = decode(backbone, encoder, list(task.test), 3)
-    right = tuple(Example(e.id, e.instruction, e.input, t if i % 2 else "no such answer") for i, (e, t) in enumerate(zip(task.test, texts, strict=True)))
+    right = tuple(
+        Example(e.id, e.instruction, e.input, t if i % 2 else "no such answer")
+        for i, (e, t) in enumerate(zip(task.test, texts, strict=True))
+    )
     found = evaluate(backbone, encoder, World(), Task("colour", task.train, right, "exact_match"), 3)
     assert [p.id for p in found] == [e.id for e in task.test]
     assert [p.prediction for p in found] == texts

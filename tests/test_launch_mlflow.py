@@ -230,6 +230,7 @@ def test_the_default_store_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert tracking_uri() == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///here.db")
     assert tracking_uri() == f"sqlite:///{tmp_path}/here.db"
+    assert tracking_uri("sqlite:///there.db") == f"sqlite:///{tmp_path}/there.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     assert tracking_uri() == "http://127.0.0.1:5000"
 

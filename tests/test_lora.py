@@ -246,7 +246,11 @@ def test_save_and_load_round_trip_each_adapter(backbone_folder: Path, tmp_path: 
         assert torch.equal(a.A, b.A)
         assert torch.equal(a.B, b.B)
     description = json.loads((tmp_path / "0" / "adapter_config.json").read_text(encoding="utf-8"))
-    assert (description["r"], description["lora_alpha"], description["target_modules"]) == (4, 8.0, ["q_proj", "v_proj"])
+    assert (description["r"], description["lora_alpha"], description["target_modules"]) == (
+        4,
+        8.0,
+        ["q_proj", "v_proj"],
+    )
 
 
 def test_adapter_of_another_shape_of_model_is_refused(backbone_folder: Path, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from conftest import rows_task
 from forever.data.tasks import Example, Task
 from forever.memory import Memory, balanced_choice
 
-LONG = dict.fromkeys("yelp amazon dbpedia yahoo agnews mnli qqp rte sst-2 wic boolqa multirc imdb".split(), 1000)
+LONG = dict.fromkeys(["yelp", "amazon", "dbpedia", "yahoo", "agnews", "mnli", "qqp", "rte", "sst-2", "wic", "boolqa", "multirc", "imdb"], 1000)
 LONG |= {"cb": 250, "copa": 400}
-SUPERNI = dict.fromkeys("002 363 511 591 748 875 1290 1510 1687 1729".split(), 1000)
+SUPERNI = dict.fromkeys(["002", "363", "511", "591", "748", "875", "1290", "1510", "1687", "1729"], 1000)
 SUPERNI |= {"073": 975, "181": 338, "1572": 160, "639": 142, "1590": 126}
 
 
@@ -23,7 +23,8 @@ def ids(kept: Memory, task: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "kept"), [(1000, 20), (975, 19), (400, 8), (338, 6), (250, 5), (160, 3), (142, 2), (126, 2), (49, 1), (1, 1)]
+    ("rows", "kept"),
+    [(1000, 20), (975, 19), (400, 8), (338, 6), (250, 5), (160, 3), (142, 2), (126, 2), (49, 1), (1, 1)],
 )
 def test_quota_of_the_paper_sizes(rows: int, kept: int) -> None:
     assert memory().quota(rows) == kept

@@ -33,7 +33,9 @@ def test_equals_adamw_on_separate_tensors(clip: float, decay: float) -> None:
         torch.nn.utils.clip_grad_norm_(plain.parameters(), clip)
         reference.step()
         reference.zero_grad()
-        moved = sum((p.detach().double() - b.double()).square().sum() for p, b in zip(plain.parameters(), before, strict=True))
+        moved = sum(
+            (p.detach().double() - b.double()).square().sum() for p, b in zip(plain.parameters(), before, strict=True)
+        )
         loss(model, t).backward()
         norm = apply_update(flat, optimizer, 0.01, clip)
         assert norm.item() == pytest.approx(float(moved) ** 0.5, rel=1e-4)

@@ -55,7 +55,9 @@ def test_a_tracker_hears_the_whole_run_after_it_is_on_disk(small_config: RunConf
     class OnDisk(Listener):
         def __getattr__(self, name: str) -> Any:
             tell = super().__getattr__(name)
-            counts = tuple(len(lines(p)) if p.exists() else 0 for p in (tmp_path / "steps.jsonl", tmp_path / "events.jsonl"))
+            counts = tuple(
+                len(lines(p)) if p.exists() else 0 for p in (tmp_path / "steps.jsonl", tmp_path / "events.jsonl")
+            )
             self.disk.append((name, *counts, (tmp_path / "result.json").exists()))
             return tell
 
@@ -70,7 +72,11 @@ def test_a_tracker_hears_the_whole_run_after_it_is_on_disk(small_config: RunConf
     assert [number for number, _ in tracker.of("stage")] == [0, 1, 2]
     assert tracker.of("stage")[2][1]["op"] == result["op"]
     assert tracker.of("stage")[2][1]["bwt"] == result["bwt"]
-    assert tracker.of("stage")[0][1] == {"acc/colour": result["matrix"][0][0], "op": result["matrix"][0][0], "bwt": None}
+    assert tracker.of("stage")[0][1] == {
+        "acc/colour": result["matrix"][0][0],
+        "op": result["matrix"][0][0],
+        "bwt": None,
+    }
     assert tracker.of("finished") == [(result,)]
     assert [name for name, _ in tracker.heard][0] == "started"
     told = {"step": 0, "event": 0}
@@ -115,7 +121,13 @@ def test_an_interrupt_is_no_failure_of_a_tracker() -> None:
 def test_silent_tracker_is_a_tracker() -> None:
     silent: Tracker = SilentTracker()
     told = Trackers([silent])
-    for name, details in (("started", (1, 2)), ("step", ({},)), ("event", (event(1),)), ("stage", (0, {})), ("finished", ({},))):
+    for name, details in (
+        ("started", (1, 2)),
+        ("step", ({},)),
+        ("event", (event(1),)),
+        ("stage", (0, {})),
+        ("finished", ({},)),
+    ):
         told.tell(name, *details)
     assert told.trackers == [silent]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import execute, lines, outcome
 from safetensors.torch import load_file
 from torch import Tensor
@@ -96,7 +95,9 @@ def test_loss_and_gradient_equal_full_logits(learner: Learner, pad_side: str) ->
     torch.testing.assert_close(learner.parameters.grad, reference, rtol=1e-4, atol=1e-7)
 
 
-def test_loss_and_gradient_equal_full_logits_with_trained_head(base_config: RunConfig, benchmark_of_three: Benchmark) -> None:
+def test_loss_and_gradient_equal_full_logits_with_trained_head(
+    base_config: RunConfig, benchmark_of_three: Benchmark
+) -> None:
     """Full fine-tuning: the tied output head gets its gradient from the label positions alone."""
     learner = learner_of(base_config, benchmark_of_three, **{"model.tuning": "full"})
     rows = encoded(learner)
@@ -270,7 +271,9 @@ def test_seams_loss_and_on_gradients(learner: Learner, micro_batch: int | None) 
     assert (plain.gradients[0] - found[0][0]).abs().max() > 1e-3
 
 
-def test_dropout_is_drawn_anew_each_update_and_repeats_with_the_seed(base_config: RunConfig, benchmark_of_three: Benchmark) -> None:
+def test_dropout_is_drawn_anew_each_update_and_repeats_with_the_seed(
+    base_config: RunConfig, benchmark_of_three: Benchmark
+) -> None:
     learner = learner_of(base_config, benchmark_of_three, **{"model.dropout": 0.5})
     spy, start = Spy(), learner.parameters.snapshot()
     for updates in (0, 0, 1):
@@ -286,7 +289,9 @@ def test_dropout_is_drawn_anew_each_update_and_repeats_with_the_seed(base_config
 # ---- whole runs
 
 
-def test_full_fine_tuning_equals_a_plain_loop(base_config: RunConfig, benchmark_of_three: Benchmark, tmp_path: Path) -> None:
+def test_full_fine_tuning_equals_a_plain_loop(
+    base_config: RunConfig, benchmark_of_three: Benchmark, tmp_path: Path
+) -> None:
     """AdamW on the model's own tensors, Hugging Face's loss with labels, the same batches, two tasks in a row."""
     config = base_config.override(
         {"model.tuning": "full", "method.name": "finetune", "data.order": ["colour", "shape"], "optim.lr": 1e-3}
@@ -346,7 +351,9 @@ def learners(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
     return made
 
 
-def test_base_weights_are_unchanged_bit_for_bit(small_config: RunConfig, learners: list[Learner], tmp_path: Path) -> None:
+def test_base_weights_are_unchanged_bit_for_bit(
+    small_config: RunConfig, learners: list[Learner], tmp_path: Path
+) -> None:
     start = train.load(small_config.model.name, torch.float32, torch.device("cpu")).model.state_dict()
     execute(small_config, tmp_path)
     now = {name.replace(".base.", "."): t for name, t in learners[0].backbone.model.state_dict().items()}
@@ -359,7 +366,9 @@ def test_base_weights_are_unchanged_bit_for_bit(small_config: RunConfig, learner
 def test_evaluating_more_changes_no_trajectory(small_config: RunConfig, tmp_path: Path) -> None:
     config = small_config.override({"model.dropout": 0.1})
     result = execute(config, tmp_path / "less")
-    more = execute(config.override({"evaluation.forward_transfer": True, "evaluation.max_new_tokens": 7}), tmp_path / "more")
+    more = execute(
+        config.override({"evaluation.forward_transfer": True, "evaluation.max_new_tokens": 7}), tmp_path / "more"
+    )
     a, b = outcome(tmp_path / "less"), outcome(tmp_path / "more")
     assert [d for d in a.differences(b) if d.startswith(("adapter", "file steps", "file events"))] == []
     assert result["fwt"] is None
@@ -382,7 +391,9 @@ def test_main_batches_are_equal_across_methods(
     monkeypatch.setattr(train, "optimizer_step", watch)
     for name in ("finetune", "fixed_interval", "forever"):
         method: dict[str, Any] = {"method.name": name}
-        result = execute(small_config.override(method | ({} if name == "finetune" else {"method.warmup_steps": 1})), tmp_path / name)
+        result = execute(
+            small_config.override(method | ({} if name == "finetune" else {"method.warmup_steps": 1})), tmp_path / name
+        )
         assert (result["updates"].get("replay", 0) > 0) == (name != "finetune")
     assert rows["finetune"] == rows["fixed_interval"] == rows["forever"]
     assert len(rows["forever"]) == 12
@@ -436,7 +447,9 @@ def test_journal_lines_add_up(small_config: RunConfig, tmp_path: Path) -> None:
             assert s["tau"] == pytest.approx(tau, rel=1e-12)
         days = [e for e in events if e["task"] == task]
         assert sum(e["updates"] for e in days) == sum(s["kind"] != "task" for s in own)
-        assert all(s["beta"] == pytest.approx(1e-3 * e["strength"]) for e in days for s in own if s["beta"] == e["beta"])
+        assert all(
+            s["beta"] == pytest.approx(1e-3 * e["strength"]) for e in days for s in own if s["beta"] == e["beta"]
+        )
     assert result["notes"]["shape"]["tau_day"] == pytest.approx(
         next(s["tau"] for s in steps if s["task"] == "shape" and s["step"] == 1)
     )

@@ -69,6 +69,7 @@ def run_local(
     from forever.world import World, pick_device
 
     world = world or World(device=pick_device(placement.device))
+    world.wait()  # until every rank has checked: to a late one the leader's files would look like an older run
     if world.leads:
         directory.create(config, describe())
     session = Session(config, directory, world, trackers, placement.checkpoint_s)

@@ -24,9 +24,12 @@ _EVERY_S = 30.0
 _SQLITE = "sqlite:///"
 
 
-def tracking_uri() -> str:
-    """MLFLOW_TRACKING_URI, or a database in the working folder. Absolute, since Ray's processes work elsewhere."""
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}mlflow.db"
+def tracking_uri(choice: str | None = None) -> str:
+    """`choice`, MLFLOW_TRACKING_URI, or a database in the working folder: the first of them that is given.
+
+    A database gets an absolute path, since Ray's processes work elsewhere.
+    """
+    uri = choice or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}mlflow.db"
     if uri.startswith(_SQLITE):
         return _SQLITE + str(Path(uri.removeprefix(_SQLITE)).absolute())
     return uri
@@ -39,11 +42,11 @@ class MlflowTracker(SilentTracker):
     takes less than a twentieth of the time.
 
     Args:
-        uri: of the store; `tracking_uri()` if None.
+        uri: of the store; see `tracking_uri`.
     """
 
     def __init__(self, uri: str | None = None) -> None:
-        self.uri = uri or tracking_uri()
+        self.uri = tracking_uri(uri)
         self._mirror: Mirror | None = None
         self._next = 0.0
         self._failed = False
@@ -93,7 +96,7 @@ def sync(folder: Path, uri: str | None = None) -> int:
     if not runs:
         raise InputError(f"{folder} holds no run: there is no config.yaml in it or below")
     for run in runs:
-        Mirror(run, uri or tracking_uri()).push(unfinished="KILLED")
+        Mirror(run, tracking_uri(uri)).push(unfinished="KILLED")
     return len(runs)
 
 

@@ -89,12 +89,12 @@ class Share:
 
 
 def divide(
-    cluster: Mapping[str, float], nodes: int, runs: int, concurrent: int | None, workers: int, device: str
+    total: Mapping[str, float], machines: int, runs: int, concurrent: int | None, workers: int, device: str
 ) -> Share:
     """Find a number of concurrent runs for which all workers of all of them fit at the same time, so none ever waits.
 
     Args:
-        cluster: what there is, see `capacity`; nodes: on how many machines.
+        total, machines: see `capacity`.
         runs: how many there are to do.
         concurrent: runs at once; None is as many as fit.
         workers: of a run; 0 is the trial's own process, which needs as much as one.
@@ -103,9 +103,9 @@ def divide(
     Raises:
         InputError: it can never fit; says what is short.
     """
-    gpu = device.startswith("cuda") or (device == "auto" and cluster.get("GPU", 0) > 0)
+    gpu = device.startswith("cuda") or (device == "auto" and total.get("GPU", 0) > 0)
     unit = "GPU" if gpu else "CPU"
-    have, each = int(cluster.get(unit, 0)), max(workers, 1)
+    have, each = int(total.get(unit, 0)), max(workers, 1)
     there_is = f"the cluster has {have} {unit}{'s' * (have != 1)}"
     if each > have:
         raise InputError(f"{each} worker{'s' * (each > 1)} with 1 {unit} each are asked for, {there_is}")
@@ -119,12 +119,12 @@ def divide(
     if gpu:
         return Share(concurrent, True, {"GPU": 1}, None)
     # Shares of more than one core could fail to fit on any one machine of several.
-    threads = have // (concurrent * each) if nodes == 1 else 1
+    threads = have // (concurrent * each) if machines == 1 else 1
     return Share(concurrent, False, {"CPU": threads}, threads)
 
 
 def capacity() -> tuple[dict[str, float], int]:
-    """What the cluster has, or may grow to, and on how many machines it is now."""
+    """What the cluster has, or may grow to, and on how many machines."""
     now = ray.cluster_resources()
     try:
         # An autoscaling cluster begins without GPUs. Ray Train asks here too; there is no public function.
@@ -133,8 +133,8 @@ def capacity() -> tuple[dict[str, float], int]:
         later = state.get_max_resources_from_cluster_config() or {}
     except (ImportError, AttributeError, RuntimeError):
         later = {}
-    nodes = sum(node["Alive"] for node in ray.nodes())
-    return {name: max(now.get(name, 0), later.get(name, 0)) for name in {*now, *later}}, nodes
+    machines = sum(node["Alive"] for node in ray.nodes()) + bool(later)
+    return {name: max(now.get(name, 0), later.get(name, 0)) for name in {*now, *later}}, machines
 
 
 def driver_seat(cluster: Mapping[str, float]) -> dict[str, float]:

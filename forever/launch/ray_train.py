@@ -16,7 +16,7 @@ import ray.train.torch
 from forever.config import RunConfig
 from forever.launch.local import Placement, check, run_local
 from forever.launch.lock import locked
-from forever.launch.mlflow_tracker import MlflowTracker
+from forever.launch.mlflow_tracker import MlflowTracker, tracking_uri
 from forever.launch.ray_cluster import Share, capacity, cluster, divide, one_line, quiet
 from forever.run_directory import RunDirectory
 
@@ -50,8 +50,9 @@ def run_workers(
     if finished is not None:
         return finished
     with cluster(dashboard=True):
+        uri = tracking and tracking_uri(tracking)
         share = divide(*capacity(), runs=1, concurrent=1, workers=workers, device=placement.device)
-        return train_group(config, directory.path, workers, placement, tracking, share, os.getcwd())
+        return train_group(config, directory.path, workers, placement, uri, share, os.getcwd())
 
 
 def train_group(

@@ -17,12 +17,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
-from forever.launch.local import Placement, check
-from forever.launch.mlflow_tracker import close_sweep, open_sweep
+from forever.launch.local import Placement
+from forever.launch.mlflow_tracker import close_sweep, open_sweep, tracking_uri
 from forever.launch.ray_cluster import capacity, cluster, divide, driver_seat, one_line
 from forever.launch.ray_trial import train_trial
 from forever.launch.sweep_table import SweepTable
+from forever.models import backbone
 from forever.run_directory import RunDirectory
 from forever.sweep import Sweep, Trial
 
@@ -74,14 +76,14 @@ def run_sweep(
     trials, outcome = sweep.trials(), SweepOutcome()
     outcome.skipped = [trial.key for trial in trials if RunDirectory(out / trial.key).finished() is not None]
     todo = [trial for trial in trials if trial.key not in outcome.skipped]
-    outcome.failed = _refused(todo, out)
+    outcome.failed = _refused(todo)
     sweep.write_manifest(out)
     with SweepTable(trials, show) as table:
         for key in outcome.skipped:
             table.ended(key, "skipped")
         for key, error in outcome.failed.items():
             table.ended(key, "failed", error)
-        job = _Job(out, workers, concurrent, placement, mlflow, retries, table)
+        job = _Job(out, workers, concurrent, placement, mlflow and tracking_uri(mlflow), retries, table)
         with _mirrored(job, outcome):
             _rounds(job, [trial for trial in todo if trial.key not in outcome.failed], outcome, rounds)
     return outcome
@@ -103,7 +105,7 @@ class _Job:
         return RunDirectory(self.out / trial.key).finished()
 
 
-def _refused(trials: Sequence[Trial], out: Path) -> dict[str, str]:
+def _refused(trials: Sequence[Trial]) -> dict[str, str]:
     """What is wrong with trials, found before anything starts.
 
     Raises:
@@ -116,7 +118,8 @@ def _refused(trials: Sequence[Trial], out: Path) -> dict[str, str]:
         if about not in known:
             known[about] = None
             try:
-                check(trial.config, RunDirectory(out / trial.key), resume=True)
+                backbone.check(trial.config.model.name)
+                load_benchmark(trial.config.data)
             except InputError as error:
                 known[about] = str(error)
         problem = known[about]
@@ -173,25 +176,35 @@ def _rounds(job: _Job, todo: Sequence[Trial], outcome: SweepOutcome, rounds: int
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """SIGTERM, which `ray job stop` sends, leaves like Ctrl-C: by an exception that closes everything on its way."""
+    """SIGTERM, which `ray job stop` sends, leaves like Ctrl-C: by an exception that closes everything on its way.
 
-    def leave(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
-
+    Raises:
+        SystemExit: with code 143, after SIGTERM.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    got: list[int] = []
+
+    def leave(number: int, frame: Any) -> None:
+        got.append(number)
+        raise KeyboardInterrupt  # Ray, which is interrupted in native code, would turn a SystemExit into code 1
+
     before = signal.signal(signal.SIGTERM, leave)
     try:
         yield
+    except KeyboardInterrupt:
+        if got:
+            raise SystemExit(128 + got[0]) from None
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _fan_out(job: _Job, trials: Sequence[Trial]) -> dict[str, str]:
     """One Tune experiment over `trials`; returns the errors of those that failed for good."""
-    there_is, nodes = capacity()
-    share = divide(there_is, nodes, len(trials), job.concurrent, job.workers, job.placement.device)
+    there_is, machines = capacity()
+    share = divide(there_is, machines, len(trials), job.concurrent, job.workers, job.placement.device)
     settings = {
         "runs": {trial.key: trial.config.model_dump(mode="json") for trial in trials},
         "out": str(job.out),
