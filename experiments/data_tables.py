@@ -20,7 +20,8 @@ def data_table(root: Path | None) -> Table:
     Raises:
         InputError: nothing is found, or a task that a run would refuse.
     """
-    table = Table(title=f"tasks in {root}" if root else "tasks of the embedded benchmark", title_justify="left", box=box.SIMPLE)
+    title = f"tasks in {root}" if root else "tasks of the embedded benchmark"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
     table.add_column("benchmark")
     table.add_column("task", no_wrap=True)
     for column in ("train", "test", "metric", "labels", "words", "longest", "digest"):

@@ -202,7 +202,7 @@ def _explain(error: ValidationError, values: Mapping[str, Any]) -> InputError:
     first = problems[0]
     path = _path(first["loc"])
     if first["type"] == "union_tag_invalid":
-        return unknown("method", str(first["ctx"]["tag"]), METHODS)
+        return unknown("method", str(first.get("ctx", {}).get("tag")), METHODS)
     if first["type"] == "union_tag_not_found":
         return InputError(f"method: field 'name' is missing; valid: {', '.join(sorted(METHODS))}")
     if first["type"] == "extra_forbidden":

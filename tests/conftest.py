@@ -1,4 +1,4 @@
-"""Shared fixtures: a benchmark of three tiny tasks and a random two-layer backbone small enough for hundreds of runs."""
+"""Fixtures: a benchmark of three tiny tasks, and a random two-layer backbone small enough for hundreds of runs."""
 
 import json
 import os
@@ -26,7 +26,10 @@ from forever.world import World
 
 torch.set_num_threads(1)
 
-WORDS = ["red", "green", "blue", "round", "square", "flat", "small", "large", "heavy", "light", "old", "new", "soft", "hard", "warm", "cold"]
+WORDS = [
+    "red", "green", "blue", "round", "square", "flat", "small", "large",
+    "heavy", "light", "old", "new", "soft", "hard", "warm", "cold",
+]  # fmt: skip
 
 
 def make_task(name: str, question: str, labels: tuple[str, str], rows: int = 24, test: int = 6) -> Task:
@@ -168,7 +171,7 @@ class Outcome:
         ]
 
 
-# A killed process closes no files. Where a test only plays that it was killed, the collector finds those of the journal.
+# A killed process closes no files. Where a test only plays being killed, the collector finds those of the journal.
 KILLED_CLOSES_NO_FILES = [
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"),

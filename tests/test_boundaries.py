@@ -116,9 +116,19 @@ def test_no_code_that_came_as_data() -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["import pickle", "from pickle import loads", "eval('1')", "f(shell=True)", "x.from_pretrained(n, trust_remote_code=True)",
-     "torch.load(p)", "yaml.load(t)", "dist.all_gather_object(a, b)", "os.system('x')", "np.load(f, allow_pickle=flag)"],
-)  # fmt: skip
+    [
+        "import pickle",
+        "from pickle import loads",
+        "eval('1')",
+        "f(shell=True)",
+        "x.from_pretrained(n, trust_remote_code=True)",
+        "torch.load(p)",
+        "yaml.load(t)",
+        "dist.all_gather_object(a, b)",
+        "os.system('x')",
+        "np.load(f, allow_pickle=flag)",
+    ],
+)
 def test_the_scan_finds(code: str, tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text(code, encoding="utf-8")

@@ -158,7 +158,7 @@ limit = [0]
 
 @pytest.mark.parametrize("again", [False, True])
 def test_killed_at_any_point_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
-    """Whatever was reached, the newest readable checkpoint is the one before or the new one, and the next save works."""
+    """Whatever was reached, the newest good checkpoint is the one before or the new one, and the next save works."""
     point, finished = 0, False
     while not finished:
         point += 1

@@ -156,20 +156,20 @@ def test_missing_file(toy_root: Path, split: str) -> None:
 def test_unknown_names(toy_root: Path) -> None:
     with pytest.raises(InputError, match=r"unknown task in .*toy 'aa'; did you mean 'a'\?"):
         load_benchmark(config_of(benchmark="toy", order=["aa"], root=str(toy_root)))
-    with pytest.raises(InputError, match="unknown task in .*toy 'zebra'; valid: a, b, c"):
+    with pytest.raises(InputError, match=r"unknown task in .*toy 'zebra'; valid: a, b, c"):
         load_benchmark(config_of(benchmark="toy", order=["zebra"], root=str(toy_root)))
     with pytest.raises(
         InputError, match=r"benchmark 'toy' has no named orders; list its tasks, e.g. data.order=\[a, b, c\]"
     ):
         load_benchmark(config_of(benchmark="toy", order="1", root=str(toy_root)))
-    with pytest.raises(InputError, match="there is no folder .*nowhere"):
+    with pytest.raises(InputError, match=r"there is no folder .*nowhere"):
         load_benchmark(config_of(benchmark="nowhere", root=str(toy_root)))
     with pytest.raises(
-        InputError, match="data.root is not set.*give data.root=DIR that has the folder 'long_sequence'"
+        InputError, match=r"data.root is not set.*give data.root=DIR that has the folder 'long_sequence'"
     ):
         load_benchmark(config_of(benchmark="standard"))
     (toy_root / "superni").mkdir()
-    with pytest.raises(InputError, match="data.order: superni has no order '9'; valid: 7, 8"):
+    with pytest.raises(InputError, match=r"data.order: superni has no order '9'; valid: 7, 8"):
         load_benchmark(config_of(benchmark="superni", order="9", root=str(toy_root)))
 
 
@@ -367,8 +367,8 @@ real = pytest.mark.skipif(
 )
 TRAIN_ROWS = {"cb": 250, "copa": 400, "task073": 975, "task181": 338, "task1572": 160, "task639": 142, "task1590": 126}
 TEST_ROWS = {
-    "agnews": 2000, "amazon": 2500, "yelp": 2500, "boolqa": 1000, "imdb": 1000, "multirc": 1000, "qqp": 1000, "mnli": 1500,
-    "sst-2": 872, "wic": 638, "rte": 277, "copa": 100, "cb": 56, "dbpedia": 7600, "yahoo": 500,
+    "agnews": 2000, "amazon": 2500, "yelp": 2500, "boolqa": 1000, "imdb": 1000, "multirc": 1000, "qqp": 1000,
+    "mnli": 1500, "sst-2": 872, "wic": 638, "rte": 277, "copa": 100, "cb": 56, "dbpedia": 7600, "yahoo": 500,
     "task181": 43, "task1572": 20, "task639": 18, "task1590": 16,
 }  # fmt: skip
 

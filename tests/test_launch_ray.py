@@ -1,5 +1,6 @@
 """Sweeps and worker groups on a real local Ray: same numbers as alone, whatever dies on the way."""
 
+import io
 import json
 import os
 import secrets
@@ -21,12 +22,14 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("mlflow")
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 from forever.config import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, run_local
 from forever.launch.ray_cluster import divide, driver_seat
+from forever.launch.sweep_table import SweepTable
 from forever.run_directory import RunDirectory
 from forever.sweep import Sweep
 
@@ -69,6 +72,15 @@ def private_ray() -> Iterator[Path]:
         patch.delenv("RAY_ADDRESS", raising=False)
         yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def store(private_ray: Path) -> Path:
+    """An empty MLflow database: making its tables takes many seconds."""
+    from mlflow import MlflowClient
+
+    MlflowClient(f"sqlite:///{private_ray}/mlflow.db").search_experiments(max_results=1)
+    return private_ray / "mlflow.db"
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +155,47 @@ def test_what_can_never_fit_is_refused(
 def test_drivers_hold_nothing_that_workers_need() -> None:
     assert driver_seat({"CPU": 2, "trial_slot": 4}) == {"trial_slot": 1}
     assert not {"CPU", "GPU"} & driver_seat({"CPU": 2, "GPU": 1}).keys()
+
+
+# ---- what is shown
+
+
+def test_elsewhere_than_on_a_terminal_a_sweep_prints_a_line_a_run(base_config: RunConfig) -> None:
+    table, text = _table(base_config, terminal=False)
+    with table:
+        _play(table)
+    lines = text.getvalue().splitlines()
+    assert lines[0].startswith("[1/3] base, order custom, seed 0: running, stage 1/3, OP 50.0")
+    assert lines[-2].startswith("[2/3] base, order custom, seed 0: done, OP 41.7")
+    assert lines[-1].endswith("failed, 0 s: ValueError: [boom]")
+    assert table.summary() == "1 done, 1 failed, 1 skipped"
+
+
+def test_on_a_terminal_a_sweep_is_a_table(base_config: RunConfig) -> None:
+    table, text = _table(base_config, terminal=True)
+    with table:
+        _play(table)
+    shown = text.getvalue()
+    assert "ValueError: [boom]" in shown
+    assert "1 done, 1 failed, 1 skipped" in shown
+
+
+def _table(base: RunConfig, terminal: bool) -> tuple[SweepTable, io.StringIO]:
+    variants = {"base": {}, "slow": {"optim.lr": 1e-3}, "old": {"optim.lr": 1e-4}}
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=terminal, width=120, height=40)
+    return SweepTable(Sweep("toys", base, variants).trials(), console=console), text
+
+
+def _play(table: SweepTable) -> None:
+    base, slow, old = table.rows
+    table.ended(old, "skipped")
+    table.started(base)
+    table.started(slow)
+    table.advanced(base, 1, 3, 50.0)
+    table.advanced(base, 2, 3, 45.0)
+    table.ended(base, "done", op=125 / 3)
+    table.ended(slow, "failed", "ValueError: [boom]")
 
 
 # ---- sweeps in this process
@@ -224,7 +277,8 @@ def test_two_workers_equal_one(
 class Driver:
     """The command of a user: a sweep in a process of its own, which can be killed."""
 
-    def __init__(self, folder: Path, base: RunConfig, variants: dict[str, Any], workers: int = 0) -> None:
+    def __init__(self, folder: Path, store: Path, base: RunConfig, variants: dict[str, Any], workers: int = 0) -> None:
+        shutil.copy(store, folder)
         self.out, self.uri = folder / "toys", f"sqlite:///{folder}/mlflow.db"
         self.sweep = Sweep("toys", base, variants)
         self.script, self.settings = folder / "driver.py", folder / "settings.json"
@@ -256,10 +310,10 @@ class Driver:
 
 
 def test_a_killed_sweep_goes_on_where_it_was(
-    tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
+    tmp_path: Path, store: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
 ) -> None:
     """SIGKILL in mid-sweep, then SIGTERM, then to the end: nothing finished is repeated, no number moves."""
-    driver = Driver(tmp_path, base_config, {f"v{i}": {"optim.lr": 1e-3 * (i + 1)} for i in range(6)})
+    driver = Driver(tmp_path, store, base_config, {f"v{i}": {"optim.lr": 1e-3 * (i + 1)} for i in range(6)})
     first = driver.start()
     done = driver.wait_for(1, "*/result.json")
     first.kill()
@@ -304,8 +358,8 @@ def head(private_ray: Path) -> Iterator[dict[str, str]]:
     ]
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_memory_monitor_refresh_ms": "0"}
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *flags, *where, *size]
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, env=environment, start_new_session=True, **silent)
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=null, stderr=null)
     try:
         yield {**environment, "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{ports[1]}"}
     finally:
@@ -335,8 +389,8 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def test_a_sweep_as_a_ray_job(head: dict[str, str], tmp_path: Path, base_config: RunConfig) -> None:
-    driver = Driver(tmp_path, base_config, {"base": {}}, workers=1)
+def test_a_sweep_as_a_ray_job(head: dict[str, str], tmp_path: Path, store: Path, base_config: RunConfig) -> None:
+    driver = Driver(tmp_path, store, base_config, {"base": {}}, workers=1)
     job = tmp_path / "job"
     job.mkdir()
     shutil.copy(driver.script, job)

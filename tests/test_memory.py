@@ -8,8 +8,8 @@ from conftest import rows_task
 from forever.data.tasks import Example, Task
 from forever.memory import Memory, balanced_choice
 
-LONG = dict.fromkeys(["yelp", "amazon", "dbpedia", "yahoo", "agnews", "mnli", "qqp", "rte", "sst-2", "wic", "boolqa", "multirc", "imdb"], 1000)
-LONG |= {"cb": 250, "copa": 400}
+LONG = {"cb": 250, "copa": 400}
+LONG |= {f"long{i}": 1000 for i in range(13)}
 SUPERNI = dict.fromkeys(["002", "363", "511", "591", "748", "875", "1290", "1510", "1687", "1729"], 1000)
 SUPERNI |= {"073": 975, "181": 338, "1572": 160, "639": 142, "1590": 126}
 

@@ -123,7 +123,8 @@ def test_checkpoints_do_not_change_a_run(
 
 def test_every_kind_of_point_is_covered(points: dict[str, list[str]]) -> None:
     assert {*points["forever"]} == {
-        "task", "replay", "consolidation", "probe", "event", "saved", "end_task", "evaluate", "answers", "stage", "finish"
+        "task", "replay", "consolidation", "probe", "event", "saved", "end_task", "evaluate", "answers",
+        "stage", "finish",
     }  # fmt: skip
     assert {"replay", "consolidation"} <= {*points["fixed_interval"]}
 
@@ -379,7 +380,11 @@ def life(path, kind, count):
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
-print(json.dumps([[life(folder / f"{kind}{count}", kind, count), life(folder / f"{kind}{count}", "", 0)] for kind, count in points]))
+codes = []
+for kind, count in points:
+    path = folder / f"{kind}{count}"
+    codes.append([life(path, kind, count), life(path, "", 0)])
+print(json.dumps(codes))
 """
 KILLS = [
     ("task", 2),
@@ -397,7 +402,7 @@ KILLS = [
 def killed(
     configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, list[int]]]:
-    """Runs that were killed by SIGKILL and gone on with, each life in a process of its own (forked after the imports)."""
+    """Runs killed by SIGKILL and gone on with, each life in a process of its own (forked after the imports)."""
     folder = tmp_path_factory.mktemp("killed")
     config = configs["forever"].model_dump_json()
     command = [sys.executable, "-c", KILLER, config, str(folder), json.dumps(KILLS)]

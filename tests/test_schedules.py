@@ -49,8 +49,10 @@ def test_a_schedule_starts_anew_each_time() -> None:
 @pytest.mark.parametrize(
     ("updates", "events"),
     # T of every task size of the paper at batch 8 (methods-b 2.3), and both sides of a threshold
-    [(1250, 6), (1220, 6), (500, 5), (430, 5), (320, 4), (200, 4), (180, 4), (160, 3)]
-    + [(0, 0), (23, 0), (24, 1), (47, 1), (48, 2), (719, 5), (720, 6), (1439, 6), (1440, 7)],
+    [
+        *[(1250, 6), (1220, 6), (500, 5), (430, 5), (320, 4), (200, 4), (180, 4), (160, 3)],
+        *[(0, 0), (23, 0), (24, 1), (47, 1), (48, 2), (719, 5), (720, 6), (1439, 6), (1440, 7)],
+    ],
 )
 def test_standard_events(updates: int, events: int) -> None:
     assert standard_events(updates, 24) == events

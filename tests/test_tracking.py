@@ -1,4 +1,4 @@
-"""Trackers hear everything after it is on disk, and none of them can end a run. The journal can be cut and gone on with."""
+"""Trackers hear everything after it is on disk, and none can end a run. The journal can be cut and continued."""
 
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def test_a_tracker_hears_the_whole_run_after_it_is_on_disk(small_config: RunConf
         "bwt": None,
     }
     assert tracker.of("finished") == [(result,)]
-    assert [name for name, _ in tracker.heard][0] == "started"
+    assert tracker.heard[0][0] == "started"
     told = {"step": 0, "event": 0}
     for name, on_disk_steps, on_disk_events, finished in tracker.disk:
         if name in told:

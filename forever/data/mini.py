@@ -6,10 +6,13 @@ one task is overwritten by the next, which is what a continual-learning benchmar
 (forever/models/tiny) was pre-trained on other questions about this world; it has never seen these five.
 
     sentiment    positive | negative                  of the adjective
-    topic        food | music | sport | travel        of the thing
+    topic        food | music                         of the thing
     past_tense   the sentence, rewritten              generation, ROUGE-L
     place        indoors | outdoors                   of the place
     happened     yes | no                             of the verb
+
+The world has sport and travel too, which the other tasks speak of. A topic task with all four was learned alone but
+stayed at chance in joint training, which then was no upper bound.
 """
 
 import random
@@ -175,9 +178,9 @@ _SPECS = (
     ),
     _Spec(
         "topic",
-        "What is the topic of the sentence? Options: food, music, sport, travel.",
+        "What is the topic of the sentence? Options: food, music.",
         _topic,
-        ("food", "music", "sport", "travel"),
+        ("food", "music"),
     ),
     _Spec("past_tense", "Rewrite the sentence in the past tense.", _past_tense, None, "rouge_l"),
     _Spec(

@@ -82,7 +82,7 @@ class MlflowTracker(SilentTracker):
 
 
 def sync(folder: Path, uri: str | None = None) -> int:
-    """Send what MLflow lacks of a run directory, or of all runs below a folder. Not for runs that are training now.
+    """Send what MLflow lacks of a run directory, a sweep, or a folder of sweeps; not of runs that are training now.
 
     Returns:
         How many runs were looked at.
@@ -92,7 +92,9 @@ def sync(folder: Path, uri: str | None = None) -> int:
         MlflowException: the server fails.
     """
     folder = folder.absolute()
-    runs = [folder] if is_run(folder) else sorted(path.parent for path in folder.glob("**/config.yaml"))
+    # A sweep's runs, or those of all sweeps of an --out; no deeper, where copies of config.yaml are MLflow's artifacts.
+    below = [path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.yaml")]
+    runs = [folder] if is_run(folder) else sorted(below)
     if not runs:
         raise InputError(f"{folder} holds no run: there is no config.yaml in it or below")
     for run in runs:

@@ -145,8 +145,8 @@ def _mirrored(job: _Job, outcome: SweepOutcome) -> Iterator[None]:
     attempt(open_sweep)
     try:
         yield
-    except BaseException:
-        attempt(close_sweep, "KILLED")
+    except BaseException as error:
+        attempt(close_sweep, "FAILED" if isinstance(error, Exception) else "KILLED")
         raise
     attempt(close_sweep, "FAILED" if outcome.failed else "FINISHED")
 
