@@ -2,10 +2,10 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,7 +29,10 @@ Assignments = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Folder for run directories.")]
 Seeds = Annotated[str, typer.Option(help="Seeds, separated by commas.")]
-Workers = Annotated[int, typer.Option(min=0, help="Ray Train workers a run; 0 trains in the run's own process.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=0, help="Ray Train workers a run; 0 is its own process; default: 1 in a sweep on a GPU cluster."),
+]
 Concurrent = Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: as many as fit.")]
 Mlflow = Annotated[str, typer.Option(help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
@@ -44,7 +47,7 @@ def run(
     config: Annotated[str, typer.Argument(help="A YAML file, or <benchmark>[/<order>]/<method> such as mini/forever.")],
     changes: Assignments = None,
     out: Out = Path("runs"),
-    workers: Workers = 0,
+    workers: Workers = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     device: Device = "auto",
     micro_batch: MicroBatch = None,
@@ -70,8 +73,8 @@ def run(
 
         result = run_workers(settings, directory.path, workers, resume=resume, placement=placement, tracking=uri)
     else:
-        with closing(ConsoleTracker(Console(quiet=quiet))) as progress:
-            trackers = [progress, *_mlflow_trackers(uri)]
+        with closing(ConsoleTracker(Console(quiet=quiet))) as progress, _mirrored(directory.path, uri) as mirror:
+            trackers = [progress, *mirror]
             result = run_local(settings, directory.path, resume=resume, trackers=trackers, placement=placement)
     console.print(matrix_table(result))
 
@@ -86,7 +89,7 @@ def sweep(
     seeds: Seeds = "0",
     out: Out = Path("runs"),
     concurrent: Concurrent = None,
-    workers: Workers = 0,
+    workers: Workers = None,
     resume: Annotated[bool, typer.Option("--resume", help="The default: what is finished is never repeated.")] = True,
     device: Device = "auto",
     micro_batch: MicroBatch = None,
@@ -175,7 +178,7 @@ def _sweep(
     seeds: str,
     out: Path,
     concurrent: int | None,
-    workers: int,
+    workers: int | None,
     device: str,
     micro_batch: int | None,
     checkpoint_every: float,
@@ -183,13 +186,11 @@ def _sweep(
 ) -> None:
     from experiments.runs import load_run
     from experiments.sweeps import named_sweep
-    from forever.launch.local import Placement, check
-    from forever.run_directory import RunDirectory
+    from forever.launch.local import Placement, refused
 
     sweep = named_sweep(name, load_run(on).override(parse_assignments(changes or [])), _seeds(seeds))
     folder = (out / sweep.name).absolute()
-    for trial in sweep.trials():
-        check(trial.config, RunDirectory(folder / trial.key), resume=True)
+    refused(sweep.trials())
     uri = _mlflow_uri(mlflow)
     from forever.launch.ray_tune import run_sweep  # nothing that can be refused is left
 
@@ -251,12 +252,20 @@ def _mlflow_uri(choice: str) -> str | None:
     return tracking_uri()
 
 
-def _mlflow_trackers(uri: str | None) -> list:
+@contextmanager
+def _mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
+    """The MLflow tracker of a run, if any; a run that is interrupted is marked so and does not stay RUNNING."""
     if uri is None:
-        return []
-    from forever.launch.mlflow_tracker import MlflowTracker
+        yield []
+        return
+    from forever.launch import mlflow_tracker
 
-    return [MlflowTracker(uri)]
+    try:
+        yield [mlflow_tracker.MlflowTracker(uri)]
+    except BaseException:
+        with suppress(Exception):  # the reason why the run ended matters more than a server that is away
+            mlflow_tracker.sync(folder, uri)
+        raise
 
 
 def main() -> None:

@@ -90,8 +90,11 @@ def live(config: RunConfig, path: Path, at: int | None, checkpoint_s: float = 0.
 
 @pytest.fixture(scope="module")
 def configs(small_config: RunConfig) -> dict[str, RunConfig]:
-    """Two tasks; with dropout, so that random streams have to be found again too."""
-    base = small_config.override({"data.order": ["shape", "colour"], "model.dropout": 0.1, "optim.epochs": 2})
+    """Two tasks; with dropout, so that random streams have to be found again too, and scores that are not all zero."""
+    metrics = {"shape": "rouge_l", "colour": "rouge_l"}
+    base = small_config.override(
+        {"data.order": ["shape", "colour"], "data.metrics": metrics, "model.dropout": 0.1, "optim.lr": 0.05}
+    )
     values = base.model_dump(mode="json")
     return {name: RunConfig.parse(values | {"method": method}) for name, method in METHODS.items()}
 
@@ -104,6 +107,7 @@ def whole(configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactor
         path = tmp_path_factory.mktemp(name)
         execute(config, path)
         found[name] = outcome(path)
+        assert any(score for row in found[name].result["matrix"] for score in row), name
     return found
 
 
@@ -312,7 +316,7 @@ def test_unfinished_run_needs_resume(configs: dict[str, RunConfig], tmp_path: Pa
 def test_another_configuration_in_the_folder(configs: dict[str, RunConfig], tmp_path: Path, finished: bool) -> None:
     config = configs["mix_replay"]
     execute(config, tmp_path) if finished else interrupted(config, tmp_path)
-    with pytest.raises(InputError, match=r"holds a run of another configuration \(optim.lr is 0.01 there, 0.5 here\)"):
+    with pytest.raises(InputError, match=r"holds a run of another configuration \(optim.lr is 0.05 there, 0.5 here\)"):
         run_local(config.override({"optim.lr": 0.5}), tmp_path, resume=True)
     with pytest.raises(InputError, match=r"another configuration \(method"):
         run_local(configs["forever"], tmp_path, resume=True)
@@ -347,11 +351,13 @@ from pathlib import Path
 from forever import checkpoint, train
 from forever.config import RunConfig
 from forever.launch.local import Placement, run_local
+from forever.metrics import rouge_l
 from forever.models.backbone import load
 from forever.tracking import SilentTracker
 
 config, folder, points = RunConfig.parse(json.loads(sys.argv[1])), Path(sys.argv[2]), json.loads(sys.argv[3])
-load(config.model.name, torch.float32, torch.device("cpu"))  # imports what every child needs
+load(config.model.name, torch.float32, torch.device("cpu"))  # these two import what every child needs
+rouge_l("a", "a")
 
 class Kill(SilentTracker):
     def __init__(self, kind, count): self.kind, self.count = kind, count

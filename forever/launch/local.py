@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 from forever.config import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
+from forever.errors import InputError
+from forever.launch.lock import locked
 from forever.models import location
 from forever.run_directory import RunDirectory
+from forever.sweep import Trial
 from forever.tracking import Tracker
 
 if TYPE_CHECKING:
@@ -38,6 +41,31 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
     location.check(config.model.name)
     directory.check(config, resume)
     return load_benchmark(config.data)
+
+
+def refused(trials: Sequence[Trial]) -> dict[str, str]:
+    """What is wrong with the trials of a sweep, by key, found before anything starts.
+
+    Raises:
+        InputError: something is wrong with every one.
+    """
+    problems: dict[str, str] = {}
+    known: dict[str, str | None] = {}  # trials that share data and backbone share the answer
+    for trial in trials:
+        about = f"{trial.config.data.model_dump_json()} {trial.config.model.name}"
+        if about not in known:
+            known[about] = None
+            try:
+                location.check(trial.config.model.name)
+                load_benchmark(trial.config.data)
+            except InputError as error:
+                known[about] = str(error)
+        problem = known[about]
+        if problem is not None:
+            problems[trial.key] = problem
+    if trials and len(problems) == len(trials):
+        raise InputError(next(iter(problems.values())))
+    return problems
 
 
 def run_local(
@@ -70,10 +98,11 @@ def run_local(
 
     world = world or World(device=pick_device(placement.device))
     world.wait()  # until every rank has checked: to a late one the leader's files would look like an older run
-    if world.leads:
-        directory.create(config, describe())
-    session = Session(config, directory, world, trackers, placement.checkpoint_s)
-    run(config, benchmark, session, world, placement.micro_batch)
+    with locked(directory.path, world.leads):
+        if world.leads:
+            directory.create(config, describe())
+        session = Session(config, directory, world, trackers, placement.checkpoint_s)
+        run(config, benchmark, session, world, placement.micro_batch)
     result = directory.finished()
     assert result is not None or not world.leads
     return result or {}

@@ -137,6 +137,12 @@ def capacity() -> tuple[dict[str, float], int]:
     return {name: max(now.get(name, 0), later.get(name, 0)) for name in {*now, *later}}, machines
 
 
+def default_workers(total: Mapping[str, float]) -> int:
+    """Ray Train workers a run if nobody says: 1 on a cluster with GPUs, whose machines come and go, 0 on one machine,
+    where the trial's own process starts ten seconds faster."""
+    return int(bool(os.environ.get("RAY_ADDRESS")) and total.get("GPU", 0) > 0)
+
+
 def driver_seat(cluster: Mapping[str, float]) -> dict[str, float]:
     """What a trial holds that only waits for its Ray Train workers: nothing that they need.
 

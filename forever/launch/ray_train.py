@@ -15,7 +15,6 @@ import ray.train.torch
 
 from forever.config import RunConfig
 from forever.launch.local import Placement, check, run_local
-from forever.launch.lock import locked
 from forever.launch.mlflow_tracker import MlflowTracker, tracking_uri
 from forever.launch.ray_cluster import Share, capacity, cluster, divide, one_line, quiet
 from forever.run_directory import RunDirectory
@@ -121,9 +120,7 @@ def _worker(settings: dict[str, Any]) -> None:
     world = World(context.get_world_rank(), context.get_world_size(), ray.train.torch.get_device())
     trackers = [MlflowTracker(settings["tracking"])] if settings["tracking"] else []
     config, path = RunConfig.parse(settings["config"]), Path(settings["path"])
-    with locked(path, world.leads):
-        result = run_local(
-            config, path, resume=True, trackers=trackers, placement=Placement(**settings["placement"]), world=world
-        )
+    placement = Placement(**settings["placement"])
+    result = run_local(config, path, resume=True, trackers=trackers, placement=placement, world=world)
     # A report is a barrier, so every rank makes this one; Ray keeps the leader's. Plain numbers: it refuses NumPy's.
     ray.train.report({key: result.get(key) for key in ("op", "bwt")})

@@ -13,7 +13,6 @@ from forever.config import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.launch.local import Placement, check, run_local
-from forever.launch.lock import locked
 from forever.launch.mlflow_tracker import MlflowTracker
 from forever.launch.progress import is_run, stage_scores
 from forever.launch.ray_cluster import Share, quiet
@@ -47,8 +46,7 @@ def _alone(config: RunConfig, path: Path, settings: Mapping[str, Any]) -> None:
     if settings["mlflow"]:
         trackers.append(MlflowTracker(settings["mlflow"]))
     try:
-        with locked(path):
-            run_local(config, path, resume=True, trackers=trackers, placement=Placement(**settings["placement"]))
+        run_local(config, path, resume=True, trackers=trackers, placement=Placement(**settings["placement"]))
     finally:
         gc.collect()
         torch.cuda.empty_cache()

@@ -17,14 +17,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
-from forever.launch.local import Placement
+from forever.launch.local import Placement, refused
 from forever.launch.mlflow_tracker import close_sweep, open_sweep, tracking_uri
-from forever.launch.ray_cluster import capacity, cluster, divide, driver_seat, one_line
+from forever.launch.ray_cluster import capacity, cluster, default_workers, divide, driver_seat, one_line
 from forever.launch.ray_trial import train_trial
 from forever.launch.sweep_table import SweepTable
-from forever.models import backbone
 from forever.run_directory import RunDirectory
 from forever.sweep import Sweep, Trial
 
@@ -51,7 +49,7 @@ def run_sweep(
     out: Path,
     *,
     concurrent: int | None = None,
-    workers: int = 0,
+    workers: int | None = None,
     placement: Placement = Placement(),
     mlflow: str | None = None,
     retries: int = 1,
@@ -64,6 +62,7 @@ def run_sweep(
         out: the sweep's folder; a trial's directory is `out / trial.key`. On several machines it must be shared.
         concurrent: runs at once; None is as many as fit.
         workers: Ray Train workers of each run; 0 trains in the trial's own process, which starts ten seconds faster.
+            None is 1 on a cluster that has GPUs, where a run must outlive a spot machine, and 0 elsewhere.
         mlflow: URI of the store; None for no MLflow.
         retries: how often a failed trial is tried again, going on from its last checkpoint.
         rounds: how often Tune itself is started again if it breaks down.
@@ -76,7 +75,7 @@ def run_sweep(
     trials, outcome = sweep.trials(), SweepOutcome()
     outcome.skipped = [trial.key for trial in trials if RunDirectory(out / trial.key).finished() is not None]
     todo = [trial for trial in trials if trial.key not in outcome.skipped]
-    outcome.failed = _refused(todo)
+    outcome.failed = refused(todo)
     sweep.write_manifest(out)
     with SweepTable(trials, show) as table:
         for key in outcome.skipped:
@@ -94,7 +93,7 @@ class _Job:
     """The arguments of `run_sweep` that stay as they are."""
 
     out: Path
-    workers: int
+    workers: int | None
     concurrent: int | None
     placement: Placement
     mlflow: str | None
@@ -103,31 +102,6 @@ class _Job:
 
     def result(self, trial: Trial) -> dict[str, Any] | None:
         return RunDirectory(self.out / trial.key).finished()
-
-
-def _refused(trials: Sequence[Trial]) -> dict[str, str]:
-    """What is wrong with trials, found before anything starts.
-
-    Raises:
-        InputError: something is wrong with every one.
-    """
-    refused: dict[str, str] = {}
-    known: dict[str, str | None] = {}  # trials that share data and backbone share the answer
-    for trial in trials:
-        about = f"{trial.config.data.model_dump_json()} {trial.config.model.name}"
-        if about not in known:
-            known[about] = None
-            try:
-                backbone.check(trial.config.model.name)
-                load_benchmark(trial.config.data)
-            except InputError as error:
-                known[about] = str(error)
-        problem = known[about]
-        if problem is not None:
-            refused[trial.key] = problem
-    if trials and len(refused) == len(trials):
-        raise InputError(next(iter(refused.values())))
-    return refused
 
 
 @contextmanager
@@ -159,7 +133,7 @@ def _rounds(job: _Job, todo: Sequence[Trial], outcome: SweepOutcome, rounds: int
         if not left:
             break
         try:
-            with cluster(dashboard=job.workers > 0), _stoppable():
+            with cluster(dashboard=bool(job.workers)), _stoppable():
                 outcome.failed |= _fan_out(job, left)
         except InputError:
             raise
@@ -204,18 +178,19 @@ def _stoppable() -> Iterator[None]:
 def _fan_out(job: _Job, trials: Sequence[Trial]) -> dict[str, str]:
     """One Tune experiment over `trials`; returns the errors of those that failed for good."""
     there_is, machines = capacity()
-    share = divide(there_is, machines, len(trials), job.concurrent, job.workers, job.placement.device)
+    workers = default_workers(there_is) if job.workers is None else job.workers
+    share = divide(there_is, machines, len(trials), job.concurrent, workers, job.placement.device)
     settings = {
         "runs": {trial.key: trial.config.model_dump(mode="json") for trial in trials},
         "out": str(job.out),
-        "workers": job.workers,
+        "workers": workers,
         "placement": asdict(replace(job.placement, device=share.device)),
         "share": asdict(share),
         "mlflow": job.mlflow,
         "cwd": os.getcwd(),
     }
     # A trial that trains by itself holds what it trains on; one that has workers must hold nothing of theirs.
-    holds = driver_seat(there_is) if job.workers else {k.lower(): v for k, v in share.resources.items()}
+    holds = driver_seat(there_is) if workers else {k.lower(): v for k, v in share.resources.items()}
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"  # a name that is used again would mix two experiments
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(train_trial, settings=settings), holds),
