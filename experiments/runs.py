@@ -32,7 +32,7 @@ CPU: dict[str, Any] = {
     "data.train_rows": 96,
     "data.test_rows": 40,
     "optim.epochs": 2,
-    "optim.lr": 3e-3,  # ten times the paper's, for a fiftieth of its updates
+    "optim.lr": 1e-3,  # with 3e-3 task363 ends at one answer for all rows
     "memory.fraction": 0.0834,  # 8 of 96 rows, one batch a task; 2 % would be a single row
     "evaluation.max_new_tokens": 24,
 }
