@@ -11,7 +11,7 @@
 | +PIR      | parameter importance instead of intensity              | regularizer                                |
 | +IAR&PIR  | both                                                   | regularizer                                |
 
-Why these readings of the paper's words: methods-b section 11.3, A21 to A26.
+Why these readings of the paper's words: docs/protocol.md, A21 to A26.
 """
 
 from collections.abc import Mapping

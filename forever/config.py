@@ -39,7 +39,7 @@ class ModelConfig(_Part):
     targets: tuple[str, ...] = ("q_proj", "v_proj")
     max_length: Annotated[int, Field(ge=16)] = 1024
     """Tokens of prompt plus answer. 1024 is the lab code's default, its scripts use 512, which cuts two thirds of
-    the prompts of task002 (methods-b section 2.2)."""
+    the prompts of task002 (docs/protocol.md)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the frozen weights: auto is bf16 on a GPU and fp32 on a CPU."""
 
@@ -68,7 +68,7 @@ class DataConfig(_Part):
 
 
 class OptimConfig(_Part):
-    """AdamW, fresh for each task: every lab script starts a new process per task (methods-b section 1.2)."""
+    """AdamW, fresh for each task: every lab script starts a new process per task (docs/protocol.md)."""
 
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3e-4
     batch_size: Positive = 8

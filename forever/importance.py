@@ -18,7 +18,7 @@ def fisher_information(learner: Learner, examples: Sequence[Example]) -> Tensor:
         F_j = 1/n sum_i (d l_i / d Theta_j)^2,   l_i = cross-entropy of example i alone, gold answer, dropout off
 
     One backward pass an example (a batch would square a sum instead of summing squares: it shrinks as 1/B and lets
-    opposite gradients cancel; methods-a section 1). Rank k takes examples k, k+R, ... and the sums are added.
+    opposite gradients cancel). Rank k takes examples k, k+R, ... and the sums are added.
     """
     import torch
 

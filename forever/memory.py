@@ -1,4 +1,4 @@
-"""Episodic memory: a few kept rows of every finished task, chosen once (methods-b section 2.5)."""
+"""Episodic memory: a few kept rows of every finished task, chosen once (docs/protocol.md)."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A run's files: the truth of a run. Trackers and reports read from here (architecture, section 7).
+"""A run's files: the truth of a run. Trackers and reports read from here.
 
 config.yaml, environment.json, steps.jsonl, events.jsonl, predictions/<stage>/<task>.jsonl (both from 1; stage 0 is
 before training), result.json, adapter/, checkpoints/.

@@ -93,7 +93,7 @@ def test_default_events_of_a_long_task() -> None:
 
 @pytest.mark.parametrize(("rows", "events"), [(1000, 6), (400, 5), (338, 5), (250, 4), (160, 4), (142, 4), (126, 3)])
 def test_events_by_task_size(rows: int, events: int) -> None:
-    """methods-b 11.1: expected events at constant movement for each size of the paper."""
+    """docs/protocol.md: expected events at constant movement for each size of the paper."""
     run = drive(method_of("forever"), stub_learner([rows_task("old", 100)]), rows_task("new", rows))
     assert run.learner.planned_steps == 10 * math.ceil(rows / 8)
     assert len(run.event_steps) == events
@@ -332,7 +332,7 @@ SUPERNI_SIZES = [1000] * 10 + [975, 338, 160, 142, 126]
 
 @pytest.mark.parametrize(("sizes", "steps"), [(LONG_SIZES, 1707), (SUPERNI_SIZES, 1468), ([1000] * 4, 500)])
 def test_mtl_epoch(sizes: list[int], steps: int) -> None:
-    """methods-b 4: batches an epoch over the union of all tasks, each row once."""
+    """docs/protocol.md: batches an epoch over the union of all tasks, each row once."""
     tasks = [rows_task(f"t{i}", n) for i, n in enumerate(sizes)]
     joint = Benchmark.sequence("sizes", "1", tasks).joint()
     assert len(joint.stages) == 1

@@ -1,6 +1,7 @@
 """Rules about the code itself: what may import what, what must not occur, and how long a file may be."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -160,3 +161,17 @@ def test_function_length() -> None:
 
 def test_every_module_says_what_it_is() -> None:
     assert [names(p) for p in LIBRARY if not ast.get_docstring(tree(p))] == []
+
+
+def test_every_decision_that_a_comment_names_is_in_the_protocol() -> None:
+    protocol = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    decided = set(re.findall(r"^\| (A\d+) \|", protocol, flags=re.MULTILINE))
+    for path in (*LIBRARY, *OUTSIDE):
+        for name in re.findall(r"\bA\d{1,2}\b", path.read_text(encoding="utf-8")):
+            assert name in decided, f"{names(path)} names {name}, which docs/protocol.md does not decide"
+
+
+def test_every_file_that_the_readme_names_exists() -> None:
+    for page in ("README.md", "CONTRIBUTING.md"):
+        for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+            assert link.startswith("http") or (ROOT / link).exists(), f"{page} points to {link}"

@@ -1,4 +1,4 @@
-"""The clock against a hand-worked script, and its defining properties (methods-b 11.4)."""
+"""The clock against a hand-worked script, and its defining properties (docs/protocol.md)."""
 
 import itertools
 import math

@@ -122,7 +122,7 @@ def test_memory_rows_stay_within_the_quota(run: Run, name: str, small_config: Ru
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_one_task_is_fine_tuning_bit_for_bit(run: Run, name: str) -> None:
-    """k = 1: nothing to replay, so every method is the lower bound (methods-b 13.1)."""
+    """k = 1: nothing to replay, so every method is the lower bound (docs/protocol.md)."""
     alone: dict[str, Any] = {"data.order": ["shape"], "model.dropout": 0.1}
     assert same_training(run(CONFIGS[name], **alone), run(CONFIGS["finetune"], **alone))
     assert events(run(CONFIGS[name], **alone)) == []

@@ -1,4 +1,4 @@
-"""What is supervised, what may be cut, and where the numbers of a batch lie (architecture, section 4)."""
+"""What is supervised, what may be cut, and where the numbers of a batch lie."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_supervised_tokens_are_answer_and_eos_for_every_record(tokenizer: Any, b
 
 
 def test_blanks_of_an_answer_are_kept_in_training() -> None:
-    """All of task1572's answers carry them (methods-b 2.1)."""
+    """All of task1572's answers carry them (docs/protocol.md)."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(TINY)

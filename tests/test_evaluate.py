@@ -148,7 +148,7 @@ def test_the_models_own_generation_settings_are_overruled(
 
 
 def test_the_models_own_end_tokens_are_kept(backbone_folder: Path, tmp_path: Path) -> None:
-    """Qwen3 stops at two tokens: the tokenizer's and the base model's (methods-b 2.6)."""
+    """Qwen3 stops at two tokens: the tokenizer's and the base model's."""
     plain = load(str(backbone_folder), torch.float32, CPU)
     own = load(
         hostile(backbone_folder, tmp_path / "m", eos_token_id=[plain.tokenizer.eos_token_id, 7]), torch.float32, CPU

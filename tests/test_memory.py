@@ -1,4 +1,4 @@
-"""The memory: how many rows, which, and that the choice never changes (methods-b 2.5)."""
+"""The memory: how many rows, which, and that the choice never changes (docs/protocol.md)."""
 
 from collections import Counter
 

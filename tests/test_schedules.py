@@ -1,4 +1,4 @@
-"""Schedules are the lists that the paper and methods-b 11.3 (A7, A21, A22, A29) give."""
+"""Schedules are the lists that the paper and docs/protocol.md (A7, A21, A22, A29) give."""
 
 import itertools
 
@@ -48,7 +48,7 @@ def test_a_schedule_starts_anew_each_time() -> None:
 
 @pytest.mark.parametrize(
     ("updates", "events"),
-    # T of every task size of the paper at batch 8 (methods-b 2.3), and both sides of a threshold
+    # T of every task size of the paper at batch 8 (docs/protocol.md), and both sides of a threshold
     [
         *[(1250, 6), (1220, 6), (500, 5), (430, 5), (320, 4), (200, 4), (180, 4), (160, 3)],
         *[(0, 0), (23, 0), (24, 1), (47, 1), (48, 2), (719, 5), (720, 6), (1439, 6), (1440, 7)],

@@ -1,7 +1,7 @@
 """The benchmarks of the paper, their task orders and metrics, and how a benchmark is built from a configuration.
 
 Orders: FOREVER's order table, which equals that of O-LoRA (orders 1-6) and SAPT (7-8); checked against
-WoodScene/CL_Memory: utils/dataset_order.py, whose ids 4 5 6 1 2 3 7 8 are the paper's 1 to 8 (methods-b section 2.4).
+WoodScene/CL_Memory: utils/dataset_order.py, whose ids 4 5 6 1 2 3 7 8 are the paper's 1 to 8 (docs/protocol.md).
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ ORDERS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 # Standard CL is four of the fifteen tasks of Long Sequence and shares its folder.
 FOLDERS = {"standard": "long_sequence", "long": "long_sequence", "superni": "superni"}
-# The three classification tasks of SuperNI's fifteen; the others are scored with ROUGE-L (methods-b section 2.6).
+# The three classification tasks of SuperNI's fifteen; the others are scored with ROUGE-L (docs/protocol.md).
 SUPERNI_CLASSIFICATION = {"task363", "task875", "task1687"}
 _DATA_SEED = 0  # a row limit keeps the same rows in every run: seeds differ in training, not in what is measured
 

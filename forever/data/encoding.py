@@ -26,7 +26,7 @@ class Encoder:
     """Turns examples into token ids, each example once.
 
     Too long a prompt loses tokens from the end of its `input` field only; template, instruction, answer and EOS stay
-    whole (architecture, section 4). Training and decoding cut by the same rule, decoding without room for the answer.
+    whole. Training and decoding cut by the same rule, decoding without room for the answer.
 
     Args:
         tokenizer: a fast Hugging Face tokenizer (it must give character offsets to cut by tokens).

@@ -12,7 +12,7 @@ _PREAMBLE = "Below is an instruction that describes a task. Write a response tha
 def prompt_parts(example: Example) -> tuple[str, str, str]:
     """The prompt as (text before the input, the input, text after it); the answer follows directly.
 
-    Only the middle part may be shortened when a prompt is too long (architecture, section 4).
+    Only the middle part may be shortened when a prompt is too long.
     """
     if not example.input:
         return f"{_PREAMBLE}\n\n### Instruction:\n{example.instruction}", "", "\n\n### Response:\n"

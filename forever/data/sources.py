@@ -30,7 +30,7 @@ _QUESTIONS = {
     "BoolQA": "According to the following passage, is the question true or false?",
     "MultiRC": "According to the following passage and question, is the candidate answer true or false?",
 }
-# Layout 3 has one list of instances; the paper's sizes are 1000 and 100 (methods-b section 2.3).
+# Layout 3 has one list of instances; the paper's sizes are 1000 and 100 (docs/protocol.md).
 _NI_TRAIN, _NI_TEST = 1000, 100
 
 

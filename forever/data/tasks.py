@@ -59,7 +59,7 @@ class Benchmark:
         return cls(name, order, tasks, stages=tasks)
 
     def joint(self) -> "Benchmark":
-        """The multi-task upper bound (methods-b section 4): one stage on the union of all training rows.
+        """The multi-task upper bound (docs/protocol.md): one stage on the union of all training rows.
 
         One task alone stays itself, name and random streams included: it then equals fine-tuning bit for bit.
         """

@@ -1,7 +1,7 @@
 """FOREVER: forgetting-curve-inspired memory replay (arXiv 2601.03938).
 
 Replay at Ebbinghaus days of model time, held to the end of the previous task with a strength that follows the pace of
-learning. Followed: Algorithm 1. Where the paper is silent the field says so with the reason (methods-b, section 11.3).
+learning. Followed: Algorithm 1. Where the paper is silent the field says so with the reason (docs/protocol.md).
 The component ablation changes `clock`, `days` and `regularizer` and nothing else.
 """
 

@@ -1,4 +1,4 @@
-"""MixReplay: the memory is shuffled into the data of the current task (methods-b section 5).
+"""MixReplay: the memory is shuffled into the data of the current task (docs/protocol.md).
 
 Followed: WoodScene/CL_Memory: finetune_cl.py, which concatenates and shuffles; the memory is not oversampled, so an
 epoch of task k has N_k + |M| rows.

@@ -1,4 +1,4 @@
-"""Multi-task learning: the upper bound. One fresh adapter is trained on the union of all tasks (methods-b section 4).
+"""Multi-task learning: the upper bound. One fresh adapter is trained on the union of all tasks (docs/protocol.md).
 
 Natural mixing, no task balancing, as many epochs over the union as the others spend on each task. Scores exist after
 the one stage only, so OP is defined and BWT is not.

@@ -20,7 +20,7 @@ class FlatParameters:
         named: (name, parameter) pairs; a parameter that appears under two names (tied weights) counts once.
 
     Raises:
-        ValueError: if a parameter is not fp32; updates of 1e-4 vanish in bf16 (methods-b section 11.5).
+        ValueError: if a parameter is not fp32; updates of 1e-4 vanish in bf16.
     """
 
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:

@@ -5,7 +5,7 @@
     day     = tau_S                              one model day: the distance of the first S updates
     mu_t    = (1-lambda) mu_{t-1} + lambda Delta_t, from mu_S = mu_0 = tau_S / S
 
-Only updates on the current task count; replay does not make the learner older (methods-b section 11.3, A1 and A2).
+Only updates on the current task count; replay does not make the learner older (docs/protocol.md, A1 and A2).
 """
 
 from abc import ABC, abstractmethod

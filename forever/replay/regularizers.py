@@ -46,5 +46,5 @@ class Regularizer:
         return min(max(1 + self.gamma * (pace - 1), self.low), self.high)
 
     def strength(self, pace: float) -> float:
-        """beta at pace r; frozen for a whole replay (methods-b section 11.3, A10)."""
+        """beta at pace r; frozen for a whole replay (docs/protocol.md, A10)."""
         return self.beta * self.factor(pace)

@@ -1,7 +1,7 @@
 """At which days of a task the memory is replayed. Each schedule is a list of days; the clock says how long a day is.
 
 Except for `ebbinghaus`, each has the six entries that the standard list reaches in a task of 1250 updates, so that the
-spacing ablation compares equal budgets (FOREVER, "increasing spacing"; methods-b section 11.3, A21, A22, A29).
+spacing ablation compares equal budgets (FOREVER, "increasing spacing"; docs/protocol.md, A21, A22, A29).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -60,5 +60,5 @@ def days(schedule: str | Sequence[float]) -> Days:
 
 
 def standard_events(updates: int, warmup_steps: int) -> int:
-    """J: how many replays the standard list would fire in a task of `updates` updates of equal length (methods-b 6)."""
+    """J: how many replays the standard list would fire in `updates` updates of equal length (docs/protocol.md)."""
     return sum(1 for _ in takewhile(lambda day: day * warmup_steps <= updates, ebbinghaus()))
