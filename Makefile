@@ -6,8 +6,9 @@ BIN := .venv/bin
 
 setup: .venv/.installed
 
-# The library's CPU tests and the demo need no GPU build of torch; constraints.txt holds the versions that CI runs.
+# constraints.txt holds the versions that CI runs. For a CPU build of torch set PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS.
 .venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[ray,mlflow,report,gguf,dev]'

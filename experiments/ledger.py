@@ -24,7 +24,7 @@ COLUMNS = ("run", "seed", "OP", "BWT", "forgetting", "replays", "updates", "minu
 
 def main() -> None:
     """Write the page."""
-    groups = sorted(folder for folder in FOLDER.iterdir() if folder.is_dir())
+    groups = sorted(folder for folder in FOLDER.glob("*") if folder.is_dir())
     LEDGER.write_text("\n".join([HEAD, *(section(group) for group in groups)]), encoding="utf-8")
 
 

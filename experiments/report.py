@@ -174,7 +174,8 @@ def _about_intervals(rows: list[Row]) -> str:
     if counts[-1] == 1:
         return text + (
             "Each variant ran once, so only test items are resampled (items only, 1 seed): "
-            "the intervals say nothing about what another seed would give."
+            "the intervals say nothing about what another seed would give"
+            + (", and no variant is judged." if len(rows) > 1 else ".")
         )
     text += (
         "Test items and runs are resampled; with few runs the spread between runs is uncertain, and intervals are wide."

@@ -20,8 +20,8 @@ MINI: dict[str, Any] = {
     "memory.fraction": 0.04,  # 8 of 200 rows, one batch a task; with 20 rows MixReplay forgets next to nothing
     "evaluation.max_new_tokens": 16,  # the longest answer has 15 tokens and EOS
 }
-# A task has 125 updates. 30 days of 4 updates are 120, so every schedule can get to its end, as with the paper's
-# 30 days of 24 updates in 1250.
+# A task has 125 updates, and 30 days of 4 updates are 120: the standard schedule gets to its end on a step clock, as
+# with the paper's 30 days of 24 updates in 1250. On the model clock days grow longer as the updates shrink.
 MINI_WARMUP = 4
 PAPER: dict[str, Any] = {"model.name": "Qwen/Qwen3-0.6B"}
 

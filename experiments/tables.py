@@ -30,13 +30,14 @@ def summary_table(folder: Path) -> Table:
     }
     table = Table(title=study.name, caption=_short_caption(rows), **style)
     table.add_column("variant", no_wrap=True)
-    for name in ("OP (%)", "BWT", *_if(study.reference, f"Δ OP to {study.reference}", ""), "replays", "s"):
+    for name in ("OP (%)", "BWT", *_if(study.reference, f"Δ OP to {study.reference}", ""), "replays", "rows", "s"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, row in enumerate(rows):
         texts = row_texts(row)
         difference = f"{texts['difference']} {texts['difference_interval']}".strip()
         compared = _if(study.reference, difference, texts["verdict"])
-        cells = (texts["op"] + _half_width(row), texts["bwt"], *compared, texts["events"], texts["seconds"])
+        scores = (f"{texts['op']} {texts['op_interval']}".strip(), texts["bwt"])
+        cells = (*scores, *compared, texts["events"], texts["replayed"], texts["seconds"])
         last = number + 1 < len(rows) and row.bound != rows[number + 1].bound  # space before the bounds
         table.add_row(row.variant, *cells, end_section=last)
     return table
@@ -70,11 +71,8 @@ def row_texts(row: Row) -> dict[str, str]:
 def _short_caption(rows: list[Row]) -> str:
     runs = max(row.comparison.op.runs for row in rows if row.comparison)
     basis = "items only, 1 seed" if runs == 1 else f"seeds and items, up to {runs} runs a variant"
-    return f"± and brackets: 95 % bootstrap intervals ({basis}). Replays: mid-task + end of task."
-
-
-def _half_width(row: Row) -> str:
-    return f" ± {(row.comparison.op.high - row.comparison.op.low) / 2:.1f}" if row.comparison else ""
+    judged = "" if runs > 1 else " One seed judges no variant."
+    return f"Brackets: 95 % bootstrap intervals ({basis}).{judged} Replays: mid-task + end of task; rows: replayed."
 
 
 def _number(value: float | None, form: str) -> str:

@@ -144,6 +144,7 @@ def _scale_clock(axis: Axes, steps: Lines, last: float) -> None:
     planned = [day for day in planned if day <= last]
     if planned and planned[-1] / planned[0] > 8:  # spaced like 1, 2, 4, 7, 15, 30: equal distances in the logarithm
         axis.set_yscale("log", base=2)
+        axis.set_ylabel(f"{axis.get_ylabel()}, log scale")
         axis.set_ylim(bottom=planned[0] * 0.8)
         axis.yaxis.set_minor_locator(NullLocator())
     else:

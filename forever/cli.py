@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
@@ -36,9 +37,7 @@ Workers = Annotated[
 Concurrent = Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: as many as fit.")]
 Mlflow = Annotated[str, typer.Option(help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
-MicroBatch = Annotated[
-    int | None, typer.Option(min=1, help="Rows a device takes at once; changes memory, not results.")
-]
+MicroBatch = Annotated[int | None, typer.Option(min=1, help="Rows a device takes at once: saves memory.")]
 CheckpointEvery = Annotated[float, typer.Option(min=0, help="Seconds between checkpoints within a task.")]
 
 
@@ -203,10 +202,12 @@ def _sweep(
         mlflow=uri,
     )
     _show_report(folder)
-    if uri is not None:
+    if uri is not None and uri.startswith("sqlite:"):
         console.print(
             f"MLflow  {Path(sys.executable).with_name('mlflow')} ui --backend-store-uri {uri}", soft_wrap=True
         )
+    elif uri is not None and uri.startswith("http"):
+        console.print(f"MLflow  {urlsplit(uri)._replace(netloc=urlsplit(uri).netloc.rpartition('@')[2]).geturl()}")
     for key, error in outcome.failed.items():
         console.print(f"failed  {key}: {error}", soft_wrap=True, markup=False, highlight=False)
     if outcome.failed:
@@ -276,9 +277,10 @@ def main() -> None:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted; the same command with --resume goes on from the last checkpoint", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == 130:  # Ctrl-C, as typer passes it on
+            print("interrupted; the same command with --resume goes on from the last checkpoint", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ModelConfig(_Part):
@@ -57,6 +57,11 @@ class DataConfig(_Part):
     """At most so many rows a task, the same ones in every run; None is all."""
     metrics: dict[str, Literal["exact_match", "rouge_l"]] = {}
     """Metric by task, for benchmarks of your own; otherwise exact match if the answers look like labels."""
+
+    @field_validator("order", mode="before")
+    @classmethod
+    def _number_is_a_name(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, int) else value  # order 7, as YAML reads it, is the order called "7"
 
     @field_validator("order")
     @classmethod
@@ -176,8 +181,6 @@ def parse_assignments(arguments: Iterable[str]) -> dict[str, Any]:
             changes[key] = yaml.safe_load(text)
         except yaml.YAMLError:
             raise InputError(f"{argument!r}: the value is not valid YAML; quote it if it is text") from None
-    if "data.order" in changes and isinstance(changes["data.order"], int):
-        changes["data.order"] = str(changes["data.order"])  # data.order=7 means the order called 7
     return changes
 
 

@@ -44,6 +44,7 @@ def revision() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # an installed copy may lie in somebody's repository
         dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""
         return git("rev-parse", "--short=12", "HEAD") + dirty
     except (OSError, subprocess.SubprocessError):

@@ -58,7 +58,10 @@ class RunDirectory:
         """
         if not self.config.is_file():
             return
-        found = RunConfig.parse(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+        try:
+            found = RunConfig.parse(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+        except (yaml.YAMLError, InputError) as error:
+            raise InputError(f"{self.config} cannot be read ({error}); give another --out") from None
         if found.identity() != config.identity():
             differing = ", ".join(_differences(found.identity(), config.identity())[:3])
             raise InputError(f"{self.path} holds a run of another configuration ({differing}); give another --out")
@@ -69,8 +72,8 @@ class RunDirectory:
         """Write what describes the run, once."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.config.is_file():
-            write_text(self.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
             write_text(self.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+            write_text(self.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
     def finished(self) -> dict[str, Any] | None:
         """The result, if the run is over."""
@@ -103,7 +106,10 @@ def write_text(path: Path, text: str) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)
 
 

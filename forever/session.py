@@ -30,6 +30,8 @@ from forever.run_directory import RunDirectory, read_lines, write_lines, write_t
 from forever.tracking import Journal, Tracker, Trackers
 from forever.world import World
 
+_NO_LINES = {"steps": 0, "events": 0}
+
 
 class Session:
     """One run's way through its stages.
@@ -70,13 +72,18 @@ class Session:
         self.matrix = PerformanceMatrix(*names)
         self._data = [task.digest() for task in benchmark.tasks]
         self._saved = checkpoint.latest(self.directory.checkpoints)
-        state = self._saved.state if self._saved else {"stage": -1, "trained": True, "steps": 0, "events": 0}
+        state = self._saved.state if self._saved else {"stage": -1, "trained": True, "records": [], **_NO_LINES}
+        place = [state["stage"], state["trained"], len(state["records"])]
+        if any(found != [place] for found in self.world.gather([place])):
+            raise RuntimeError(f"ranks found different checkpoints in {self.directory.path}; is it a shared folder?")
         if self._saved:
             if state["data"] != self._data:
                 raise InputError(f"{self.directory.path}: the data changed since this run began; give another --out")
             self._notes = state["notes"]
             self._seconds.update(state["seconds"])
             self.restore(learner, method)
+            if state["trained"]:
+                self._saved = None
         self._stage, self._trained = state["stage"], state["trained"]
         self.world.wait()  # until all ranks have read: the leader changes files from here on
         if self.world.leads:
@@ -113,6 +120,7 @@ class Session:
         adam = {name.removeprefix("adam/"): t for name, t in tensors.items() if name.startswith("adam/")}
         if adam and learner.optimizer is not None:
             learner.optimizer.load_state_dict({**learner.optimizer.state_dict(), "state": {0: adam}})
+            self._saved = None  # twice the size of the model and more, and not needed again
 
     # ---- while training
 
@@ -171,7 +179,7 @@ class Session:
         tensors = {"theta": learner.parameters.flat.data}
         tensors |= {f"method/{name}": tensor for name, tensor in method.tensors.items()}
         if not trained and learner.optimizer is not None:
-            tensors |= {f"adam/{name}": t for name, t in learner.optimizer.state_dict()["state"][0].items()}
+            tensors |= {f"adam/{name}": t for name, t in learner.optimizer.state_dict()["state"].get(0, {}).items()}
         lines = self.journal.lines if trained else self._start
         state = {
             "stage": learner.stage,
@@ -182,6 +190,7 @@ class Session:
             "seconds": dict(self._seconds),
             "data": self._data,
         }
+        self.journal.sync()
         update = len(self._records) + trained  # a trained stage sorts after its last update
         checkpoint.save(self.directory.checkpoints, learner.stage, update, tensors, state)
         self._last_checkpoint = time.perf_counter()
@@ -214,7 +223,8 @@ class Session:
         if self.config.model.tuning == "lora":
             lora.save_peft(learner.backbone.model, self.directory.adapter, self.config.model.name)
         else:
-            learner.backbone.model.save_pretrained(self.directory.path / "model", safe_serialization=True)
+            learner.backbone.model.save_pretrained(self.directory.path / "model")
+            learner.backbone.tokenizer.save_pretrained(self.directory.path / "model")
         device = self.world.device
         peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _resident_bytes()
         seconds = {name: round(value, 3) for name, value in self._seconds.items()}

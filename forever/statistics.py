@@ -9,11 +9,12 @@ What is resampled, and what is shared:
   first, variant and reference with the same order and seed, so it is paired here too.
 
 A replicate is the mean over all runs under the drawn items, plus what the drawn runs differ from the mean of all runs
-(on the true items: under drawn ones, the luck of single answers, which is in that difference already, would count
-twice). Drawing from S runs gives intervals that are too short if S is small (Hesterberg 2015, "What teachers should
-know about the bootstrap": variance short by (S-1)/S, normal instead of t tails). Therefore the part that comes from
-drawing runs is stretched by sqrt(S / chi^2_{S-1}), with chi^2 drawn anew each time: it then has the right variance and
-Student's tails. Two seeds give a wide interval, as they should.
+on the true items. Drawing from S runs gives intervals that are too short if S is small (Hesterberg 2015, "What teachers
+should know about the bootstrap": variance short by (S-1)/S, normal instead of t tails). Therefore the part that comes
+from drawing runs is stretched by sqrt(S / chi^2_{S-1}), with chi^2 drawn anew each time, which gives Student tails.
+Two seeds give a wide interval, as they should. Runs also differ by the luck of single answers, and that part is drawn
+twice, with the items and with the runs: where it dominates, intervals are too wide rather than too narrow. Runs of
+several orders are treated as exchangeable with seeds.
 
 With one run nothing is known about seeds, and only items are resampled: such an interval says how far another test set
 could move the score of *this* run. An interval over items of a task on which all rows score the same has no width.
@@ -52,7 +53,7 @@ class Estimate:
     @property
     def basis(self) -> str:
         """What the interval covers."""
-        return "items only, 1 seed" if self.runs == 1 else f"seeds and items, {self.runs} seeds"
+        return "items only, 1 run" if self.runs == 1 else f"runs and items, {self.runs} runs"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class Comparison:
         op, bwt: means over its runs. bwt is None for joint training and for a single task.
         difference: OP minus the reference's, over the runs (order and seed) that both have; None if there are none.
         p: of the difference, two-sided, by the bootstrap; p_holm: corrected for all variants that get a verdict.
-        verdict: None for the reference itself and for variants outside the comparison, such as bounds.
+        verdict: None for the reference itself, for variants outside the comparison, such as bounds, and if there is
+            only one run to compare.
     """
 
     op: Estimate
@@ -111,13 +113,19 @@ def compare(
         by_variant.setdefault(variant, {})[unit] = replicate
     base = by_variant.get(reference, {}) if reference is not None else {}
     found = {name: _compare_one(runs, {} if name == reference else base, seed) for name, runs in by_variant.items()}
-    judged = {name: one.p for name, one in found.items() if one.p is not None and name not in outside}
+    judged = {name: one.p for name, one in found.items() if one.p is not None and _can_be_judged(one)}
+    judged = {name: p for name, p in judged.items() if name not in outside}
     for name, p_holm in zip(judged, holm(list(judged.values())), strict=True):
         one = found[name]
         assert one.difference is not None
         judgement = verdict(one.difference.value, p_holm)
         found[name] = Comparison(one.op, one.bwt, one.difference, one.p, p_holm, judgement)
     return found
+
+
+def _can_be_judged(one: Comparison) -> bool:
+    """From one seed nothing can be said of others, however many test items there are."""
+    return one.difference is not None and one.difference.runs > 1
 
 
 def _compare_one(

@@ -5,6 +5,7 @@ A tracker hears of everything after it is on disk, so one that fails loses nothi
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, Protocol
@@ -93,8 +94,14 @@ class Journal:
         self._write("events", dataclasses.asdict(event))
 
     def _write(self, file: str, line: Mapping[str, Any]) -> None:
-        self._files[file].write(json.dumps(line) + "\n")
+        self._files[file].write(json.dumps(line, allow_nan=False) + "\n")
         self.lines[file] += 1
+
+    def sync(self) -> None:
+        """Bring all lines to the disk itself, so that a checkpoint never counts lines that a power cut takes away."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
 
     def close(self) -> None:
         for file in self._files.values():

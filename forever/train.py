@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,6 +36,8 @@ def run(config: RunConfig, benchmark: Benchmark, session: Session, world: World,
     if method.joint:
         benchmark = benchmark.joint()
     learner = build_learner(config, world, micro_batch)
+    for task in benchmark.tasks:  # a row that is too long is found now and not in the last task
+        learner.encoder.encode_all(task)
     session.begin(learner, method, benchmark)
     if config.evaluation.forward_transfer:
         score_tasks(learner, benchmark, -1, range(len(benchmark.tasks)), session)
@@ -139,6 +142,10 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     # One wait for the device an update: three numbers, the same on every rank because decisions hang on them.
     numbers = torch.stack([world.sum_(loss), penalty, update_norm])
     loss_, penalty_, norm_ = world.from_leader(numbers).tolist()
+    if not all(map(math.isfinite, (loss_, penalty_, norm_))):
+        # A clock that reads NaN never replays, and the run would end with a score as if all were well.
+        where = f"task {learner.task.name}, update {learner.updates + 1}"
+        raise FloatingPointError(f"{where}: loss {loss_}, update norm {norm_}; the run diverged, lower optim.lr")
     tokens = sum(len(row.prompt) + len(row.answer) for row in rows)
     return StepRecord(loss_, penalty_, norm_, tokens, lr)
 
@@ -153,7 +160,9 @@ def probe(learner: Learner, action: Probe) -> StepRecord:
     loss = torch.zeros((), dtype=torch.float64, device=world.device)
     for micro in _micro_batches(world.share(rows), learner.micro_batch):
         loss += cross_entropy(learner, micro) / supervised
-    return StepRecord(loss=world.from_leader(world.sum_(loss)).item(), tokens=sum(len(r.prompt) for r in rows))
+    return StepRecord(
+        loss=world.from_leader(world.sum_(loss)).item(), tokens=sum(len(r.prompt) + len(r.answer) for r in rows)
+    )
 
 
 def cross_entropy(learner: Learner, rows: Sequence[Encoded]) -> Tensor:

@@ -5,6 +5,7 @@ summed. So one rank, two ranks and one rank with accumulation do the same arithm
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from forever.errors import InputError, unknown
 
 T = TypeVar("T")
 
@@ -63,7 +66,8 @@ class World:
         """Start this device's random numbers anew. `torch.manual_seed` would also queue a call for every kind of
         device that is not in use, with a stack trace, at each update."""
         if self.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
+            with torch.cuda.device(self.device):  # manual_seed means the current one
+                torch.cuda.manual_seed(seed)
         else:
             torch.default_generator.manual_seed(seed)
 
@@ -74,7 +78,17 @@ class World:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device called `name`; "auto" is a GPU if there is one."""
+    """The device called `name`; "auto" is a GPU if there is one.
+
+    Raises:
+        InputError: no such kind of device, or this machine has no such GPU.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
+        raise unknown("device", name, ["auto", "cpu", "cuda", "cuda:1"])
+    device = torch.device(name)
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise InputError(f"--device {name}: this machine has {count} GPUs that torch can use; try --device auto")
+    return device

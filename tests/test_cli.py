@@ -49,6 +49,7 @@ BAD = [
     ("run superni/7/forever", "data.root is not set"),
     ("run superni/7/forever data.root=nowhere", "there is no folder nowhere/superni"),
     ("run mini/forever model.name=./nowhere", "there is no folder './nowhere'"),
+    ("run mini/forever --device gpu --mlflow off", "unknown device 'gpu'"),
     ("sweep componets", "unknown sweep 'componets'; did you mean 'components'?"),
     ("sweep components --seeds 0,x", "--seeds '0,x'"),
     ("sweep components --seeds 1,1", "seeds must be different"),
@@ -86,6 +87,9 @@ def test_a_folder_without_weights(
     (model / "config.json").write_text("{}")
     assert call(["run", "mini/forever", f"model.name={model}"], monkeypatch) == 2
     assert "has no weights (*.safetensors)" in capsys.readouterr().err
+    (model / "model.safetensors").write_bytes(b"")
+    assert call(["run", "mini/forever", f"model.name={model}"], monkeypatch) == 2
+    assert "has no tokenizer (tokenizer.json or" in capsys.readouterr().err
 
 
 def test_refusal_is_quick_and_needs_neither_torch_nor_ray(tmp_path: Path) -> None:

@@ -268,3 +268,7 @@ def test_round_trip_through_yaml(name: str) -> None:
 def test_numbers_written_without_a_point_survive_yaml() -> None:
     """YAML 1.1 reads 1e-3 as text; the configuration must not."""
     assert RunConfig.parse(yaml.safe_load("optim: {lr: 1e-3}")).optim.lr == 1e-3
+
+
+def test_an_order_may_be_written_as_a_number() -> None:
+    assert RunConfig.parse({"data": {"benchmark": "superni", "order": 7}}).data.order == "7"

@@ -213,7 +213,7 @@ def test_summary_for_the_console(finished: Path) -> None:
     text = console.export_text()
     for variant in VARIANTS:
         op = cells(finished)[variant][1]
-        assert re.search(rf"{re.escape(variant)} +{re.escape(op)} ±", text)
+        assert re.search(rf"{re.escape(variant)} +{re.escape(op)} \[", text)
 
 
 def _no_runs(folder: Path) -> None:

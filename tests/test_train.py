@@ -16,6 +16,7 @@ from forever.config import RunConfig
 from forever.data.batching import Batch, batches
 from forever.data.encoding import Encoded
 from forever.data.tasks import Benchmark
+from forever.errors import InputError
 from forever.learner import Learner
 from forever.methods.base import Method, Penalty, Probe, Step
 from forever.methods.finetune import Finetune, FinetuneConfig
@@ -453,3 +454,33 @@ def test_journal_lines_add_up(small_config: RunConfig, tmp_path: Path) -> None:
     assert result["notes"]["shape"]["tau_day"] == pytest.approx(
         next(s["tau"] for s in steps if s["task"] == "shape" and s["step"] == 1)
     )
+
+
+def test_a_run_that_diverges_ends_with_an_error_and_no_result(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that reads NaN passes no day, and the scores would look like any other run's."""
+    calls, honest = [], train.cross_entropy
+
+    def diverging(learner: Learner, rows: Sequence[Encoded]) -> Tensor:
+        calls.append(len(rows))
+        return honest(learner, rows) * (float("nan") if len(calls) > 5 else 1.0)
+
+    monkeypatch.setattr(train, "cross_entropy", diverging)
+    with pytest.raises(FloatingPointError, match=r"task shape, update 2: loss nan.*lower optim\.lr"):
+        execute(small_config.override({"method.name": "finetune"}), tmp_path / "run")
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert len(lines(tmp_path / "run" / "steps.jsonl")) == 5
+
+
+def test_a_row_that_cannot_be_cut_is_found_before_the_first_update(small_config: RunConfig, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"prompt tokens without its input"):
+        execute(small_config.override({"model.max_length": 20}), tmp_path / "run")
+    assert not (tmp_path / "run" / "steps.jsonl").exists()
+
+
+def test_a_fully_trained_model_is_a_folder_that_can_be_trained_again(small_config: RunConfig, tmp_path: Path) -> None:
+    full = small_config.override({"model.tuning": "full", "optim.lr": 1e-3, "method.name": "finetune"})
+    execute(full, tmp_path / "first")
+    second = full.override({"model.name": str(tmp_path / "first" / "model")})
+    assert execute(second, tmp_path / "second")["updates"] == {"task": 12}

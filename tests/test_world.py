@@ -16,6 +16,7 @@ from conftest import KILLED_CLOSES_NO_FILES, Outcome, execute, lines, outcome
 
 from forever import train
 from forever.config import RunConfig
+from forever.errors import InputError
 from forever.launch.local import Placement, run_local
 from forever.world import World, pick_device
 
@@ -202,3 +203,15 @@ def test_shares_are_a_partition(size: int, count: int) -> None:
 def test_pick_device() -> None:
     assert pick_device("cpu") == CPU
     assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "mps", "CPU"])
+def test_an_unknown_device_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"unknown device '{name}'"):
+        pick_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="this machine has 0 GPUs"):
+        pick_device("cuda")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from forever.data.prompts import prompt_parts
-from forever.data.tasks import Example
+from forever.data.tasks import Example, Task
 from forever.errors import InputError
 
 
@@ -25,8 +25,8 @@ class Encoded:
 class Encoder:
     """Turns examples into token ids, each example once.
 
-    Too long a prompt loses tokens from the end of its `input` field only; template, instruction, answer and EOS stay
-    whole. Training and decoding cut by the same rule, decoding without room for the answer.
+    If a row is too long, the end of its input field gives way and everything else stays whole. Training and decoding
+    cut by the same rule, decoding without room for the answer.
 
     Args:
         tokenizer: a fast Hugging Face tokenizer (it must give character offsets to cut by tokens).
@@ -71,6 +71,17 @@ class Encoder:
                 f"raise model.max_length ({self.max_length}), nothing but the input field may be cut"
             )
         return ids, truncated
+
+    def encode_all(self, task: Task) -> None:
+        """Encode a task's rows, which is remembered.
+
+        Raises:
+            InputError: a row that is too long without its input.
+        """
+        for example in task.train:
+            self.encode(example)
+        for example in task.test:
+            self.encode_prompt(example)
 
     def truncated(self, examples: Sequence[Example]) -> int:
         """How many of `examples` lose tokens as training rows."""

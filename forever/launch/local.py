@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placement:
-    """How a run uses its machine. Nothing here changes what is computed, only where and how often it is saved."""
+    """How a run uses its machine: nothing here changes what is computed, up to rounding and the masks of dropout."""
 
     device: str = "auto"
     micro_batch: int | None = None
@@ -99,6 +99,7 @@ def run_local(
     world = world or World(device=pick_device(placement.device))
     world.wait()  # until every rank has checked: to a late one the leader's files would look like an older run
     with locked(directory.path, world.leads):
+        world.wait()  # until the leader holds the folder: what the others read there must not change any more
         if world.leads:
             directory.create(config, describe())
         session = Session(config, directory, world, trackers, placement.checkpoint_s)

@@ -1,6 +1,6 @@
 """What a method is: a generator of steps and four seams, all empty by default.
 
-With every seam empty and `steps` yielding the task's batches, a method is sequential fine-tuning. A generator may
+A method that overrides nothing is sequential fine-tuning. A generator may
 depend on the configuration, the data, the records it is sent and seeded streams, and on nothing else: then a run can
 be resumed by sending it the records of the past, and a plan can be made by sending it invented ones.
 """
@@ -26,7 +26,7 @@ Kind = Literal["task", "replay", "consolidation"]
 class MethodConfig(BaseModel):
     """Hyper-parameters of a method. Subclasses add a literal `name`, which tells the union apart."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

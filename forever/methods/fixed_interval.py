@@ -1,6 +1,6 @@
 """Fixed-interval replay: FOREVER's replay unit on a plain step clock, without penalty (docs/protocol.md).
 
-It separates "when" from "that": J events, as many as FOREVER's standard schedule would fire in a task of this length,
+It separates "when" from "that": J events, as many as FOREVER's schedule fires in a task of updates of equal length,
 every floor(T / J) updates, then the same consolidation pass. The paper gives no interval; matching the budget is the
 only statement on budgets in it.
 """

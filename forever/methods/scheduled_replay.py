@@ -5,6 +5,7 @@ with the paper's parts, Fixed-interval replay with the plainest ones.
 """
 
 from collections.abc import Generator
+from itertools import takewhile
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
@@ -55,6 +56,7 @@ class ScheduledReplay(Method[R]):
         batches = learner.batches(task.train)
         clock, schedule = self.clock(), self.days(learner, task)
         next_day = next(schedule, None)
+        learner.note(scheduled_events=self.scheduled_events(learner, task) if learner.memory else 0)
         for batch in batches:
             record = yield Step(batch)
             clock.advance(record.update_norm)  # tau += Delta; mu <- (1 - lambda) mu + lambda Delta
@@ -102,6 +104,11 @@ class ScheduledReplay(Method[R]):
                 loss_after=after.loss,
             )
         )
+
+    def scheduled_events(self, learner: Learner, task: Task) -> int:
+        """How many days would come in this task if all its updates were of equal length."""
+        last = learner.planned_steps / self.clock().warmup_steps
+        return sum(1 for _ in takewhile(lambda day: day <= last, self.days(learner, task)))
 
     def consolidation_epochs(self, learner: Learner) -> int:
         """Passes over the memory when the task is over; "matched" is what the standard schedule spends in all (A23)."""

@@ -48,9 +48,10 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
         if not packed:
             options["use_safetensors"] = True  # never unpickle weights
         model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
-    except OSError as error:
-        first = str(error).strip().splitlines()[0]
-        raise InputError(f"model.name: {name!r} is no local folder and could not be fetched: {first}") from error
+    except (OSError, ValueError, ImportError) as error:  # not there; unknown architecture; no `gguf` package
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        found = "could not be loaded" if path.exists() else "is no local folder and could not be fetched"
+        raise InputError(f"model.name: {name!r} {found}: {first}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     own = model.generation_config.eos_token_id

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from forever.errors import InputError
 
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # fast, SentencePiece, byte-pair
 TINY = Path(__file__).parent / "tiny"
 
 
@@ -22,6 +23,8 @@ def check(name: str) -> None:
             raise InputError(f"model.name: folder {name!r} has no config.json, so it is no Hugging Face model folder")
         if not list(path.glob("*.safetensors")):
             raise InputError(f"model.name: folder {name!r} has no weights (*.safetensors); save them with safetensors")
+        if not any((path / file).is_file() for file in _TOKENIZERS):
+            raise InputError(f"model.name: folder {name!r} has no tokenizer ({' or '.join(_TOKENIZERS)})")
     elif looks_like_path(name):
         raise InputError(f"model.name: there is no folder {name!r}; give a folder, a .gguf file or a model hub name")
 

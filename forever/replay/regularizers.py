@@ -42,7 +42,9 @@ class Regularizer:
         )
 
     def factor(self, pace: float) -> float:
-        """s: the factor on beta_base at pace r."""
+        """s: the factor on beta_base at pace r; always 1 if beta does not follow the pace (gamma = 0)."""
+        if self.gamma == 0:
+            return 1.0
         return min(max(1 + self.gamma * (pace - 1), self.low), self.high)
 
     def strength(self, pace: float) -> float:
