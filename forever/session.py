@@ -13,6 +13,7 @@ import shutil
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 import torch
@@ -61,7 +62,12 @@ class Session:
         self._records: list[StepRecord] = []
         self._notes: list[dict[str, Any]] = []
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._open = ExitStack()
         self._clock = self._last_checkpoint = time.perf_counter()
+
+    def close(self) -> None:
+        """Close the files, however the run ended; a process may go on to train another one."""
+        self._open.close()
 
     # ---- begin
 
@@ -88,7 +94,8 @@ class Session:
         self.world.wait()  # until all ranks have read: the leader changes files from here on
         if self.world.leads:
             self._drop_predictions()
-            self.journal = Journal(self.directory, state["steps"], state["events"])
+            journal = Journal(self.directory, state["steps"], state["events"])
+            self.journal = self._open.enter_context(closing(journal))
         self.trackers.tell("started", self.directory, benchmark)
         self._clock = self._last_checkpoint = time.perf_counter()
 
@@ -219,7 +226,7 @@ class Session:
         """Write the adapter and the result."""
         if not self.world.leads:
             return
-        self.journal.close()
+        self.close()
         if self.config.model.tuning == "lora":
             lora.save_peft(learner.backbone.model, self.directory.adapter, self.config.model.name)
         else:

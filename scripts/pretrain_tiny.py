@@ -59,7 +59,7 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """Three layers: enough to compare two places of a text, few enough for one CPU core."""
+    """Three layers: few enough for one CPU core."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -151,7 +151,8 @@ Command: `python scripts/pretrain_tiny.py --out DIR --steps {steps} --seed {seed
 
 - Data: `scripts/tiny_corpus.py` draws instructions about the small world of `forever/data/mini.py` without end, from
   the seed. The five instructions of `mini` are not among them, and no label of `mini` is the answer to a question
-  about a sentence (asserted at each draw).
+  about a sentence (asserted at each draw). Exempt is the exercise that asks back a word from a given place of a list,
+  where any word of the world can be the answer.
 - Recipe: {steps} updates of {batch_size} rows, AdamW, learning rate {lr}, 100 warm-up updates, cosine to a twentieth,
   clip 1.0, loss on answers and EOS only.
 - Time: {minutes:.1f} minutes with {threads} CPU threads.

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,8 +103,8 @@ def run_local(
         world.wait()  # until the leader holds the folder: what the others read there must not change any more
         if world.leads:
             directory.create(config, describe())
-        session = Session(config, directory, world, trackers, placement.checkpoint_s)
-        run(config, benchmark, session, world, placement.micro_batch)
+        with closing(Session(config, directory, world, trackers, placement.checkpoint_s)) as session:
+            run(config, benchmark, session, world, placement.micro_batch)
     result = directory.finished()
     assert result is not None or not world.leads
     return result or {}
