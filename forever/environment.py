@@ -18,7 +18,7 @@ def describe() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _processor(),
         "cores": os.cpu_count(),
         "gpus": gpus,
