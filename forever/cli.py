@@ -67,14 +67,15 @@ def run(
         console.print(f"{directory.path} is finished; nothing to do", soft_wrap=True)
     placement = Placement(device, micro_batch, checkpoint_every)
     uri = _mlflow_uri(mlflow)
-    if workers:
-        from forever.launch.ray_train import run_workers
+    with _mirrored(directory.path, uri) as mirror:
+        if workers:
+            from forever.launch.ray_train import run_workers
 
-        result = run_workers(settings, directory.path, workers, resume=resume, placement=placement, tracking=uri)
-    else:
-        with closing(ConsoleTracker(Console(quiet=quiet))) as progress, _mirrored(directory.path, uri) as mirror:
-            trackers = [progress, *mirror]
-            result = run_local(settings, directory.path, resume=resume, trackers=trackers, placement=placement)
+            result = run_workers(settings, directory.path, workers, resume=resume, placement=placement, tracking=uri)
+        else:
+            with closing(ConsoleTracker(Console(quiet=quiet))) as progress:
+                trackers = [progress, *mirror]
+                result = run_local(settings, directory.path, resume=resume, trackers=trackers, placement=placement)
     console.print(matrix_table(result))
 
 
