@@ -192,7 +192,7 @@ def _sweep(
     folder = (out / sweep.name).absolute()
     refused(sweep.trials())
     uri = _mlflow_uri(mlflow)
-    from forever.launch.ray_tune import run_sweep  # nothing that can be refused is left
+    from forever.launch.ray_tune import run_sweep  # Ray takes seconds to import: after the data has been checked
 
     outcome = run_sweep(
         sweep,

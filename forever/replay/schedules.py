@@ -1,8 +1,8 @@
 """At which days of a task the memory is replayed. Each schedule is a list of days; the clock says how long a day is.
 
 Except for `ebbinghaus` and `end_only`, each has the six entries that the standard list reaches in a task of 1250
-updates of equal length, so that the
-spacing ablation compares equal budgets (FOREVER, "increasing spacing"; docs/protocol.md, A21, A22, A29).
+updates of equal length, so that the spacing ablation compares equal budgets (FOREVER, "increasing spacing";
+docs/protocol.md, A21, A22, A29).
 """
 
 from collections.abc import Callable, Iterator, Sequence
