@@ -24,10 +24,10 @@ from experiments.runs import named_run
 from forever.data.batching import Batch
 from forever.data.benchmarks import load_benchmark
 from forever.data.encoding import Encoder
-from forever.methods.base import Step
 from forever.methods.registry import build_method
 from forever.models.backbone import load
 from forever.optim import build_optimizer
+from forever.steps import Step
 from forever.train import build_learner, optimizer_step
 from forever.world import World, pick_device
 

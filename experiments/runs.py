@@ -20,9 +20,6 @@ MINI: dict[str, Any] = {
     "memory.fraction": 0.04,  # 8 of 200 rows, one batch a task; with 20 rows MixReplay forgets next to nothing
     "evaluation.max_new_tokens": 16,  # the longest answer has 15 tokens and EOS
 }
-# A task has 125 updates, and 30 days of 4 updates are 120: the standard schedule gets to its end on a step clock, as
-# with the paper's 30 days of 24 updates in 1250. On the model clock days grow longer as the updates shrink.
-MINI_WARMUP = 4
 PAPER: dict[str, Any] = {"model.name": "Qwen/Qwen3-0.6B"}
 
 # Real data and a real language model on two CPU cores, about ten minutes: four tasks, 24 updates each, not 1250.
@@ -36,8 +33,22 @@ CPU: dict[str, Any] = {
     "memory.fraction": 0.0834,  # 8 of 96 rows, one batch a task; 2 % would be a single row
     "evaluation.max_new_tokens": 24,
 }
-# S = 24 would be the whole task; 2 leaves room for days 1, 2, 4, 7.
-CPU_WARMUP = 2
+# What methods need to fit tasks of 125 (mini) or 24 (cpu) updates; everything else is as in their papers.
+# mini: 30 days of S = 4 updates are 120, so the standard schedule gets to its end on a step clock, as with the paper's
+# 30 days of 24 updates in 1250; on the model clock days grow longer as the updates shrink.
+# cpu: S = 24 would be the whole task; 2 leaves room for days 1, 2, 4, 7.
+# SSR's continuations of up to 2048 tokens take hours on a CPU; these lengths hold a prompt and three more rows.
+METHOD_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "mini": {
+        **{name: {"method.warmup_steps": 4} for name in ("forever", "fixed_interval", "vbm")},
+        "ssr": {"method.max_tokens": 320},
+    },
+    "cpu": {
+        **{name: {"method.warmup_steps": 2} for name in ("forever", "fixed_interval", "vbm")},
+        "ssr": {"method.max_tokens": 512, "method.samples": 1},
+    },
+    "paper": {},
+}
 # SuperNI order 7 without its long prompts: three classifications and an extraction, in the order in which they come.
 CPU_TASKS = {"superni": {"7": ("task363", "task1510", "task1687", "task875")}}
 
@@ -67,9 +78,17 @@ def named_run(name: str) -> RunConfig:
     settings |= MINI if benchmark == "mini" else CPU if small else PAPER
     if small and order in CPU_TASKS.get(benchmark, {}):
         settings["data.order"] = CPU_TASKS[benchmark][order]
-    if method in ("forever", "fixed_interval") and (small or benchmark == "mini"):
-        settings["method.warmup_steps"] = MINI_WARMUP if benchmark == "mini" else CPU_WARMUP
-    return RunConfig().override(settings)
+    return RunConfig().override(settings | METHOD_SETTINGS[_scale(benchmark, small)].get(method, {}))
+
+
+def method_settings(base: RunConfig, method: str) -> dict[str, Any]:
+    """The dotted keys that put another method in the place of a run's own, at the run's scale."""
+    scale = _scale(base.data.benchmark, base.data.train_rows is not None)
+    return {"method.name": method, **METHOD_SETTINGS[scale].get(method, {})}
+
+
+def _scale(benchmark: str, small: bool) -> str:
+    return "mini" if benchmark == "mini" else "cpu" if small else "paper"
 
 
 def load_run(argument: str) -> RunConfig:

@@ -2,13 +2,18 @@
 
 from collections.abc import Callable
 
+from ablations.baselines import baselines
 from ablations.components import components
 from experiments.demo import demo
 from forever.config import RunConfig
 from forever.errors import unknown
 from forever.sweep import Sweep
 
-SWEEPS: dict[str, Callable[[RunConfig, tuple[int, ...]], Sweep]] = {"components": components, "demo": demo}
+SWEEPS: dict[str, Callable[[RunConfig, tuple[int, ...]], Sweep]] = {
+    "components": components,
+    "baselines": baselines,
+    "demo": demo,
+}
 
 
 def named_sweep(name: str, base: RunConfig, seeds: tuple[int, ...]) -> Sweep:

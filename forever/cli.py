@@ -67,15 +67,15 @@ def run(
         console.print(f"{directory.path} is finished; nothing to do", soft_wrap=True)
     placement = Placement(device, micro_batch, checkpoint_every)
     uri = _mlflow_uri(mlflow)
-    with _mirrored(directory.path, uri) as mirror:
+    with _mirrored(directory.path, uri) as mirror, closing(ConsoleTracker(Console(quiet=quiet))) as progress:
         if workers:
             from forever.launch.ray_train import run_workers
 
-            result = run_workers(settings, directory.path, workers, resume=resume, placement=placement, tracking=uri)
+            arguments = (settings, directory.path, workers, resume, placement)
+            result = run_workers(*arguments, tracking=uri, trackers=[progress])
         else:
-            with closing(ConsoleTracker(Console(quiet=quiet))) as progress:
-                trackers = [progress, *mirror]
-                result = run_local(settings, directory.path, resume=resume, trackers=trackers, placement=placement)
+            trackers = [progress, *mirror]
+            result = run_local(settings, directory.path, resume=resume, trackers=trackers, placement=placement)
     console.print(matrix_table(result))
 
 
@@ -90,13 +90,12 @@ def sweep(
     out: Out = Path("runs"),
     concurrent: Concurrent = None,
     workers: Workers = None,
-    resume: Annotated[bool, typer.Option("--resume", help="The default: what is finished is never repeated.")] = True,
     device: Device = "auto",
     micro_batch: MicroBatch = None,
     checkpoint_every: CheckpointEvery = 60.0,
     mlflow: Mlflow = "auto",
 ) -> None:
-    """Run many variants with Ray Tune, then print the table and write the report."""
+    """Run many variants with Ray Tune, then print the table and write the report. Goes on where it was interrupted."""
     _sweep(name, on, changes, seeds, out, concurrent, workers, device, micro_batch, checkpoint_every, mlflow)
 
 
@@ -266,7 +265,7 @@ def _mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
         yield [mlflow_tracker.MlflowTracker(uri)]
     except BaseException:
         with suppress(Exception):  # the reason why the run ended matters more than a server that is away
-            mlflow_tracker.sync(folder, uri)
+            mlflow_tracker.sync(folder, uri, patience_s=5.0)  # the last workers end some seconds later
         raise
 
 
@@ -280,7 +279,8 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as stop:
         if stop.code == 130:  # Ctrl-C, as typer passes it on
-            print("interrupted; the same command with --resume goes on from the last checkpoint", file=sys.stderr)
+            again = "the same command with --resume" if sys.argv[1:2] == ["run"] else "the same command"
+            print(f"interrupted; {again} goes on from the last checkpoint", file=sys.stderr)
         raise
 
 

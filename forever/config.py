@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from forever.data.benchmarks import default_order
 from forever.errors import InputError, unknown
@@ -91,7 +91,8 @@ class OptimConfig(_Part):
 class MemoryConfig(_Part):
     """Episodic memory."""
 
-    fraction: Annotated[float, Field(gt=0, le=1)] = 0.02
+    fraction: Annotated[float, Field(ge=0, le=1)] = 0.02
+    """Of each task's training rows, at least one row; 0 keeps none."""
 
 
 class EvaluationConfig(_Part):
@@ -112,6 +113,11 @@ class RunConfig(_Part):
     memory: MemoryConfig = MemoryConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     method: AnyMethodConfig = ForeverConfig()
+
+    @model_validator(mode="after")
+    def _method_can_run(self) -> "RunConfig":
+        self.method.check(self)
+        return self
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> "RunConfig":

@@ -1,4 +1,4 @@
-"""How much each parameter matters to what has been learned."""
+"""How much each parameter matters to what has been learned: Fisher information, and movement."""
 
 from __future__ import annotations
 
@@ -27,9 +27,32 @@ def fisher_information(learner: Learner, examples: Sequence[Example]) -> Tensor:
     parameters = learner.parameters
     total = torch.zeros_like(parameters.flat.data)
     learner.backbone.model.eval()
+    parameters.grad.zero_()
     for example in learner.world.share(examples):
         row = learner.encoder.encode(example)
         (cross_entropy(learner, [row]) / len(row.answer)).backward()
         total += parameters.grad**2
         parameters.grad.zero_()
     return learner.world.sum_(total) / len(examples)
+
+
+def track_movement(mean: Tensor, spread: Tensor, theta: Tensor, grad: Tensor, smoothing: tuple[float, float]) -> None:
+    """Update, in place, the smoothed importance of entries and its uncertainty by one more update; all are [N].
+
+        I = |Theta g|,   mean <- b1 mean + (1 - b1) I,   spread <- b2 spread + (1 - b2) |I - mean|
+
+    Zhang et al. 2022 (PLATON); WoodScene/Recurrent_KIF: utils/lora_importance_bilevel.py.
+    """
+    importance = (theta * grad).abs()
+    mean.lerp_(importance, 1 - smoothing[0])
+    spread.lerp_((importance - mean).abs(), 1 - smoothing[1])
+
+
+def above_quantile(scores: Tensor, quantile: float) -> Tensor:
+    """True where a score [N] is strictly above the `quantile` of all, 0 for the smallest.
+
+    By the k-th smallest value: `torch.quantile` takes no more than 16 million entries.
+    """
+    if not len(scores):
+        return scores > 0
+    return scores > scores.kthvalue(int(quantile * (len(scores) - 1)) + 1).values

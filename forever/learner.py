@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from forever.data.batching import Batch, batch_count, batches
 from forever.data.tasks import Example, Task
 from forever.memory import Memory
+from forever.seeding import permutation
 
 if TYPE_CHECKING:
     import torch
 
     from forever.config import RunConfig
-    from forever.data.encoding import Encoder
+    from forever.data.encoding import Encoded, Encoder
     from forever.models.backbone import Backbone
     from forever.models.parameters import FlatParameters
     from forever.world import World
@@ -54,6 +57,7 @@ class Learner:
         memory: kept rows of finished tasks.
         micro_batch: rows a device takes at once; None is its whole share. It changes memory use, not the result.
         autocast: compute in bf16 although the weights are fp32 (full fine-tuning on a GPU).
+        gate: the method's weights of the adapters for rows that are to be computed; see `Method.gate`.
         stage: index of the current task. step: its task updates so far; updates: all its updates so far.
         planned_steps: T, task updates that the current task will take.
         gauges: the method's readings for the next line of the journal, such as tau.
@@ -69,6 +73,7 @@ class Learner:
     world: World
     micro_batch: int | None = None
     autocast: bool = False
+    gate: Callable[[Sequence[Encoded]], torch.Tensor | None] = lambda rows: None
     optimizer: torch.optim.Optimizer | None = None
     task: Task | None = None
     stage: int = 0
@@ -85,12 +90,27 @@ class Learner:
         self.step = self.updates = self.planned_steps = 0
         self.gauges, self.notes, self.events = {}, {}, []
 
-    def batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
-        """The main stream of the current task: `optim.epochs` shuffled passes, the same for every method of a seed."""
+    def batches(self, examples: Sequence[Example], views: int = 1) -> Iterator[Batch]:
+        """The main stream of the current task: `optim.epochs` shuffled passes, the same for every method of a seed.
+
+        With several `views` of an example in a batch, the batch holds fewer examples and the number of updates stays:
+        a pass takes `views` times as long, and there are as many fewer of them; the last one may end early.
+        """
         assert self.task is not None
         optim = self.config.optim
         self.planned_steps = batch_count(len(examples), optim.epochs, optim.batch_size)
-        return batches(examples, optim.epochs, optim.batch_size, self.config.seed, "data", self.task.name)
+        size = optim.batch_size // views
+        passes = math.ceil(self.planned_steps / batch_count(len(examples), 1, size))
+        stream = batches(examples, passes, size, self.config.seed, "data", self.task.name)
+        return islice(stream, self.planned_steps)
+
+    def batch_at(self, number: int, examples: Sequence[Example], *stream: str) -> Batch:
+        """Batch `number` of endless shuffled passes over `examples`, a stream of its own in each task."""
+        assert self.task is not None
+        size, seed = self.config.optim.batch_size, self.config.seed
+        a_pass, place = divmod(number, math.ceil(len(examples) / size))
+        order = permutation(len(examples), seed, *stream, self.task.name, a_pass)
+        return Batch(tuple(examples[i] for i in order[place * size : (place + 1) * size]), a_pass)
 
     def gauge(self, **readings: float | None) -> None:
         """Readings that go into the journal beside the last update."""

@@ -1,11 +1,13 @@
 """Episodic memory: a few kept rows of every finished task, chosen once (docs/protocol.md)."""
 
+import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import count
 
 from forever.data.batching import Batch, batches
 from forever.data.tasks import Example, Task
-from forever.seeding import permutation
+from forever.seeding import derive, permutation
 
 
 class Memory:
@@ -14,7 +16,7 @@ class Memory:
     Which rows are kept depends on (seed, task) alone, so all methods of a seed replay the same ones.
 
     Args:
-        fraction: share of each task's training rows; exactly floor(fraction * N), at least 1.
+        fraction: share of each task's training rows; exactly floor(fraction * N), at least 1. Zero keeps nothing.
         batch_size: rows of a replay batch.
         seed: the run's seed.
     """
@@ -36,17 +38,29 @@ class Memory:
 
     def quota(self, rows: int) -> int:
         """How many of a task's `rows` are kept. The small term undoes binary rounding, as in 0.29 * 100."""
-        return max(1, int(self.fraction * rows + 1e-9))
+        return max(1, int(self.fraction * rows + 1e-9)) if self.fraction else 0
 
-    def add(self, task: Task) -> None:
-        """Keep some rows of a task that is over."""
+    def choose(self, task: Task) -> tuple[Example, ...]:
+        """The rows to keep of a task."""
         order = permutation(len(task.train), self.seed, "memory", task.name)
-        self.kept[task.name] = tuple(balanced_choice(task.train, self.quota(len(task.train)), order))
+        return tuple(balanced_choice(task.train, self.quota(len(task.train)), order))
 
-    def batches(self, epochs: int, learning: str) -> Iterator[Batch]:
+    def add(self, task: Task, rows: Sequence[Example] | None = None) -> None:
+        """Keep `rows` of a task that is over; by default those that `choose` gives."""
+        self.kept[task.name] = self.choose(task) if rows is None else tuple(rows)
+
+    def batches(self, epochs: int, learning: str, batch_size: int | None = None) -> Iterator[Batch]:
         """Shuffled passes over all kept rows; each call while learning the task `learning` shuffles anew."""
         self._passes[learning] += 1
-        return batches(self.examples, epochs, self.batch_size, self.seed, "replay", learning, self._passes[learning])
+        size = batch_size or self.batch_size
+        return batches(self.examples, epochs, size, self.seed, "replay", learning, self._passes[learning])
+
+    def draws(self, learning: str, purpose: str) -> Iterator[Batch]:
+        """Endless random batches of kept rows, each drawn without regard to those before it."""
+        rows = self.examples
+        for number in count():
+            stream = random.Random(derive(self.seed, purpose, learning, number))
+            yield Batch(tuple(stream.sample(rows, min(self.batch_size, len(rows)))))
 
 
 def balanced_choice(examples: Sequence[Example], count: int, order: Sequence[int]) -> list[Example]:

@@ -38,7 +38,7 @@ def learning_rate(config: "OptimConfig", step: int, planned_steps: int) -> float
 
 
 def apply_update(parameters: FlatParameters, optimizer: torch.optim.Optimizer, lr: float, clip: float) -> Tensor:
-    """Clip the gradient, step, clear the gradient.
+    """Clip the gradient and step. The clipped gradient stays where it is.
 
     Returns:
         Delta = ||Theta_t - Theta_{t-1}||_2, an fp64 scalar on the device: what was applied, after clipping and decay.
@@ -48,5 +48,4 @@ def apply_update(parameters: FlatParameters, optimizer: torch.optim.Optimizer, l
         group["lr"] = lr
     before = parameters.snapshot()
     optimizer.step()
-    parameters.grad.zero_()
     return parameters.distance(before)

@@ -8,15 +8,22 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, cast
 
+from torch import nn
+
 from forever.config import RunConfig
+from forever.data.encoding import Encoded
 from forever.data.prompts import prompt
 from forever.data.tasks import Benchmark, Example
 from forever.learner import Learner
 from forever.memory import Memory
-from forever.methods.base import Step, StepRecord
 from forever.methods.registry import build_method
+from forever.models.backbone import Backbone
+from forever.models.parameters import FlatParameters
+from forever.steps import Step, StepRecord
+from forever.world import World
 
 # Prompts of English text: about four characters a token with the tokenizers of current models.
 _CHARACTERS_A_TOKEN = 4.0
@@ -44,13 +51,6 @@ class Plan:
         return (self.train_tokens + self.evaluation_tokens / 3) / tokens_per_second
 
 
-class _NoParameters:
-    """Stands in for the parameters of a model that is never loaded."""
-
-    def snapshot(self) -> None:
-        return None
-
-
 def plan(config: RunConfig, benchmark: Benchmark, count_tokens: Callable[[Example], int] | None = None) -> Plan:
     """The cost of a run in counts.
 
@@ -61,8 +61,11 @@ def plan(config: RunConfig, benchmark: Benchmark, count_tokens: Callable[[Exampl
     method = build_method(config.method)
     benchmark = benchmark.joint() if method.joint else benchmark
     memory = Memory(config.memory.fraction, config.optim.batch_size, config.seed)
-    nothing = cast(Any, _NoParameters())
-    learner = Learner(config, memory, backbone=nothing, encoder=nothing, parameters=nothing, world=nothing)
+    # The method computes on a model without parameters and without adapters, from rows without tokens.
+    row = Encoded((), (), truncated=False)
+    encoder = cast(Any, SimpleNamespace(encode=lambda example: row, with_drops=lambda example, share, stream: row))
+    model = Backbone(nn.Module(), tokenizer=None)
+    learner = Learner(config, memory, model, encoder, FlatParameters(()), World())
     updates, rows, events = Counter[str](), Counter[str](), Counter[str]()
     train_tokens = evaluation_tokens = 0
     for stage, task in enumerate(benchmark.stages):
@@ -74,11 +77,12 @@ def plan(config: RunConfig, benchmark: Benchmark, count_tokens: Callable[[Exampl
             if isinstance(action, Step):
                 updates[action.kind] += 1
                 rows[action.kind] += len(action.batch.examples)
-                train_tokens += sum(tokens_of(example) for example in action.batch.examples)
+                groups = zip(action.batch.examples, method.rows(learner, action), strict=True)
+                train_tokens += sum(tokens_of(example) * len(group) for example, group in groups)
                 learner.updates += 1
                 learner.step += action.kind == "task"
             try:
-                action = steps.send(StepRecord(loss=1.0, update_norm=1.0))
+                action = steps.send(StepRecord(loss=1.0, update_norm=1.0, value=1.0))
             except StopIteration:
                 action = None
         events.update(event.kind for event in learner.events)

@@ -34,7 +34,7 @@ def summarise(
     Args:
         steps, events: the lines of the journal.
         notes: one dict a stage: the method's findings and the number of truncated training rows.
-        measured: what depends on the machine: seconds by phase, peak memory.
+        measured: sizes (`parameters`: trained, and stored from task to task), seconds by phase, peak memory.
     """
     updates = Counter(line["kind"] for line in steps)
     rows = Counter[str]()

@@ -15,6 +15,8 @@ import yaml
 from forever.config import RunConfig
 from forever.errors import InputError
 
+_LONGEST_LINE = 2**16  # bytes; one of a journal has some hundred
+
 
 class RunDirectory:
     """The folder of one run, which may not exist yet."""
@@ -86,6 +88,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     # Not splitlines: it also breaks at U+2028 and others, which JSON leaves as they are in the middle of a text.
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def last_line(path: Path) -> dict[str, Any] | None:
+    """The last complete object of a JSON-lines file, however long the file is; None if there is none."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_LINE))
+        lines = file.read().split(b"\n")[:-1]
+    return json.loads(lines[-1]) if lines else None
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:

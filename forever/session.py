@@ -23,11 +23,12 @@ from forever.config import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.learner import Learner
-from forever.methods.base import Method, Probe, Step, StepRecord
+from forever.methods.base import Method
 from forever.metrics import PerformanceMatrix
 from forever.models import lora
 from forever.results import scores_after, summarise
 from forever.run_directory import RunDirectory, read_lines, write_lines, write_text
+from forever.steps import Action, Step, StepRecord
 from forever.tracking import Journal, Tracker, Trackers
 from forever.world import World
 
@@ -116,6 +117,9 @@ class Session:
         assert self._saved is not None
         tensors = self._saved.tensors
         learner.parameters.load(tensors["theta"])
+        method.state.update(self._saved.state["method"])
+        frozen = {name.removeprefix("frozen/"): t for name, t in tensors.items() if name.startswith("frozen/")}
+        lora.load_frozen(learner.backbone.model, frozen)
         for name, tensor in tensors.items():
             kind, _, key = name.partition("/")
             if kind == "method":
@@ -132,7 +136,7 @@ class Session:
     # ---- while training
 
     def record(
-        self, learner: Learner, method: Method[Any], action: Step | Probe, record: StepRecord, remembered: bool
+        self, learner: Learner, method: Method[Any], action: Action, record: StepRecord, remembered: bool
     ) -> None:
         """One action is over and the method has reacted to it. `remembered` ones were told to trackers long ago."""
         self._records.append(record)
@@ -146,7 +150,7 @@ class Session:
             line = self._line(learner, action, record)
             self.journal.step(line)
             if not remembered:
-                self.trackers.tell("step", {**line, "planned": learner.planned_steps})
+                self.trackers.tell("step", line)
         for event in learner.events:
             self.journal.event(event)
             if not remembered:
@@ -169,6 +173,7 @@ class Session:
         return {
             "task": learner.task.name,
             "step": learner.step,
+            "planned": learner.planned_steps,
             "update": learner.updates,
             "epoch": step.batch.epoch,
             "kind": step.kind,
@@ -185,6 +190,7 @@ class Session:
     def _checkpoint(self, learner: Learner, method: Method[Any], trained: bool) -> None:
         tensors = {"theta": learner.parameters.flat.data}
         tensors |= {f"method/{name}": tensor for name, tensor in method.tensors.items()}
+        tensors |= {f"frozen/{name}": tensor for name, tensor in lora.frozen(learner.backbone.model).items()}
         if not trained and learner.optimizer is not None:
             tensors |= {f"adam/{name}": t for name, t in learner.optimizer.state_dict()["state"].get(0, {}).items()}
         lines = self.journal.lines if trained else self._start
@@ -192,6 +198,7 @@ class Session:
             "stage": learner.stage,
             "trained": trained,
             "records": [] if trained else [dataclasses.astuple(record) for record in self._records],
+            "method": method.state,
             **lines,
             "notes": self._notes,
             "seconds": dict(self._seconds),
@@ -222,12 +229,14 @@ class Session:
         self._spend("evaluation")
         self.trackers.tell("stage", stage, scores_after(self.matrix, stage))
 
-    def finish(self, learner: Learner) -> None:
+    def finish(self, learner: Learner, method: Method[Any]) -> None:
         """Write the adapter and the result."""
         if not self.world.leads:
             return
         self.close()
-        if self.config.model.tuning == "lora":
+        if self.config.model.tuning == "lora" and method.mixed:
+            lora.save_mixture(learner.backbone.model, self.directory.adapter, self.config.model.name, method.tensors)
+        elif self.config.model.tuning == "lora":
             lora.save_peft(learner.backbone.model, self.directory.adapter, self.config.model.name)
         else:
             learner.backbone.model.save_pretrained(self.directory.path / "model")
@@ -235,7 +244,14 @@ class Session:
         device = self.world.device
         peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _resident_bytes()
         seconds = {name: round(value, 3) for name, value in self._seconds.items()}
-        measured = {"seconds": seconds, "peak_memory_bytes": peak, "world_size": self.world.size}
+        carried = [*lora.frozen(learner.backbone.model).values(), *method.tensors.values()]
+        trained = learner.parameters.flat.numel()
+        measured = {
+            "parameters": {"trained": trained, "stored": trained + sum(tensor.numel() for tensor in carried)},
+            "seconds": seconds,
+            "peak_memory_bytes": peak,
+            "world_size": self.world.size,
+        }
         steps, events = read_lines(self.directory.steps), read_lines(self.directory.events)
         result = summarise(self.config, self.benchmark, self.matrix, steps, events, self._notes, measured)
         write_text(self.directory.result, json.dumps(result, indent=1) + "\n")

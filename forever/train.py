@@ -19,7 +19,7 @@ from forever.data.tasks import Benchmark, Task
 from forever.evaluate import evaluate
 from forever.learner import Learner
 from forever.memory import Memory
-from forever.methods.base import Method, Penalty, Probe, Step, StepRecord, Steps
+from forever.methods.base import Method
 from forever.methods.registry import build_method
 from forever.models import lora
 from forever.models.backbone import load, only_at
@@ -27,6 +27,7 @@ from forever.models.parameters import FlatParameters
 from forever.optim import apply_update, build_optimizer, learning_rate
 from forever.seeding import derive
 from forever.session import Session
+from forever.steps import Action, Forward, Penalty, Probe, Reading, Step, StepRecord, Steps
 from forever.world import World
 
 
@@ -35,7 +36,7 @@ def run(config: RunConfig, benchmark: Benchmark, session: Session, world: World,
     method = build_method(config.method)
     if method.joint:
         benchmark = benchmark.joint()
-    learner = build_learner(config, world, micro_batch)
+    learner = build_learner(config, world, micro_batch, method, len(benchmark.tasks))
     for task in benchmark.tasks:  # a row that is too long is found now and not in the last task
         learner.encoder.encode_all(task)
     session.begin(learner, method, benchmark)
@@ -43,7 +44,8 @@ def run(config: RunConfig, benchmark: Benchmark, session: Session, world: World,
         score_tasks(learner, benchmark, -1, range(len(benchmark.tasks)), session)
     for stage, task in enumerate(benchmark.stages):
         if session.trained(stage):
-            learner.memory.add(task)
+            learner.begin(stage, task)
+            learner.memory.add(task, method.remember(learner, task))
         else:
             train_task(learner, method, stage, task, session)
         seen = list(benchmark.seen(stage))
@@ -51,11 +53,14 @@ def run(config: RunConfig, benchmark: Benchmark, session: Session, world: World,
             seen.append(stage + 1)
         score_tasks(learner, benchmark, stage, seen, session)
         session.end_stage(stage)
-    session.finish(learner)
+    session.finish(learner, method)
 
 
-def build_learner(config: RunConfig, world: World, micro_batch: int | None = None) -> Learner:
-    """Load the backbone and make what is to be trained of it one flat vector."""
+def build_learner(
+    config: RunConfig, world: World, micro_batch: int | None = None, method: Method[Any] | None = None, tasks: int = 1
+) -> Learner:
+    """Load the backbone, let the method put around it what it trains, and make that one flat vector."""
+    method = method or build_method(config.method)
     full = config.model.tuning == "full"
     half = {"float32": False, "bfloat16": True, "auto": world.device.type == "cuda"}[config.model.dtype]
     # Weights that are trained stay fp32; full fine-tuning then computes in bf16 by autocast.
@@ -63,9 +68,8 @@ def build_learner(config: RunConfig, world: World, micro_batch: int | None = Non
     if full:
         backbone.model.requires_grad_(True)
     else:
-        model = config.model
-        lora.adapt(backbone.model, model.targets, model.rank, model.alpha, model.dropout, config.seed)
-    return Learner(
+        method.build(backbone.model, config, tasks)
+    learner = Learner(
         config=config,
         memory=Memory(config.memory.fraction, config.optim.batch_size, config.seed),
         backbone=backbone,
@@ -75,6 +79,8 @@ def build_learner(config: RunConfig, world: World, micro_batch: int | None = Non
         micro_batch=micro_batch,
         autocast=half and full,
     )
+    learner.gate = lambda rows: method.gate(learner, rows)
+    return learner
 
 
 def train_task(learner: Learner, method: Method[Any], stage: int, task: Task, session: Session) -> None:
@@ -100,47 +106,57 @@ def train_task(learner: Learner, method: Method[Any], stage: int, task: Task, se
             session.restore(learner, method)
         session.record(learner, method, done, record, remembered)
     method.end_task(learner, task)
-    learner.memory.add(task)
+    learner.memory.add(task, method.remember(learner, task))
     session.end_training(learner, method)
 
 
-def _send(steps: Steps, record: StepRecord) -> Step | Probe | None:
+def _send(steps: Steps, record: StepRecord) -> Action | None:
     try:
         return steps.send(record)
     except StopIteration:
         return None
 
 
-def perform(learner: Learner, method: Method[Any], action: Step | Probe) -> StepRecord:
+def perform(learner: Learner, method: Method[Any], action: Action) -> StepRecord:
     """Do what a method asked for."""
-    return optimizer_step(learner, method, action) if isinstance(action, Step) else probe(learner, action)
+    if isinstance(action, Step):
+        return optimizer_step(learner, method, action)
+    if isinstance(action, Reading):
+        return StepRecord(value=learner.world.from_leader(action.value.double()).item())
+    return probe(learner, action)
 
 
 def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRecord:
     """One update. Everything that trains goes through here.
 
     The loss is the sum over the supervised tokens of the global batch divided by their number, so ranks and
-    micro-batches add up to the same gradient.
+    micro-batches add up to the same gradient. The gradient that was applied, summed and clipped, can be read until the
+    next update begins.
     """
     config, parameters, world = learner.config, learner.parameters, learner.world
-    rows = [learner.encoder.encode(example) for example in step.batch.examples]
+    groups = method.rows(learner, step)
+    rows = [row for group in groups for row in group]
     supervised = sum(len(row.answer) for row in rows)
     assert learner.task is not None
     assert learner.optimizer is not None
     world.seed(derive(config.seed, "dropout", learner.task.name, learner.updates, world.rank))
     learner.backbone.model.train()
-    loss = torch.zeros((), dtype=torch.float64, device=world.device)
-    for micro in _micro_batches(world.share(rows), learner.micro_batch):
-        ce = cross_entropy(learner, micro) / supervised
-        method.loss(learner, ce, len(micro) / len(rows)).backward()
+    parameters.grad.zero_()
+    loss, added = torch.zeros(2, dtype=torch.float64, device=world.device)
+    for micro in _micro_batches(world.share(groups), learner.micro_batch):
+        logits, targets = answer_logits(learner, [row for group in micro for row in group])
+        ce = F.cross_entropy(logits, targets, reduction="sum") / supervised
+        total = method.loss(learner, Forward(ce, len(micro) / len(groups), micro, logits))
+        total.backward()
         loss += ce.detach()
+        added += total.detach() - ce.detach()
     world.sum_(parameters.grad)
     method.on_gradients(learner)
     penalty = add_penalty(parameters, step.penalty)
     lr = learning_rate(config.optim, learner.step, learner.planned_steps)
     update_norm = apply_update(parameters, learner.optimizer, lr, config.optim.clip)
     # One wait for the device an update: three numbers, the same on every rank because decisions hang on them.
-    numbers = torch.stack([world.sum_(loss), penalty, update_norm])
+    numbers = torch.stack([world.sum_(loss), world.sum_(added) + penalty, update_norm])
     loss_, penalty_, norm_ = world.from_leader(numbers).tolist()
     if not all(map(math.isfinite, (loss_, penalty_, norm_))):
         # A clock that reads NaN never replays, and the run would end with a score as if all were well.
@@ -158,20 +174,25 @@ def probe(learner: Learner, action: Probe) -> StepRecord:
     supervised = sum(len(row.answer) for row in rows)
     learner.backbone.model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=world.device)
-    for micro in _micro_batches(world.share(rows), learner.micro_batch):
-        loss += cross_entropy(learner, micro) / supervised
+    for micro in _micro_batches([(row,) for row in world.share(rows)], learner.micro_batch):
+        loss += cross_entropy(learner, [row for (row,) in micro]) / supervised
     return StepRecord(
         loss=world.from_leader(world.sum_(loss)).item(), tokens=sum(len(r.prompt) + len(r.answer) for r in rows)
     )
 
 
 def cross_entropy(learner: Learner, rows: Sequence[Encoded]) -> Tensor:
-    """Summed cross-entropy over the answer tokens and EOS of `rows`; logits exist at those positions only."""
-    backbone = learner.backbone
-    ids, positions, targets = collate(rows, backbone.tokenizer.pad_token_id, backbone.device)
-    with only_at(backbone.model, positions), _autocast(learner):
-        logits = backbone.model(input_ids=ids, use_cache=False).logits[0]  # [n, V]
-    return F.cross_entropy(logits.float(), targets, reduction="sum")
+    """Summed cross-entropy over the answer tokens and EOS of `rows`."""
+    return F.cross_entropy(*answer_logits(learner, rows), reduction="sum")
+
+
+def answer_logits(learner: Learner, rows: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
+    """The logits [n, V] where an answer token or EOS comes next, and those tokens [n]; there are no other logits."""
+    model = learner.backbone.model
+    ids, real, positions, targets = collate(rows, learner.backbone.tokenizer.pad_token_id, learner.backbone.device)
+    with lora.mixed(model, learner.gate(rows), real), only_at(model, positions), _autocast(learner):
+        logits = model(input_ids=ids, use_cache=False).logits[0]
+    return logits.float(), targets
 
 
 def add_penalty(parameters: FlatParameters, penalty: Penalty | None) -> Tensor:
@@ -192,13 +213,15 @@ def score_tasks(learner: Learner, benchmark: Benchmark, stage: int, tasks: Seque
         task = benchmark.tasks[index]
         with _autocast(learner):
             limit = learner.config.evaluation.max_new_tokens
-            predictions = evaluate(learner.backbone, learner.encoder, learner.world, task, limit)
+            predictions = evaluate(learner.backbone, learner.encoder, learner.world, task, limit, learner.gate)
         session.keep_predictions(stage, index, [dataclasses.asdict(prediction) for prediction in predictions])
 
 
-def _micro_batches(rows: list[Encoded], size: int | None) -> Iterator[list[Encoded]]:
-    size = size or max(len(rows), 1)
-    return (rows[i : i + size] for i in range(0, len(rows), size))
+def _micro_batches(groups: list[tuple[Encoded, ...]], size: int | None) -> Iterator[list[tuple[Encoded, ...]]]:
+    """Micro-batches of about `size` rows; the rows of a group stay together."""
+    width = max((len(group) for group in groups), default=1)
+    count = max(size // width, 1) if size else max(len(groups), 1)
+    return (groups[i : i + count] for i in range(0, len(groups), count))
 
 
 def _autocast(learner: Learner) -> AbstractContextManager[object]:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,10 @@ from forever.data.tasks import Benchmark, Example, Task
 from forever.launch.local import Placement, run_local
 from forever.learner import Learner
 from forever.memory import Memory
-from forever.methods.base import Method, Probe, Step, StepRecord
+from forever.methods.base import Method
+from forever.models.backbone import Backbone
+from forever.models.parameters import FlatParameters
+from forever.steps import Action, Step, StepRecord
 from forever.world import World
 
 torch.set_num_threads(1)
@@ -182,16 +185,29 @@ MACHINE = ("seconds", "peak_memory_bytes", "world_size")
 
 def outcome(path: Path) -> Outcome:
     """Read a finished run's folder."""
-    weights = path / "adapter" / "adapter_model.safetensors"
-    if not weights.is_file():
-        weights = path / "model" / "model.safetensors"
+    weights = {
+        f"{file.parent.relative_to(path)} {name}": tensor
+        for folder in ("adapter", "model")
+        for file in sorted((path / folder).rglob("*.safetensors"))
+        for name, tensor in load_file(file).items()
+    }
+    assert weights
     names = [path / "steps.jsonl", path / "events.jsonl", *sorted((path / "predictions").glob("*/*.jsonl"))]
     result = json.loads((path / "result.json").read_text(encoding="utf-8"))
     return Outcome(
-        load_file(weights),
+        weights,
         {str(name.relative_to(path)): name.read_text(encoding="utf-8") for name in names},
         {key: value for key, value in result.items() if key not in MACHINE},
     )
+
+
+def canned_sample(
+    backbone: Any, prompts: Sequence[Any], seeds: Sequence[int], max_new_tokens: int, sampling: Any, gate: Any = None
+) -> list[str]:
+    """Stands for `decoding.sample`, whose words from a random model nobody could parse: text that depends on the seed
+    and on the prompt alone, and is at once a written row (SSR), a written prompt (SAPT) and an answer (EWC)."""
+    numbers = [seed % 97 for seed in seeds]
+    return [f"red {n} __inp__ blue {n} old\nOutput: new {len(p.prompt)}" for n, p in zip(numbers, prompts, strict=True)]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -206,32 +222,23 @@ def rows_task(name: str, rows: int, labels: Sequence[str] = ("yes", "no")) -> Ta
     return Task(name, train, test, "exact_match", tuple(sorted(set(labels))))
 
 
-class StubParameters:
-    """Stands for the flat vector where no model is needed."""
-
-    def __init__(self, values: Iterable[float] = (1.0, 2.0, 3.0)) -> None:
-        self.flat = torch.tensor(list(values))
-
-    def snapshot(self) -> Tensor:
-        return self.flat.clone()
-
-
 def stub_learner(finished: Sequence[Task] = (), **changes: Any) -> Learner:
     """A learner without a model whose memory holds rows of `finished`; `changes` are dotted keys of its config."""
     config = RunConfig.parse({"data": {"benchmark": "toy"}, "method": {"name": "finetune"}}).override(changes)
     memory = Memory(config.memory.fraction, config.optim.batch_size, config.seed)
     for task in finished:
         memory.add(task)
+    theta = FlatParameters([("theta", torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0])))])
+    empty = Backbone(torch.nn.Module(), tokenizer=None)
     nothing: Any = None
-    stub: Any = StubParameters()
-    return Learner(config, memory, backbone=nothing, encoder=nothing, parameters=stub, world=World())
+    return Learner(config, memory, backbone=empty, encoder=nothing, parameters=theta, world=World())
 
 
 @dataclass
 class Driven:
     """What a generator did when it was sent invented records: its actions, and the readings after each task update."""
 
-    actions: list[Step | Probe]
+    actions: list[Action]
     gauges: list[dict[str, float | None]]
     learner: Learner
 

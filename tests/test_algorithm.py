@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Driven, StubParameters, drive, rows_task, stub_learner
+from conftest import Driven, drive, rows_task, stub_learner
 
 from forever.config import RunConfig
 from forever.data.tasks import Benchmark
-from forever.methods.base import Method, Probe, Step
+from forever.methods.base import Method
 from forever.methods.registry import build_method
+from forever.steps import Probe, Step
 
 OLD = [rows_task("old", 40), rows_task("older", 30)]  # at fraction 0.25 and batch 4: 10 + 7 rows, 5 batches a pass
 SMALL: dict[str, Any] = {"memory.fraction": 0.25, "optim.batch_size": 4, "optim.epochs": 2}
@@ -182,12 +183,10 @@ def test_strength_and_anchor_hold_for_a_whole_event() -> None:
 
 def test_anchor_is_a_copy_taken_when_the_task_begins() -> None:
     method, learner = forever(), stub_learner(OLD, **SMALL)
-    stub: Any = StubParameters([1.0, 2.0])
-    learner.parameters = stub
     learner.begin(2, rows_task("new", 16))
     method.begin_task(learner, rows_task("new", 16))
-    stub.flat += 10  # training moves Theta in place
-    assert torch.equal(method.tensors["anchor"], torch.tensor([1.0, 2.0]))
+    learner.parameters.flat.data += 10  # training moves Theta in place
+    assert torch.equal(method.tensors["anchor"], torch.tensor([1.0, 2.0, 3.0]))
 
 
 @pytest.mark.parametrize("fields", [{"regularizer": "none"}, {"beta": 0.0}])

@@ -1,6 +1,7 @@
 """The command line: what it refuses and how, and that its verbs do what they say."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from experiments.runs import load_run
 from forever.cli import main
 from forever.config import RunConfig
+from forever.launch.lock import locked
 
 
 def call(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
@@ -40,7 +43,7 @@ BAD = [
     ("run mini/forever optim.lr=fast", "optim.lr='fast'"),
     ("run mini/forever optim.epochs", "'optim.epochs' is not of the form key=value"),
     ("run mini/forever optim.lr=[1", "not valid YAML"),
-    ("run mini/forever memory.fraction=0", "memory.fraction=0: input should be greater than 0"),
+    ("run mini/forever memory.fraction=-1", "memory.fraction=-1: input should be greater than or equal to 0"),
     ("run mini/forever memory.fraction=1.5", "memory.fraction=1.5: input should be less than or equal to 1"),
     ("run mini/forever method.warmup_steps=0", "method.warmup_steps=0: input should be greater than or equal to 1"),
     ("run mini/forever method.days=[1,-2]", "method.days.1=-2: input should be greater than 0"),
@@ -133,6 +136,36 @@ def test_run_twice_and_another_configuration(
     (folder / "config.yaml").write_text(yaml.safe_dump(other))
     assert call(arguments, monkeypatch) == 2
     assert "another configuration (optim.lr is 0.5 there, 0.01 here)" in capsys.readouterr().err
+
+
+def test_a_folder_in_which_another_process_trains(
+    run_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("forever.launch.lock._PATIENCE_S", 0.0)
+    folder = tmp_path / "out" / load_run(run_file).key()
+    with locked(folder):
+        assert call(["run", run_file, "--out", str(tmp_path / "out"), "--mlflow", "off"], monkeypatch) == 2
+    assert f"error: {folder} is being trained by process {os.getpid()} on " in capsys.readouterr().err
+
+
+def test_a_sweep_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["sweep", "components", "--resume"], monkeypatch) == 2
+    assert "No such option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("verb", "again"),
+    [("run", "the same command with --resume goes on"), ("sweep", "the same command goes on")],
+)
+def test_an_interrupt_says_how_to_go_on(
+    verb: str, again: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("experiments.runs.load_run", interrupt)
+    assert call([verb, "mini/forever"], monkeypatch) == 130
+    assert f"interrupted; {again} from the last checkpoint" in capsys.readouterr().err
 
 
 def test_the_base_package_is_enough_for_a_run(run_file: str, tmp_path: Path) -> None:

@@ -38,8 +38,7 @@ BAD: list[tuple[Any, str]] = [
     ("optim.lr", "a configuration is a mapping of keys to values, not 'optim.lr'"),
     # out of range
     ({"seed": -1}, "seed=-1: input should be greater than or equal to 0"),
-    ({"memory": {"fraction": 0}}, "memory.fraction=0: input should be greater than 0"),
-    ({"memory": {"fraction": -0.1}}, "memory.fraction=-0.1: input should be greater than 0"),
+    ({"memory": {"fraction": -0.1}}, "memory.fraction=-0.1: input should be greater than or equal to 0"),
     ({"memory": {"fraction": 1.01}}, "memory.fraction=1.01: input should be less than or equal to 1"),
     ({"memory": {"fraction": float("nan")}}, "memory.fraction=nan: "),
     ({"optim": {"lr": 0}}, "optim.lr=0: input should be greater than 0"),

@@ -288,7 +288,12 @@ def test_natural_instructions_sizes_and_repeated_inputs(tmp_path: Path) -> None:
         ([{"input": "a", "output": []}], "d", r"instance 0: field 'output' must be a string"),
         ([{"output": "a"}], "d", r"instance 0: field 'input' must be a string"),
         (["a"], "d", r"instance 0: field 'input' must be a string"),
-        ([], "d", r"task001_x\.json is empty"),
+        ([], "d", r"task001_x\.json has 0 instances of different input; .* need 5"),
+        (
+            [{"input": f"{i % 4}", "output": "b"} for i in range(9)],
+            "d",
+            r"has 4 instances of different input; .* need 5",
+        ),
         ({"a": 1}, "d", r"task001_x\.json: field 'Instances' must be a list"),
         ([{"input": "a", "output": "b"}], 3, r"field 'Definition' must be a string or a list of strings"),
         ([{"input": "a", "output": "b"}], [], r"field 'Definition' must be a string"),

@@ -1,5 +1,7 @@
 """What is supervised, what may be cut, and where the numbers of a batch lie."""
 
+import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,7 @@ def test_supervised_tokens_are_answer_and_eos_for_every_record(tokenizer: Any, b
             assert row.answer == (*answer, tokenizer.eos_token_id)
             assert row.prompt == tuple(tokenizer(prompt(example), add_special_tokens=False).input_ids)
             assert not row.truncated
-            _, positions, targets = collate([row], tokenizer.pad_token_id, CPU)
+            _, _, positions, targets = collate([row], tokenizer.pad_token_id, CPU)
             assert positions.sum() == len(targets) == len(answer) + 1
 
 
@@ -203,8 +205,9 @@ def test_collate_by_hand() -> None:
         Encoded((14,), (22, 23, 24, 9), False),
         Encoded((15, 16), (9,), False),
     ]
-    ids, positions, targets = collate(rows, 0, CPU)
+    ids, real, positions, targets = collate(rows, 0, CPU)
     assert ids.tolist() == [[11, 12, 13, 21, 9], [14, 22, 23, 24, 9], [15, 16, 9, 0, 0]]
+    assert real.long().tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
     # a position is marked if the token after it is supervised: from the last prompt token to the one before EOS
     assert positions.long().tolist() == [[0, 0, 1, 1, 0], [1, 1, 1, 1, 0], [0, 1, 0, 0, 0]]
     assert targets.tolist() == [21, 9, 22, 23, 24, 9, 9]
@@ -212,7 +215,7 @@ def test_collate_by_hand() -> None:
 
 def test_marked_positions_precede_their_targets_in_order(benchmark_of_three: Benchmark, tokenizer: Any) -> None:
     rows = [Encoder(tokenizer, 512).encode(e) for e in benchmark_of_three.tasks[2].train[:6]]
-    ids, positions, targets = collate(rows, tokenizer.pad_token_id, CPU)
+    ids, _, positions, targets = collate(rows, tokenizer.pad_token_id, CPU)
     following = torch.roll(ids, -1, dims=1)
     assert torch.equal(following[positions], targets)
 
@@ -221,3 +224,102 @@ def test_collate_prompts_by_hand() -> None:
     ids, mask = collate_prompts([Encoded((1, 2, 3), (), False), Encoded((4,), (), False)], 0, CPU)
     assert ids.tolist() == [[1, 2, 3], [0, 0, 4]]
     assert mask.tolist() == [[1, 1, 1], [0, 0, 1]]
+
+
+# ---- dropped tokens
+
+
+def is_within(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Whether `part` is `whole` with some tokens left out."""
+    rest: Iterator[int] = iter(whole)
+    return all(token in rest for token in part)
+
+
+@pytest.mark.parametrize("limit", [10**6, 150])
+def test_nothing_dropped_is_the_training_row(tokenizer: Any, benchmark_of_three: Benchmark, limit: int) -> None:
+    encoder = Encoder(tokenizer, limit if limit > 1000 else len(Encoder(tokenizer, 10**6).encode(LONG).prompt) - 20)
+    for example in (LONG, *benchmark_of_three.tasks[0].train, Example("e", "No input.", "", "yes")):
+        assert encoder.with_drops(example, 0.0, random.Random(0)) == encoder.encode(example)
+    assert encoder.encode(LONG).truncated == (limit < 1000)
+
+
+def test_only_tokens_of_the_input_are_dropped(tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer, 10**6)
+    whole = encoder.encode(LONG)
+    before, middle, after = prompt_parts(LONG)
+    empty = encoder.with_drops(LONG, 1 - 1e-12, random.Random(0))  # all that may go
+    template = [text(tokenizer, tuple(tokenizer(part, add_special_tokens=False).input_ids)) for part in (before, after)]
+    assert "".join(text(tokenizer, empty.prompt).split()) == "".join("".join(template).split())
+    inside = len(whole.prompt) - len(empty.prompt)
+    assert abs(inside - len(tokenizer(middle, add_special_tokens=False).input_ids)) <= 1  # a token may span the seam
+    lost = []
+    for seed in range(60):
+        row = encoder.with_drops(LONG, 0.1, random.Random(seed))
+        assert is_within(row.prompt, whole.prompt)
+        assert is_within(empty.prompt, row.prompt)
+        assert row.answer == whole.answer
+        assert not row.truncated
+        lost.append(len(whole.prompt) - len(row.prompt))
+    assert abs(sum(lost) / (60 * inside) - 0.1) < 5 * (0.09 / (60 * inside)) ** 0.5
+    assert len(set(lost)) > 3
+
+
+def test_every_input_token_is_dropped_equally_often(backbone_folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    encoder = Encoder(AutoTokenizer.from_pretrained(backbone_folder), 256)
+    example = Example("e", "What colour is it?", "red green blue round square", "red")
+    whole = encoder.encode(example)
+    words = encoder._ids(example.input)
+    assert len(set(words)) == 5
+    kept = dict.fromkeys(words, 0)
+    for seed in range(1000):
+        prompt_ids = encoder.with_drops(example, 0.3, random.Random(seed)).prompt
+        for word in words:
+            kept[word] += prompt_ids.count(word) - whole.prompt.count(word) + 1
+    assert all(abs(n / 1000 - 0.7) < 5 * (0.21 / 1000) ** 0.5 for n in kept.values())
+
+
+def test_drops_repeat_with_their_stream_and_go_on_with_it(tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer, 10**6)
+    stream = random.Random(3)
+    first, second = (encoder.with_drops(LONG, 0.3, stream) for _ in range(2))
+    assert first != second
+    assert encoder.with_drops(LONG, 0.3, random.Random(3)) == first
+
+
+def test_drops_come_after_the_cut() -> None:
+    """A view never shows what the row itself does not."""
+    tokenizer = bos_tokenizer(True)
+    example = Example("x", "a", "a " * 20 + "b " * 20, "b")
+    encoder = Encoder(tokenizer, len(Encoder(tokenizer, 1000).encode(example).prompt) - 18)
+    row = encoder.encode(example)
+    assert row.truncated
+    for seed in range(20):
+        view = encoder.with_drops(example, 0.5, random.Random(seed))
+        assert view.truncated
+        assert view.prompt[0] == 0  # BOS stays
+        assert is_within(view.prompt, row.prompt)
+        assert view.prompt.count(5) <= row.prompt.count(5)
+
+
+# ---- plain text
+
+
+def test_plain_text_has_no_template_and_loses_its_beginning(tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer, 16)
+    ids = tuple(tokenizer(LONG.input, add_special_tokens=False).input_ids)
+    assert encoder.encode_text(LONG.input, len(ids)) == Encoded(ids, (), False)
+    assert encoder.encode_text(LONG.input, len(ids) - 1) == Encoded(ids[1:], (), True)
+    assert encoder.encode_text(LONG.input, 3) == Encoded(ids[-3:], (), True)
+    assert encoder.count(LONG.input) == len(ids)
+    assert encoder.count("") == 0
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_bos_stays_before_plain_text_that_was_cut(adds: bool) -> None:
+    encoder = Encoder(bos_tokenizer(adds), 256)
+    assert encoder.encode_text("a b a b", 10).prompt == ((0,) if adds else ()) + (4, 5, 4, 5)
+    assert encoder.encode_text("a b a b", 3).prompt == ((0, 4, 5) if adds else (5, 4, 5))
+    assert encoder.encode_text("a b a b", 1).prompt == ((0,) if adds else (5,))
+    assert encoder.count("a b a b") == 4  # of the text alone

@@ -8,10 +8,11 @@ import pytest
 import torch
 from conftest import make_task
 
-from forever import evaluate as evaluation
+from forever import decoding
 from forever.data.encoding import Encoder
 from forever.data.tasks import Benchmark, Example, Task
-from forever.evaluate import decode, evaluate
+from forever.decoding import decode
+from forever.evaluate import evaluate
 from forever.models.backbone import Backbone, load
 from forever.models.location import TINY
 from forever.world import World
@@ -75,7 +76,7 @@ def test_groups_bound_memory_without_changing_the_answers(
     sizes: list[tuple[int, ...]] = []
     generate = backbone.model.generate
     monkeypatch.setattr(backbone.model, "generate", lambda **k: sizes.append(k["input_ids"].shape) or generate(**k))
-    monkeypatch.setattr(evaluation, "_TOKENS_AT_ONCE", 400)
+    monkeypatch.setattr(decoding, "_TOKENS_AT_ONCE", 400)
     assert decode(backbone, encoder, examples, 5) == whole
     assert len(sizes) > 2
     assert all(rows == 1 or rows * (width + 5) <= 400 for rows, width in sizes)

@@ -17,6 +17,7 @@ from mlflow.entities import Run
 
 from forever.config import RunConfig
 from forever.launch.local import Placement, run_local
+from forever.launch.lock import locked
 from forever.launch.mlflow_mirror import Mirror, keeps
 from forever.launch.mlflow_tracker import MlflowTracker, close_sweep, open_sweep, sync, tracking_uri
 from forever.run_directory import RunDirectory
@@ -225,6 +226,54 @@ def test_runs_of_a_sweep_hang_below_one_parent(uri: str, folder: Path, tmp_path:
     assert children["base"].data.tags["forever.run_key"] == first.key
     artifacts = {file.path for file in MlflowClient(uri).list_artifacts(parent.info.run_id)}
     assert artifacts == {"summary.csv", "sweep.json"}
+    result = json.loads((folder / "result.json").read_text())
+    means = {"op/base": result["op"], "bwt/base": result["bwt"], "trials/done": 1, "trials/failed": 1}
+    assert histories(uri, parent) == {key: [(1, value)] for key, value in means.items()}  # once, though closed twice
+
+
+@pytest.fixture
+def sweep_folder(folder: Path, tmp_path: Path, base_config: RunConfig) -> Path:
+    """A sweep whose four runs have finished: OP 10 and 20 of the one variant, 30 and none of the other."""
+    out = tmp_path / "toys"
+    sweep = Sweep("toys", base_config, {"base": {}, "+IAR&PIR": {"optim.lr": 1e-4}}, seeds=(0, 1))
+    sweep.write_manifest(out)
+    values = {("base", 0): 10.0, ("base", 1): 20.0, ("+IAR&PIR", 0): 30.0, ("+IAR&PIR", 1): None}
+    for trial in sweep.trials():
+        shutil.copytree(folder, out / trial.key)
+        path = RunDirectory(out / trial.key).result
+        result = {**json.loads(path.read_text()), "op": values[trial.variant, trial.seed], "bwt": None}
+        path.write_text(json.dumps(result))
+    return out
+
+
+def parent_of(uri: str) -> Run:
+    (parent,) = (run for run in runs(uri, "toys") if run.data.tags.get("forever.sweep"))
+    return parent
+
+
+def test_sync_makes_up_for_a_sweep_that_no_server_heard_of(uri: str, sweep_folder: Path) -> None:
+    for _ in range(2):
+        assert sync(sweep_folder, uri) == 4
+    parent = parent_of(uri)
+    assert parent.info.status == "FINISHED"
+    means = {"op/base": 15.0, "op/plus_IAR_and_PIR": 30.0, "trials/done": 4, "trials/failed": 0}
+    assert histories(uri, parent) == {key: [(4, value)] for key, value in means.items()}
+
+
+def test_sync_leaves_a_run_alone_that_is_training(
+    uri: str, sweep_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = sorted(sweep_folder.glob("*/config.yaml"))[0].parent
+    (training / "result.json").unlink()
+    with locked(training):
+        assert sync(sweep_folder, uri) == 3
+        assert f"{training} is in progress and left out" in capsys.readouterr().err
+        found = runs(uri, "toys")
+        assert training.name not in {run.data.tags.get("forever.run_key") for run in found}
+        assert parent_of(uri).info.status == "RUNNING"
+    assert sync(sweep_folder, uri) == 4
+    assert parent_of(uri).info.status == "KILLED"
+    assert "trials/failed" not in parent_of(uri).data.metrics
 
 
 def test_the_default_store_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

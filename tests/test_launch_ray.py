@@ -22,13 +22,16 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("mlflow")
 import torch
+import yaml
 from rich.console import Console
 from safetensors.torch import load_file
 
 from forever.config import RunConfig
+from forever.console import ConsoleTracker
 from forever.errors import InputError
 from forever.launch.local import Placement, run_local
-from forever.launch.ray_cluster import divide, driver_seat
+from forever.launch.lock import in_progress
+from forever.launch.ray_cluster import divide, driver_seat, one_line
 from forever.launch.sweep_table import SweepTable
 from forever.run_directory import RunDirectory
 from forever.sweep import Sweep
@@ -157,6 +160,18 @@ def test_drivers_hold_nothing_that_workers_need() -> None:
     assert not {"CPU", "GPU"} & driver_seat({"CPU": 2, "GPU": 1}).keys()
 
 
+# ---- why something failed
+
+
+def test_an_error_is_told_without_what_ray_wraps_around_it() -> None:
+    from ray.train import ControllerError, WorkerGroupError
+    from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
+
+    boom = UserExceptionWithTraceback(ValueError("boom\nmore"), "Traceback (most recent call last): ...")
+    assert one_line(WorkerGroupError("long", {1: boom})) == "ValueError: boom"
+    assert one_line(ControllerError(InputError("give another"))) == "give another"
+
+
 # ---- what is shown
 
 
@@ -201,8 +216,31 @@ def _play(table: SweepTable) -> None:
 # ---- sweeps in this process
 
 
+NO_TARGET = {"model.targets": ["nothing"]}  # which only the model itself can refuse
+REFUSAL = "model.targets: no linear layer is called 'nothing'; this model has "
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The key of a trial each time that one begins or is tried again."""
+    keys: list[str] = []
+
+    def started(table: SweepTable, key: str) -> None:
+        keys.append(key)
+        tell(table, key)
+
+    tell = SweepTable.started
+    monkeypatch.setattr(SweepTable, "started", started)
+    return keys
+
+
 def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
-    two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
+    two_cores: None,
+    tmp_path: Path,
+    base_config: RunConfig,
+    alone: Callable[[RunConfig], Path],
+    starts: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from forever.launch.ray_tune import run_sweep
 
@@ -212,17 +250,22 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
         "base": {},
         "no data": {"data.root": str(tmp_path / "nowhere")},
         "broken": {"model.name": str(broken)},
+        "no target": NO_TARGET,
         "slow": {"optim.lr": 1e-3},
     }
     sweep = Sweep("toys", base_config, variants)
-    base, no_data, bad, slow = (trial.key for trial in sweep.trials())
+    base, no_data, bad, refused, slow = (trial.key for trial in sweep.trials())
     dead = "http://127.0.0.1:9"  # nothing listens there: every tracker fails, no run does
-    outcome = run_sweep(sweep, tmp_path / "toys", mlflow=dead, retries=0, placement=CPU, show=False)
+    outcome = run_sweep(sweep, tmp_path / "toys", mlflow=dead, retries=1, placement=CPU)
     assert sorted(outcome.finished) == sorted([base, slow])
-    assert set(outcome.failed) == {no_data, bad}
+    assert set(outcome.failed) == {no_data, bad, refused}
     assert "nowhere" in outcome.failed[no_data]
     assert "SafetensorError" in outcome.failed[bad]
     assert "\n" not in outcome.failed[bad]
+    assert outcome.failed[refused].startswith(REFUSAL)
+    assert {key: starts.count(key) for key in starts} == {base: 1, slow: 1, bad: 2, refused: 1}
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "no target" in line)
+    assert line.endswith(f" s: {outcome.failed[refused]}")
     for trial in sweep.trials():
         if trial.key in outcome.finished:
             same_run(tmp_path / "toys" / trial.key, alone(trial.config))
@@ -258,7 +301,9 @@ def test_two_workers_equal_one(
 ) -> None:
     from forever.launch.ray_train import run_workers
 
-    found = run_workers(base_config, tmp_path / "run", 2, placement=CPU)
+    text = io.StringIO()
+    watcher = ConsoleTracker(Console(file=text, width=120))
+    found = run_workers(base_config, tmp_path / "run", 2, placement=CPU, trackers=[watcher])
     one = alone(base_config)
     assert found["world_size"] == 2
     assert found["matrix"] == result(one)["matrix"]
@@ -266,9 +311,27 @@ def test_two_workers_equal_one(
     left, right = (load_file(path / "adapter" / "adapter_model.safetensors") for path in (tmp_path / "run", one))
     for name, tensor in left.items():
         torch.testing.assert_close(tensor, right[name], rtol=1e-3, atol=1e-4)
+    lines = text.getvalue().splitlines()
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["after", f"{stage}/3", task] for stage, task in enumerate(found["stages"], 1)
+    ]
     assert run_workers(base_config, tmp_path / "run", 2, placement=CPU) == found
     with pytest.raises(InputError, match="5 workers with 1 CPU each are asked for, the cluster has 2 CPUs"):
         run_workers(base_config, tmp_path / "many", 5, placement=CPU)
+
+
+def test_what_a_worker_refuses_is_not_tried_again(two_cores: None, tmp_path: Path, base_config: RunConfig) -> None:
+    from ray.util.state import list_actors
+
+    from forever.launch.ray_train import run_workers
+
+    def workers() -> int:
+        return len(list_actors(filters=[("class_name", "=", "RayTrainWorker")], limit=1000))
+
+    before = workers()
+    with pytest.raises(InputError, match=f"^{REFUSAL}"):
+        run_workers(base_config.override(NO_TARGET), tmp_path / "run", 1, placement=CPU)
+    assert workers() == before + 1
 
 
 # ---- sweeps in a process of their own
@@ -307,6 +370,36 @@ class Driver:
         experiment = client.get_experiment_by_name("toys")
         assert experiment is not None
         return sorted(run.info.status for run in client.search_runs([experiment.experiment_id]))
+
+
+def test_an_interrupted_run_with_workers_says_so_and_is_closed(
+    tmp_path: Path, store: Path, base_config: RunConfig
+) -> None:
+    """Ctrl-C ends the workers, shows the run as stopped, and exits like any interrupted command."""
+    from mlflow import MlflowClient
+
+    shutil.copy(store, tmp_path)
+    uri, file = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "long.yaml"
+    file.write_text(yaml.safe_dump(base_config.override({"optim.epochs": 1000}).model_dump(mode="json")))
+    command = [sys.executable, "-m", "forever.cli", "run", str(file), "--workers", "1", "--device", "cpu"]
+    process = subprocess.Popen(
+        [*command, "--mlflow", uri], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    give_up = time.monotonic() + 180
+    while not (journals := [path for path in tmp_path.glob("runs/*/steps.jsonl") if path.stat().st_size]):
+        assert time.monotonic() < give_up
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGINT
+    assert "interrupted; the same command with --resume goes on from the last checkpoint" in errors
+    assert "Traceback" not in errors
+    assert not in_progress(journals[0].parent)
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("forever")
+    assert experiment is not None
+    assert [run.info.status for run in client.search_runs([experiment.experiment_id])] == ["KILLED"]
 
 
 def test_a_killed_sweep_goes_on_where_it_was(

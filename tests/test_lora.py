@@ -11,7 +11,18 @@ from torch import Tensor, nn
 
 from forever.errors import InputError
 from forever.models.backbone import load
-from forever.models.lora import LoraBank, adapt, banks, load_peft, save_peft, set_gate
+from forever.models.lora import (
+    LoraBank,
+    adapt,
+    banks,
+    disabled,
+    freeze,
+    frozen,
+    load_frozen,
+    load_peft,
+    mixed,
+    save_peft,
+)
 
 # PEFT 0.21 reads a property that transformers 5.23 renamed; nothing of ours does.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -181,13 +192,119 @@ def test_unknown_target_names_what_exists(backbone_folder: Path) -> None:
         adapt(backbone(backbone_folder), ("q_proj", "query"), 4, 8.0, 0.0, 0)
 
 
-def test_set_gate_reaches_every_bank(backbone_folder: Path) -> None:
+def test_gate_reaches_every_bank_and_is_taken_back(backbone_folder: Path) -> None:
     model = adapted(backbone_folder, adapters=2)
-    both = logits(model)
-    set_gate(model, torch.zeros(2))
-    assert torch.equal(logits(model), logits(backbone(backbone_folder)))
-    set_gate(model, None)
+    both, base = logits(model), logits(backbone(backbone_folder))
+    with mixed(model, torch.zeros(2)):
+        assert torch.equal(logits(model), base)
     assert torch.equal(logits(model), both)
+    with disabled(model):
+        assert torch.equal(logits(model), base)
+    assert torch.equal(logits(model), both)
+
+
+# ---- frozen adapters
+
+
+def frozen_stack(folder: Path, tasks: int = 3, dropout: float = 0.0) -> tuple[Any, list[dict[str, Tensor]]]:
+    """A model whose adapters of `tasks` finished tasks are frozen, and what each adapter was."""
+    model = adapted(folder, zero_b=True, dropout=dropout)
+    noise, kept = torch.Generator().manual_seed(5), []
+    for _ in range(tasks):
+        for _, b in banks(model):
+            b.B.data.normal_(0, 0.3, generator=noise)
+        sides = [(f"{n}.{side}", t) for n, b in banks(model) for side, t in (("A", b.A), ("B", b.B))]
+        kept.append({name: t.detach().clone() for name, t in sides})
+        freeze(model, seed=0)
+    return model, kept
+
+
+def test_freezing_leaves_what_the_model_computes(backbone_folder: Path) -> None:
+    model = adapted(backbone_folder)
+    before = logits(model)
+    freeze(model, seed=0)
+    torch.testing.assert_close(logits(model), before, rtol=1e-5, atol=1e-5)
+    assert all(not b.B.any() and b.A.any() for _, b in banks(model))
+    assert not torch.equal(before, logits(backbone(backbone_folder)))
+
+
+def test_frozen_adapters_add_up(backbone_folder: Path) -> None:
+    """The concatenated branch equals the sum of separate adapters; a gate weighs the oldest first."""
+    model, kept = frozen_stack(backbone_folder)
+    gate = torch.tensor([0.2, 0.0, 0.7, 0.1])
+    for weights in (torch.ones(4), gate):
+        plain = backbone(backbone_folder)
+        for name, _ in banks(model):
+            delta = sum(w * 2.0 * k[f"{name}.B"][0] @ k[f"{name}.A"][0] for w, k in zip(weights[:3], kept, strict=True))
+            plain.get_submodule(name).weight.data += delta
+        with mixed(model, None if weights is not gate else gate):
+            torch.testing.assert_close(logits(model), logits(plain), rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_adapters_get_no_gradient_and_no_dropout(backbone_folder: Path) -> None:
+    model, kept = frozen_stack(backbone_folder, dropout=0.5)
+    model.train()
+    assert torch.equal(logits(model), logits(model))  # the new branch is zero, the frozen ones see no dropout
+    model(input_ids=IDS).logits.square().sum().backward()
+    assert {n.split(".")[-1] for n, p in model.named_parameters() if p.grad is not None} == {"A", "B"}
+    for name, t in frozen(model).items():
+        assert not t.requires_grad
+        assert torch.equal(t, torch.cat([k[name] for k in kept]))
+
+
+def test_gradient_through_frozen_adapters_can_be_cut(backbone_folder: Path) -> None:
+    """The lower layer's adapter feels the frozen ones of the upper layer, unless they are detached."""
+    grads = []
+    for cut in (False, True):
+        model, _ = frozen_stack(backbone_folder)
+        for _, b in banks(model):
+            b.B.data.fill_(0.1)
+            b.detach_frozen = cut
+        model(input_ids=IDS).logits.square().sum().backward()
+        grads.append({n: b.A.grad.clone() for n, b in banks(model) if b.A.grad is not None})
+    lower, upper = ([n for n in grads[0] if f"layers.{i}." in n] for i in (0, 1))
+    assert all(not torch.allclose(grads[0][n], grads[1][n], rtol=1e-3) for n in lower)
+    for n in upper:
+        torch.testing.assert_close(grads[0][n], grads[1][n], rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_adapters_are_put_back(backbone_folder: Path) -> None:
+    model, _ = frozen_stack(backbone_folder)
+    saved, expected = {n: t.clone() for n, t in frozen(model).items()}, logits(model)
+    freeze(model, seed=0)
+    load_frozen(model, saved)
+    assert torch.equal(logits(model), expected)
+    load_frozen(model, {})
+    assert torch.equal(logits(model), logits(backbone(backbone_folder)))
+    assert frozen(model) == {}
+
+
+def test_each_adapter_starts_from_its_own_stream(backbone_folder: Path) -> None:
+    model = adapted(backbone_folder, zero_b=True)
+    starts = [torch.cat([b.A.detach().flatten() for _, b in banks(model)])]
+    for _ in range(2):
+        freeze(model, seed=0)
+        starts.append(torch.cat([b.A.detach().flatten() for _, b in banks(model)]))
+    several = adapted(backbone_folder, zero_b=True, adapters=3)
+    for e, start in enumerate(starts):
+        assert torch.equal(torch.cat([b.A.detach()[e].flatten() for _, b in banks(several)]), start)
+    assert not torch.equal(starts[0], starts[1])
+
+
+def test_observer_sees_training_only(backbone_folder: Path) -> None:
+    model, seen = adapted(backbone_folder), []
+    name, b = next(banks(model))
+    inputs = []
+    model.get_submodule(name).register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    b.observe = lambda bank, A_x, out: seen.append((bank, A_x, out))
+    model.eval()
+    logits(model)
+    assert seen == []
+    model.train()
+    logits(model)
+    assert seen[0][0] is b
+    torch.testing.assert_close(seen[0][1], inputs[-1] @ b.A[0].T)
+    torch.testing.assert_close(seen[0][2], b.base(inputs[-1]) + 2.0 * inputs[-1] @ b.A[0].T @ b.B[0].T)
 
 
 # ---- PEFT
@@ -233,8 +350,20 @@ def test_adapter_that_peft_wrote_can_be_read(backbone_folder: Path, tmp_path: Pa
     theirs.save_pretrained(str(tmp_path))
     ours = adapted(backbone_folder, adapters=2)
     load_peft(ours, tmp_path, adapter=1)
-    set_gate(ours, torch.tensor([0.0, 1.0]))
-    torch.testing.assert_close(logits(ours), logits(theirs), rtol=1e-5, atol=1e-6)
+    with mixed(ours, torch.tensor([0.0, 1.0])):
+        torch.testing.assert_close(logits(ours), logits(theirs), rtol=1e-5, atol=1e-6)
+
+
+def test_sum_of_adapters_is_one_adapter_for_peft(backbone_folder: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    model, _ = frozen_stack(backbone_folder)
+    for _, b in banks(model):
+        b.B.data.fill_(0.1)
+    save_peft(model, tmp_path, str(backbone_folder))
+    theirs = PeftModel.from_pretrained(backbone(backbone_folder), tmp_path).eval()
+    assert json.loads((tmp_path / "adapter_config.json").read_text(encoding="utf-8"))["r"] == 16
+    torch.testing.assert_close(logits(theirs), logits(model), rtol=1e-4, atol=1e-5)
 
 
 def test_save_and_load_round_trip_each_adapter(backbone_folder: Path, tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """The memory: how many rows, which, and that the choice never changes (docs/protocol.md)."""
 
 from collections import Counter
+from itertools import islice, pairwise
 
 import pytest
-from conftest import rows_task
+from conftest import rows_task, stub_learner
 
+from forever.data.batching import batches
 from forever.data.tasks import Example, Task
 from forever.memory import Memory, balanced_choice
 
@@ -136,3 +138,107 @@ def test_chosen_rows_are_rows_of_the_task() -> None:
     kept.add(task)
     assert len({e.id for e in kept.examples}) == 13
     assert set(kept.examples) <= set(task.train)
+
+
+def test_nothing_is_kept_at_fraction_zero() -> None:
+    kept = memory(0.0)
+    assert [kept.quota(rows) for rows in (1, 49, 1000)] == [0, 0, 0]
+    kept.add(rows_task("a", 100))
+    assert not kept
+    assert kept.examples == ()
+    assert list(kept.batches(2, "b")) == []
+
+
+def test_rows_of_a_methods_own_are_kept_as_given() -> None:
+    task = rows_task("a", 100)
+    own = [Example("a/written/0", "q", "made up", "yes")]
+    kept = memory(0.1)
+    assert kept.choose(task) == memory(0.1).choose(task)
+    assert not kept  # choosing keeps nothing
+    kept.add(task, own)
+    kept.add(rows_task("b", 100), [])
+    kept.add(rows_task("c", 100))
+    assert kept.kept == {"a": tuple(own), "b": (), "c": memory(0.1).choose(rows_task("c", 100))}
+
+
+def test_passes_in_smaller_batches_hold_the_same_rows_in_the_same_order() -> None:
+    orders = []
+    for size in (None, 8, 3):
+        kept = memory(0.5)
+        kept.add(rows_task("a", 40))
+        found = list(kept.batches(2, "b", size))
+        assert {len(batch.examples) for batch in found[:-1]} <= {size or 8, 20 % (size or 8)}
+        orders.append([e.id for batch in found for e in batch.examples])
+    assert orders[0] == orders[1] == orders[2]
+
+
+# ---- random batches
+
+
+def drawn(kept: Memory, count: int, learning: str = "b", purpose: str = "outer") -> list[tuple[str, ...]]:
+    return [tuple(e.id for e in batch.examples) for batch in islice(kept.draws(learning, purpose), count)]
+
+
+def test_random_batches_are_full_and_hold_no_row_twice() -> None:
+    kept = memory(0.5)
+    kept.add(rows_task("a", 40))
+    kept.add(rows_task("c", 20))
+    found = drawn(kept, 50)
+    assert {len(batch) for batch in found} == {len(set(batch)) for batch in found} == {8}
+    assert {id_ for batch in found for id_ in batch} == {e.id for e in kept.examples}
+
+
+def test_a_small_memory_is_drawn_whole_in_random_order() -> None:
+    kept = memory(0.1)
+    kept.add(rows_task("a", 50))
+    found = drawn(kept, 20)
+    assert all(sorted(batch) == sorted(e.id for e in kept.examples) for batch in found)
+    assert len(set(found)) > 10
+
+
+def test_random_batches_repeat_and_each_has_a_stream_of_its_own() -> None:
+    """So a resumed run draws the same, and a probe disturbs no update."""
+    kept = memory(0.5)
+    kept.add(rows_task("a", 60))
+    first = drawn(kept, 10)
+    list(kept.batches(3, "b"))
+    drawn(kept, 5, purpose="probe")
+    assert drawn(kept, 10) == first
+    others = [drawn(kept, 10, "c"), drawn(kept, 10, purpose="probe"), drawn(memory_like(kept, seed=1), 10)]
+    for other in others:
+        assert all(a != b for a, b in zip(first, other, strict=True))
+    assert len(set(first)) == 10
+
+
+def memory_like(kept: Memory, seed: int) -> Memory:
+    """The same rows under another seed."""
+    other = memory(kept.fraction, seed)
+    other.kept = dict(kept.kept)
+    return other
+
+
+def test_random_batches_are_drawn_without_regard_to_those_before() -> None:
+    """Every row is in a batch with probability B / |M|, and in two successive ones with the square of it."""
+    kept = memory(0.5)
+    kept.add(rows_task("a", 64))
+    count, found = 2000, [set(batch) for batch in drawn(kept, 2000)]
+    for example in kept.examples:
+        inside = [example.id in batch for batch in found]
+        assert abs(sum(inside) / count - 8 / 32) < 5 * (0.25 * 0.75 / count) ** 0.5
+        both = sum(a and b for a, b in pairwise(inside))
+        assert abs(both / count - (8 / 32) ** 2) < 5 * (0.0625 * 0.9375 / count) ** 0.5 * 1.3
+
+
+# ---- endless passes
+
+
+@pytest.mark.parametrize(("rows", "size"), [(16, 4), (18, 4), (3, 8), (1, 1)])
+def test_a_batch_by_its_number_is_that_of_shuffled_passes(rows: int, size: int) -> None:
+    learner = stub_learner((), **{"optim.batch_size": size, "seed": 5})
+    learner.task = rows_task("new", rows)
+    passes = list(batches(learner.task.train, 3, size, 5, "prompts", "new"))
+    numbers = list(range(len(passes)))
+    assert [learner.batch_at(n, learner.task.train, "prompts") for n in numbers] == passes
+    assert [learner.batch_at(n, learner.task.train, "prompts") for n in numbers[::-1]] == passes[::-1]
+    if rows > 3:
+        assert learner.batch_at(0, learner.task.train, "other") != passes[0]

@@ -16,7 +16,22 @@ METHODS = [
     {"method.name": "fixed_interval", "method.warmup_steps": 3},
     {"method.clock": "steps"},
     {"method.clock": "steps", "method.days": "end_only", "method.consolidation_epochs": "matched"},
+    # AIMMerging's merges follow its losses, and SSR may write fewer rows than memory would keep.
+    *({"method.name": name} for name in ("ewc", "olora", "moelora", "sapt", "migu", "recurrent_kif")),
+    {"method.name": "sapt", "method.memory_prompts": "pseudo", "method.generator_steps": 3},
+    {"method.name": "migu", "method.replay": False},
+    # Nothing is left out of a view here: then all views of a row are equally long.
+    {"method.name": "vbm", "method.views": 2, "method.drop": 0, "method.warmup_steps": 3},
+    {"method.name": "vbm", "method.variant": "mix", "method.drop": 0},
 ]
+
+
+@pytest.mark.parametrize("changes", [{"method.name": "aimmerging"}, {"method.name": "ssr"}])
+def test_an_estimate_where_training_has_a_say(changes: dict, base_config: RunConfig) -> None:
+    config = base_config.override(changes)
+    counted = plan(config, load_benchmark(config.data))
+    plain = plan(config.override({"method.name": "finetune"}), load_benchmark(config.data))
+    assert sum(counted.updates.values()) > plain.updates["task"]
 
 
 @pytest.mark.parametrize("changes", METHODS, ids=lambda c: "-".join(str(v) for v in c.values()))

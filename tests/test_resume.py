@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import KILLED_CLOSES_NO_FILES, Outcome, execute, lines, outcome
+from conftest import KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, lines, outcome
 
-from forever import checkpoint, session, train
+from forever import checkpoint, decoding, session, train
 from forever.config import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, run_local
@@ -27,6 +27,17 @@ METHODS: dict[str, dict[str, Any]] = {
     "forever": {"name": "forever", "warmup_steps": 1, "regularizer": "intensity_importance", "beta": 0.1},
     "mix_replay": {"name": "mix_replay"},
     "fixed_interval": {"name": "fixed_interval", "warmup_steps": 1},
+    "ewc": {"name": "ewc", "strength": 1e6, "mode": "separate"},
+    "olora": {"name": "olora"},
+    "moelora": {"name": "moelora"},
+    "sapt": {"name": "sapt"},
+    "sapt pseudo": {"name": "sapt", "memory_prompts": "pseudo", "generator_steps": 2},
+    "migu": {"name": "migu", "hard_mask": True},
+    "ssr": {"name": "ssr", "max_tokens": 100},
+    "recurrent_kif": {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1},
+    "aimmerging": {"name": "aimmerging", "interval": 1, "outer_steps": 1, "min_interval": 1, "cold_merges": 0},
+    "vbm": {"name": "vbm", "warmup_steps": 1, "views": 2},
+    "vbm mix": {"name": "vbm", "variant": "mix", "views": 2},
 }
 
 
@@ -78,7 +89,8 @@ def live(config: RunConfig, path: Path, at: int | None, checkpoint_s: float = 0.
         patch.setattr(train, "evaluate", wrapped(trap, "evaluate", train.evaluate, after=False))
         end = session.Session.end_training
         patch.setattr(session.Session, "end_training", wrapped(trap, "end_task", end, after=False))
-        patch.setattr(session.lora, "save_peft", wrapped(trap, "finish", session.lora.save_peft, after=True))
+        for save in ("save_peft", "save_mixture"):
+            patch.setattr(session.lora, save, wrapped(trap, "finish", getattr(session.lora, save), after=True))
         try:
             placement = Placement(device="cpu", checkpoint_s=checkpoint_s)
             run_local(config, path, resume=True, trackers=[trap], placement=placement)
@@ -86,6 +98,13 @@ def live(config: RunConfig, path: Path, at: int | None, checkpoint_s: float = 0.
             trap.passed.append("killed")
     gc.collect()  # here, and not in whichever test comes next
     return trap
+
+
+@pytest.fixture(scope="module", autouse=True)
+def written() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "sample", canned_sample)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from conftest import lines, outcome
 from forever.config import RunConfig
 from forever.launch.local import Placement, run_local
 from forever.learner import ReplayEvent
-from forever.run_directory import RunDirectory, keep_lines, read_lines, write_lines, write_text
+from forever.run_directory import RunDirectory, keep_lines, last_line, read_lines, write_lines, write_text
 from forever.tracking import Journal, SilentTracker, Tracker, Trackers
 
 CALLS = ["started", "step", "event", "stage", "finished"]
@@ -66,7 +66,7 @@ def test_a_tracker_hears_the_whole_run_after_it_is_on_disk(small_config: RunConf
     tracker = OnDisk()
     result = run(small_config, tmp_path, tracker)
     steps = lines(tmp_path / "steps.jsonl")
-    assert [{k: v for k, v in line.items() if k != "planned"} for (line,) in tracker.of("step")] == steps
+    assert [line for (line,) in tracker.of("step")] == steps
     assert {line["planned"] for (line,) in tracker.of("step")} == {4}
     assert [vars(e) for (e,) in tracker.of("event")] == lines(tmp_path / "events.jsonl")
     assert [number for number, _ in tracker.of("stage")] == [0, 1, 2]
@@ -173,11 +173,21 @@ def test_a_torn_last_line_is_not_a_line(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n{"a": 2}\n{"a": 3', encoding="utf-8")
     assert read_lines(path) == [{"a": 1}, {"a": 2}]
+    assert last_line(path) == {"a": 2}
     keep_lines(path, 2)
     assert path.read_text(encoding="utf-8") == '{"a": 1}\n{"a": 2}\n'
     assert read_lines(tmp_path / "missing") == []
     keep_lines(tmp_path / "missing", 0)
     assert not (tmp_path / "missing").exists()
+
+
+def test_the_last_line_of_a_long_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    write_lines(path, ({"n": n, "text": "é" * 100} for n in range(2000)))
+    assert last_line(path) == read_lines(path)[-1]
+    path.write_text('{"n": 1', encoding="utf-8")
+    assert last_line(path) is None
+    assert last_line(tmp_path / "missing") is None
 
 
 ODD = "line\u2028sep para\u2029 next\x85line \x0b \x0c \x1c \x1d \x1e \r\n tab\t é 你好 🙂"

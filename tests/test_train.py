@@ -18,10 +18,11 @@ from forever.data.encoding import Encoded
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.learner import Learner
-from forever.methods.base import Method, Penalty, Probe, Step
+from forever.methods.base import Method
 from forever.methods.finetune import Finetune, FinetuneConfig
 from forever.models import lora
 from forever.optim import build_optimizer
+from forever.steps import Forward, Penalty, Probe, Step
 from forever.world import World
 
 FINETUNE = Finetune(FinetuneConfig())
@@ -240,9 +241,9 @@ def test_penalty_is_zero_at_the_anchor(learner: Learner) -> None:
 class RidgeInLoss(Spy):
     """A term that does not depend on the rows, through the seam `loss`."""
 
-    def loss(self, learner: Learner, cross_entropy: Tensor, share: float) -> Tensor:
+    def loss(self, learner: Learner, forward: Forward) -> Tensor:
         squares = [b.A.square().sum() + b.B.square().sum() for _, b in lora.banks(learner.backbone.model)]
-        return cross_entropy + share * 0.3 * torch.stack(squares).sum()
+        return forward.cross_entropy + forward.share * 0.3 * torch.stack(squares).sum()
 
 
 class RidgeOnGradients(Spy):
@@ -460,13 +461,14 @@ def test_a_run_that_diverges_ends_with_an_error_and_no_result(
     small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A clock that reads NaN passes no day, and the scores would look like any other run's."""
-    calls, honest = [], train.cross_entropy
+    calls, honest = [], train.answer_logits
 
-    def diverging(learner: Learner, rows: Sequence[Encoded]) -> Tensor:
+    def diverging(learner: Learner, rows: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
         calls.append(len(rows))
-        return honest(learner, rows) * (float("nan") if len(calls) > 5 else 1.0)
+        logits, targets = honest(learner, rows)
+        return logits * (float("nan") if len(calls) > 5 else 1.0), targets
 
-    monkeypatch.setattr(train, "cross_entropy", diverging)
+    monkeypatch.setattr(train, "answer_logits", diverging)
     with pytest.raises(FloatingPointError, match=r"task shape, update 2: loss nan.*lower optim\.lr"):
         execute(small_config.override({"method.name": "finetune"}), tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()

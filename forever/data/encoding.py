@@ -1,5 +1,6 @@
 """From examples to tensors: encoding with the truncation rule, and collation. B rows, T tokens."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -56,6 +57,22 @@ class Encoder:
         return Encoded(prompt, (), truncated)
 
     def _cut_prompt(self, example: Example, budget: int) -> tuple[tuple[int, ...], bool]:
+        _, ids, truncated = self._cut_parts(example, budget)
+        return ids, truncated
+
+    def with_drops(self, example: Example, share: float, stream: random.Random) -> Encoded:
+        """The training row with each token of its input field left out with probability `share`; the rest is whole."""
+        whole = self.encode(example)
+        (before, middle, after), _, truncated = self._cut_parts(example, self.max_length - len(whole.answer))
+        found = self.tokenizer(before + middle + after, add_special_tokens=False, return_offsets_mapping=True)
+        inside = [start >= len(before) and end <= len(before) + len(middle) for start, end in found.offset_mapping]
+        kept = [
+            i for i, droppable in zip(found.input_ids, inside, strict=True) if not droppable or stream.random() >= share
+        ]
+        return Encoded((*self._start, *kept), whole.answer, truncated)
+
+    def _cut_parts(self, example: Example, budget: int) -> tuple[tuple[str, str, str], tuple[int, ...], bool]:
+        """The parts of the prompt with the input shortened to the budget, their ids, and whether it was."""
         before, middle, after = prompt_parts(example)
         ids = self._start + self._ids(before + middle + after)
         truncated = len(ids) > budget
@@ -70,7 +87,17 @@ class Encoder:
                 f"example {example.id}: {len(ids)} prompt tokens without its input, {budget} allowed; "
                 f"raise model.max_length ({self.max_length}), nothing but the input field may be cut"
             )
-        return ids, truncated
+        return (before, middle, after), ids, truncated
+
+    def encode_text(self, text: str, max_tokens: int) -> Encoded:
+        """Plain text to be continued, without the template; if it is too long its beginning is cut."""
+        ids = self._ids(text)
+        surplus = max(len(self._start) + len(ids) - max_tokens, 0)
+        return Encoded(self._start + ids[surplus:], (), surplus > 0)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return len(self._ids(text))
 
     def encode_all(self, task: Task) -> None:
         """Encode a task's rows, which is remembered.
@@ -88,13 +115,14 @@ class Encoder:
         return sum(self.encode(example).truncated for example in examples)
 
 
-def collate(rows: Sequence[Encoded], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def collate(rows: Sequence[Encoded], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Right-padded training tensors.
 
     Padding is on the right and attention is causal, so no real token sees a pad and no mask is needed.
 
     Returns:
-        ids [B, T]; positions [B, T], true where the next token is supervised; targets [n], those next tokens.
+        ids [B, T]; real [B, T], true where a token is no padding; positions [B, T], true where the next token is
+        supervised; targets [n], those next tokens.
     """
     lengths = [len(row.prompt) + len(row.answer) for row in rows]
     ids = torch.full((len(rows), max(lengths)), pad, dtype=torch.long)
@@ -103,7 +131,8 @@ def collate(rows: Sequence[Encoded], pad: int, device: torch.device) -> tuple[Te
         ids[i, : lengths[i]] = torch.tensor(row.prompt + row.answer)
         positions[i, len(row.prompt) - 1 : lengths[i] - 1] = True
     targets = torch.tensor([token for row in rows for token in row.answer])
-    return ids.to(device), positions.to(device), targets.to(device)
+    real = torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]
+    return ids.to(device), real.to(device), positions.to(device), targets.to(device)
 
 
 def collate_prompts(rows: Sequence[Encoded], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -32,6 +32,7 @@ _QUESTIONS = {
 }
 # Layout 3 has one list of instances; the paper's sizes are 1000 and 100 (docs/protocol.md).
 _NI_TRAIN, _NI_TEST = 1000, 100
+_NI_PARTS = 5  # of a short list a fifth is held out
 
 
 def task_names(folder: Path) -> list[str]:
@@ -155,8 +156,12 @@ def _read_natural_instructions(path: Path, task: str) -> Splits:
         first = output[0] if isinstance(output, list) and output else output
         found.setdefault(text.strip(), (text, _text({"output": first}, "output", where)))
     pairs = list(found.values())
+    if len(pairs) < _NI_PARTS:
+        raise InputError(
+            f"{path} has {len(pairs)} instances of different input; a train and a test split need {_NI_PARTS}"
+        )
     order = permutation(len(pairs), 0, "split", task)
-    held_out = min(_NI_TEST, len(pairs) // 5)
+    held_out = min(_NI_TEST, len(pairs) // _NI_PARTS)
 
     def split(name: str, indices: list[int]) -> tuple[Example, ...]:
         return _rows((Example(f"{task}/{name}/{i}", definition, *pairs[i]) for i in indices), path)

@@ -100,11 +100,15 @@ def run_local(
     world = world or World(device=pick_device(placement.device))
     world.wait()  # until every rank has checked: to a late one the leader's files would look like an older run
     with locked(directory.path, world.leads):
-        world.wait()  # until the leader holds the folder: what the others read there must not change any more
         if world.leads:
-            directory.create(config, describe())
-        with closing(Session(config, directory, world, trackers, placement.checkpoint_s)) as session:
-            run(config, benchmark, session, world, placement.micro_batch)
+            directory.check(config, resume)  # another process may have had the folder until now
+        # The others wait here until the leader holds the folder, and take its word: files may reach them later.
+        finished_by_another = world.gather([directory.finished() is not None])[0][0]
+        if not finished_by_another:
+            if world.leads:
+                directory.create(config, describe())
+            with closing(Session(config, directory, world, trackers, placement.checkpoint_s)) as session:
+                run(config, benchmark, session, world, placement.micro_batch)
     result = directory.finished()
     assert result is not None or not world.leads
     return result or {}

@@ -7,19 +7,27 @@ few seconds and no data.
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
+from forever.launch.lock import in_progress
 from forever.launch.mlflow_mirror import Mirror, table
 from forever.launch.mlflow_store import connect, sweep_run
 from forever.launch.progress import is_run
 from forever.run_directory import RunDirectory
-from forever.sweep import read_manifest
+from forever.sweep import MANIFEST, read_manifest, slug
 from forever.tracking import SilentTracker
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_Trial = Mapping[str, Any]  # as the manifest lists it
+_Result = Mapping[str, Any] | None
 _EVERY_S = 30.0
 _SQLITE = "sqlite:///"
 
@@ -81,25 +89,36 @@ class MlflowTracker(SilentTracker):
         self._next = time.monotonic() + wait
 
 
-def sync(folder: Path, uri: str | None = None) -> int:
+def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
     """Send what MLflow lacks of a run directory, a sweep, or a folder of sweeps; not of runs that are training now.
 
+    Args:
+        patience_s: how long to wait for the end of a run that is training.
+
     Returns:
-        How many runs were looked at.
+        How many runs were sent.
 
     Raises:
         InputError: there is no run.
         MlflowException: the server fails.
     """
-    folder = folder.absolute()
+    folder, uri = folder.absolute(), tracking_uri(uri)
     # A sweep's runs, or those of all sweeps of an --out; no deeper, where copies of config.yaml are MLflow's artifacts.
     below = [path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.yaml")]
     runs = [folder] if is_run(folder) else sorted(below)
     if not runs:
         raise InputError(f"{folder} holds no run: there is no config.yaml in it or below")
+    sent: list[Path] = []
     for run in runs:
-        Mirror(run, tracking_uri(uri)).push(unfinished="KILLED")
-    return len(runs)
+        if in_progress(run, patience_s):
+            print(f"{run} is in progress and left out: it sends itself, or sync again after it", file=sys.stderr)
+        else:
+            Mirror(run, uri).push(unfinished="KILLED")
+            sent.append(run)
+    sweeps = {run.parent for run in runs if run != folder and (run.parent / MANIFEST).is_file()}
+    for sweep in sweeps - {run.parent for run in runs if run not in sent}:
+        _end_parent(connect(uri), sweep, None)
+    return len(sent)
 
 
 def open_sweep(folder: Path, uri: str) -> None:
@@ -129,15 +148,49 @@ def close_sweep(folder: Path, uri: str, status: str) -> None:
     for key in keys:
         if is_run(folder / key):
             Mirror(folder / key, uri).push(unfinished="KILLED" if status == "KILLED" else "FAILED")
-    client.log_text(parent.info.run_id, _summary(folder, trials), "summary.csv")
-    client.log_artifact(parent.info.run_id, str(folder / "sweep.json"))
+    _end_parent(client, folder, status)
+
+
+def _end_parent(client: "MlflowClient", folder: Path, status: str | None) -> None:
+    """Give the parent run of a sweep what is known of its trials, and end it.
+
+    Args:
+        status: None is what it ended with, FINISHED if all trials have a result by now, KILLED if it never ended.
+    """
+    from mlflow.entities import Metric
+
+    parent, trials = sweep_run(client, folder), read_manifest(folder)["trials"]
+    results = {trial["key"]: RunDirectory(folder / trial["key"]).finished() for trial in trials}
+    done = sum(result is not None for result in results.values())
+    if status is None:
+        ended = "KILLED" if parent.info.status == "RUNNING" else parent.info.status
+        status = "FINISHED" if done == len(trials) else ended
+    metrics = {**_means(trials, results), "trials/done": done}
+    if status != "KILLED":  # otherwise some of those without a result have not been tried
+        metrics["trials/failed"] = len(trials) - done
+    now, known = int(time.time() * 1000), parent.data.metrics
+    fresh = [Metric(key, value, now, done) for key, value in metrics.items() if known.get(key) != value]
+    client.log_batch(parent.info.run_id, metrics=fresh)
+    client.log_text(parent.info.run_id, _summary(trials, results), "summary.csv")
+    client.log_artifact(parent.info.run_id, str(folder / MANIFEST))
     client.set_terminated(parent.info.run_id, status)
 
 
-def _summary(folder: Path, trials: list[dict[str, Any]]) -> str:
+def _means(trials: Sequence[_Trial], results: Mapping[str, _Result]) -> dict[str, float]:
+    """OP and BWT of each variant, means over its finished trials."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for trial in trials:
+        for score in ("op", "bwt"):
+            value = (results[trial["key"]] or {}).get(score)
+            if value is not None:
+                found[f"{score}/{slug(trial['variant'])}"].append(value)
+    return {key: fmean(values) for key, values in found.items()}
+
+
+def _summary(trials: Sequence[_Trial], results: Mapping[str, _Result]) -> str:
     scores = ("op", "bwt", "forgetting")
     rows: list[list[Any]] = [["variant", "order", "seed", "key", *scores]]
     for trial in trials:
-        result = RunDirectory(folder / trial["key"]).finished() or {}
+        result = results[trial["key"]] or {}
         rows.append([trial["variant"], trial["order"], trial["seed"], trial["key"], *(result.get(s) for s in scores)])
     return table(rows)

@@ -1,14 +1,17 @@
 """How far a run got, read from its directory: for those who watch a run from another process, or after it."""
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from forever.config import RunConfig
+from forever.data.tasks import Benchmark
 from forever.methods.registry import METHODS
 from forever.metrics import PerformanceMatrix
 from forever.results import scores_after
-from forever.run_directory import RunDirectory, read_lines
+from forever.run_directory import RunDirectory, last_line, read_lines
+from forever.tracking import Tracker, Trackers
 
 
 def read_config(directory: RunDirectory) -> RunConfig:
@@ -62,3 +65,39 @@ def _read_stage(directory: RunDirectory, matrix: PerformanceMatrix, stage: int) 
 def is_run(folder: Path) -> bool:
     """Whether a run has begun in this folder."""
     return RunDirectory(folder).config.is_file()
+
+
+class Follower:
+    """Tells trackers of a run that other processes train, by what appears in its directory.
+
+    It looks now and then: of the updates in between it tells the last one.
+
+    Args:
+        benchmark: as it was read.
+        trackers: told `started`, `step` and `stage`.
+    """
+
+    def __init__(self, config: RunConfig, directory: RunDirectory, benchmark: Benchmark, *trackers: Tracker) -> None:
+        self.directory = directory
+        self.benchmark = benchmark.joint() if METHODS[config.method.name].joint else benchmark
+        self._trackers = Trackers(trackers)
+        self._line: dict[str, Any] | None = None
+        self._files = self._stages = 0
+        self._started = False
+
+    def look(self) -> None:
+        """Tell what is new."""
+        if not self._started:
+            self._started = True
+            self._trackers.tell("started", self.directory, self.benchmark)
+        line = last_line(self.directory.steps)
+        if line is not None and line != self._line:
+            self._line = line
+            self._trackers.tell("step", line)
+        answers = self.directory.path.glob("predictions/*/*.jsonl")
+        files = sum(1 for _ in answers) + self.directory.result.is_file()
+        if files != self._files:
+            scores = stage_scores(self.directory)
+            for number in range(self._stages, len(scores)):
+                self._trackers.tell("stage", number, scores[number])
+            self._stages, self._files = max(self._stages, len(scores)), files

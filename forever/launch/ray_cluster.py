@@ -156,11 +156,17 @@ def driver_seat(cluster: Mapping[str, float]) -> dict[str, float]:
 
 def one_line(error: BaseException) -> str:
     """The first cause of an error, without Ray's wrapping and tracebacks."""
-    failures = getattr(error, "worker_failures", None)
-    if failures:
-        error = next(iter(failures.values()))
-    cause = getattr(error, "cause", None) or error.__cause__
-    if isinstance(cause, BaseException):
-        return one_line(cause)
+    error = first_cause(error)
     kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
     return kind + next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """What was raised in the beginning: in a worker, an actor, or here."""
+    failures = getattr(error, "worker_failures", None) or {}
+    # Ray Train keeps a worker's exception under a private name; its text is the traceback.
+    names = ("controller_failure", "cause", "_base_exc", "__cause__")
+    for inner in (*failures.values(), *(getattr(error, name, None) for name in names)):
+        if isinstance(inner, BaseException):
+            return first_cause(inner)
+    return error

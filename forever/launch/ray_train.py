@@ -6,6 +6,9 @@ its checkpoints, so Ray Train stores nothing of its own that matters. On several
 
 import os
 import shutil
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,18 @@ import ray.train
 import ray.train.torch
 
 from forever.config import RunConfig
+from forever.errors import InputError
 from forever.launch.local import Placement, check, run_local
+from forever.launch.lock import in_progress, locked
 from forever.launch.mlflow_tracker import MlflowTracker, tracking_uri
-from forever.launch.ray_cluster import Share, capacity, cluster, divide, one_line, quiet
+from forever.launch.progress import Follower
+from forever.launch.ray_cluster import Share, capacity, cluster, divide, first_cause, one_line, quiet
 from forever.run_directory import RunDirectory
+from forever.tracking import Tracker
 
 _FAILURES = 3
 _SCRATCH = ".ray_train"
+_LOOK_EVERY_S = 1.0
 
 
 def run_workers(
@@ -30,11 +38,13 @@ def run_workers(
     resume: bool = False,
     placement: Placement = Placement(),
     tracking: str | None = None,
+    trackers: Sequence[Tracker] = (),
 ) -> dict[str, Any]:
     """Run or go on with a run on `workers` processes with one GPU or CPU each.
 
     Args:
         tracking: URI of the MLflow store; None for no MLflow.
+        trackers: told in this process how far the workers are.
 
     Returns:
         The content of result.json.
@@ -44,28 +54,41 @@ def run_workers(
         RuntimeError: workers failed more often than they are started again.
     """
     directory = RunDirectory(path)
-    check(config, directory, resume)
+    benchmark = check(config, directory, resume)
+    if in_progress(directory.path):
+        with locked(directory.path):  # the leading worker would wait as well, but nobody would see what it says
+            directory.check(config, resume)
     finished = directory.finished()
     if finished is not None:
         return finished
     with cluster(dashboard=True):
         uri = tracking and tracking_uri(tracking)
         share = divide(*capacity(), runs=1, concurrent=1, workers=workers, device=placement.device)
-        return train_group(config, directory.path, workers, placement, uri, share, os.getcwd())
+        follower = Follower(config, directory, benchmark, *trackers)
+        return train_group(config, directory.path, workers, placement, uri, share, os.getcwd(), follower)
 
 
 def train_group(
-    config: RunConfig, path: Path, workers: int, placement: Placement, tracking: str | None, share: Share, cwd: str
+    config: RunConfig,
+    path: Path,
+    workers: int,
+    placement: Placement,
+    tracking: str | None,
+    share: Share,
+    cwd: str,
+    follower: Follower,
 ) -> dict[str, Any]:
     """Start the workers of a run on the Ray that this process is connected to, and wait for them.
 
     Args:
         cwd: where relative paths of the configuration begin.
+        follower: looks at the run's directory meanwhile, in the calling thread.
 
     Returns:
         The content of result.json.
 
     Raises:
+        InputError: a worker found something that only it could find. It is not started again.
         RuntimeError: see `run_workers`.
     """
     quiet()
@@ -79,7 +102,35 @@ def train_group(
     }
     scratch = path / _SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)  # a name that is used again goes on with what lies there
-    trainer = ray.train.torch.TorchTrainer(
+    pool = ThreadPoolExecutor(1)  # in the main thread Ray Train would turn Ctrl-C into an exit without a reason
+    try:
+        training = pool.submit(_trainer(settings, path, workers, share).fit)
+        _follow(training, follower)
+    except ray.train.TrainingFailedError as error:
+        cause = first_cause(error)
+        if isinstance(cause, InputError):
+            raise cause from None
+        raise RuntimeError(f"{path.name}: {one_line(error)}") from error
+    finally:
+        pool.shutdown(wait=False)
+        shutil.rmtree(scratch, ignore_errors=True)
+    result = RunDirectory(path).finished()
+    if result is None:
+        raise RuntimeError(f"{path.name}: workers ended without a result; is {path} shared by all machines?")
+    return result
+
+
+def _follow(training: "Future[Any]", follower: Follower) -> None:
+    over = False
+    while not over:
+        over = bool(wait([training], timeout=_LOOK_EVERY_S).done)
+        with suppress(OSError):  # a file that went away while it was read: what is there now is told the next time
+            follower.look()
+    training.result()
+
+
+def _trainer(settings: dict[str, Any], path: Path, workers: int, share: Share) -> ray.train.torch.TorchTrainer:
+    return ray.train.torch.TorchTrainer(
         _worker,
         train_loop_config=settings,
         torch_config=ray.train.torch.TorchConfig(backend="nccl" if share.gpu else "gloo"),
@@ -92,18 +143,18 @@ def train_group(
             # Both are endless by default: a group that cannot start would be started for ever.
             failure_config=ray.train.FailureConfig(max_failures=_FAILURES, controller_failure_limit=_FAILURES),
             logging_config=ray.train.LoggingConfig(log_level="ERROR"),
+            callbacks=[_Refusals()],
         ),
     )
-    try:
-        trainer.fit()
-    except ray.train.TrainingFailedError as error:
-        raise RuntimeError(f"{path.name}: {one_line(error)}") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    result = RunDirectory(path).finished()
-    if result is None:
-        raise RuntimeError(f"{path.name}: workers ended without a result; is {path} shared by all machines?")
-    return result
+
+
+class _Refusals(ray.train.UserCallback):
+    """Ends the training at the first InputError: it would be the same the next time, unlike other failures."""
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        for error in worker_exceptions.values():
+            if isinstance(cause := first_cause(error), InputError):
+                raise cause
 
 
 def _worker(settings: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 import gc
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.launch.local import Placement, check, run_local
 from forever.launch.mlflow_tracker import MlflowTracker
-from forever.launch.progress import is_run, stage_scores
+from forever.launch.progress import Follower
 from forever.launch.ray_cluster import Share, quiet
 from forever.launch.ray_train import train_group
-from forever.methods.registry import METHODS
 from forever.run_directory import RunDirectory
 from forever.tracking import SilentTracker, Tracker
 
@@ -64,18 +62,7 @@ class _Report(SilentTracker):
 
 def _with_workers(config: RunConfig, path: Path, settings: Mapping[str, Any]) -> None:
     """Start the workers and tell Tune what appears in the run's directory: they cannot speak to Tune themselves."""
-    directory, told = RunDirectory(path), 0
-    benchmark = check(config, directory, resume=True)
-    stages = 1 if METHODS[config.method.name].joint else len(benchmark.tasks)
+    directory = RunDirectory(path)
+    follower = Follower(config, directory, check(config, directory, resume=True), _Report())
     arguments = (settings["workers"], Placement(**settings["placement"]), settings["mlflow"])
-    path.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(1) as pool:
-        training = pool.submit(train_group, config, path, *arguments, Share(**settings["share"]), settings["cwd"])
-        over = False
-        while not over:
-            over = bool(wait([training], timeout=2).done)
-            scores = stage_scores(directory) if is_run(path) else []
-            for number in range(told, len(scores)):
-                tune.report({"stage": number + 1, "stages": stages, "op": scores[number]["op"]})
-            told = len(scores)
-        training.result()
+    train_group(config, path, *arguments, Share(**settings["share"]), settings["cwd"], follower)

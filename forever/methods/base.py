@@ -1,79 +1,68 @@
-"""What a method is: a generator of steps and four seams, all empty by default.
+"""What a method is: a generator of steps (forever/steps.py), and a few seams that are empty by default.
 
-A method that overrides nothing is sequential fine-tuning. A generator may
-depend on the configuration, the data, the records it is sent and seeded streams, and on nothing else: then a run can
-be resumed by sending it the records of the past, and a plan can be made by sending it invented ones.
+A method that overrides nothing is sequential fine-tuning. What a generator yields may depend on the configuration, the
+data, the records it is sent and seeded streams, and on nothing else: then a run can be resumed by sending it the records
+of the past, and a plan can be made by sending it invented ones. A number that is computed from the weights and decides
+what comes next is yielded as a `Reading`, and so becomes a record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from forever.errors import InputError
+from forever.steps import Forward, Step, Steps
+
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
-    from forever.data.batching import Batch
-    from forever.data.tasks import Task
+    from forever.config import RunConfig
+    from forever.data.encoding import Encoded
+    from forever.data.tasks import Example, Task
     from forever.learner import Learner
-
-Kind = Literal["task", "replay", "consolidation"]
 
 
 class MethodConfig(BaseModel):
     """Hyper-parameters of a method. Subclasses add a literal `name`, which tells the union apart."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+    def check(self, run: RunConfig) -> None:
+        """Whether the method can run in such a run at all; asked as soon as a configuration is read.
+
+        Raises:
+            InputError: it cannot; the message says why and what to change.
+        """
+
+
+def needs_lora(run: RunConfig) -> None:
+    """Refuse full fine-tuning for a method that is made of adapters.
+
+    Raises:
+        InputError: model.tuning is "full".
+    """
+    if run.model.tuning == "full":
+        raise InputError(f"method {run.method.name} works on LoRA adapters; model.tuning='full' has none, use 'lora'")
 
 
 @dataclass(frozen=True)
-class Penalty:
-    """beta * sum_j w_j (Theta_j - anchor_j)^2, added to a step's loss. `anchor`, `weights`: [N]; None is all ones."""
-
-    beta: float
-    anchor: Tensor
-    weights: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Step:
-    """One optimiser update on a batch. Only updates of kind `task` count as steps of the task."""
-
-    batch: Batch
-    kind: Kind = "task"
-    penalty: Penalty | None = None
-
-
-@dataclass(frozen=True)
-class Probe:
-    """The loss of a batch without an update, dropout off."""
-
-    batch: Batch
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """What happened: plain numbers, so that a journal can be replayed exactly.
+class Card:
+    """What a reader wants to know of a method before its code: a row of docs/methods.md.
 
     Attributes:
-        loss: mean cross-entropy of the supervised tokens, in nats.
-        penalty: value of the penalty term before the update.
-        update_norm: Delta = ||Theta_t - Theta_{t-1}||_2 of the applied update; 0 for a probe.
-        tokens: tokens of the batch, prompts included.
-        lr: learning rate of the update; 0 for a probe.
+        title: as in tables. paper: where it comes from. memory: what it keeps of finished tasks.
+        extra: computation beyond fine-tuning. uncertain: what we had to decide.
     """
 
-    loss: float
-    penalty: float = 0.0
-    update_norm: float = 0.0
-    tokens: int = 0
-    lr: float = 0.0
-
-
-Steps = Generator[Step | Probe, StepRecord, None]
+    title: str
+    paper: str
+    memory: str
+    extra: str
+    uncertain: str
 
 
 C = TypeVar("C", bound=MethodConfig)
@@ -84,14 +73,26 @@ class Method(Generic[C]):
 
     Attributes:
         joint: train on the union of all tasks instead of one after another.
+        mixed: the input weighs the adapters, so no single adapter equals the trained model.
         tensors: everything that must survive a restart and is not in the records: by name, any shape.
+        state: the same for what is no tensor, as JSON values.
     """
 
+    card: ClassVar[Card]
     joint = False
+    mixed = False
 
     def __init__(self, config: C) -> None:
         self.config = config
         self.tensors: dict[str, Tensor] = {}
+        self.state: dict[str, Any] = {}
+
+    def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
+        """Put around the frozen `model` what will be trained, for a run of `tasks` tasks; default: one LoRA adapter."""
+        from forever.models import lora
+
+        part = config.model
+        lora.adapt(model, part.targets, part.rank, part.alpha, part.dropout, config.seed)
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         """Before the first step of a task: take snapshots, add adapters."""
@@ -101,13 +102,27 @@ class Method(Generic[C]):
         for batch in learner.batches(task.train):
             yield Step(batch)
 
-    def loss(self, learner: Learner, cross_entropy: Tensor, share: float) -> Tensor:
-        """What is minimised. `cross_entropy` is this micro-batch's part of the batch mean; a term that does not
-        depend on the rows must be multiplied by `share`, which sums to one over micro-batches and ranks."""
-        return cross_entropy
+    def rows(self, learner: Learner, step: Step) -> list[tuple[Encoded, ...]]:
+        """The rows that each example of a step becomes; several stay together on one rank. Default: itself."""
+        return [(learner.encoder.encode(example),) for example in step.batch.examples]
+
+    def gate(self, learner: Learner, rows: Sequence[Encoded]) -> Tensor | None:
+        """Weights of the adapters for rows that are to be computed or decoded: [E], [B, E], or None for all ones.
+
+        It sees prompts only, and never which task they belong to.
+        """
+        return None
+
+    def loss(self, learner: Learner, forward: Forward) -> Tensor:
+        """What is minimised, for one micro-batch."""
+        return forward.cross_entropy
 
     def on_gradients(self, learner: Learner) -> None:
         """After the gradients are summed over all ranks, before clipping; may edit `learner.parameters.grad`."""
 
     def end_task(self, learner: Learner, task: Task) -> None:
         """After the last step of a task, a pure function of the weights and the data: importance, statistics."""
+
+    def remember(self, learner: Learner, task: Task) -> Sequence[Example]:
+        """The rows that memory keeps of a task that is over; after a restart the same again."""
+        return learner.memory.choose(task)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from forever.methods.base import Method, MethodConfig
+from forever.methods.base import Card, Method, MethodConfig
 
 
 class FinetuneConfig(MethodConfig):
@@ -11,3 +11,11 @@ class FinetuneConfig(MethodConfig):
 
 class Finetune(Method[FinetuneConfig]):
     """Every seam at its default."""
+
+    card = Card(
+        title="Fine-tuning",
+        paper="lower bound",
+        memory="none",
+        extra="none",
+        uncertain="nothing",
+    )

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from forever.data.tasks import Task
 from forever.learner import Learner
+from forever.methods.base import Card
 from forever.methods.scheduled_replay import ScheduledReplay, ScheduledReplayConfig
 from forever.replay.clock import Clock, StepClock
 from forever.replay.regularizers import Regularizer
@@ -27,6 +28,14 @@ class FixedIntervalConfig(ScheduledReplayConfig):
 
 class FixedInterval(ScheduledReplay[FixedIntervalConfig]):
     """J replays at equal distances in updates."""
+
+    card = Card(
+        title="Fixed-interval replay",
+        paper="as in FOREVER's table",
+        memory="rows",
+        extra="2 J + 1 passes over memory",
+        uncertain="the interval: none is published, the budget matches FOREVER's",
+    )
 
     def __init__(self, config: FixedIntervalConfig) -> None:
         super().__init__(config, Regularizer.named("none", beta=0.0, gamma=0.0, low=1.0, high=1.0))

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from forever.data.tasks import Task
 from forever.errors import InputError, unknown
 from forever.learner import Learner
+from forever.methods.base import Card
 from forever.methods.scheduled_replay import ScheduledReplay, ScheduledReplayConfig
 from forever.replay.clock import CLOCKS, Clock
 from forever.replay.regularizers import Regularizer, RegularizerName
@@ -29,12 +30,15 @@ class ForeverConfig(ScheduledReplayConfig):
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.05
     """lambda of the moving average mu."""
     regularizer: RegularizerName = "intensity"
+    """What beta and the weights of the penalty follow: nothing, the intensity of learning (paper), importance, both."""
     beta: Annotated[float, Field(ge=0)] = 1e-3
     """beta_base."""
     gamma: Annotated[float, Field(ge=0)] = 1.0
     """Not given in the paper; 1 makes s = clip(r, 0.5, 3), so that the bounds read as bounds on r (A5)."""
     min_strength: Annotated[float, Field(ge=0)] = 0.5
+    """Lower bound of the strength s (paper)."""
     max_strength: Annotated[float, Field(ge=0)] = 3.0
+    """Upper bound of s (paper)."""
 
     @field_validator("days")
     @classmethod
@@ -52,6 +56,14 @@ class ForeverConfig(ScheduledReplayConfig):
 
 class Forever(ScheduledReplay[ForeverConfig]):
     """Algorithm 1 with the paper's parts."""
+
+    card = Card(
+        title="FOREVER",
+        paper="arXiv 2601.03938",
+        memory="rows",
+        extra="2 passes over memory an event and one at the end; a norm an update; one copy of the adapter",
+        uncertain="gamma, and A1 to A31 of docs/protocol.md",
+    )
 
     def __init__(self, config: ForeverConfig) -> None:
         bounds = config.min_strength, config.max_strength

@@ -8,7 +8,8 @@ from typing import Literal
 
 from forever.data.tasks import Task
 from forever.learner import Learner
-from forever.methods.base import Method, MethodConfig, Step, Steps
+from forever.methods.base import Card, Method, MethodConfig
+from forever.steps import Step, Steps
 
 
 class MixReplayConfig(MethodConfig):
@@ -17,6 +18,14 @@ class MixReplayConfig(MethodConfig):
 
 class MixReplay(Method[MixReplayConfig]):
     """CE on D_k united with M_{<k}."""
+
+    card = Card(
+        title="MixReplay",
+        paper="as in FOREVER's table",
+        memory="rows",
+        extra="the memory's rows in every epoch",
+        uncertain="memory is mixed in and not oversampled, as in the lab's code",
+    )
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         for batch in learner.batches(task.train + learner.memory.examples):

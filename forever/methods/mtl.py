@@ -6,7 +6,7 @@ the one stage only, so OP is defined and BWT is not.
 
 from typing import Literal
 
-from forever.methods.base import Method, MethodConfig
+from forever.methods.base import Card, Method, MethodConfig
 
 
 class MtlConfig(MethodConfig):
@@ -16,4 +16,11 @@ class MtlConfig(MethodConfig):
 class Mtl(Method[MtlConfig]):
     """Fine-tuning on `Benchmark.joint()`."""
 
+    card = Card(
+        title="MTL",
+        paper="upper bound",
+        memory="all rows",
+        extra="none; one stage on the union of all rows",
+        uncertain="nothing",
+    )
     joint = True

@@ -4,19 +4,20 @@ clock (when is a day over) x schedule (at which days) x regulariser (how strongl
 with the paper's parts, Fixed-interval replay with the plainest ones.
 """
 
-from collections.abc import Generator
 from itertools import takewhile
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
+from forever.data.batching import Batch
 from forever.data.tasks import Task
 from forever.importance import fisher_information
 from forever.learner import Learner, ReplayEvent
-from forever.methods.base import Method, MethodConfig, Penalty, Probe, Step, StepRecord, Steps
+from forever.methods.base import Method, MethodConfig
 from forever.replay.clock import Clock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
+from forever.steps import Penalty, Probe, Step, Steps
 
 
 class ScheduledReplayConfig(MethodConfig):
@@ -78,11 +79,11 @@ class ScheduledReplay(Method[R]):
         kind: Literal["replay", "consolidation"],
         day: float | None,
         epochs: int,
-    ) -> Generator[Step | Probe, StepRecord, None]:
+    ) -> Steps:
         """One event: `epochs` shuffled passes over the memory at a strength that is fixed when it begins (A10)."""
         beta = self.regularizer.strength(clock.pace())
         penalty = Penalty(beta, self.tensors["anchor"], self.tensors.get("weights")) if beta > 0 else None
-        batches = list(learner.memory.batches(epochs, task.name))
+        batches = self.passes(learner, task, epochs)
         before = yield Probe(batches[0])
         for batch in batches:
             yield Step(batch, kind, penalty)
@@ -105,6 +106,10 @@ class ScheduledReplay(Method[R]):
             )
         )
 
+    def passes(self, learner: Learner, task: Task, epochs: int) -> list[Batch]:
+        """Shuffled passes over the memory."""
+        return list(learner.memory.batches(epochs, task.name))
+
     def scheduled_events(self, learner: Learner, task: Task) -> int:
         """How many days would come in this task if all its updates were of equal length."""
         last = learner.planned_steps / self.clock().warmup_steps
@@ -118,6 +123,7 @@ class ScheduledReplay(Method[R]):
         return self.config.consolidation_epochs
 
     def end_task(self, learner: Learner, task: Task) -> None:
+        self.tensors.pop("anchor", None)
         if not self.regularizer.weighted:
             return
         # PIR: the mean over finished tasks of the diagonal Fisher information, scaled to mean one so that

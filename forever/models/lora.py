@@ -3,13 +3,16 @@
     y = W x + s * sum_e g_e B_e A_e drop(x),    s = alpha / r
 
 Every adapter method is a choice of gate g: none for one adapter, a vector [E] shared by all, [B, E] a sample,
-[B, T, E] a token. B batch, T tokens, E adapters, R rank, D input width, O output width.
+[B, T, E] a token. Adapters of finished tasks can be frozen; they come first and see x without dropout, which is there
+to regularise what is trained. B batch, T tokens, E adapters (F of them frozen), R rank, D input width, O output width.
 """
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,13 +23,27 @@ from forever.errors import InputError
 from forever.seeding import derive
 
 
+class Router(Protocol):
+    """Computes a bank's gate [B, T, E] from what comes in. `real` [B, T] marks the tokens that are no padding."""
+
+    def __call__(self, bank: "LoraBank", x: Tensor, real: Tensor | None) -> Tensor: ...
+
+
 class LoraBank(nn.Module):
-    """A frozen linear layer with E trainable low-rank adapters A [E, R, D], B [E, O, R].
+    """A frozen linear layer with low-rank adapters A [E, R, D], B [E, O, R]: frozen ones, then trainable ones.
 
     Args:
         base: the layer to adapt; it is frozen and keeps its dtype. Adapters are fp32.
-        adapters: E.
+        adapters: how many are trainable.
         rank, alpha, dropout: as in the LoRA paper; the scale is alpha / rank, never divided by E.
+
+    Attributes:
+        A, B: the trainable adapters. frozen_A, frozen_B: those of finished tasks, [F, R, D] and [F, O, R].
+        gate: weights of all E adapters; None is all ones. router: computes the gate from the input instead.
+        real: [B, T], which tokens of the rows being computed are no padding; None if unknown.
+        observe: called in training with (bank, A x [B, T, E*R] before the gate, output [B, T, O]).
+        detach_frozen: no gradient flows to the input through frozen adapters.
+        enabled: whether the adapters act at all.
     """
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float, adapters: int = 1) -> None:
@@ -37,18 +54,42 @@ class LoraBank(nn.Module):
         options = {"dtype": torch.float32, "device": base.weight.device}
         self.A = nn.Parameter(torch.zeros(adapters, rank, base.in_features, **options))
         self.B = nn.Parameter(torch.zeros(adapters, base.out_features, rank, **options))
+        self.frozen_A, self.frozen_B = self.A.data[:0].clone(), self.B.data[:0].clone()
         self.gate: Tensor | None = None
+        self.router: Router | None = None
+        self.real: Tensor | None = None
+        self.observe: Callable[[LoraBank, Tensor, Tensor], None] | None = None
+        self.detach_frozen = False
+        self.enabled = True
 
     def forward(self, x: Tensor) -> Tensor:
-        adapters, rank, _ = self.A.shape
-        h = F.dropout(x.to(self.A.dtype), self.dropout, self.training)
-        h = F.linear(h, self.A.flatten(0, 1))  # [B, T, E*R]
-        if self.gate is not None:
-            gate = self.gate if self.gate.dim() != 2 else self.gate[:, None, :]  # a sample's gate holds for its tokens
-            h = (h.unflatten(-1, (adapters, rank)) * gate[..., None]).flatten(-2)
-        y = F.linear(h, self.B.permute(1, 0, 2).flatten(1))  # [B, T, O]
+        if not self.enabled:
+            return self.base(x)
+        x_ = x.to(self.A.dtype)
+        A_x = F.linear(F.dropout(x_, self.dropout, self.training), self.A.flatten(0, 1))  # [B, T, E*R]
+        B = self.B
+        if len(self.frozen_A):
+            old = x_.detach() if self.detach_frozen else x_
+            A_x = torch.cat([F.linear(old, self.frozen_A.flatten(0, 1)), A_x], dim=-1)
+            B = torch.cat([self.frozen_B, B])
+        gate = self.gate if self.router is None else self.router(self, x_, self.real)
+        h = A_x
+        if gate is not None:
+            gate = gate if gate.dim() != 2 else gate[:, None, :]  # a sample's gate holds for its tokens
+            h = (h.unflatten(-1, (len(B), -1)) * gate[..., None]).flatten(-2)
+        y = F.linear(h, B.permute(1, 0, 2).flatten(1))  # [B, T, O]
         base = self.base(x)
-        return base + (self.scale * y).to(base.dtype)
+        out = base + (self.scale * y).to(base.dtype)
+        if self.observe is not None and self.training:
+            self.observe(self, A_x, out)
+        return out
+
+    @torch.no_grad()
+    def redraw(self, stream: torch.Generator, adapter: int = 0) -> None:
+        """Start a trainable adapter anew, as PEFT does: A ~ U(-1/sqrt(D), 1/sqrt(D)) (kaiming-uniform), B = 0."""
+        bound = 1 / math.sqrt(self.base.in_features)
+        self.A[adapter].copy_(torch.empty(self.A.shape[1:]).uniform_(-bound, bound, generator=stream))
+        self.B[adapter].zero_()
 
 
 def banks(model: nn.Module) -> Iterator[tuple[str, LoraBank]]:
@@ -61,8 +102,8 @@ def adapt(
 ) -> None:
     """Freeze `model` and put a `LoraBank` around every linear layer whose last name is in `targets`, in place.
 
-    Initialisation as in PEFT: A ~ U(-1/sqrt(D), 1/sqrt(D)) (kaiming-uniform with a = sqrt 5), B = 0, each A from a
-    stream of its own name, so it depends neither on the order of the layers nor on the machine.
+    Each adapter is drawn from a stream of its own name, so it depends neither on the order of the layers nor on the
+    machine.
 
     Raises:
         InputError: if a target matches no linear layer of the model.
@@ -78,30 +119,88 @@ def adapt(
             parent = model.get_submodule(name.rpartition(".")[0])
             base = getattr(parent, target)
             bank = LoraBank(base, rank, alpha, dropout, adapters)
-            bound = 1 / math.sqrt(base.in_features)
             for adapter in range(adapters):
-                stream = torch.Generator().manual_seed(derive(seed, "lora", adapter, name))
-                bank.A.data[adapter].copy_(torch.empty(bank.A.shape[1:]).uniform_(-bound, bound, generator=stream))
+                bank.redraw(_stream(seed, adapter, name), adapter)
             setattr(parent, target, bank)
 
 
-def set_gate(model: nn.Module, gate: Tensor | None) -> None:
-    """Mix the adapters of every bank by `gate` ([E], [B, E] or [B, T, E]); None is all of them with weight one."""
+def _stream(seed: int, adapter: int, bank: str) -> torch.Generator:
+    return torch.Generator().manual_seed(derive(seed, "lora", adapter, bank))
+
+
+@contextmanager
+def mixed(model: nn.Module, gate: Tensor | None, real: Tensor | None = None) -> Iterator[None]:
+    """Within this context all banks mix their adapters by `gate` and know which tokens are `real` (see `LoraBank`)."""
     for _, bank in banks(model):
-        bank.gate = gate
+        bank.gate, bank.real = gate, real
+    try:
+        yield
+    finally:
+        for _, bank in banks(model):
+            bank.gate = bank.real = None
 
 
-def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int = 0) -> None:
-    """Write one adapter of the bank in PEFT's file format, readable by `peft.PeftModel.from_pretrained`."""
+@contextmanager
+def disabled(model: nn.Module) -> Iterator[None]:
+    """Within this context the model is the one that was adapted."""
+    for _, bank in banks(model):
+        bank.enabled = False
+    try:
+        yield
+    finally:
+        for _, bank in banks(model):
+            bank.enabled = True
+
+
+@torch.no_grad()
+def freeze(model: nn.Module, seed: int) -> None:
+    """Freeze every bank's one trainable adapter behind the frozen ones, and start it anew."""
+    for name, bank in banks(model):
+        bank.frozen_A = torch.cat([bank.frozen_A, bank.A.data])
+        bank.frozen_B = torch.cat([bank.frozen_B, bank.B.data])
+        bank.redraw(_stream(seed, len(bank.frozen_A), name))
+
+
+def redraw(model: nn.Module, seed: int) -> None:
+    """Start every bank's one trainable adapter anew, as it was before its first update."""
+    for name, bank in banks(model):
+        bank.redraw(_stream(seed, len(bank.frozen_A), name))
+
+
+def frozen(model: nn.Module) -> dict[str, Tensor]:
+    """The frozen adapters by name; empty if there are none."""
+    return {
+        f"{name}.{side}": tensor
+        for name, bank in banks(model)
+        for side, tensor in (("A", bank.frozen_A), ("B", bank.frozen_B))
+        if len(tensor)
+    }
+
+
+def load_frozen(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what `frozen` gave."""
+    for name, bank in banks(model):
+        bank.frozen_A = tensors.get(f"{name}.A", bank.frozen_A[:0]).to(bank.A.device)
+        bank.frozen_B = tensors.get(f"{name}.B", bank.frozen_B[:0]).to(bank.B.device)
+
+
+def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | None = None) -> None:
+    """Write the sum of all adapters, or one of them, in PEFT's format, readable by `peft.PeftModel.from_pretrained`.
+
+    The sum of E adapters of rank R is one adapter of rank E R: sum_e B_e A_e = [B_1 ... B_E] [A_1; ...; A_E].
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     targets: set[str] = set()
     rank, alpha, dropout = 0, 0.0, 0.0
     for name, bank in banks(model):
-        tensors[f"base_model.model.{name}.lora_A.weight"] = bank.A.detach()[adapter].cpu().clone()
-        tensors[f"base_model.model.{name}.lora_B.weight"] = bank.B.detach()[adapter].cpu().clone()
+        A, B = torch.cat([bank.frozen_A, bank.A.detach()]), torch.cat([bank.frozen_B, bank.B.detach()])
+        chosen = slice(None) if adapter is None else slice(adapter, adapter + 1)
+        A, B = A[chosen].flatten(0, 1), B[chosen].permute(1, 0, 2).flatten(1)  # [E*R, D], [O, E*R]
+        tensors[f"base_model.model.{name}.lora_A.weight"] = A.cpu().clone()
+        tensors[f"base_model.model.{name}.lora_B.weight"] = B.cpu().clone(memory_format=torch.contiguous_format)
         targets.add(name.split(".")[-1])
-        rank, alpha, dropout = bank.A.shape[1], bank.scale * bank.A.shape[1], bank.dropout
+        rank, alpha, dropout = len(A), bank.scale * len(A), bank.dropout
     save_file(tensors, folder / "adapter_model.safetensors")
     description = {
         "peft_type": "LORA",
@@ -115,6 +214,18 @@ def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int = 0) 
         "inference_mode": True,
     }
     (folder / "adapter_config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+
+def save_mixture(model: nn.Module, folder: Path, base_name: str, tensors: Mapping[str, Tensor]) -> None:
+    """Write adapters that are weighed by the input: each in PEFT's format in a folder of its number, and whatever
+    computes the weights (the model's other trained parameters, and `tensors`) in mixture.safetensors."""
+    adapted = dict(banks(model))
+    sizes = {len(bank.frozen_A) + len(bank.A) for bank in adapted.values()}
+    for number in range(max(sizes)):
+        save_peft(model, folder / str(number), base_name, number)
+    adapters = {f"{name}.{side}" for name in adapted for side in "AB"}
+    others = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad and n not in adapters}
+    save_file({n: t.cpu().clone() for n, t in {**others, **tensors}.items()}, folder / "mixture.safetensors")
 
 
 def load_peft(model: nn.Module, folder: Path, adapter: int = 0) -> None:

@@ -1,0 +1,148 @@
+"""SSR: self-synthesised rehearsal (Huang et al. 2024, ACL).
+
+Instead of kept rows, rehearse rows that the model writes: the base model makes up inputs from pairs of examples,
+K-means keeps a diverse few, and the model that has just learned the task answers them. Training is MixReplay's.
+
+Followed: DeepLearnXMU/SSR: custom/icl_gen, custom/niv2-c012; each task is labelled once, right after it was learned.
+Not followed: its answer prompt with an unrelated instruction, cluster quotas that miss their sum, a filter that wants
+two tokens of an output that is thrown away (one-word labels would never pass). Ours: inputs of the task itself and
+duplicates are dropped; the encoder is the frozen backbone's mean hidden state unless another is named.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from forever.data.tasks import Example, Task
+from forever.errors import InputError
+from forever.learner import Learner
+from forever.methods.base import Card, Method, MethodConfig, needs_lora
+from forever.seeding import derive
+from forever.steps import Step, Steps
+from forever.synthesis import answer, continuations, diverse, icl_prompts, parse_icl, take
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from forever.config import RunConfig
+
+Count = Annotated[int, Field(ge=1)]
+_SUFFIX = "\nAnswer:"  # ends every input of the Long Sequence benchmark; it would end the written ones, too
+_CANDIDATES = 5  # a row kept; for few examples the pairs are drawn again until there are so many, or after _TRIES
+_TRIES = 60
+
+
+class SsrConfig(MethodConfig):
+    """Sources: the authors' scripts. Rows kept: as many as real ones would be ("identical memory sizes")."""
+
+    name: Literal["ssr"] = "ssr"
+    samples: Count = 3
+    """Continuations of each prompt."""
+    temperature: Annotated[float, Field(gt=0)] = 0.9
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.6
+    repetition_penalty: Annotated[float, Field(ge=1)] = 1.2
+    max_tokens: Count = 2048
+    """Of prompt and continuation."""
+    max_input: Count = 800
+    max_prompt: Count = 500
+    max_output: Count = 128
+    """Longest written input, definition with input, and answer, in tokens."""
+    clusters: Count = 20
+    """C of K-means, at most the number of rows kept."""
+    encoder: str | None = None
+    """Sentence encoder, a Hugging Face name or folder (sup-SimCSE-RoBERTa-base in the code); None is the backbone."""
+
+    def check(self, run: "RunConfig") -> None:
+        needs_lora(run)  # the base model writes the inputs
+        if find_spec("sklearn") is None:
+            raise InputError("method ssr: K-means needs scikit-learn; pip install 'forever-cl[ssr]'")
+        if not run.memory.fraction:
+            raise InputError(
+                "method ssr: memory.fraction=0 leaves no rows to write; raise it, or use method.name=finetune"
+            )
+
+
+class Ssr(Method[SsrConfig]):
+    """MixReplay on a memory that the model wrote itself."""
+
+    card = Card(
+        title="SSR",
+        paper="Huang et al. 2024",
+        memory="written rows",
+        extra="three continuations for every ordered pair of examples, at the end of a task; steps as MixReplay",
+        uncertain="rows kept: 10 % in the paper, 2 % here as for all; the encoder",
+    )
+
+    def build(self, model: "nn.Module", config: "RunConfig", tasks: int) -> None:
+        super().build(model, config, tasks)
+        self.last = tasks - 1
+        if self.config.encoder:
+            from forever.models.encoders import load_encoder
+
+            load_encoder(self.config.encoder, next(model.parameters()).device)  # fail now, not after the first task
+
+    def steps(self, learner: Learner, task: Task) -> Steps:
+        for batch in learner.batches(task.train + learner.memory.examples):
+            yield Step(batch)
+
+    def remember(self, learner: Learner, task: Task) -> list[Example]:
+        return [Example(**row) for row in self.state.get("rows", {}).get(task.name, [])]
+
+    def end_task(self, learner: Learner, task: Task) -> None:
+        if learner.stage == self.last:
+            return  # nothing comes that could be mixed with them
+        written = self.candidates(learner, task)
+        rows = [dataclasses.asdict(example) for example in self.select(learner, task, written)]
+        rows = learner.world.gather(rows)[0]  # near-equal floats must not choose differently
+        self.state["rows"] = {**self.state.get("rows", {}), task.name: rows}
+        learner.note(candidates=float(len(written)), written=float(len(rows)))
+
+    def candidates(self, learner: Learner, task: Task) -> list[Example]:
+        """Inputs that the base model made up, parsed and filtered; their outputs are not kept."""
+        from forever.decoding import Sampling
+        from forever.models import lora
+
+        c, seed = self.config, learner.config.seed
+        how = Sampling(c.temperature, c.top_p, 0, c.repetition_penalty)
+        demos = learner.memory.choose(task)
+        suffix = _SUFFIX if all(demo.input.endswith(_SUFFIX) for demo in demos) else ""
+        prompts = icl_prompts([dataclasses.replace(demo, input=demo.input.removesuffix(suffix)) for demo in demos])
+        seen = {example.input.removesuffix(suffix).strip() for example in task.train}
+        found: list[Example] = []
+        with lora.disabled(learner.backbone.model):
+            for turn in range(max(c.samples, _TRIES // len(prompts))):
+                if turn >= c.samples and len(found) >= _CANDIDATES * len(demos):
+                    break
+                seeds = [derive(seed, "ssr", task.name, i, turn) for i in range(len(prompts))]
+                for text in continuations(learner, prompts, seeds, how, c.max_tokens):
+                    for body, output in parse_icl(text):
+                        if body not in seen and self.fits(learner, demos[0].instruction, body, output):
+                            seen.add(body)
+                            name = f"{task.name}/written/{len(found)}"
+                            found.append(Example(name, demos[0].instruction, body + suffix, ""))
+        return found
+
+    def fits(self, learner: Learner, definition: str, body: str, output: str) -> bool:
+        """The filters on length, in tokens."""
+        c, count = self.config, learner.encoder.count
+        return (
+            1 < count(body) <= c.max_input
+            and count(output) <= c.max_output
+            and count(f"{definition} {body}") <= c.max_prompt
+        )
+
+    def select(self, learner: Learner, task: Task, written: Sequence[Example]) -> list[Example]:
+        """A diverse choice, answered by the model as it is now."""
+        from forever.models.encoders import embed
+
+        if not written:
+            return []
+        count = learner.memory.quota(len(task.train))
+        limit = min(learner.config.evaluation.max_new_tokens, self.config.max_output)
+        vectors = embed(learner.backbone, [example.input for example in written], self.config.encoder)
+        ranked = diverse(vectors, count, min(self.config.clusters, count))
+        answers = take(ranked, lambda indices: answer(learner, [written[i] for i in indices], limit))
+        return [dataclasses.replace(written[i], output=text) for i, text in sorted(answers.items())]

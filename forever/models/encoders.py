@@ -1,0 +1,81 @@
+"""Texts as vectors: by the frozen backbone itself, or by a sentence encoder."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forever.errors import InputError
+from forever.models import lora
+from forever.models.backbone import Backbone
+
+_BATCH = 32
+_MAX_TOKENS = 510  # what a RoBERTa takes, as in the code of SSR; other encoders may take less
+
+
+@torch.inference_mode()
+def embed(backbone: Backbone, texts: Sequence[str], encoder: str | None) -> Tensor:
+    """One vector a text, [n, D], fp32 on the CPU.
+
+    Args:
+        encoder: a Hugging Face name or folder of a sentence encoder, whose pooled output is taken (the mean last hidden
+            state if it has none); None is the mean last hidden state of the backbone without adapters.
+
+    Raises:
+        InputError: the encoder cannot be loaded.
+    """
+    model, tokenizer = backbone.model.base_model, backbone.tokenizer
+    if encoder is not None:
+        model, tokenizer = load_encoder(encoder, backbone.device)
+    model.eval()
+    positions = getattr(model.config, "max_position_embeddings", None) or _MAX_TOKENS + 2  # RoBERTa reserves two
+    vectors: list[Tensor] = []
+    with lora.disabled(backbone.model):
+        for i in range(0, len(texts), _BATCH):
+            part = tokenizer(
+                list(texts[i : i + _BATCH]),
+                return_tensors="pt",
+                padding=True,
+                padding_side="right",
+                truncation=True,
+                max_length=min(_MAX_TOKENS, positions - 2),
+            )
+            output = model(
+                input_ids=part.input_ids.to(model.device), attention_mask=part.attention_mask.to(model.device)
+            )
+            vectors.append(_pooled(output, part.attention_mask.to(model.device)).float().cpu())
+    return torch.cat(vectors)
+
+
+def _pooled(output: Any, mask: Tensor) -> Tensor:
+    pooled = getattr(output, "pooler_output", None)
+    if pooled is not None:
+        return pooled
+    hidden = output.last_hidden_state.float()
+    return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+
+def load_encoder(name: str, device: torch.device) -> tuple[Any, Any]:
+    """A sentence encoder in fp32 and its tokenizer.
+
+    Raises:
+        InputError: it cannot be loaded, or its file lacks weights.
+    """
+    from transformers import AutoModel, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        # never unpickle weights
+        model, found = AutoModel.from_pretrained(
+            name, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+        )
+    except (OSError, ValueError, ImportError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InputError(f"method.encoder: {name!r} could not be loaded: {first}") from error
+    missing = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
+    if missing:
+        raise InputError(f"method.encoder: {name!r} lacks {len(missing)} weights, the first is {missing[0]}")
+    if found["missing_keys"]:
+        model.pooler = None  # it was never trained, and its random weights would differ from run to run
+    return model.to(device), tokenizer

@@ -1,0 +1,93 @@
+"""A learned router: which of a layer's adapters each token passes through, and what keeps the experts apart.
+
+B batch, T tokens, E experts, D input width, O output width, n real tokens.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from forever.models.lora import LoraBank
+
+_SMOOTH = 1e-4  # z / sqrt(||z||^2 + this): plain normalisation has huge gradients while B is near zero
+
+
+class TopKRouter(nn.Module):
+    """g_e = softmax of R x over the k largest entries, else 0. The router is fp32 and sees x without dropout.
+
+    Args:
+        width: D. experts: E. k: experts a token. renormalise: the k gates sum to one; else they are the softmax's.
+        contrast: whether to compute the contrastive term, on up to `tokens` tokens, at temperature `tau`.
+
+    Attributes:
+        balance, contrast: the terms of the last pass in training, see `balance_loss` and `contrastive_loss`.
+    """
+
+    def __init__(
+        self, width: int, experts: int, k: int, renormalise: bool, tokens: int, tau: float, stream: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.R = nn.Parameter(torch.empty(experts, width).normal_(0, 0.02, generator=stream))
+        self.k, self.renormalise, self.tokens, self.tau = k, renormalise, tokens, tau
+        self.balance = self.contrast = torch.zeros(())
+
+    def forward(self, bank: LoraBank, x: Tensor, real: Tensor | None) -> Tensor:
+        """The gate [B, T, E]."""
+        logits = F.linear(x, self.R)
+        p = logits.softmax(-1)
+        top = logits.topk(self.k, dim=-1)
+        kept = top.values.softmax(-1) if self.renormalise else p.gather(-1, top.indices)
+        gate = torch.zeros_like(p).scatter(-1, top.indices, kept)
+        if self.training and real is not None:
+            self.balance = balance_loss(p[real], top.indices[real])
+            if self.tokens:
+                chosen = evenly(int(real.sum()), self.tokens, x.device)
+                z, experts = expert_outputs(bank, x[real][chosen], top.indices[real][chosen])
+                self.contrast = contrastive_loss(z, experts, self.tau)
+        return gate
+
+
+def balance_loss(p: Tensor, chosen: Tensor) -> Tensor:
+    """L_b = E sum_e f_e P_e over n tokens: f_e is expert e's share of the choices, P_e its mean probability.
+
+    Fedus et al. 2022, eq. 4, for k choices. 1 if all is balanced, E if one expert takes all.
+
+    Args:
+        p: [n, E]. chosen: [n, k].
+    """
+    share = F.one_hot(chosen, p.shape[-1]).float().mean((0, 1))
+    return p.shape[-1] * (share * p.mean(0)).sum()
+
+
+def evenly(count: int, limit: int, device: torch.device) -> Tensor:
+    """At most `limit` of the indices 0..count-1, evenly spread."""
+    chosen = min(count, limit)
+    return torch.arange(chosen, device=device) * count // max(chosen, 1)
+
+
+def expert_outputs(bank: LoraBank, x: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """z = B_e A_e x, normalised, of each token's chosen experts: [m, O], and the expert [m] that each is from."""
+    h = torch.einsum("erd,nd->ner", bank.A, x)
+    z = torch.einsum("eor,ner->neo", bank.B, h)
+    z = z.gather(1, chosen[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
+    return z / (z.square().sum(-1, keepdim=True) + _SMOOTH).sqrt(), chosen.flatten()
+
+
+def contrastive_loss(z: Tensor, experts: Tensor, tau: float) -> Tensor:
+    """L_c, InfoNCE: outputs of the same expert attract, outputs of other experts repel.
+
+    Mean over vectors that have a positive, and over those positives, of -log(exp(z.p / tau) / sum_c exp(z.c / tau)),
+    where candidates c are all other vectors. 0 if no expert occurs twice.
+
+    Args:
+        z: [m, O], of about unit length. experts: [m].
+    """
+    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
+    similar = (z @ z.T / tau).masked_fill(itself, float("-inf"))
+    log_p = similar.log_softmax(-1).masked_fill(itself, 0.0)
+    positive = (experts[:, None] == experts[None]) & ~itself
+    count = positive.sum(-1)
+    anchors = count > 0
+    if not anchors.any():
+        return z.sum() * 0.0
+    return -((log_p * positive).sum(-1)[anchors] / count[anchors]).mean()

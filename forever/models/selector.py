@@ -1,0 +1,64 @@
+"""Which task's adapter a prompt needs: a query from its words attends over one learned key a task (SAPT).
+
+B prompts, D model width, H bottleneck, t tasks so far.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from forever.seeding import derive
+
+
+class Selector(nn.Module):
+    """q = LayerNorm(SiLU(W_up W_down u)), and the key of the current task.
+
+    Args:
+        width: D. hidden: H, 100 in the authors' code. seed: the run's.
+    """
+
+    def __init__(self, width: int, hidden: int, seed: int) -> None:
+        super().__init__()
+        stream = torch.Generator().manual_seed(derive(seed, "query"))
+        bounds = 1 / math.sqrt(width), 1 / math.sqrt(hidden)
+        self.down = nn.Parameter(torch.empty(hidden, width).uniform_(-bounds[0], bounds[0], generator=stream))
+        self.up = nn.Parameter(torch.empty(width, hidden).uniform_(-bounds[1], bounds[1], generator=stream))
+        self.scale = nn.Parameter(torch.ones(width))
+        self.shift = nn.Parameter(torch.zeros(width))
+        self.key = nn.Parameter(torch.zeros(1, width))
+        self.draw_key(seed, 0)
+
+    @torch.no_grad()
+    def draw_key(self, seed: int, stage: int) -> None:
+        """A new key, uniform in [-1, 1], for the task of a stage."""
+        stream = torch.Generator().manual_seed(derive(seed, "key", stage))
+        self.key.copy_(torch.empty(self.key.shape).uniform_(-1, 1, generator=stream))
+
+    def all_keys(self, frozen: Tensor | None) -> Tensor:
+        """The keys of finished tasks and the current one, [t, D]; oldest first."""
+        return self.key.clone() if frozen is None else torch.cat([frozen, self.key])
+
+    def log_attention(self, words: Tensor, frozen: Tensor | None) -> Tensor:
+        """log a = log softmax(k_i . q / sqrt(D)), [B, t], over the `frozen` keys [t-1, D] and the current one.
+
+        Args:
+            words: u [B, D], see `pool`.
+        """
+        query = F.layer_norm(F.silu(words @ self.down.T @ self.up.T), self.scale.shape, self.scale, self.shift)
+        return (query @ self.all_keys(frozen).T / math.sqrt(words.shape[1])).log_softmax(-1)
+
+
+def pool(embedding: nn.Embedding, prompts: Sequence[Sequence[int]]) -> Tensor:
+    """u [B, D]: the largest value of each coordinate over the word embeddings of a prompt. Pads never come into it."""
+    weight = embedding.weight
+    words = [weight[torch.tensor(prompt, device=weight.device)].float().amax(0) for prompt in prompts]
+    return torch.stack(words).detach()
+
+
+def divergence(target: Tensor, log_attention: Tensor) -> Tensor:
+    """Mean over rows of KL([target, 0, ..., 0] || a), with 0 log 0 = 0. log_attention [B, t]; target [at most t]."""
+    log_a = log_attention[:, : len(target)]
+    return (torch.xlogy(target, target) - target * log_a).sum(-1).mean()

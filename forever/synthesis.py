@@ -1,0 +1,183 @@
+"""Rows that a language model writes: in-context synthesis and selection (SSR), prompts learned by heart (SAPT)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+from forever.data.tasks import Example, Task
+from forever.errors import InputError
+from forever.seeding import derive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from forever.data.encoding import Encoded
+    from forever.decoding import Gate, Sampling
+    from forever.learner import Learner
+
+# ---- SSR: a completion prompt of two examples, and what comes out of it
+
+
+def icl_prompts(demos: Sequence[Example]) -> list[str]:
+    """A prompt for every ordered pair of `demos` (a single one is alone): two worked examples, then an open input."""
+    pairs = list(permutations(demos, 2)) or [(demo,) for demo in demos]
+    return [
+        f"{pair[0].instruction.strip()}\n\n"
+        + "".join(f"Input: {demo.input.strip()}\nOutput: {demo.output.strip()}\n\n" for demo in pair)
+        + "Input:"
+        for pair in pairs
+    ]
+
+
+def continuations(
+    learner: Learner, prompts: Sequence[str], seeds: Sequence[int], sampling: Sampling, max_tokens: int
+) -> list[str]:
+    """A sample for each of `prompts`, in order, drawn by all ranks together.
+
+    Args:
+        max_tokens: of a prompt and its continuation.
+    """
+    from forever.decoding import sample
+
+    mine = learner.world.share(range(len(prompts)))
+    rows = [learner.encoder.encode_text(prompts[i], max_tokens) for i in mine]
+    limits = [max(1, max_tokens - len(row.prompt)) for row in rows]
+    texts = sample(learner.backbone, rows, [seeds[i] for i in mine], limits, sampling)
+    drawn = dict(pair for part in learner.world.gather(list(zip(mine, texts, strict=True))) for pair in part)
+    return [drawn[i] for i in range(len(prompts))]
+
+
+def parse_icl(continuation: str) -> list[tuple[str, str]]:
+    """(input, output) of each piece of a continuation that has exactly one "Output:" and something before it."""
+    found = []
+    for piece in continuation.split("Input:"):
+        parts = [part.strip() for part in piece.split("Output:")]
+        if len(parts) == 2 and all(parts):
+            found.append((parts[0], parts[1]))
+    return found
+
+
+def cluster_quotas(sizes: Sequence[int], total: int) -> list[int]:
+    """`total` shared out in proportion to `sizes`, by largest remainder, never more than a cluster has."""
+    total, whole = min(total, sum(sizes)), max(sum(sizes), 1)
+    shares = [total * size / whole for size in sizes]
+    quotas = [int(share) for share in shares]
+    by_remainder = sorted(range(len(sizes)), key=lambda i: (quotas[i] - shares[i], i))
+    for i in by_remainder[: total - sum(quotas)]:
+        quotas[i] += 1
+    return quotas
+
+
+def diverse(vectors: Tensor, count: int, clusters: int) -> list[list[int]]:
+    """Indices of `vectors` [n, D] by K-means cluster, nearest to the centroid first, with how many to take of each.
+
+    Returns:
+        For each cluster: [quota, index, index, ...].
+    """
+    import numpy as np
+    from sklearn.cluster import KMeans
+
+    points = vectors.double().cpu().numpy()
+    points = points / np.linalg.norm(points, axis=1, keepdims=True).clip(1e-12)
+    distinct = len(np.unique(points.round(9), axis=0))
+    means = KMeans(n_clusters=min(clusters, distinct), random_state=0, n_init="auto").fit(points)
+    distance = np.linalg.norm(points - means.cluster_centers_[means.labels_], axis=1)
+    members = [np.flatnonzero(means.labels_ == c) for c in range(means.n_clusters)]
+    quotas = cluster_quotas([len(m) for m in members], count)
+    return [
+        [q, *(int(i) for i in m[np.argsort(distance[m].round(9), kind="stable")])]  # two points are equally near
+        for q, m in zip(quotas, members, strict=True)
+    ]
+
+
+def take(ranked: Sequence[Sequence[int]], answer: Callable[[Sequence[int]], Sequence[str]]) -> dict[int, str]:
+    """From each cluster of `diverse` its quota of members with an answer; one without gives way to the next nearest."""
+    chosen: dict[int, str] = {}
+    waiting = [(quota, list(members)) for quota, *members in ranked]
+    while wanted := [i for quota, members in waiting for i in members[:quota]]:
+        answers = dict(zip(wanted, answer(wanted), strict=True))
+        chosen |= {i: text for i, text in answers.items() if text}
+        waiting = [(sum(1 for i in members[:quota] if not answers[i]), members[quota:]) for quota, members in waiting]
+    return chosen
+
+
+def answer(learner: Learner, examples: Sequence[Example], limit: int) -> list[str]:
+    """The model's greedy answers, at most `limit` tokens; empty where there is none that could be trained on."""
+    from forever.decoding import decode
+
+    texts = decode(learner.backbone, learner.encoder, examples, limit)
+    rows = [dataclasses.replace(example, output=text) for example, text in zip(examples, texts, strict=True)]
+    return [row.output if _fits(learner, row) else "" for row in rows]
+
+
+def _fits(learner: Learner, row: Example) -> bool:
+    """Whether instruction and answer leave room for anything: the model's answers may be longer than real ones."""
+    try:
+        learner.encoder.encode(row)
+    except InputError:
+        return False
+    return True
+
+
+# ---- SAPT: an adapter that writes prompts
+
+_TRIGGER, _SEPARATOR = "__gen__", "__inp__"
+_STEM = "__inp"  # what is looked for: a repetition penalty can keep a writer from closing the separator
+
+
+def pseudo_examples(task: Task) -> list[Example]:
+    """Rows that teach an adapter to write the task's prompts, answers left out."""
+    return [_writer_row(f"{task.name}/generator/{i}", e) for i, e in enumerate(task.train)]
+
+
+def _writer_row(name: str, example: Example) -> Example:
+    return Example(name, _TRIGGER, "", f"{example.instruction} {_SEPARATOR} {example.input}")
+
+
+def encode_writer(learner: Learner, example: Example) -> Encoded:
+    """A row of `pseudo_examples` as tokens. If it is too long, the end of the prompt that it teaches gives way."""
+    encoder = learner.encoder
+    try:
+        return encoder.encode(example)
+    except InputError:
+        whole = encoder.encode_prompt(example)
+    ids = encoder.tokenizer(example.output, add_special_tokens=False).input_ids
+    room = encoder.max_length - len(whole.prompt) - 1
+    return dataclasses.replace(whole, answer=(*ids[:room], encoder.tokenizer.eos_token_id), truncated=True)
+
+
+def parse_pseudo(text: str) -> tuple[str, str] | None:
+    """(instruction, input) of a written prompt, if it has both."""
+    instruction, _, body = (part.strip() for part in text.partition(_STEM))
+    body = body.lstrip("_").lstrip()
+    return (instruction, body) if instruction and body else None
+
+
+def start_writer(learner: Learner) -> None:
+    """Start the current adapter and the optimiser anew; nothing happens where there is no model, as in a plan."""
+    from forever.models import lora
+
+    lora.redraw(learner.backbone.model, learner.config.seed)
+    if learner.optimizer is not None:
+        learner.optimizer.state.clear()
+
+
+def write_prompts(learner: Learner, task: Task, gate: Callable[[Learner, Any], Tensor]) -> list[dict[str, str]]:
+    """As many prompts as memory keeps rows, written by the adapter that was trained to (top-k 20, penalty 2.5)."""
+    from forever.decoding import Sampling, sample
+
+    count = learner.memory.quota(len(task.train))
+    row = learner.encoder.encode_prompt(Example("", _TRIGGER, "", ""))
+    mine = learner.world.share(range(3 * count))  # some will have no separator
+    seeds = [derive(learner.config.seed, "pseudo", task.name, i) for i in mine]
+    weights: Gate = lambda rows: gate(learner, rows)  # noqa: E731
+    limit = learner.config.model.max_length - len(row.prompt)
+    how = Sampling(top_k=20, repetition_penalty=2.5)
+    texts = sample(learner.backbone, [row] * len(mine), seeds, limit, how, weights)
+    drawn = dict(pair for part in learner.world.gather(list(zip(mine, texts, strict=True))) for pair in part)
+    parsed = [parse_pseudo(drawn[i]) for i in sorted(drawn)]
+    found = [Example(f"{task.name}/pseudo/{i}", *parts, "") for i, parts in enumerate(parsed) if parts]
+    return [dataclasses.asdict(example) for example in found if _fits(learner, example)][:count]
