@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from forever.data.benchmarks import default_order
 from forever.errors import InputError, unknown
@@ -114,17 +114,13 @@ class RunConfig(_Part):
     evaluation: EvaluationConfig = EvaluationConfig()
     method: AnyMethodConfig = ForeverConfig()
 
-    @model_validator(mode="after")
-    def _method_can_run(self) -> "RunConfig":
-        self.method.check(self)
-        return self
-
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> "RunConfig":
         """A configuration from nested values.
 
         Raises:
-            InputError: unknown key, method or schedule, or a value of the wrong type or out of range; one line.
+            InputError: unknown key, method or schedule, a value of the wrong type or out of range, or a method that
+                cannot run like that; one line.
         """
         if not isinstance(values, Mapping):  # a YAML file may hold anything
             raise InputError(f"a configuration is a mapping of keys to values, not {values!r}")
@@ -135,6 +131,7 @@ class RunConfig(_Part):
         if not config.data.order:
             order = default_order(config.data.benchmark)
             config = config.model_copy(update={"data": config.data.model_copy(update={"order": order})})
+        config.method.check(config)
         return config
 
     def override(self, changes: Mapping[str, Any]) -> "RunConfig":

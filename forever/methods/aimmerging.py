@@ -32,7 +32,9 @@ class AimMergingConfig(MethodConfig):
     outer_steps: Count = 8
     """P at the start: updates on memory at a merge; P follows S in proportion."""
     min_interval: Count = 2
+    """Bounds of S."""
     max_interval: Count = 128
+    """Bounds of S."""
     cold_merges: Annotated[int, Field(ge=0)] = 3
     """The interval is fixed up to the merge after these."""
     forgetting: Annotated[float, Field(gt=0)] = 2.0
@@ -42,8 +44,11 @@ class AimMergingConfig(MethodConfig):
     both: Weights = (0.5, 0.5)
     """(w_in, w_out) if past and present matter."""
     past: Weights = (0.4, 0.6)
+    """If only the past matters: its loss passed the threshold more than once."""
     present: Weights = (0.6, 0.4)
+    """If only the present matters: S is short."""
     neither: Weights = (0.5, 0.5)
+    """If neither does."""
 
 
 class AimMerging(Method[AimMergingConfig]):

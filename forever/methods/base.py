@@ -1,9 +1,9 @@
 """What a method is: a generator of steps (forever/steps.py), and a few seams that are empty by default.
 
 A method that overrides nothing is sequential fine-tuning. What a generator yields may depend on the configuration, the
-data, the records it is sent and seeded streams, and on nothing else: then a run can be resumed by sending it the records
-of the past, and a plan can be made by sending it invented ones. A number that is computed from the weights and decides
-what comes next is yielded as a `Reading`, and so becomes a record.
+data, the records it is sent and seeded streams, and on nothing else: then a run can be resumed by sending it the
+records of the past, and a plan can be made by sending it invented ones. A number that is computed from the weights and
+decides what comes next is yielded as a `Reading`, and so becomes a record.
 """
 
 from __future__ import annotations

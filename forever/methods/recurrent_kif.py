@@ -44,8 +44,11 @@ class RecurrentKifConfig(MethodConfig):
     both: Weights = (0.4, 0.6)
     """(w_in, w_out) of entries that matter to both."""
     inner_only: Weights = (1.0, 0.0)
+    """Of entries that matter to the task alone."""
     outer_only: Weights = (0.0, 1.0)
+    """Of entries that matter to memory alone."""
     neither: Weights = (0.5, 0.5)
+    """Of all others, three entries in five and more."""
 
 
 class RecurrentKif(Method[RecurrentKifConfig]):

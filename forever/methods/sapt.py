@@ -8,7 +8,7 @@ adapters in training and at test; on prompts of old tasks it is held where it wa
 
 Followed: circle-hit/SAPT: src/llama_prompt.py, src/cl_trainer.py. Not followed: its attention over pads, its backward
 call per old task (which counts as an update each), its development set (abar_i is the mean over training prompts here),
-its no_grad around old adapters (`detach_frozen=true` has it).
+its no_grad around old adapters (`detach_frozen` has it).
 """
 
 from collections.abc import Sequence
@@ -37,11 +37,13 @@ class SaptConfig(MethodConfig):
     memory_weight: Annotated[float, Field(ge=0)] = 1.0
     """lambda: 1 for LLaMA on SuperNI, 2 on the long sequence; 0.1 to 0.5 for T5."""
     hidden: Annotated[int, Field(ge=1)] = 100
+    """Bottleneck of the query network."""
     memory_prompts: Literal["real", "pseudo"] = "real"
     """On which attention is held: those of the kept rows, or written by an adapter that learned them (the paper)."""
     generator_steps: Annotated[int, Field(ge=1)] = 5000
     """Updates of that adapter, at the run's batch size and rate; 5000 of 16 at 1e-3 for T5."""
     detach_frozen: bool = False
+    """Cut gradients through old adapters, as the code does."""
 
     def check(self, run: "RunConfig") -> None:
         needs_lora(run)
@@ -107,10 +109,8 @@ class Sapt(Method[SaptConfig]):
         return self.selector.log_attention(words, self.tensors.get("keys"))
 
     def gate(self, learner: Learner, rows: "Sequence[Encoded]") -> "Tensor":
-        if self.writing:
-            gate = learner.parameters.flat.new_zeros(learner.stage + 1)
-            gate[-1] = 1
-            return gate
+        if self.writing:  # the new adapter alone
+            return learner.parameters.flat.new_tensor([0.0] * learner.stage + [1.0])
         return self.attention(learner, [row.prompt for row in rows]).exp()
 
     def loss(self, learner: Learner, forward: Forward) -> "Tensor":
@@ -133,8 +133,7 @@ class Sapt(Method[SaptConfig]):
 
     def end_task(self, learner: Learner, task: Task) -> None:
         if self.writing:
-            written = {task.name: write_prompts(learner, task, self.gate)}
-            self.state["prompts"] = self.state.get("prompts", {}) | written
+            self.state.setdefault("prompts", {})[task.name] = write_prompts(learner, task, self.gate)
             learner.parameters.load(self.tensors.pop("trained"))
             self.writing = False
         mean = self.mean_attention(learner, task)  # abar, the target from now on

@@ -42,14 +42,19 @@ class SsrConfig(MethodConfig):
     samples: Count = 3
     """Continuations of each prompt."""
     temperature: Annotated[float, Field(gt=0)] = 0.9
+    """Of sampling, like the next two."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.6
+    """See temperature."""
     repetition_penalty: Annotated[float, Field(ge=1)] = 1.2
+    """See temperature."""
     max_tokens: Count = 2048
     """Of prompt and continuation."""
     max_input: Count = 800
+    """Longest written input, in tokens."""
     max_prompt: Count = 500
+    """Longest definition with written input, in tokens."""
     max_output: Count = 128
-    """Longest written input, definition with input, and answer, in tokens."""
+    """Longest answer, in tokens."""
     clusters: Count = 20
     """C of K-means, at most the number of rows kept."""
     encoder: str | None = None
@@ -97,7 +102,7 @@ class Ssr(Method[SsrConfig]):
         written = self.candidates(learner, task)
         rows = [dataclasses.asdict(example) for example in self.select(learner, task, written)]
         rows = learner.world.gather(rows)[0]  # near-equal floats must not choose differently
-        self.state["rows"] = {**self.state.get("rows", {}), task.name: rows}
+        self.state.setdefault("rows", {})[task.name] = rows
         learner.note(candidates=float(len(written)), written=float(len(rows)))
 
     def candidates(self, learner: Learner, task: Task) -> list[Example]:
@@ -128,11 +133,8 @@ class Ssr(Method[SsrConfig]):
     def fits(self, learner: Learner, definition: str, body: str, output: str) -> bool:
         """The filters on length, in tokens."""
         c, count = self.config, learner.encoder.count
-        return (
-            1 < count(body) <= c.max_input
-            and count(output) <= c.max_output
-            and count(f"{definition} {body}") <= c.max_prompt
-        )
+        short = count(f"{definition} {body}") <= c.max_prompt and count(output) <= c.max_output
+        return short and 1 < count(body) <= c.max_input
 
     def select(self, learner: Learner, task: Task, written: Sequence[Example]) -> list[Example]:
         """A diverse choice, answered by the model as it is now."""

@@ -42,6 +42,7 @@ class VbmConfig(ScheduledReplayConfig):
 
     name: Literal["vbm"] = "vbm"
     variant: Literal["interval", "mix"] = "interval"
+    """Views at scheduled replays, or in every batch."""
     views: Annotated[int, Field(ge=1)] = 4
     """V: 4 is best in the paper, 16 too long an interval."""
     consistency: Annotated[float, Field(ge=0)] = 1.0
@@ -49,6 +50,7 @@ class VbmConfig(ScheduledReplayConfig):
     drop: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Ours: the paper augments images."""
     memory_epochs: Annotated[int, Field(ge=1)] = 1
+    """Passes at each event."""
     consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
     """A recall is one pass, which shows every row `views` times."""
 
