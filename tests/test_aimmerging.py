@@ -290,6 +290,23 @@ def test_theta_after_a_task_equals_a_loop(weights: tuple[float, float]) -> None:
     assert readings == pytest.approx(paces, rel=1e-5)
 
 
+def test_pace_by_planned_or_true_gap() -> None:
+    """Merges come after 4 updates where an interval of 2 was planned, so the true pace is half the recorded one."""
+    found: dict[bool, list[float]] = {}
+    for true_gap in (False, True):
+        learner, readings = wide_learner(20), list[float]()
+
+        def read(action: Reading, into: list[float] = readings) -> float:
+            into.append(action.value.item())
+            return 1.0
+
+        method = AimMerging(AimMergingConfig(interval=2, outer_steps=3, true_gap=true_gap))
+        list(by_hand(method, learner, rows_task("new", 20), random_moves(20), value=read))
+        assert learner.notes == {"merges": 2.0}
+        found[true_gap] = readings
+    assert found[True] == pytest.approx([pace / 2 for pace in found[False]], rel=1e-6)
+
+
 def test_a_block_begins_where_the_merge_ended() -> None:
     method, learner = AimMerging(AimMergingConfig(interval=1, outer_steps=1)), wide_learner(5)
     for action, theta in by_hand(method, learner, rows_task("new", 8), random_moves(5)):

@@ -39,6 +39,8 @@ class AimMergingConfig(MethodConfig):
     """The interval is fixed up to the merge after these."""
     forgetting: Annotated[float, Field(gt=0)] = 2.0
     """phi: memory loss above this multiple of its calibrated mean counts as forgetting."""
+    true_gap: bool = False
+    """Lambda by the updates since the last merge; the code divides by S, though up to 2 S have passed."""
     learning_interval: Count = 70
     """The current task counts as important while S is at most this."""
     both: Weights = (0.5, 0.5)
@@ -75,6 +77,7 @@ class AimMerging(Method[AimMergingConfig]):
         losses: list[float] = []  # H
         threshold, flags = math.inf, 0  # h*, f
         paces: list[float] = []  # Lambda of all merges
+        merged = 0  # the update after which the last one was
         for t, batch in enumerate(learner.batches(task.train), start=1):
             yield Step(batch)
             if not learner.memory:
@@ -91,12 +94,13 @@ class AimMerging(Method[AimMergingConfig]):
             self.tensors["middle"].copy_(learner.parameters.flat.detach())
             moved = (self.tensors["middle"] - self.tensors["start"]).abs().sum()
             # Read from `tensors`: a resumed run comes here before its weights are put back, but reads after that.
-            self.tensors["pace"].copy_(moved / interval)
+            self.tensors["pace"].copy_(moved / (t - merged if c.true_gap else interval))
             paces.append((yield Reading(self.tensors["pace"])).value)
             for batch in islice(draws, max(1, c.outer_steps * interval // c.interval)):
                 yield Step(batch, "replay")
             self.merge(learner, self.weights(forgetting=flags > 1, learning=interval <= c.learning_interval))
-            interval = self.next_interval(interval, paces)
+            learner.note(merges=float(len(paces)))
+            interval, merged = self.next_interval(interval, paces), t
             planned, losses, threshold, flags = t + interval, [], math.inf, 0
 
     def weights(self, forgetting: bool, learning: bool) -> Weights:

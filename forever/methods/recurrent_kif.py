@@ -82,6 +82,7 @@ class RecurrentKif(Method[RecurrentKifConfig]):
                     yield Step(batch, "replay")
                     self.track(learner, "outer")
                 self.merge(learner)
+                learner.note(merges=float(t // self.config.inner_steps))
 
     def track(self, learner: Learner, block: str) -> None:
         """Update a block's importance by the last update's clipped gradient."""
