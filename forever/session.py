@@ -127,7 +127,7 @@ class Session:
                 if current is not None and current.shape == tensor.shape:
                     current.copy_(tensor)
                 else:
-                    method.tensors[key] = tensor.to(self.world.device)
+                    method.tensors[key] = tensor.to(self.world.device, copy=True)
         adam = {name.removeprefix("adam/"): t for name, t in tensors.items() if name.startswith("adam/")}
         if adam and learner.optimizer is not None:
             learner.optimizer.load_state_dict({**learner.optimizer.state_dict(), "state": {0: adam}})

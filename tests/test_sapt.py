@@ -595,3 +595,8 @@ def test_killed_after_every_update(
     small_config: RunConfig, fields: dict[str, Any], tmp_path: Path, canned: None
 ) -> None:
     survives_kills(small_config, fields, tmp_path)
+
+
+def test_prompts_cannot_be_learned_at_a_rate_of_zero(small_config: RunConfig) -> None:
+    with pytest.raises(InputError, match="after a linear decay nothing learns prompts"):
+        small_config.override({"method.name": "sapt", "method.memory_prompts": "pseudo", "optim.schedule": "linear"})

@@ -6,9 +6,9 @@ adapters in training and at test; on prompts of old tasks it is held where it wa
     y = W x + s * sum_i a_i B_i A_i x,   a = softmax(k_i . q(prompt) / sqrt(D))
     L = CE + lambda * sum_{i<t} mean over prompts of task i of KL([abar_i, 0, ..., 0] || a)
 
-Followed: circle-hit/SAPT: src/llama_prompt.py, src/cl_trainer.py. Not followed: its attention over pads, its backward
-call per old task (which counts as an update each), its development set (abar_i is the mean over training prompts here),
-its no_grad around old adapters (`detach_frozen` has it).
+Followed: circle-hit/SAPT: src/llama_prompt.py, src/cl_trainer.py. Not followed: attention over pads, a backward call per
+old task (each counts as an update), the development set (abar_i is a mean over training prompts), the no_grad around old
+adapters (`detach_frozen` has it).
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from forever.data.tasks import Example, Task
+from forever.errors import InputError
 from forever.learner import Learner
 from forever.methods.base import Card, Method, MethodConfig, needs_lora
 from forever.steps import Forward, Step, Steps
@@ -47,6 +48,8 @@ class SaptConfig(MethodConfig):
 
     def check(self, run: "RunConfig") -> None:
         needs_lora(run)
+        if self.memory_prompts == "pseudo" and run.optim.schedule != "constant":
+            raise InputError("method sapt: after a linear decay nothing learns prompts; set optim.schedule=constant")
 
 
 class Sapt(Method[SaptConfig]):

@@ -178,10 +178,10 @@ def frozen(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_frozen(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `frozen` gave."""
+    """Put copies of what `frozen` gave back: sums over a file's own memory, aligned otherwise, round differently."""
     for name, bank in banks(model):
-        bank.frozen_A = tensors.get(f"{name}.A", bank.frozen_A[:0]).to(bank.A.device)
-        bank.frozen_B = tensors.get(f"{name}.B", bank.frozen_B[:0]).to(bank.B.device)
+        bank.frozen_A = tensors.get(f"{name}.A", bank.frozen_A[:0]).to(bank.A.device, copy=True)
+        bank.frozen_B = tensors.get(f"{name}.B", bank.frozen_B[:0]).to(bank.B.device, copy=True)
 
 
 def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | None = None) -> None:
