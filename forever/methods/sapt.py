@@ -6,9 +6,8 @@ adapters in training and at test; on prompts of old tasks it is held where it wa
     y = W x + s * sum_i a_i B_i A_i x,   a = softmax(k_i . q(prompt) / sqrt(D))
     L = CE + lambda * sum_{i<t} mean over prompts of task i of KL([abar_i, 0, ..., 0] || a)
 
-Followed: circle-hit/SAPT: src/llama_prompt.py, src/cl_trainer.py. Not followed: attention over pads, a backward call per
-old task (each counts as an update), the development set (abar_i is a mean over training prompts), the no_grad around old
-adapters (`detach_frozen` has it).
+Followed: circle-hit/SAPT: src/llama_prompt.py, src/cl_trainer.py. Not followed: attention over pads; an update per old
+task; a development set (abar_i is a mean over training prompts); no_grad around old adapters (`detach_frozen` has it).
 """
 
 from collections.abc import Sequence
@@ -91,8 +90,7 @@ class Sapt(Method[SaptConfig]):
     def steps(self, learner: Learner, task: Task) -> Steps:
         yield from super().steps(learner, task)
         if self.config.memory_prompts == "pseudo":
-            # A fresh adapter learns the task's prompts by heart; `end_task` lets it write, then puts the other back.
-            self.tensors["trained"] = learner.parameters.snapshot()
+            self.tensors["trained"] = learner.parameters.snapshot()  # put back when the task is over
             start_writer(learner)
             self.writing, rows = True, pseudo_examples(task)
             for n in range(self.config.generator_steps):
@@ -130,9 +128,8 @@ class Sapt(Method[SaptConfig]):
 
     def prompts(self, learner: Learner, name: str) -> Sequence[Example]:
         """The prompts of a finished task on which attention is held."""
-        if self.config.memory_prompts == "real":
-            return learner.memory.kept[name]
-        return [Example(**row) for row in self.state["prompts"][name]]
+        written = self.state.get("prompts")
+        return [Example(**row) for row in written[name]] if written else learner.memory.kept[name]
 
     def end_task(self, learner: Learner, task: Task) -> None:
         if self.writing:
