@@ -1,14 +1,16 @@
-"""RESULTS.md: one row a committed run, written from its files and from nothing else.
+"""RESULTS.md: a row for each configuration of which runs are committed, written from their files and nothing else.
 
     python -m experiments.ledger
 
-A run is committed by copying config.yaml, environment.json, result.json and events.jsonl of its directory to
-experiments/results/<group>/<name>/. A group's README.md, if there is one, is put above its table.
+A run is committed by copying config.yaml, environment.json, result.json and, if it has replays, events.jsonl of its
+directory to experiments/results/<group>/<name>/, or to a folder below that if there are several seeds. A group's
+README.md, if there is one, is put above its table.
 """
 
 import json
 import shlex
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 FOLDER = Path(__file__).parent / "results"
@@ -17,43 +19,71 @@ LEDGER = Path(__file__).parent / "RESULTS.md"
 HEAD = """# Results
 
 Every number here comes from a result file in `experiments/results/`; this page is written by
-`python -m experiments.ledger`. OP, BWT and forgetting in percent points; one row a run, so a row has no interval.
+`python -m experiments.ledger`. OP, BWT and forgetting in percent points; with several seeds their mean, and in brackets
+the smallest and the largest. Replays are events at scheduled times; updates on memory are those of any other kind than
+`task`; minutes are a mean.
 """
-COLUMNS = ("run", "seed", "OP", "BWT", "forgetting", "replays", "updates", "minutes", "revision", "hardware")
+COLUMNS = (
+    "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes", "revision", "hardware",
+)  # fmt: skip
 
 
-def main() -> None:
-    """Write the page."""
+def page() -> str:
+    """The whole page."""
     groups = sorted(folder for folder in FOLDER.glob("*") if folder.is_dir())
-    LEDGER.write_text("\n".join([HEAD, *(section(group) for group in groups)]), encoding="utf-8")
+    return "\n".join([HEAD, *(section(group) for group in groups)])
 
 
 def section(group: Path) -> str:
     """The heading, the explanation, the table and the commands of one group."""
-    runs = [_read(path.parent) for path in sorted(group.glob("*/result.json"))]
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(group.rglob("result.json")):
+        runs.setdefault(path.relative_to(group).parts[0], []).append(_read(path.parent))
     rows = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    rows += ["| " + " | ".join(_cells(run)) + " |" for run in runs]
-    commands = ["```", *dict.fromkeys(run["command"] for run in runs), "```"]
+    rows += ["| " + " | ".join([name, *_cells(seeds)]) + " |" for name, seeds in runs.items()]
+    commands = dict.fromkeys(run["command"] for seeds in runs.values() for run in seeds)
     note = group / "README.md"
     about = [note.read_text(encoding="utf-8").strip(), ""] if note.is_file() else [f"## {group.name}", ""]
-    return "\n".join([*about, *rows, "", *commands, ""])
+    return "\n".join([*about, *rows, "", "```", *commands, "```", ""])
 
 
 def _read(folder: Path) -> dict[str, Any]:
     result, where = (json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("result", "environment"))
-    return {**result, **where, "name": folder.name, "command": shlex.join(where["argv"])}
+    return {
+        **result,
+        "command": shlex.join(where["argv"]),
+        "revision": where["revision"] or "-",
+        "hardware": f"{where['gpus'][0] if where['gpus'] else where['cpu']}, {where['cores']} cores",
+        "replays": sum(count for kinds in result["events"].values() for count in kinds.values()),
+        "all_updates": sum(result["updates"].values()),
+        "on_memory": sum(count for kind, count in result["updates"].items() if kind != "task"),
+        "minutes": sum(result["seconds"].values()) / 60,
+    }
 
 
-def _cells(run: dict[str, Any]) -> list[str]:
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.1f}"
+def _cells(runs: list[dict[str, Any]]) -> list[str]:
+    def spread(key: str) -> str:
+        values = [run[key] for run in runs if run[key] is not None]
+        if not values:
+            return "-"
+        around = f" [{min(values):.1f}, {max(values):.1f}]" if len(values) > 1 else ""
+        return f"{fmean(values):.1f}{around}"
 
-    replays = sum(count for kinds in run["events"].values() for count in kinds.values())
-    hardware = f"{run['gpus'][0] if run['gpus'] else run['cpu']}, {run['cores']} cores"
-    scores = [number(run[key]) for key in ("op", "bwt", "forgetting")]
-    counts = [str(replays), str(sum(run["updates"].values())), f"{sum(run['seconds'].values()) / 60:.1f}"]
-    return [run["name"], str(run["seed"]), *scores, *counts, run["revision"] or "-", hardware]
+    def each(key: str) -> str:
+        return ", ".join(dict.fromkeys(str(run[key]) for run in runs))
+
+    counts = [f"{fmean(run[key] for run in runs):.0f}" for key in ("replays", "all_updates", "on_memory")]
+    minutes = f"{fmean(run['minutes'] for run in runs):.1f}"
+    return [
+        each("seed"),
+        *map(spread, ("op", "bwt", "forgetting")),
+        *counts,
+        minutes,
+        each("revision"),
+        each("hardware"),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    LEDGER.write_text(page(), encoding="utf-8")
+    print(LEDGER)
