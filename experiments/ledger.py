@@ -20,8 +20,8 @@ HEAD = """# Results
 
 Every number here comes from a result file in `experiments/results/`; this page is written by
 `python -m experiments.ledger`. OP, BWT and forgetting in percent points; with several seeds their mean, and in brackets
-the smallest and the largest. Replays are events at scheduled times; updates on memory are those of any other kind than
-`task`; minutes are a mean.
+the smallest and the largest. Replays are events at scheduled times; updates on memory are those apart from the task's
+own (MixReplay, MIGU and SSR mix memory into the task's); minutes are a mean.
 """
 COLUMNS = (
     "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes", "revision", "hardware",
@@ -56,7 +56,7 @@ def _read(folder: Path) -> dict[str, Any]:
         "hardware": f"{where['gpus'][0] if where['gpus'] else where['cpu']}, {where['cores']} cores",
         "replays": sum(count for kinds in result["events"].values() for count in kinds.values()),
         "all_updates": sum(result["updates"].values()),
-        "on_memory": sum(count for kind, count in result["updates"].items() if kind != "task"),
+        "on_memory": sum(result["updates"].get(kind, 0) for kind in ("replay", "consolidation")),
         "minutes": sum(result["seconds"].values()) / 60,
     }
 

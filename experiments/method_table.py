@@ -7,10 +7,11 @@ of Qwen3-0.6B and passing through fifteen tasks, hyper-parameters from their con
 """
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from types import SimpleNamespace, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import torch
+from pydantic.fields import FieldInfo
 
 from forever.config import RunConfig
 from forever.data.tasks import Task
@@ -44,8 +45,8 @@ Qwen3-0.6B, in millions. Memory: 2 % of each finished task's rows where it says 
 task a prompt at test belongs to. What each follows and does not follow stands at the top of its file in
 `forever/methods/`.
 
-| method | name | paper | memory | trained | stored | beyond fine-tuning | uncertain |
-|---|---|---|---|---|---|---|---|
+| method | name | paper | memory | task id at test | trained | stored | beyond fine-tuning | uncertain |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -55,7 +56,8 @@ def page() -> str:
     for name, method in METHODS.items():
         card, (trained, stored) = method.card, sizes(name)
         millions = (f"{count / 1e6:.2f}" for count in (trained, stored))
-        rows.append(_row(card.title, f"`{name}`", card.paper, card.memory, *millions, card.extra, card.uncertain))
+        # No method can need the task id: decoding is given prompts, and no seam is told where they come from.
+        rows.append(_row(card.title, f"`{name}`", card.paper, card.memory, "no", *millions, card.extra, card.uncertain))
     return HEAD + "".join(rows) + "".join(hyper_parameters(name) for name in METHODS)
 
 
@@ -89,16 +91,37 @@ def hyper_parameters(name: str) -> str:
     """A method's own section: its fields with defaults and reasons."""
     fields = type(build_method(RunConfig.parse({"method": {"name": name}}).method).config).model_fields
     rows = [
-        _row(f"`method.{key}`", f"`{_value(field.default)}`", " ".join((field.description or "").split()))
+        _row(
+            f"`method.{key}`", f"`{_value(field.default)}`", _range(field), " ".join((field.description or "").split())
+        )
         for key, field in fields.items()
         if key != "name"
     ]
-    head = f"\n## {METHODS[name].card.title}\n\n| key | default | what, and where it comes from |\n|---|---|---|\n"
-    return head + "".join(rows) if rows else ""
+    head = _row("key", "default", "allowed", "what, and where it comes from") + "|---|---|---|---|\n"
+    return f"\n## {METHODS[name].card.title}\n\n{head}{''.join(rows)}" if rows else ""
 
 
 def _value(default: Any) -> str:
     return str(list(default) if isinstance(default, tuple) else default)
+
+
+def _range(field: FieldInfo) -> str:
+    """The values that a field takes, from its bounds or its choices."""
+    choices = [str(choice) for part in _parts(field.annotation) for choice in _choices(part)]
+    metadata = [m for part in _parts(field.annotation) for m in getattr(part, "__metadata__", ())]
+    bounds = [b for m in [*field.metadata, *metadata] for b in getattr(m, "metadata", [m])]
+    signs = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
+    limits = [f"{sign} {getattr(b, name):g}" for b in bounds for name, sign in signs if hasattr(b, name)]
+    return ", ".join(dict.fromkeys([*limits, *choices])) or ("true, false" if field.annotation is bool else "")
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    several = get_origin(annotation) in (Union, UnionType, tuple)
+    return get_args(annotation) if several else (annotation,)
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def _row(*cells: str) -> str:

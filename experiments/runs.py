@@ -78,17 +78,30 @@ def named_run(name: str) -> RunConfig:
     settings |= MINI if benchmark == "mini" else CPU if small else PAPER
     if small and order in CPU_TASKS.get(benchmark, {}):
         settings["data.order"] = CPU_TASKS[benchmark][order]
-    return RunConfig().override(settings | METHOD_SETTINGS[_scale(benchmark, small)].get(method, {}))
+    scale = "mini" if benchmark == "mini" else "cpu" if small else "paper"
+    return RunConfig().override(settings | METHOD_SETTINGS[scale].get(method, {}))
 
 
 def method_settings(base: RunConfig, method: str) -> dict[str, Any]:
-    """The dotted keys that put another method in the place of a run's own, at the run's scale."""
-    scale = _scale(base.data.benchmark, base.data.train_rows is not None)
-    return {"method.name": method, **METHOD_SETTINGS[scale].get(method, {})}
+    """The dotted keys that put a method in the place of a run's own, as named runs of that scale have it.
+
+    The run's own method stays as it is, and S of the run holds for every method that has one.
+    """
+    if method == base.method.name:
+        return {}
+    scale = next((name for name, settings in (("mini", MINI), ("cpu", CPU)) if _has(base, settings)), "paper")
+    settings = {"method.name": method, **METHOD_SETTINGS[scale].get(method, {})}
+    warmup_steps = getattr(base.method, "warmup_steps", None)
+    if warmup_steps and hasattr(base.override(settings).method, "warmup_steps"):
+        settings["method.warmup_steps"] = warmup_steps
+    return settings
 
 
-def _scale(benchmark: str, small: bool) -> str:
-    return "mini" if benchmark == "mini" else "cpu" if small else "paper"
+def _has(run: RunConfig, settings: dict[str, Any]) -> bool:
+    """Whether a run is of the size that these settings give; its model may have another name."""
+    keys = ("data.benchmark", "data.train_rows", "optim.epochs", "model.max_length")
+    values = run.model_dump()
+    return all(values[k.split(".")[0]][k.split(".")[1]] == settings[k] for k in keys if k in settings)
 
 
 def load_run(argument: str) -> RunConfig:

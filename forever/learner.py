@@ -55,7 +55,8 @@ class Learner:
     Attributes:
         parameters: the trainable parameters Theta as one flat vector.
         memory: kept rows of finished tasks.
-        micro_batch: rows a device takes at once; None is its whole share. It changes memory use, not the result.
+        micro_batch: rows a device takes at once; None is its whole share. It changes memory use, not the result (but
+            for MoELoRA's terms, see there).
         autocast: compute in bf16 although the weights are fp32 (full fine-tuning on a GPU).
         gate: the method's weights of the adapters for rows that are to be computed; see `Method.gate`.
         stage: index of the current task. step: its task updates so far; updates: all its updates so far.

@@ -47,8 +47,8 @@ class Probe:
 class Reading:
     """A number computed from the weights on which a decision hangs, a scalar tensor.
 
-    The record says what it was: on every rank the leader's value, and in a resumed run the value of back then. It is
-    one of the method's `tensors`: a run may be killed right before it, and weights are put back only then.
+    The record says what it was: on every rank the leader's value, and in a resumed run the value of back then. It must
+    be one of the method's `tensors`: if a run was killed right before it, those are put back after it was yielded.
     """
 
     value: Tensor

@@ -8,14 +8,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import KILLED_CLOSES_NO_FILES
+from safetensors.torch import load_file
 from test_ewc import begin, learn, start, survives_kills, theta, together, toy, update
 from torch import Tensor, nn
 
 from forever import train
 from forever.config import RunConfig
+from forever.data.benchmarks import load_benchmark
+from forever.decoding import decode
 from forever.errors import InputError
 from forever.learner import Learner
 from forever.methods.moelora import MoeLora, MoeLoraConfig
+from forever.methods.registry import build_method
 from forever.models import lora, router
 from forever.models.backbone import load
 from forever.models.lora import LoraBank
@@ -419,3 +423,53 @@ def test_without_adapters_it_is_refused(small_config: RunConfig) -> None:
 @pytest.mark.filterwarnings(*[mark.args[0] for mark in KILLED_CLOSES_NO_FILES])
 def test_killed_after_every_update(small_config: RunConfig, tmp_path: Path) -> None:
     survives_kills(small_config, {"name": "moelora"}, tmp_path)
+
+
+def learned(config: RunConfig) -> Learner:
+    """A learner whose experts and routers have moved, so that routing matters."""
+    method = build_method(config.override({"method.name": "moelora"}).method)
+    learner = train.build_learner(config, World(), method=method, tasks=3)
+    noise = torch.Generator().manual_seed(3)
+    learner.parameters.load(
+        learner.parameters.snapshot() + 0.3 * torch.randn(learner.parameters.flat.shape, generator=noise)
+    )
+    learner.backbone.model.eval()
+    return learner
+
+
+def test_routing_in_batched_cached_decoding(small_config: RunConfig) -> None:
+    """Left padding, the cache and the other rows of a batch change no token's route."""
+    learner = learned(small_config)
+    examples = [task.test[0] for task in load_benchmark(small_config.data).tasks]
+    assert len({len(learner.encoder.encode_prompt(e).prompt) for e in examples}) > 1
+    together = decode(learner.backbone, learner.encoder, examples, 5, learner.gate)
+    alone = [decode(learner.backbone, learner.encoder, [e], 5, learner.gate)[0] for e in examples]
+    assert together == alone
+    for example, text in zip(examples, together, strict=True):  # and no cache at all
+        ids = list(learner.encoder.encode_prompt(example).prompt)
+        start = len(ids)
+        while len(ids) < start + 5 and ids[-1] != learner.backbone.tokenizer.eos_token_id:
+            with torch.no_grad():
+                ids.append(int(learner.backbone.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+        assert learner.backbone.tokenizer.decode(ids[start:], skip_special_tokens=True).strip() == text
+    for _, bank in lora.banks(learner.backbone.model):
+        bank.router = None  # every token through all experts: the routes did something
+    assert decode(learner.backbone, learner.encoder, examples, 5) != together
+
+
+def test_what_is_saved_is_the_whole_model(small_config: RunConfig, tmp_path: Path) -> None:
+    """Adapters in PEFT's files and the rest in mixture.safetensors give the same logits on a fresh backbone."""
+    learner = learned(small_config)
+    lora.save_mixture(learner.backbone.model, tmp_path, "base", {})
+    method = build_method(small_config.override({"method.name": "moelora"}).method)
+    fresh = train.build_learner(small_config, World(), method=method, tasks=3)
+    ids = torch.randint(3, 40, (2, 9), generator=torch.Generator().manual_seed(0))
+    expected = learner.backbone.model(input_ids=ids).logits
+    fresh.backbone.model.eval()
+    assert not torch.allclose(fresh.backbone.model(input_ids=ids).logits, expected)
+    for number in range(3):
+        lora.load_peft(fresh.backbone.model, tmp_path / str(number), number)
+    missing, odd = fresh.backbone.model.load_state_dict(load_file(tmp_path / "mixture.safetensors"), strict=False)
+    assert odd == []
+    assert not any("router" in name for name in missing)
+    assert torch.equal(fresh.backbone.model(input_ids=ids).logits, expected)

@@ -597,6 +597,9 @@ def test_killed_after_every_update(
     survives_kills(small_config, fields, tmp_path)
 
 
-def test_prompts_cannot_be_learned_at_a_rate_of_zero(small_config: RunConfig) -> None:
-    with pytest.raises(InputError, match="after a linear decay nothing learns prompts"):
-        small_config.override({"method.name": "sapt", "method.memory_prompts": "pseudo", "optim.schedule": "linear"})
+@pytest.mark.parametrize("change", [{"optim.schedule": "linear"}, {"memory.fraction": 0}])
+def test_prompts_cannot_be_learned_at_a_rate_of_zero_or_for_nothing(
+    small_config: RunConfig, change: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match=r"needs optim\.schedule=constant and memory\.fraction > 0"):
+        small_config.override({"method.name": "sapt", "method.memory_prompts": "pseudo", **change})

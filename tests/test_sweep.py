@@ -1,6 +1,7 @@
 """Sweeps: pure data, stable keys, differences only."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,3 +77,20 @@ def test_slugs_are_safe_and_different() -> None:
     assert slug("-IAR") == "minus_IAR"
     assert len({slug(name) for name in VARIANTS}) == len(VARIANTS)
     assert all(c.isalnum() or c in "_." for name in [*VARIANTS, "a/b c"] for c in slug(name))
+
+
+def test_baselines_keep_the_base_as_it_is() -> None:
+    """Its own method is not touched; S holds for all that have one; only runs of a scale get that scale's settings."""
+
+    def methods(base: RunConfig) -> dict[str, dict[str, Any]]:
+        return {t.variant: t.config.method.model_dump() for t in named_sweep("baselines", base, (0,)).trials()}
+
+    mini = methods(named_run("mini/forever").override({"method.warmup_steps": 8, "method.gamma": 0.5}))
+    assert (mini["forever"]["warmup_steps"], mini["forever"]["gamma"]) == (8, 0.5)
+    assert {mini[name]["warmup_steps"] for name in ("vbm", "fixed_interval")} == {8}
+    assert mini["ssr"]["max_tokens"] == 320
+    cpu = methods(named_run("cpu/superni/7/forever"))
+    assert all(cpu[name] == named_run(f"cpu/superni/7/{name}").method.model_dump() for name in mini)
+    paper = methods(named_run("superni/7/forever").override({"data.train_rows": 500}))
+    assert (paper["ssr"]["max_tokens"], paper["vbm"]["warmup_steps"]) == (2048, 24)
+    assert methods(named_run("mini/finetune"))["vbm"]["warmup_steps"] == 4

@@ -33,7 +33,8 @@ GATHERED: list[list[list[Any]]] = [
 KILL_AT = 14
 # MoELoRA's balance term is computed a rank (f * P is not linear), so equality is that of the method without it.
 BASELINES: dict[str, dict[str, Any]] = {
-    "mix_replay": {"name": "mix_replay"},
+    **{name: {"name": name} for name in ("finetune", "mtl", "mix_replay")},
+    "fixed_interval": {"name": "fixed_interval", "warmup_steps": 1},
     "ewc": {"name": "ewc", "strength": 1e5},
     "ewc separate": {"name": "ewc", "strength": 1e5, "mode": "separate", "fisher_labels": "sampled"},
     "olora": {"name": "olora", "norm": 0.1},

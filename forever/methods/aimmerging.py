@@ -10,16 +10,21 @@ drift apart); the memory loss is measured with dropout off.
 
 import math
 from itertools import islice
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from forever.data.tasks import Task
+from forever.errors import InputError
 from forever.learner import Learner
 from forever.methods.base import Card, Method, MethodConfig
 from forever.steps import Probe, Reading, Step, Steps
 
-Weights = tuple[float, float]
+if TYPE_CHECKING:
+    from forever.config import RunConfig
+
+Weight = Annotated[float, Field(ge=0, le=1)]
+Weights = tuple[Weight, Weight]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -52,6 +57,13 @@ class AimMergingConfig(MethodConfig):
     neither: Weights = (0.5, 0.5)
     """If neither does."""
 
+    def check(self, run: "RunConfig") -> None:
+        if not self.min_interval <= self.interval <= self.max_interval:
+            raise InputError(
+                f"method aimmerging: interval={self.interval} is outside of min_interval={self.min_interval} and "
+                f"max_interval={self.max_interval}; change one of them"
+            )
+
 
 class AimMerging(Method[AimMergingConfig]):
     """Merges of the task's and the memory's movement, when the signals ask for one."""
@@ -60,7 +72,7 @@ class AimMerging(Method[AimMergingConfig]):
         title="AIMMerging",
         paper="Feng et al. 2025",
         memory="rows",
-        extra="a loss on memory every update, P/S = 0.5 to 1 times as many updates again; one copy of the adapter",
+        extra="a loss on memory every update, P/S = 0.5 to 1 times as many updates again; two copies of the adapter",
         uncertain="windows and growth factors of the paper are not in the code; constants were tuned at batch 32",
     )
 

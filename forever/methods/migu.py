@@ -102,5 +102,4 @@ def largest(values: "Tensor", masked: float) -> "Tensor":
     """1 for the n - floor(masked * n) largest of n values and 0 for the rest; of equal ones the first is larger."""
     keep = len(values) - math.floor(masked * len(values) + 1e-9)
     mask = values.new_zeros(len(values))
-    mask[values.sort(descending=True, stable=True).indices[:keep]] = 1
-    return mask
+    return mask.index_fill_(0, values.sort(descending=True, stable=True).indices[:keep], 1)

@@ -7,7 +7,8 @@ tasks; a balance term spreads the tokens, a contrastive term makes experts unlik
 
 No official code was found: the contrastive form is that of the paper's abstract and of a survey. N = number of tasks,
 as the MIGU paper (which shares an author) describes its MoELoRA row; `contrast=0` is the plain mixture that it may have
-run.
+run. Both terms are means over the tokens of one micro-batch on one rank (f P is not linear): here, and here only, the
+number of workers and `micro_batch` change the result a little.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal, cast
@@ -48,8 +49,7 @@ class MoeLoraConfig(MethodConfig):
 
     def check(self, run: "RunConfig") -> None:
         needs_lora(run)
-        if self.experts is not None:
-            self.check_experts(self.experts)
+        self.check_experts(self.experts or max(self.top_k, 2))  # None is the number of tasks
 
     def check_experts(self, experts: int) -> None:
         """Whether `experts` can be routed to.

@@ -75,6 +75,8 @@ class OLora(Method[OLoraConfig]):
         from forever.models import lora
 
         loss = forward.cross_entropy
+        if not learner.stage and not self.config.norm:
+            return loss  # nothing to be orthogonal to
         for _, bank in lora.banks(learner.backbone.model):
             overlap = bank.frozen_A.flatten(0, 1) @ bank.A[0].T  # [(t-1) R, R]
             overlap = overlap.abs() if self.config.orth_norm == "l1" else overlap.square()

@@ -25,7 +25,8 @@ from forever.steps import Step, Steps
 if TYPE_CHECKING:
     from torch import Tensor
 
-Weights = tuple[float, float]
+Weight = Annotated[float, Field(ge=0, le=1)]
+Weights = tuple[Weight, Weight]
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -58,7 +59,7 @@ class RecurrentKif(Method[RecurrentKifConfig]):
         title="Recurrent-KIF",
         paper="Feng et al. 2025",
         memory="rows",
-        extra="P/Q = half as many updates again, on memory; seven vectors of the adapter's size",
+        extra="P/Q = half as many updates again, on memory; six vectors of the adapter's size",
         uncertain="code and paper differ in the merge and in the smoothing; constants were tuned at batch 32 to 64",
     )
 

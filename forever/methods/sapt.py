@@ -47,8 +47,8 @@ class SaptConfig(MethodConfig):
 
     def check(self, run: "RunConfig") -> None:
         needs_lora(run)
-        if self.memory_prompts == "pseudo" and run.optim.schedule != "constant":
-            raise InputError("method sapt: after a linear decay nothing learns prompts; set optim.schedule=constant")
+        if self.memory_prompts == "pseudo" and (run.optim.schedule != "constant" or not run.memory.fraction):
+            raise InputError("method sapt: memory_prompts=pseudo needs optim.schedule=constant and memory.fraction > 0")
 
 
 class Sapt(Method[SaptConfig]):

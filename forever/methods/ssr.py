@@ -3,15 +3,16 @@
 Instead of kept rows, rehearse rows that the model writes: the base model makes up inputs from pairs of examples,
 K-means keeps a diverse few, and the model that has just learned the task answers them. Training is MixReplay's.
 
-Followed: DeepLearnXMU/SSR: custom/icl_gen, custom/niv2-c012; each task is labelled once, right after it was learned.
-Not followed: its answer prompt with an unrelated instruction, cluster quotas that miss their sum, a filter that wants
-two tokens of an output that is thrown away (one-word labels would never pass). Ours: inputs of the task itself and
-duplicates are dropped; the encoder is the frozen backbone's mean hidden state unless another is named.
+Followed: DeepLearnXMU/SSR: custom/icl_gen, custom/niv2-c012; a task is labelled once, right after it was learned. Not
+followed: an answer prompt with an unrelated instruction; cluster quotas that miss their sum; a filter that wants two
+tokens of an output that is thrown away (one-word labels would never pass); dropping inputs of over 510 encoder tokens
+(they are cut). Ours: copies of training inputs and duplicates are dropped; the default encoder.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from importlib.util import find_spec
+from sys import stderr
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -61,13 +62,11 @@ class SsrConfig(MethodConfig):
     """Sentence encoder, a Hugging Face name or folder (sup-SimCSE-RoBERTa-base in the code); None is the backbone."""
 
     def check(self, run: "RunConfig") -> None:
-        needs_lora(run)  # the base model writes the inputs
+        needs_lora(run)
         if find_spec("sklearn") is None:
             raise InputError("method ssr: K-means needs scikit-learn; pip install 'forever-cl[ssr]'")
         if not run.memory.fraction:
-            raise InputError(
-                "method ssr: memory.fraction=0 leaves no rows to write; raise it, or use method.name=finetune"
-            )
+            raise InputError("method ssr: memory.fraction=0 leaves no rows to write; raise it, or use finetune")
 
 
 class Ssr(Method[SsrConfig]):
@@ -100,9 +99,11 @@ class Ssr(Method[SsrConfig]):
         if learner.stage == self.last:
             return  # nothing comes that could be mixed with them
         written = self.candidates(learner, task)
-        rows = [dataclasses.asdict(example) for example in self.select(learner, task, written)]
-        rows = learner.world.gather(rows)[0]  # near-equal floats must not choose differently
+        mine = [dataclasses.asdict(example) for example in self.select(learner, task, written)]
+        rows = learner.world.gather(mine)[0]  # near-equal floats must not choose differently
         self.state.setdefault("rows", {})[task.name] = rows
+        if not rows and learner.world.leads:
+            print(f"ssr: no row that the model wrote for {task.name} can be used, so it is not rehearsed", file=stderr)
         learner.note(candidates=float(len(written)), written=float(len(rows)))
 
     def candidates(self, learner: Learner, task: Task) -> list[Example]:
@@ -122,19 +123,18 @@ class Ssr(Method[SsrConfig]):
                 if turn >= c.samples and len(found) >= _CANDIDATES * len(demos):
                     break
                 seeds = [derive(seed, "ssr", task.name, i, turn) for i in range(len(prompts))]
-                for text in continuations(learner, prompts, seeds, how, c.max_tokens):
-                    for body, output in parse_icl(text):
-                        if body not in seen and self.fits(learner, demos[0].instruction, body, output):
-                            seen.add(body)
-                            name = f"{task.name}/written/{len(found)}"
-                            found.append(Example(name, demos[0].instruction, body + suffix, ""))
+                texts = continuations(learner, prompts, seeds, how, c.max_tokens)
+                for body, output in (pair for text in texts for pair in parse_icl(text)):
+                    if body not in seen and self.fits(learner, demos[0].instruction, body, output):
+                        seen.add(body)
+                        name = f"{task.name}/written/{len(found)}"
+                        found.append(Example(name, demos[0].instruction, body + suffix, ""))
         return found
 
     def fits(self, learner: Learner, definition: str, body: str, output: str) -> bool:
         """The filters on length, in tokens."""
-        c, count = self.config, learner.encoder.count
-        short = count(f"{definition} {body}") <= c.max_prompt and count(output) <= c.max_output
-        return short and 1 < count(body) <= c.max_input
+        c, (prompt, row, label) = self.config, map(learner.encoder.count, (f"{definition} {body}", body, output))
+        return prompt <= c.max_prompt and 1 < row <= c.max_input and label <= c.max_output
 
     def select(self, learner: Learner, task: Task, written: Sequence[Example]) -> list[Example]:
         """A diverse choice, answered by the model as it is now."""

@@ -17,7 +17,8 @@ class TopKRouter(nn.Module):
 
     Args:
         width: D. experts: E. k: experts a token. renormalise: the k gates sum to one; else they are the softmax's.
-        contrast: whether to compute the contrastive term, on up to `tokens` tokens, at temperature `tau`.
+        tokens: the contrastive term compares up to so many, 0 leaves it out. tau: its temperature.
+        stream: for the first weights.
 
     Attributes:
         balance, contrast: the terms of the last pass in training, see `balance_loss` and `contrastive_loss`.
@@ -87,7 +88,5 @@ def contrastive_loss(z: Tensor, experts: Tensor, tau: float) -> Tensor:
     log_p = similar.log_softmax(-1).masked_fill(itself, 0.0)
     positive = (experts[:, None] == experts[None]) & ~itself
     count = positive.sum(-1)
-    anchors = count > 0
-    if not anchors.any():
-        return z.sum() * 0.0
-    return -((log_p * positive).sum(-1)[anchors] / count[anchors]).mean()
+    means = (log_p * positive).sum(-1) / count.clamp_min(1)  # 0 where there is no positive
+    return -means.sum() / (count > 0).sum().clamp_min(1)
