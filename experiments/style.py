@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 INK, GREY, ACCENT = "#222222", "#777777", "#004488"
 PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#AA4499", "#999933", "#882255", "#44AA99", "#DDAA33", "#777777")
-MARKERS = "osD^vPX<>p"
+MARKERS = "osD^vPX<>ph"  # one more than colours: a pair of the two comes again after 110 variants only
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))
 SMALL, NORMAL, LARGE = 7.5, 9.0, 10.5  # points
 

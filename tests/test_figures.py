@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.figures import accuracy_figure, interval_figure, matrix_figure, png, timeline_figure
+from experiments.style import MARKERS, PALETTE
 from forever.statistics import Estimate
 
 
@@ -100,3 +101,8 @@ def test_no_pyplot() -> None:
     """Its global state would leak between the runs of a sweep in one process."""
     code = "import sys, experiments.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_hundred_variants_look_different() -> None:
+    looks = {(PALETTE[n % len(PALETTE)], MARKERS[n % len(MARKERS)]) for n in range(100)}
+    assert len(looks) == 100
