@@ -29,6 +29,7 @@ from test_recurrent_kif import (
 )
 
 from forever.config import RunConfig
+from forever.errors import InputError
 from forever.data.benchmarks import load_benchmark
 from forever.methods.aimmerging import AimMerging, AimMergingConfig
 from forever.plan import plan
@@ -328,13 +329,15 @@ def test_without_memory_it_is_fine_tuning_bit_for_bit(
 ) -> None:
     changes = {**changes, "model.dropout": 0.1}
     plain = run_of(small_config, {"name": "finetune"}, tmp_path / "a", **changes)
-    assert trained_alike(plain, run_of(small_config, {"name": "aimmerging", "interval": 1}, tmp_path / "b", **changes))
+    assert trained_alike(
+        plain, run_of(small_config, {"name": "aimmerging", "interval": 1, "min_interval": 1}, tmp_path / "b", **changes)
+    )
 
 
 def test_forced_weights_of_one_are_interleaved_replay(
     small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method = {"name": "aimmerging", "interval": 1, "outer_steps": 1}
+    method = {"name": "aimmerging", "interval": 1, "min_interval": 1, "outer_steps": 1}
     merged = run_of(small_config, {**method, **EVEN}, tmp_path / "even")
     usual = run_of(small_config, method, tmp_path / "usual")
     monkeypatch.setattr(AimMerging, "merge", lambda self, learner, weights: None)
@@ -347,7 +350,7 @@ def test_forced_weights_of_one_are_interleaved_replay(
 def test_forced_to_the_tasks_movement_with_a_separate_optimiser_it_is_fine_tuning(
     small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method = {"name": "aimmerging", "interval": 1, "outer_steps": 2, **INNER}
+    method = {"name": "aimmerging", "interval": 1, "min_interval": 1, "outer_steps": 2, **INNER}
     plain = run_of(small_config, {"name": "finetune"}, tmp_path / "plain")
     shared = run_of(small_config, method, tmp_path / "shared")
     keep_optimizer(monkeypatch)
@@ -378,3 +381,9 @@ def test_a_plan_counts_its_updates(small_config: RunConfig, tmp_path: Path) -> N
     config = RunConfig.parse(small_config.model_dump(mode="json") | {"method": method})
     counted = plan(config, load_benchmark(config.data)).updates
     assert counted == execute(config, tmp_path)["updates"] == {"task": 12, "replay": 6}
+
+
+@pytest.mark.parametrize("fields", [{"interval": 1}, {"interval": 200}, {"min_interval": 9}, {"max_interval": 7}])
+def test_an_interval_outside_of_its_bounds_is_refused(fields: dict[str, int]) -> None:
+    with pytest.raises(InputError, match=r"interval=\d+ is outside of min_interval=\d+ and max_interval=\d+"):
+        RunConfig.parse({"method": {"name": "aimmerging", **fields}})
