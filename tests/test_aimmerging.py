@@ -29,8 +29,8 @@ from test_recurrent_kif import (
 )
 
 from forever.config import RunConfig
-from forever.errors import InputError
 from forever.data.benchmarks import load_benchmark
+from forever.errors import InputError
 from forever.methods.aimmerging import AimMerging, AimMergingConfig
 from forever.plan import plan
 from forever.steps import Probe, Reading, Step
