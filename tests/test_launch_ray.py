@@ -321,12 +321,14 @@ def test_two_workers_equal_one(
 
 
 def test_what_a_worker_refuses_is_not_tried_again(two_cores: None, tmp_path: Path, base_config: RunConfig) -> None:
+    import ray
     from ray.util.state import list_actors
 
     from forever.launch.ray_train import run_workers
 
     def workers() -> int:
-        return len(list_actors(filters=[("class_name", "=", "RayTrainWorker")], limit=1000))
+        here = ray.get_runtime_context().gcs_address  # there may be other clusters on the machine
+        return len(list_actors(here, filters=[("class_name", "=", "RayTrainWorker")], limit=1000))
 
     before = workers()
     with pytest.raises(InputError, match=f"^{REFUSAL}"):
