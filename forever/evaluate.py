@@ -24,11 +24,7 @@ def evaluate(
     backbone: Backbone, encoder: Encoder, world: World, task: Task, max_new_tokens: int, gate: Gate | None = None
 ) -> list[Prediction]:
     """Decode and score a task's test rows, shared out over the ranks; every rank returns all of them in order."""
-    mine = [(i, task.test[i]) for i in world.share(range(len(task.test)))]
-    texts = decode(backbone, encoder, [example for _, example in mine], max_new_tokens, gate)
-    gathered = world.gather([[i, text] for (i, _), text in zip(mine, texts, strict=True)])
-    answers = {i: text for part in gathered for i, text in part}
-    predictions = [answers[i] for i in range(len(task.test))]
+    predictions = world.spread(task.test, lambda mine: decode(backbone, encoder, mine, max_new_tokens, gate))
     scores = score(task.metric, predictions, [example.output for example in task.test])
     return [
         Prediction(example.id, text, example.output, value)

@@ -42,12 +42,12 @@ def continuations(
     """
     from forever.decoding import sample
 
-    mine = learner.world.share(range(len(prompts)))
-    rows = [learner.encoder.encode_text(prompts[i], max_tokens) for i in mine]
-    limits = [max(1, max_tokens - len(row.prompt)) for row in rows]
-    texts = sample(learner.backbone, rows, [seeds[i] for i in mine], limits, sampling)
-    drawn = dict(pair for part in learner.world.gather(list(zip(mine, texts, strict=True))) for pair in part)
-    return [drawn[i] for i in range(len(prompts))]
+    def write(mine: list[int]) -> list[str]:
+        rows = [learner.encoder.encode_text(prompts[i], max_tokens) for i in mine]
+        limits = [max(1, max_tokens - len(row.prompt)) for row in rows]
+        return sample(learner.backbone, rows, [seeds[i] for i in mine], limits, sampling)
+
+    return learner.world.spread(range(len(prompts)), write)
 
 
 def parse_icl(continuation: str) -> list[tuple[str, str]]:
@@ -171,13 +171,13 @@ def write_prompts(learner: Learner, task: Task, gate: Callable[[Learner, Any], T
 
     count = learner.memory.quota(len(task.train))
     row = learner.encoder.encode_prompt(Example("", _TRIGGER, "", ""))
-    mine = learner.world.share(range(3 * count))  # some will have no separator
-    seeds = [derive(learner.config.seed, "pseudo", task.name, i) for i in mine]
+    seeds = [derive(learner.config.seed, "pseudo", task.name, i) for i in range(3 * count)]  # some lack the separator
     weights: Gate = lambda rows: gate(learner, rows)  # noqa: E731
     limit = learner.config.model.max_length - len(row.prompt)
     how = Sampling(top_k=20, repetition_penalty=2.5)
-    texts = sample(learner.backbone, [row] * len(mine), seeds, limit, how, weights)
-    drawn = dict(pair for part in learner.world.gather(list(zip(mine, texts, strict=True))) for pair in part)
-    parsed = [parse_pseudo(drawn[i]) for i in sorted(drawn)]
+    texts = learner.world.spread(
+        seeds, lambda mine: sample(learner.backbone, [row] * len(mine), mine, limit, how, weights)
+    )
+    parsed = map(parse_pseudo, texts)
     found = [Example(f"{task.name}/pseudo/{i}", *parts, "") for i, parts in enumerate(parsed) if parts]
     return [dataclasses.asdict(example) for example in found if _fits(learner, example)][:count]

@@ -6,7 +6,7 @@ summed. So one rank, two ranks and one rank with accumulation do the same arithm
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from forever.errors import InputError, unknown
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class World:
         parts = [torch.zeros_like(padded) for _ in range(self.size)]
         dist.all_gather(parts, padded)
         return [json.loads(bytes(part[: int(size)].tolist()).decode()) for part, size in zip(parts, sizes, strict=True)]
+
+    def spread(self, items: Sequence[T], work: Callable[[list[T]], Sequence[R]]) -> list[R]:
+        """`work` on all items, each rank doing its share of them: one JSON value an item, in order, on every rank."""
+        parts = self.gather(list(work(self.share(items))))
+        return [parts[i % self.size][i // self.size] for i in range(len(items))]
 
     def seed(self, seed: int) -> None:
         """Start this device's random numbers anew. `torch.manual_seed` would also queue a call for every kind of

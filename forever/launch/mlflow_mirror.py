@@ -230,8 +230,8 @@ def _send_artifacts(
         title = f"{result['method']}, seed {result['seed']}"
         client.log_figure(run_id, matrix_figure(result), "matrix.png")
         client.log_figure(run_id, timeline_figure(lines, read_lines(directory.events), title), "timeline.png")
-    except ImportError:
-        pass  # the extra `report` brings matplotlib
+    except ImportError as error:
+        print(f"{directory.path}: no figures in MLflow ({error}); pip install 'forever-cl[report]'", file=sys.stderr)
     except Exception as error:  # numbers matter more than pictures of them
         print(f"{directory.path}: no figures in MLflow: {type(error).__name__}: {error}", file=sys.stderr)
 

@@ -122,9 +122,8 @@ class AimMerging(Method[AimMergingConfig]):
 
     def merge(self, learner: Learner, weights: Weights) -> None:
         """Theta <- Theta_b + w_in Delta_in + w_out Delta_out, where the next block begins."""
-        start, middle, theta = self.tensors["start"], self.tensors["middle"], learner.parameters.flat.detach()
-        learner.parameters.load(start + weights[0] * (middle - start) + weights[1] * (theta - middle))
-        start.copy_(learner.parameters.flat.detach())
+        learner.parameters.merge(self.tensors["start"], self.tensors["middle"], *weights)
+        self.tensors["start"].copy_(learner.parameters.flat.detach())
 
     def next_interval(self, interval: int, paces: list[float]) -> int:
         """S after a merge: shorter while the parameters speed up, longer while they slow down."""

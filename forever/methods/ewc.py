@@ -6,8 +6,8 @@ the diagonal Fisher information there says that it matters:
     L = CE + lambda/2 * sum_j Omega_j (Theta_j - mu_j)^2
 
 Followed: the paper's Fisher information, one gradient an example at the final weights, dropout off, squared one by one.
-No LLM code that we read does that: they square gradients of whole batches, which shrinks as 1/B and makes their lambdas
-incomparable (docs/methods.md).
+No LLM code that we read does that: they square gradients of whole batches, which shrinks as 1/B, so their lambdas (400
+in BeyonderXX/TRACE, 0.1 in which47/LLMCL) cannot be compared with each other or with ours.
 """
 
 from dataclasses import replace
@@ -87,13 +87,15 @@ class Ewc(Method[EwcConfig]):
         """The task's rows with answers drawn from the model as it is."""
         from forever.decoding import Sampling, sample
 
-        prompts = [learner.encoder.encode_prompt(example) for example in task.train]
-        seeds = [derive(learner.config.seed, "fisher", task.name, i) for i in range(len(prompts))]
-        mine = learner.world.share(range(len(prompts)))
         limit = self.room(learner, task)
-        texts = sample(learner.backbone, [prompts[i] for i in mine], [seeds[i] for i in mine], limit, Sampling())
-        drawn = dict(pair for part in learner.world.gather(list(zip(mine, texts, strict=True))) for pair in part)
-        return [replace(example, output=drawn[i]) for i, example in enumerate(task.train)]
+
+        def draw(mine: list[int]) -> list[str]:
+            prompts = [learner.encoder.encode_prompt(task.train[i]) for i in mine]
+            seeds = [derive(learner.config.seed, "fisher", task.name, i) for i in mine]
+            return sample(learner.backbone, prompts, seeds, limit, Sampling())
+
+        texts = learner.world.spread(range(len(task.train)), draw)
+        return [replace(example, output=text) for example, text in zip(task.train, texts, strict=True)]
 
     def room(self, learner: Learner, task: Task) -> int:
         """Tokens of a drawn answer: with it and EOS a row must fit, of which nothing but the input can be cut."""

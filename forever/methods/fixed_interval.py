@@ -12,9 +12,7 @@ from pydantic import Field
 from forever.data.tasks import Task
 from forever.learner import Learner
 from forever.methods.base import Card
-from forever.methods.scheduled_replay import ScheduledReplay, ScheduledReplayConfig
-from forever.replay.clock import Clock, StepClock
-from forever.replay.regularizers import Regularizer
+from forever.methods.scheduled_replay import ReplayByUpdates, ScheduledReplayConfig
 from forever.replay.schedules import Days, standard_events
 
 
@@ -26,7 +24,7 @@ class FixedIntervalConfig(ScheduledReplayConfig):
     """Updates between events; None is floor(T / J). 24 gives the literal reading of the ablation example (A21)."""
 
 
-class FixedInterval(ScheduledReplay[FixedIntervalConfig]):
+class FixedInterval(ReplayByUpdates[FixedIntervalConfig]):
     """J replays at equal distances in updates."""
 
     card = Card(
@@ -36,12 +34,6 @@ class FixedInterval(ScheduledReplay[FixedIntervalConfig]):
         extra="2 J + 1 passes over memory",
         uncertain="the interval: none is published, the budget matches FOREVER's",
     )
-
-    def __init__(self, config: FixedIntervalConfig) -> None:
-        super().__init__(config, Regularizer.named("none", beta=0.0, gamma=0.0, low=1.0, high=1.0))
-
-    def clock(self) -> Clock:
-        return StepClock(warmup_steps=1, smoothing=1.0)  # a day is one update
 
     def days(self, learner: Learner, task: Task) -> Days:
         events = standard_events(learner.planned_steps, self.config.warmup_steps)

@@ -92,13 +92,12 @@ class RecurrentKif(Method[RecurrentKifConfig]):
 
     def merge(self, learner: Learner) -> None:
         """Fuse the two movements of a block, and begin the next where they meet."""
-        tensors, theta = self.tensors, learner.parameters.flat.detach()
+        tensors = self.tensors
         inner = above_quantile(tensors["inner_I"] * tensors["inner_U"], self.config.quantile)
         outer = above_quantile(tensors["outer_I"] * tensors["outer_U"], self.config.quantile)
         w_in, w_out = (self.weights(inner, outer, side) for side in (0, 1))
-        start, middle = tensors["start"], tensors["middle"]
-        learner.parameters.load(start + w_in * (middle - start) + w_out * (theta - middle))
-        start.copy_(learner.parameters.flat.detach())
+        learner.parameters.merge(tensors["start"], tensors["middle"], w_in, w_out)
+        tensors["start"].copy_(learner.parameters.flat.detach())
         tensors["inner_I"].zero_()  # the inner statistics begin anew, the outer ones go on (the scripts' flags)
         tensors["inner_U"].zero_()
 

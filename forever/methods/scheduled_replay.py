@@ -14,7 +14,7 @@ from forever.data.tasks import Task
 from forever.importance import fisher_information
 from forever.learner import Learner, ReplayEvent
 from forever.methods.base import Method, MethodConfig
-from forever.replay.clock import Clock
+from forever.replay.clock import Clock, StepClock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
 from forever.steps import Penalty, Probe, Step, Steps
@@ -133,3 +133,13 @@ class ScheduledReplay(Method[R]):
         mean = self.tensors.get("fisher", fisher)
         self.tensors["fisher"] = mean + (fisher - mean) / count
         self.tensors["weights"] = self.tensors["fisher"] / self.tensors["fisher"].mean().clamp_min(1e-30)
+
+
+class ReplayByUpdates(ScheduledReplay[R]):
+    """Replay after given numbers of updates, without a penalty. Subclasses say after which."""
+
+    def __init__(self, config: R) -> None:
+        super().__init__(config, Regularizer.named("none", beta=0.0, gamma=0.0, low=1.0, high=1.0))
+
+    def clock(self) -> Clock:
+        return StepClock(warmup_steps=1, smoothing=1.0)  # a day is one update

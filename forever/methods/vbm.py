@@ -23,9 +23,7 @@ from forever.data.tasks import Task
 from forever.errors import InputError
 from forever.learner import Learner
 from forever.methods.base import Card
-from forever.methods.scheduled_replay import ScheduledReplay, ScheduledReplayConfig
-from forever.replay.clock import Clock, StepClock
-from forever.replay.regularizers import Regularizer
+from forever.methods.scheduled_replay import ReplayByUpdates, ScheduledReplayConfig
 from forever.replay.schedules import Days, standard_events
 from forever.seeding import derive
 from forever.steps import Forward, Step, Steps
@@ -62,7 +60,7 @@ class VbmConfig(ScheduledReplayConfig):
             )
 
 
-class Vbm(ScheduledReplay[VbmConfig]):
+class Vbm(ReplayByUpdates[VbmConfig]):
     """Rare recalls of several views."""
 
     card = Card(
@@ -72,12 +70,6 @@ class Vbm(ScheduledReplay[VbmConfig]):
         extra="as fixed-interval replay; a softmax over the vocabulary at the answer's positions of each view",
         uncertain="no code for language models: views, interval and which variant FOREVER ran are ours",
     )
-
-    def __init__(self, config: VbmConfig) -> None:
-        super().__init__(config, Regularizer.named("none", beta=0.0, gamma=0.0, low=1.0, high=1.0))
-
-    def clock(self) -> Clock:
-        return StepClock(warmup_steps=1, smoothing=1.0)  # a day is one update
 
     def days(self, learner: Learner, task: Task) -> Days:
         """Event j of n comes after update j T / n; the last one is the consolidation."""

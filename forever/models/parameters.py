@@ -61,6 +61,10 @@ class FlatParameters:
         """Set Theta to `values`, shape [N]."""
         self.flat.copy_(values)
 
+    def merge(self, start: Tensor, middle: Tensor, w_in: Tensor | float, w_out: Tensor | float) -> None:
+        """Theta <- start + w_in (middle - start) + w_out (Theta - middle), all [N]: two movements, weighed apart."""
+        self.load(start + w_in * (middle - start) + w_out * (self.flat.detach() - middle))
+
     def distance(self, other: Tensor) -> Tensor:
         """||Theta - other||_2 as an fp64 scalar, left on the device."""
         return torch.linalg.vector_norm(self.flat.detach() - other, dtype=torch.float64)
