@@ -142,21 +142,21 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     world.seed(derive(config.seed, "dropout", learner.task.name, learner.updates, world.rank))
     learner.backbone.model.train()
     parameters.grad.zero_()
-    loss, added = torch.zeros(2, dtype=torch.float64, device=world.device)
+    sums = torch.zeros(2, dtype=torch.float64, device=world.device)  # of the cross-entropy, and of what was added to it
     for micro in _micro_batches(world.share(groups), learner.micro_batch):
         logits, targets = answer_logits(learner, [row for group in micro for row in group])
         ce = F.cross_entropy(logits, targets, reduction="sum") / supervised
         total = method.loss(learner, Forward(ce, len(micro) / len(groups), micro, logits))
         total.backward()
-        loss += ce.detach()
-        added += total.detach() - ce.detach()
+        sums += torch.stack([ce, total - ce]).detach()
     world.sum_(parameters.grad)
     method.on_gradients(learner)
     penalty = add_penalty(parameters, step.penalty)
     lr = learning_rate(config.optim, learner.step, learner.planned_steps)
     update_norm = apply_update(parameters, learner.optimizer, lr, config.optim.clip)
     # One wait for the device an update: three numbers, the same on every rank because decisions hang on them.
-    numbers = torch.stack([world.sum_(loss), world.sum_(added) + penalty, update_norm])
+    loss, added = world.sum_(sums)
+    numbers = torch.stack([loss, added + penalty, update_norm])
     loss_, penalty_, norm_ = world.from_leader(numbers).tolist()
     if not all(map(math.isfinite, (loss_, penalty_, norm_))):
         # A clock that reads NaN never replays, and the run would end with a score as if all were well.
