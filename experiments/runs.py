@@ -22,6 +22,9 @@ MINI: dict[str, Any] = {
 }
 PAPER: dict[str, Any] = {"model.name": "Qwen/Qwen3-0.6B"}
 
+# The run from which each experiment differs, by the size of everything in it.
+SCALES = {"mini": "mini/forever", "cpu": "cpu/superni/7/forever", "paper": "superni/7/forever"}
+
 # Real data and a real language model on two CPU cores, about ten minutes: four tasks, 24 updates each, not 1250.
 CPU: dict[str, Any] = {
     "model.name": "HuggingFaceTB/SmolLM2-135M-Instruct",

@@ -12,7 +12,21 @@ import typer
 from rich.console import Console
 
 from forever.config import parse_assignments
-from forever.errors import InputError
+from forever.errors import InputError, unknown
+from forever.options import (
+    NAMED_RUN,
+    Assignments,
+    CheckpointEvery,
+    Concurrent,
+    Device,
+    MicroBatch,
+    Mlflow,
+    On,
+    Out,
+    Scale,
+    Seeds,
+    Workers,
+)
 
 app = typer.Typer(
     help="Continual learning of language models around FOREVER: run, sweep, compare.",
@@ -25,25 +39,10 @@ app.add_typer(data_app, name="data")
 # A pipe has no width of its own; 80 columns would fold every table.
 console = Console() if sys.stdout.isatty() else Console(width=120)
 
-Assignments = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Dotted keys, e.g. optim.lr=1e-3")
-]
-Out = Annotated[Path, typer.Option(help="Folder for run directories.")]
-Seeds = Annotated[str, typer.Option(help="Seeds, separated by commas.")]
-Workers = Annotated[
-    int | None,
-    typer.Option(min=0, help="Ray Train workers a run; 0 is its own process; default: 1 in a sweep on a GPU cluster."),
-]
-Concurrent = Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: as many as fit.")]
-Mlflow = Annotated[str, typer.Option(help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
-MicroBatch = Annotated[int | None, typer.Option(min=1, help="Rows a device takes at once: saves memory.")]
-CheckpointEvery = Annotated[float, typer.Option(min=0, help="Seconds between checkpoints within a task.")]
-
 
 @app.command()
 def run(
-    config: Annotated[str, typer.Argument(help="A YAML file, or <benchmark>[/<order>]/<method> such as mini/forever.")],
+    config: Annotated[str, typer.Argument(help=f"A YAML file, or {NAMED_RUN} such as mini/forever.")],
     changes: Assignments = None,
     out: Out = Path("runs"),
     workers: Workers = None,
@@ -83,9 +82,8 @@ def run(
 def sweep(
     name: Annotated[str, typer.Argument(help="A sweep, such as components.")],
     changes: Assignments = None,
-    on: Annotated[
-        str, typer.Option(help="The base run: a YAML file or <benchmark>[/<order>]/<method>.")
-    ] = "mini/forever",
+    scale: Scale = "mini",
+    on: On = None,
     seeds: Seeds = "0",
     out: Out = Path("runs"),
     concurrent: Concurrent = None,
@@ -96,7 +94,8 @@ def sweep(
     mlflow: Mlflow = "auto",
 ) -> None:
     """Run many variants with Ray Tune, then print the table and write the report. Goes on where it was interrupted."""
-    _sweep(name, on, changes, seeds, out, concurrent, workers, device, micro_batch, checkpoint_every, mlflow)
+    base = _base(scale, on)
+    _sweep(name, base, changes, seeds, out, concurrent, workers, device, micro_batch, checkpoint_every, mlflow)
 
 
 @app.command()
@@ -112,9 +111,10 @@ def demo(
 
 @app.command()
 def plan(
-    name: Annotated[str, typer.Argument(help="A sweep, a YAML file or <benchmark>[/<order>]/<method>.")],
+    name: Annotated[str, typer.Argument(help=f"A sweep, a YAML file or {NAMED_RUN}.")],
     changes: Assignments = None,
-    on: Annotated[str, typer.Option(help="The base run of a sweep.")] = "mini/forever",
+    scale: Scale = "mini",
+    on: On = None,
     seeds: Seeds = "0",
     out: Out = Path("runs"),
     tokens_per_second: Annotated[float | None, typer.Option(min=1, help="Training throughput, for hours.")] = None,
@@ -124,7 +124,7 @@ def plan(
     from experiments.plans import plan_table
 
     table = plan_table(
-        name, on, parse_assignments(changes or []), _seeds(seeds), out, tokens_per_second, price_per_hour
+        name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, tokens_per_second, price_per_hour
     )
     console.print(table)
 
@@ -224,6 +224,15 @@ def _show_report(folder: Path) -> None:
         console.print(f"no report: {error.name} is not installed; pip install 'forever-cl\\[report]'")
     else:
         console.print(f"report  {write_report(folder)}", soft_wrap=True, highlight=False)
+
+
+def _base(scale: str, on: str | None) -> str:
+    """The base run of a sweep: what `--on` says, or else what the scale stands for."""
+    from experiments.runs import SCALES
+
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    return on or SCALES[scale]
 
 
 def _seeds(text: str) -> tuple[int, ...]:

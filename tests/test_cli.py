@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,6 +25,14 @@ def call(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
+
+
+@pytest.mark.parametrize("verb", ["", "run", "sweep", "demo", "plan", "report", "sync", "doctor", "data check"])
+def test_every_verb_explains_itself(verb: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    assert call([*verb.split(), "--help"], monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert "Usage:" in shown
+    assert ("<benchmark>[/<order>]/<meth" in shown) == (verb in ("run", "sweep", "plan"))
 
 
 @pytest.fixture
@@ -54,6 +63,7 @@ BAD = [
     ("run mini/forever model.name=./nowhere", "there is no folder './nowhere'"),
     ("run mini/forever --device gpu --mlflow off", "unknown device 'gpu'"),
     ("sweep componets", "unknown sweep 'componets'; did you mean 'components'?"),
+    ("sweep components --scale huge", "unknown scale 'huge'; valid: cpu, mini, paper"),
     ("sweep components --seeds 0,x", "--seeds '0,x'"),
     ("sweep components --seeds 1,1", "seeds must be different"),
     ("sweep components --on mini/finetune", "unknown key 'method.days'"),
