@@ -38,7 +38,7 @@ def data_table(root: Path | None) -> Table:
         if not names:
             continue
         # A folder that several benchmarks share is read by the rules of the last, which has all of its tasks.
-        benchmark = next((b for b, f in reversed(FOLDERS.items()) if f == folder.name), folder.name)
+        benchmark = next((b for b, f in reversed(FOLDERS.items()) if f == (folder.name,)), folder.name)
         for task in load_benchmark(DataConfig(benchmark=benchmark, order=names, root=str(root))).tasks:
             table.add_row(folder.name, *_cells(task))
             found += 1

@@ -19,7 +19,7 @@ def plan_table(
     name: str,
     on: str,
     changes: Mapping[str, Any],
-    seeds: tuple[int, ...],
+    seeds: tuple[int, ...] | None,
     out: Path,
     tokens_per_second: float | None,
     price_per_hour: float | None,
@@ -33,7 +33,7 @@ def plan_table(
         sweep = named_sweep(name, load_run(on).override(changes), seeds)
         runs = [(t.key, t.config, out / sweep.name / t.key) for t in sweep.trials()]
     else:
-        configs = [load_run(name).override({**changes, "seed": seed}) for seed in seeds]
+        configs = [load_run(name).override({**changes, "seed": seed}) for seed in seeds or (0,)]
         runs = [(config.key(), config, out / config.key()) for config in configs]
     table = Table(title=f"plan of {name}", title_justify="left", caption=_caption(tokens_per_second), box=box.SIMPLE)
     table.add_column("run", no_wrap=True)

@@ -52,8 +52,13 @@ METHOD_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "paper": {},
 }
-# SuperNI order 7 without its long prompts: three classifications and an extraction, in the order in which they come.
-CPU_TASKS = {"superni": {"7": ("task363", "task1510", "task1687", "task875")}}
+# SuperNI without its long prompts: three classifications and an extraction, in the order in which they come.
+CPU_TASKS = {
+    "superni": {
+        "7": ("task363", "task1510", "task1687", "task875"),
+        "8": ("task1687", "task363", "task1510", "task875"),
+    }
+}
 
 
 def named_run(name: str) -> RunConfig:
@@ -70,11 +75,11 @@ def named_run(name: str) -> RunConfig:
             f"{name!r} is no file and not of the form [cpu/]<benchmark>[/<order>]/<method>, such as mini/forever"
         )
     benchmark, method = parts[0], parts[-1]
-    if benchmark != "mini" and benchmark not in ORDERS:
-        raise unknown("benchmark", benchmark, ["mini", *ORDERS])
+    if benchmark not in ORDERS:
+        raise unknown("benchmark", benchmark, ORDERS)
     order = parts[1] if len(parts) == 3 else default_order(benchmark)
-    if order not in ORDERS.get(benchmark, {"1": ()}):
-        raise unknown(f"order of {benchmark}", order, ORDERS.get(benchmark, {"1": ()}))
+    if order not in ORDERS[benchmark]:
+        raise unknown(f"order of {benchmark}", order, ORDERS[benchmark])
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     settings: dict[str, Any] = {"data.benchmark": benchmark, "data.order": order, "method.name": method}
@@ -85,6 +90,28 @@ def named_run(name: str) -> RunConfig:
     return RunConfig().override(settings | METHOD_SETTINGS[scale].get(method, {}))
 
 
+def scale_of(run: RunConfig) -> str:
+    """The scale whose settings a run has; the names of its model and method do not matter."""
+    return next((name for name, settings in (("mini", MINI), ("cpu", CPU)) if _has(run, settings)), "paper")
+
+
+def orders(base: RunConfig, *benchmarks: str) -> dict[str, dict[str, Any]]:
+    """All orders of the paper's benchmarks by their numbers, as differences of the data from a run of the same scale.
+
+    `mini` stands for each of them: its two orders.
+    """
+    scale = scale_of(base)
+    if base.data.benchmark == "mini":
+        return {order: {"data.order": order} for order in ORDERS["mini"]}
+    found: dict[str, dict[str, Any]] = {}
+    for benchmark in benchmarks:
+        for order in ORDERS[benchmark]:
+            name = f"{'cpu/' * (scale == 'cpu')}{benchmark}/{order}/finetune"
+            data = named_run(name).data.model_dump(mode="json", exclude={"root"})
+            found[order] = {f"data.{key}": value for key, value in data.items()}
+    return found
+
+
 def method_settings(base: RunConfig, method: str) -> dict[str, Any]:
     """The dotted keys that put a method in the place of a run's own, as named runs of that scale have it.
 
@@ -92,8 +119,7 @@ def method_settings(base: RunConfig, method: str) -> dict[str, Any]:
     """
     if method == base.method.name:
         return {}
-    scale = next((name for name, settings in (("mini", MINI), ("cpu", CPU)) if _has(base, settings)), "paper")
-    settings = {"method.name": method, **METHOD_SETTINGS[scale].get(method, {})}
+    settings = {"method.name": method, **METHOD_SETTINGS[scale_of(base)].get(method, {})}
     warmup_steps = getattr(base.method, "warmup_steps", None)
     if warmup_steps and hasattr(base.override(settings).method, "warmup_steps"):
         settings["method.warmup_steps"] = warmup_steps

@@ -1,27 +1,51 @@
-"""All sweeps by name: what `forever sweep NAME` and `forever plan NAME` know."""
+"""All sweeps by name, a table or a figure of the paper each: what `forever sweep` and `forever plan` know."""
 
-from collections.abc import Callable
+from typing import Protocol
 
 from ablations.baselines import baselines
 from ablations.components import components
+from ablations.memory_epochs import memory_epochs
+from ablations.memory_size import memory_size
+from ablations.spacing import spacing
+from ablations.warmup_window import warmup_window
+from experiments.backbones import backbones
 from experiments.demo import demo
+from experiments.forgetting_rate import forgetting_rate
+from experiments.full_finetuning import full_finetuning
+from experiments.long_sequence import long_sequence
+from experiments.main_results import main_results
+from experiments.model_day import model_day
+from experiments.replay_loss import replay_loss
+from experiments.training_time import training_time
 from forever.config import RunConfig
 from forever.errors import unknown
 from forever.sweep import Sweep
 
-SWEEPS: dict[str, Callable[[RunConfig, tuple[int, ...]], Sweep]] = {
-    "components": components,
-    "baselines": baselines,
-    "demo": demo,
-}
+
+class Family(Protocol):
+    """What makes a sweep of any base run; without seeds it has those of the paper's table."""
+
+    def __call__(self, base: RunConfig, seeds: tuple[int, ...] = ...) -> Sweep: ...
 
 
-def named_sweep(name: str, base: RunConfig, seeds: tuple[int, ...]) -> Sweep:
+SWEEPS: dict[str, Family] = {
+    family.__name__: family
+    for family in (
+        main_results, backbones, components, spacing, memory_size, warmup_window, memory_epochs, full_finetuning,
+        long_sequence, forgetting_rate, model_day, training_time, replay_loss, baselines, demo,
+    )
+}  # fmt: skip
+
+
+def named_sweep(name: str, base: RunConfig, seeds: tuple[int, ...] | None = None) -> Sweep:
     """The sweep called `name` on any base run.
+
+    Args:
+        seeds: None for the sweep's own.
 
     Raises:
         InputError: no such sweep.
     """
     if name not in SWEEPS:
         raise unknown("sweep", name, SWEEPS)
-    return SWEEPS[name](base, seeds)
+    return SWEEPS[name](base, seeds) if seeds else SWEEPS[name](base)

@@ -48,6 +48,20 @@ class ReplayEvent:
     loss_after: float
 
 
+@dataclass(frozen=True)
+class LossEvent:
+    """A look at the loss on earlier tasks, from which nothing is learned: a line of events.jsonl.
+
+    Attributes:
+        step: updates of the current task before it. losses: cross-entropy on the kept rows of each task, dropout off.
+    """
+
+    task: str
+    step: int
+    losses: dict[str, float]
+    kind: Literal["look"] = "look"
+
+
 @dataclass
 class Learner:
     """A model that learns tasks one after another, and everything that belongs to it.
@@ -63,7 +77,7 @@ class Learner:
         planned_steps: T, task updates that the current task will take.
         gauges: the method's readings for the next line of the journal, such as tau.
         notes: the method's findings about the current task, such as the length of its day.
-        events: replays of the current task.
+        events: replays of the current task, and looks at earlier ones.
     """
 
     config: RunConfig
@@ -83,7 +97,7 @@ class Learner:
     planned_steps: int = 0
     gauges: dict[str, float | None] = field(default_factory=dict)
     notes: dict[str, float | None] = field(default_factory=dict)
-    events: list[ReplayEvent] = field(default_factory=list)
+    events: list[ReplayEvent | LossEvent] = field(default_factory=list)
 
     def begin(self, stage: int, task: Task) -> None:
         """Set all counters to the start of a task."""
@@ -121,6 +135,6 @@ class Learner:
         """Findings about the current task that go into the result."""
         self.notes.update(findings)
 
-    def log_event(self, event: ReplayEvent) -> None:
-        """A replay is over."""
+    def log_event(self, event: ReplayEvent | LossEvent) -> None:
+        """A replay or a look is over."""
         self.events.append(event)

@@ -33,16 +33,19 @@ class Sweep:
         name: also the name of the MLflow experiment and of the folder.
         base: the run from which all others differ.
         variants: by name, the dotted keys that differ from the base.
-        seeds, orders: every variant runs with each of them; no orders means the base's own.
+        seeds: every variant runs with each of them.
+        orders: by name, the dotted keys of benchmark and order; every variant runs on each. None: the base's own.
         reference: the variant that the others are compared with in reports.
+        paper: variants that stand for one of the paper's under another name, which is what small runs need.
     """
 
     name: str
     base: RunConfig
     variants: Mapping[str, Mapping[str, Any]]
     seeds: tuple[int, ...] = (0,)
-    orders: tuple[str, ...] = field(default=())
+    orders: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reference: str = "base"
+    paper: Mapping[str, str] = field(default_factory=dict)
 
     def trials(self) -> list[Trial]:
         """All runs, seeds outermost, so that an interrupted sweep has compared all variants on the first seeds.
@@ -52,16 +55,14 @@ class Sweep:
         """
         trials: list[Trial] = []
         for seed in self.seeds:
-            for order in self.orders or (None,):
+            for order, place in (self.orders or {_own_order(self.base): {}}).items():
                 for variant, difference in self.variants.items():
-                    where = {"seed": seed, **({"data.order": order} if order else {})}
                     try:
-                        config = self.base.override({**difference, **where})
+                        config = self.base.override({**difference, **place, "seed": seed})
                     except InputError as error:
                         raise InputError(f"sweep {self.name}, variant {variant!r}: {error}") from None
-                    name = config.data.order if isinstance(config.data.order, str) else "custom"
-                    key = f"{slug(variant)}-o{name}-s{seed}-{config.fingerprint()[:8]}"
-                    trials.append(Trial(key, variant, name, seed, config))
+                    key = f"{slug(variant)}-o{slug(order)}-s{seed}-{config.fingerprint()[:8]}"
+                    trials.append(Trial(key, variant, order, seed, config))
         return trials
 
     def override(self, changes: Mapping[str, Any]) -> "Sweep":
@@ -71,15 +72,25 @@ class Sweep:
     def write_manifest(self, folder: Path) -> None:
         """Say in `folder` which run is which, for reports; runs of earlier invocations stay listed."""
         path = folder / MANIFEST
-        trials = {trial["key"]: trial for trial in read_manifest(folder)["trials"]} if path.is_file() else {}
+        before = read_manifest(folder) if path.is_file() else {"trials": [], "paper": {}}
+        trials = {trial["key"]: trial for trial in before["trials"]}
         for trial in self.trials():
             trials[trial.key] = {"key": trial.key, "variant": trial.variant, "order": trial.order, "seed": trial.seed}
-        content = {"name": self.name, "reference": self.reference, "trials": list(trials.values())}
+        content = {
+            "name": self.name,
+            "reference": self.reference,
+            "paper": {**before["paper"], **self.paper},
+            "trials": list(trials.values()),
+        }
         write_text(path, json.dumps(content, indent=1) + "\n")
 
 
+def _own_order(base: RunConfig) -> str:
+    return base.data.order if isinstance(base.data.order, str) else "custom"
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What `write_manifest` wrote: `name`, `reference`, and `trials` with `key`, `variant`, `order`, `seed`.
+    """What `write_manifest` wrote: `name`, `reference`, `paper`, and `trials` with `key`, `variant`, `order`, `seed`.
 
     Raises:
         InputError: the folder holds no sweep.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any, Protocol
 
 from forever.data.tasks import Benchmark
-from forever.learner import ReplayEvent
+from forever.learner import LossEvent, ReplayEvent
 from forever.run_directory import RunDirectory, keep_lines
 
 
@@ -26,7 +26,7 @@ class Tracker(Protocol):
         """One update: a line of steps.jsonl, and `planned`, the task updates of this task."""
         ...
 
-    def event(self, event: ReplayEvent) -> None:
+    def event(self, event: ReplayEvent | LossEvent) -> None:
         """A replay is over."""
         ...
 
@@ -46,7 +46,7 @@ class SilentTracker:
 
     def step(self, line: Mapping[str, Any]) -> None: ...
 
-    def event(self, event: ReplayEvent) -> None: ...
+    def event(self, event: ReplayEvent | LossEvent) -> None: ...
 
     def stage(self, number: int, scores: Mapping[str, float]) -> None: ...
 
@@ -90,7 +90,7 @@ class Journal:
     def step(self, line: Mapping[str, Any]) -> None:
         self._write("steps", line)
 
-    def event(self, event: ReplayEvent) -> None:
+    def event(self, event: ReplayEvent | LossEvent) -> None:
         self._write("events", dataclasses.asdict(event))
 
     def _write(self, file: str, line: Mapping[str, Any]) -> None:

@@ -217,6 +217,7 @@ NEUTRAL: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("S > T", {**CONFIGS["forever none"], "warmup_steps": 5}, {**CONFIGS["forever none"], "days": "end_only"}),
     ("multiples of I", {**CONFIGS["forever none"], "clock": "steps", "days": [1, 2, 3]}, CONFIGS["fixed_interval"]),
     ("end only", {**FOREVER, "beta": 0, "days": "end_only"}, {"name": "fixed_interval", "warmup_steps": 24}),
+    ("looking back changes nothing", {"name": "finetune", "probe_every": 1}, CONFIGS["finetune"]),
     ("lambda 0", {"name": "ewc", "strength": 0}, CONFIGS["finetune"]),
     ("T 0 with replay", {"name": "migu", "masked": 0}, CONFIGS["mix_replay"]),
     ("T 0", {"name": "migu", "masked": 0, "replay": False, "hard_mask": True}, CONFIGS["finetune"]),

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,8 +41,36 @@ def config_of(**data: Any) -> Any:
 
 
 def test_all_eight_orders_equal_the_papers_table() -> None:
-    ours = {(benchmark, order): tasks for benchmark, orders in ORDERS.items() for order, tasks in orders.items()}
-    assert ours == {key: tuple(tasks.split()) for key, tasks in PAPER_ORDERS.items()}
+    for (benchmark, order), tasks in PAPER_ORDERS.items():
+        assert ORDERS[benchmark][order] == tuple(tasks.split())
+    assert sum(len(ORDERS[name]) for name in ("standard", "long", "superni")) == len(PAPER_ORDERS) == 8
+
+
+def test_thirty_tasks_are_both_long_benchmarks_shuffled() -> None:
+    (thirty,) = ORDERS["thirty"].values()
+    assert sorted(thirty) == sorted([*ORDERS["long"]["4"], *ORDERS["superni"]["7"]])
+    kinds = "".join("s" if name.startswith("task") else "l" for name in thirty)
+    assert max(map(len, re.findall("s+|l+", kinds))) < 15  # shuffled, not one after the other
+
+
+def test_a_benchmark_of_two_folders(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, names in (("long_sequence", ["rte"]), ("superni", ["task002", "task363"])):
+        for name in names:
+            shutil.copytree(toy_root / "toy" / "a", toy_root / folder / name)
+    order = ["task363", "rte", "task002"]
+    both = load_benchmark(config_of(benchmark="thirty", order=order, root=str(toy_root)))
+    assert {t.name: t.metric for t in both.tasks} == {
+        "task363": "exact_match",
+        "rte": "exact_match",
+        "task002": "rouge_l",
+    }
+    with pytest.raises(InputError, match=r"unknown task in .*long_sequence or .*superni 'mnli'"):
+        load_benchmark(config_of(benchmark="thirty", order=["mnli"], root=str(toy_root)))
+    shutil.rmtree(toy_root / "superni")
+    with pytest.raises(InputError, match=r"there is no folder .*superni"):
+        load_benchmark(config_of(benchmark="thirty", order=order, root=str(toy_root)))
+    with pytest.raises(InputError, match="DIR that has the folders 'long_sequence' and 'superni'"):
+        load_benchmark(config_of(benchmark="thirty"))
 
 
 @pytest.mark.parametrize("benchmark", ["standard", "long", "superni"])
@@ -352,8 +382,9 @@ def test_mini_has_disjoint_splits_and_orders() -> None:
     assert len(benchmark.tasks) == 5
     for task in benchmark.tasks:
         assert not {(e.instruction, e.input) for e in task.train} & {(e.instruction, e.input) for e in task.test}
-    with pytest.raises(InputError, match="unknown order of benchmark mini '2'"):
-        load_benchmark(config_of(order="2"))
+    assert [t.name for t in load_benchmark(config_of(order="2")).tasks] == [t.name for t in benchmark.tasks][::-1]
+    with pytest.raises(InputError, match="unknown order of benchmark mini '3'; valid: 1, 2"):
+        load_benchmark(config_of(order="3"))
     with pytest.raises(InputError, match="unknown task of benchmark mini 'sentimemt'; did you mean 'sentiment'"):
         load_benchmark(config_of(order=["sentimemt"]))
     assert [t.name for t in load_benchmark(config_of(order=["place", "topic"], train_rows=3)).tasks] == [

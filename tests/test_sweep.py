@@ -43,8 +43,66 @@ def test_every_named_sweep_expands_on_every_benchmark(base: str) -> None:
         assert named_sweep(name, named_run(base), (0,)).trials()
 
 
+@pytest.mark.parametrize("name", SWEEPS)
+def test_sweeps_of_the_paper(name: str) -> None:
+    """On the paper's own run no two variants are the same, each is a difference, and its reference is among them."""
+    base = named_run("superni/7/forever")
+    sweep = named_sweep(name, base)
+    trials = sweep.trials()
+    assert len({trial.config.fingerprint() for trial in trials}) == len(trials)
+    assert len(trials) == len(sweep.variants) * len(sweep.seeds) * max(1, len(sweep.orders))
+    assert sweep.reference in sweep.variants
+    assert set(sweep.paper) <= set(sweep.variants)
+
+
+def test_the_variants_are_the_papers() -> None:
+    base = named_run("superni/7/forever")
+
+    def settings(name: str, key: str) -> list[Any]:
+        part, field = key.split(".")
+        return [t.config.model_dump()[part][field] for t in named_sweep(name, base, (0,)).trials()]
+
+    assert settings("warmup_window", "method.warmup_steps") == [3, 6, 12, 24, 48, 96]
+    assert settings("memory_epochs", "method.memory_epochs") == [1, 2, 4]
+    assert settings("memory_size", "memory.fraction") == [0.02, 0.05, 0.1, 0.5] * 2
+    assert settings("memory_size", "method.name") == ["forever"] * 4 + ["vbm"] * 4
+    assert settings("spacing", "method.days") == [
+        "ebbinghaus", "exponential", "polynomial", "uniform", "decreasing"
+    ]  # fmt: skip
+    assert settings("full_finetuning", "model.tuning") == ["full"] * 8
+    assert settings("forgetting_rate", "method.probe_every") == [60]
+    assert settings("main_results", "data.order") == [order for order in "12345678" for _ in range(14)]
+    assert {len(t.config.model_dump()["data"]["order"]) for t in named_sweep("long_sequence", base).trials()} == {1}
+    models = settings("backbones", "model.name")
+    assert models[:16] == [m for m in dict.fromkeys(models) for _ in range(4)]
+
+
+@pytest.mark.parametrize(("base", "first"), [("mini/forever", 4), ("cpu/superni/7/forever", 2)])
+def test_a_small_run_says_which_of_the_papers_variants_it_stands_for(base: str, first: int) -> None:
+    """Two of the paper's values can fall together; then the later one is meant, since it is nearer to the base's."""
+    sweep = named_sweep("warmup_window", named_run(base))
+    assert sweep.paper[f"S = {first}"] == "S = 24"
+    assert sweep.reference == f"S = {first}"
+    assert sweep.paper[f"S = {4 * first}"] == "S = 96"
+    sizes = named_sweep("memory_size", named_run(base))
+    assert sizes.paper[sizes.reference] == "forever 2 %"
+
+
+def test_small_orders_keep_their_rows() -> None:
+    """A change of the benchmark would take the scale's row limits away."""
+    for trial in named_sweep("main_results", named_run("cpu/superni/7/forever"), (0,)).trials():
+        assert (trial.config.data.train_rows, trial.config.data.test_rows) == (96, 40)
+    trials = named_sweep("model_day", named_run("cpu/superni/7/forever"), (0,)).trials()
+    assert [t.order for t in trials] == ["7", "7", "8", "8"]
+    assert all(sorted(t.config.data.order) == sorted(trials[0].config.data.order) for t in trials)
+    assert [t.config.data.order for t in named_sweep("long_sequence", named_run("mini/forever"), (0,)).trials()] == [
+        order for order in "12" for _ in range(4)
+    ]
+
+
 def test_orders_and_seeds() -> None:
-    sweep = Sweep("s", named_run("long/4/finetune"), {"base": {}}, seeds=(0, 1), orders=("4", "5"))
+    where = {order: {"data.order": order} for order in ("4", "5")}
+    sweep = Sweep("s", named_run("long/4/finetune"), {"base": {}}, seeds=(0, 1), orders=where)
     found = [(t.seed, t.order, t.config.data.order, t.config.seed) for t in sweep.trials()]
     assert found == [(0, "4", "4", 0), (0, "5", "5", 0), (1, "4", "4", 1), (1, "5", "5", 1)]
 

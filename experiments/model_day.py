@@ -1,0 +1,14 @@
+"""Is a model day a property of the task? Its length in two orders, beside what is forgotten and what can be learned.
+
+FOREVER tells tau_day of each task, joint training tells how well it can be learned (the paper's figure: Pearson's r).
+"""
+
+from experiments.runs import method_settings, orders
+from forever.config import RunConfig
+from forever.sweep import Sweep
+
+
+def model_day(base: RunConfig, seeds: tuple[int, ...] = (0, 1, 2)) -> Sweep:
+    """FOREVER and joint training on both orders of SuperNI."""
+    variants = {"forever": {}, "mtl": method_settings(base, "mtl")}
+    return Sweep("model_day", base, variants, seeds, orders(base, "superni"), "forever")
