@@ -1,72 +1,241 @@
-"""`forever plan`: the cost of a run or a sweep as a table."""
+"""`forever plan`: what a run or a sweep will compute, how long it takes and what it costs, before it starts."""
 
-from collections.abc import Mapping
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
+from experiments.places import Place, calibrated, find_place, group, tokenizer
 from experiments.runs import load_run
 from experiments.sweeps import SWEEPS, named_sweep
 from forever.config import RunConfig
+from forever.costs import Plan, Speed
 from forever.data.benchmarks import load_benchmark
-from forever.plan import Plan, plan
-from forever.run_directory import RunDirectory
+from forever.data.tasks import Benchmark
+from forever.errors import InputError
+from forever.run_directory import RunDirectory, read_lines
+
+_COUNTS = ("task", "replay", "consolidation", "generator")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On what the estimate of time and cost rests.
+
+    Attributes:
+        calibrate: measure on this machine. tokens_per_second: or take this training throughput.
+        price_per_hour: of what one run occupies: a GPU, or its share of a machine.
+        device, concurrent: as for the sweep itself.
+    """
+
+    calibrate: bool = False
+    tokens_per_second: float | None = None
+    price_per_hour: float | None = None
+    device: str = "auto"
+    concurrent: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.calibrate and self.tokens_per_second:
+            raise InputError("--calibrate measures the throughput that --tokens-per-second states; give one of them")
+
+
+@dataclass
+class _Run:
+    """A run of the plan. `label` is its row; `seconds` are recorded if it is done, estimated otherwise."""
+
+    label: str
+    config: RunConfig
+    directory: RunDirectory
+    result: dict[str, Any] | None
+    seconds: float | None = None
+
+    def numbers(self, plan: Plan, price: float | None) -> dict[str, float]:
+        hours = (self.seconds or 0.0) / 3600
+        events = sum(plan.events.get(kind, 0) for kind in ("replay", "consolidation"))
+        tokens = {"train": plan.train_tokens, "other": plan.other_tokens, "eval": plan.evaluation_tokens}
+        return {
+            "runs": 1,
+            "done": self.result is not None,
+            **{kind: plan.updates.get(kind, 0) for kind in _COUNTS},
+            "events": events,
+            **{f"{name} MTok": count / 1e6 for name, count in tokens.items()},
+            "hours": hours,
+            "cost": hours * (price or 0.0),
+        }
 
 
 def plan_table(
-    name: str,
-    on: str,
-    changes: Mapping[str, Any],
-    seeds: tuple[int, ...] | None,
-    out: Path,
-    tokens_per_second: float | None,
-    price_per_hour: float | None,
+    name: str, on: str, changes: Mapping[str, Any], seeds: tuple[int, ...] | None, out: Path, terms: Terms
 ) -> Table:
-    """One row a run, and the sum of what is still to be done.
+    """One row a variant and order, and the sums of what is done and what is to do.
 
     Raises:
-        InputError: unknown name, bad data; as for the run itself.
+        InputError: unknown name, bad data, as for the run itself; a calibration for a device that is not here.
     """
-    if name in SWEEPS:
-        sweep = named_sweep(name, load_run(on).override(changes), seeds)
-        runs = [(t.key, t.config, out / sweep.name / t.key) for t in sweep.trials()]
-    else:
-        configs = [load_run(name).override({**changes, "seed": seed}) for seed in seeds or (0,)]
-        runs = [(config.key(), config, out / config.key()) for config in configs]
-    table = Table(title=f"plan of {name}", title_justify="left", caption=_caption(tokens_per_second), box=box.SIMPLE)
-    table.add_column("run", no_wrap=True)
-    columns = ["task", "replay", "consolid.", "events", "train kTok", "eval kTok", "hours"]
-    for column in [*columns, *(["cost"] if price_per_hour is not None else []), "state"]:
-        table.add_column(column, justify="right")
-    total = [0.0] * (len(columns) + (price_per_hour is not None))
-    for key, config, folder in runs:
-        numbers = _numbers(_plan(config), tokens_per_second, price_per_hour)
-        done = RunDirectory(folder).finished() is not None
-        total = [t + (0 if done else n) for t, n in zip(total, numbers, strict=True)]
-        table.add_row(key, *_texts(numbers, tokens_per_second), "done" if done else "to do")
-    table.add_section()
-    table.add_row("to do", *_texts(total, tokens_per_second), "")
+    runs = _runs(name, on, changes, seeds, out)
+    todo = [run for run in runs if run.result is None]
+    place = find_place(len(todo), name in SWEEPS, terms.device, terms.concurrent)
+    speeds, encoders = calibrated([run.config for run in todo], place) if terms.calibrate else ({}, {})
+    planner = _Planner(runs, encoders)
+    rows: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    done, left = {}, {}
+    for run in runs:
+        plan = planner.plan(run)
+        run.seconds = _seconds(run, plan, speeds.get(group(run.config)), terms)
+        numbers = run.numbers(plan, terms.price_per_hour)
+        _add(rows[run.label], numbers)
+        _add(left if run.result is None else done, numbers)
+    timed = terms.calibrate or terms.tokens_per_second is not None
+    table = _table(name, rows, done, left, timed, terms.price_per_hour is not None)
+    wall = _wall([run.seconds or 0.0 for run in todo], place.concurrent) / 3600
+    table.caption = _caption(planner, place, terms, len(todo), wall)
     return table
 
 
-def _plan(config: RunConfig) -> Plan:
-    return plan(config, load_benchmark(config.data))
+def _runs(name: str, on: str, changes: Mapping[str, Any], seeds: tuple[int, ...] | None, out: Path) -> list[_Run]:
+    if name not in SWEEPS:
+        configs = [
+            load_run(name).override({**changes, **({"seed": seed} if seed is not None else {})})
+            for seed in seeds or (None,)
+        ]
+        found = [(name, config, RunDirectory(out / config.key())) for config in configs]
+    else:
+        sweep = named_sweep(name, load_run(on).override(changes), seeds)
+        several = len(sweep.orders) > 1
+        found = [
+            (f"{t.variant} o{t.order}" if several else t.variant, t.config, RunDirectory(out / sweep.name / t.key))
+            for t in sweep.trials()
+        ]
+    return [_Run(label, config, directory, directory.finished()) for label, config, directory in found]
 
 
-def _numbers(costs: Plan, tokens_per_second: float | None, price_per_hour: float | None) -> list[float]:
-    hours = costs.seconds(tokens_per_second) / 3600 if tokens_per_second else 0.0
-    kinds = [costs.updates.get(kind, 0) for kind in ("task", "replay", "consolidation")]
-    numbers = [*kinds, sum(costs.events.values()), costs.train_tokens, costs.evaluation_tokens, hours]
-    return numbers if price_per_hour is None else [*numbers, hours * price_per_hour]
+class _Planner:
+    """Plans of many runs. Those that differ in the seed alone have the same counts, but for the rows that are kept."""
+
+    def __init__(self, runs: Sequence[_Run], encoders: Mapping[str, Any]) -> None:
+        self.finished = [run for run in runs if run.result is not None]
+        self.encoders = encoders
+        self.paced = False  # whether a plan followed the pace of a finished run
+        self._benchmarks: dict[str, Benchmark] = {}
+        self._plans: dict[tuple[str, Path | None], Plan] = {}
+
+    def plan(self, run: _Run) -> Plan:
+        from forever.plan import pace_of, plan
+
+        config = run.config
+        like = self._like(run)
+        key = (config.model_copy(update={"seed": 0}).fingerprint(), like and like.directory.path)
+        if key not in self._plans:
+            pace = pace_of(read_lines(like.directory.steps)) if like else None
+            self.paced |= pace is not None
+            encoder = self.encoders.get(tokenizer(config))
+            self._plans[key] = plan(config, self._benchmark(config), encoder, pace)
+        return self._plans[key]
+
+    def _like(self, run: _Run) -> _Run | None:
+        """The finished run whose pace a plan by the model clock follows: itself, or one of the same way of training."""
+        if getattr(run.config.method, "clock", "") != "model":
+            return None
+        alike = [
+            other
+            for other in self.finished
+            if all(getattr(other.config, part) == getattr(run.config, part) for part in ("model", "data", "optim"))
+            and other.config.method.name != "mtl"
+        ]
+        alike.sort(key=lambda other: (other is not run, other.label != run.label))
+        return alike[0] if alike else None
+
+    def _benchmark(self, config: RunConfig) -> Benchmark:
+        key = config.data.model_dump_json()
+        if key not in self._benchmarks:
+            self._benchmarks[key] = load_benchmark(config.data)
+        return self._benchmarks[key]
 
 
-def _texts(numbers: list[float], tokens_per_second: float | None) -> list[str]:
-    hours = [f"{value:,.2f}" if tokens_per_second else "-" for value in numbers[6:]]
-    return [*(f"{value:,.0f}" for value in numbers[:4]), *(f"{value / 1000:,.0f}" for value in numbers[4:6]), *hours]
+def _seconds(run: _Run, plan: Plan, speed: Speed | None, terms: Terms) -> float | None:
+    if run.result is not None:
+        return sum(run.result["seconds"].values())
+    if terms.tokens_per_second is not None:
+        return plan.seconds_at(terms.tokens_per_second)
+    return speed.seconds(plan) if speed else None
 
 
-def _caption(tokens_per_second: float | None) -> str:
-    text = "Updates by kind; replays if every update moves the parameters equally far. Tokens at four characters each."
-    return text if tokens_per_second else f"{text} Hours need --tokens-per-second."
+def _wall(seconds: Sequence[float], concurrent: int) -> float:
+    """From beginning to end if each run begins, in order, as soon as there is a place."""
+    ends = [0.0] * concurrent
+    for one in seconds:
+        heapq.heapreplace(ends, ends[0] + one)
+    return max(ends)
+
+
+# ---- the table
+
+
+def _add(total: dict[str, float], numbers: Mapping[str, float]) -> None:
+    for name, number in numbers.items():
+        total[name] = total.get(name, 0.0) + number
+
+
+def _table(
+    name: str,
+    rows: Mapping[str, Mapping[str, float]],
+    done: Mapping[str, float],
+    left: Mapping[str, float],
+    timed: bool,
+    priced: bool,
+) -> Table:
+    any_of = {column for row in rows.values() for column, number in row.items() if number}
+    hidden = {column for column in ("done", "generator", "other MTok") if column not in any_of}
+    columns = [c for c in next(iter(rows.values())) if c not in hidden and (c != "cost" or priced)]
+    table = Table(title=f"plan of {name}", title_justify="left", caption_justify="left", box=box.SIMPLE)
+    table.add_column("variant", no_wrap=True)
+    for column in columns:
+        table.add_column("consolid." if column == "consolidation" else column, justify="right")
+
+    def texts(numbers: Mapping[str, float]) -> Iterator[str]:
+        for column in columns:
+            known = column not in ("hours", "cost") or timed
+            yield _text(column, numbers.get(column, 0.0)) if known else "-"
+
+    for label, numbers in rows.items():
+        table.add_row(label, *texts(numbers))
+    table.add_section()
+    if done:
+        table.add_row("done, skipped", *texts(done))
+    table.add_row("to do", *texts(left))
+    return table
+
+
+def _text(column: str, number: float) -> str:
+    """Counts whole, money in cents, hours and tokens with more digits if they are few: a small run takes minutes."""
+    if column == "cost":
+        return f"{number:,.2f}"
+    if column == "hours" or "MTok" in column:
+        return f"{number:,.{3 if number < 1 else 1 if number < 100 else 0}f}"
+    return f"{number:,.0f}"
+
+
+def _caption(planner: _Planner, place: Place, terms: Terms, runs: int, wall: float) -> str:
+    found = [
+        "Sums over the runs of a row. Exact: updates on the task, and replays that their number triggers. By the model "
+        "clock, replays are "
+        + (
+            "those at the pace of finished runs."
+            if planner.paced
+            else "those of updates that all move equally far: fewer if they shrink."
+        ),
+        "Tokens by the runs' own tokenizer." if planner.encoders else "Tokens at four characters each.",
+        f"{runs} run{'s' * (runs != 1)} to do, {place.text}.",
+    ]
+    if terms.calibrate:
+        found.append(f"Hours as measured here on {place.device}; runs side by side can slow each other down.")
+    elif terms.tokens_per_second is not None:
+        found.append(f"Hours at {terms.tokens_per_second:,.0f} training tokens a second.")
+    else:
+        return " ".join([*found, "Hours need --calibrate or --tokens-per-second."])
+    return " ".join([*found, f"From beginning to end: {_text('hours', wall)} hours."])

@@ -31,7 +31,18 @@ class Checkpoint:
 
 def save(folder: Path, stage: int, update: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
     """Write a checkpoint below `folder` and drop all but the last two. Names sort in the order of training."""
-    target = folder / f"{stage:03d}-{update:08d}"
+    target = write(folder / f"{stage:03d}-{update:08d}", tensors, state)
+    # The run went on from the newest good one, so later ones are damaged; hidden ones were torn by a kill.
+    kept = [path for path in _complete(folder) if path.name <= target.name][-_KEEP:]
+    for path in folder.iterdir():
+        if path.is_dir() and path not in kept:
+            shutil.rmtree(path)
+    return target
+
+
+def write(target: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
+    """Write one checkpoint as the folder `target`: it is complete or it is not there."""
+    folder = target.parent
     temporary = folder / f".{target.name}.{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -44,23 +55,25 @@ def save(folder: Path, stage: int, update: int, tensors: Mapping[str, Tensor], s
         shutil.rmtree(target)
     temporary.rename(target)
     _sync(folder)
-    # The run went on from the newest good one, so later ones are damaged; hidden ones were torn by a kill.
-    kept = [path for path in _complete(folder) if path.name <= target.name][-_KEEP:]
-    for path in folder.iterdir():
-        if path.is_dir() and path not in kept:
-            shutil.rmtree(path)
     return target
 
 
 def latest(folder: Path) -> Checkpoint | None:
     """The newest checkpoint whose digests hold, or None. Damaged ones are passed over."""
     for path in reversed(_complete(folder)):
-        try:
-            if json.loads((path / "manifest.json").read_text(encoding="utf-8")) == _digests(path):
-                state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-                return Checkpoint(load_file(path / "tensors.safetensors"), state)
-        except (OSError, ValueError):
-            continue
+        if (found := read(path)) is not None:
+            return found
+    return None
+
+
+def read(path: Path) -> Checkpoint | None:
+    """The checkpoint in the folder `path`; None if it is not there or its digests do not hold."""
+    try:
+        if json.loads((path / "manifest.json").read_text(encoding="utf-8")) == _digests(path):
+            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+            return Checkpoint(load_file(path / "tensors.safetensors"), state)
+    except (OSError, ValueError):
+        pass
     return None
 
 

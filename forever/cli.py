@@ -2,29 +2,34 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import urlsplit
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from forever.config import parse_assignments
+from forever.config import RunConfig, parse_assignments
 from forever.errors import InputError, unknown
+from forever.launch import commands
+from forever.launch.commands import Fleet, console
+from forever.launch.local import Placement
 from forever.options import (
     NAMED_RUN,
     Assignments,
     CheckpointEvery,
     Concurrent,
     Device,
+    Fork,
+    KeepStages,
     MicroBatch,
     Mlflow,
     On,
     Out,
+    RetryFailed,
     Scale,
     Seeds,
+    Trials,
     Workers,
 )
 
@@ -36,8 +41,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Look at benchmark data.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-# A pipe has no width of its own; 80 columns would fold every table.
-console = Console() if sys.stdout.isatty() else Console(width=120)
 
 
 @app.command()
@@ -47,6 +50,8 @@ def run(
     out: Out = Path("runs"),
     workers: Workers = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    fork: Fork = None,
+    keep_stages: KeepStages = False,
     device: Device = "auto",
     micro_batch: MicroBatch = None,
     checkpoint_every: CheckpointEvery = 60.0,
@@ -56,17 +61,21 @@ def run(
     """Train one run, task after task, and print its performance matrix."""
     from experiments.runs import load_run
     from forever.console import ConsoleTracker, matrix_table
-    from forever.launch.local import Placement, check, run_local
+    from forever.fork import find_origin, plant
+    from forever.launch.local import check, run_local
     from forever.run_directory import RunDirectory
 
     settings = load_run(config).override(parse_assignments(changes or []))
-    directory = RunDirectory(out / settings.key())
-    check(settings, directory, resume)
+    origin = find_origin(fork) if fork else None
+    directory = RunDirectory(out / (origin.key(settings) if origin else settings.key()))
+    benchmark = check(settings, directory, resume)
     if directory.finished() is not None:
         console.print(f"{directory.path} is finished; nothing to do", soft_wrap=True)
-    placement = Placement(device, micro_batch, checkpoint_every)
-    uri = _mlflow_uri(mlflow)
-    with _mirrored(directory.path, uri) as mirror, closing(ConsoleTracker(Console(quiet=quiet))) as progress:
+    elif origin is not None:
+        plant(origin, settings, benchmark, directory)
+    placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
+    uri = commands.mlflow_uri(mlflow)
+    with commands.mirrored(directory.path, uri) as mirror, closing(ConsoleTracker(Console(quiet=quiet))) as progress:
         if workers:
             from forever.launch.ray_train import run_workers
 
@@ -84,29 +93,46 @@ def sweep(
     changes: Assignments = None,
     scale: Scale = "mini",
     on: On = None,
-    seeds: Seeds = "0",
+    seeds: Seeds = None,
     out: Out = Path("runs"),
     concurrent: Concurrent = None,
     workers: Workers = None,
+    trials: Trials = None,
+    retry_failed: RetryFailed = False,
+    keep_stages: KeepStages = False,
     device: Device = "auto",
     micro_batch: MicroBatch = None,
     checkpoint_every: CheckpointEvery = 60.0,
     mlflow: Mlflow = "auto",
 ) -> None:
-    """Run many variants with Ray Tune, then print the table and write the report. Goes on where it was interrupted."""
-    base = _base(scale, on)
-    _sweep(name, base, changes, seeds, out, concurrent, workers, device, micro_batch, checkpoint_every, mlflow)
+    """Run many variants with Ray Tune, then print the table and write the report. Goes on where it was interrupted.
+
+    The sweep `search` finds its variants while it runs, with Optuna, and stops those that fall behind.
+    """
+    from experiments.runs import load_run
+
+    base = load_run(_base(scale, on)).override(parse_assignments(changes or []))
+    placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
+    fleet = Fleet(out, concurrent, workers, placement, mlflow, retry_failed)
+    if name == "search":
+        _search(base, _seeds(seeds), trials, fleet)
+    elif trials is not None:
+        raise InputError(f"--trials {trials}: {name} has its own variants; only the sweep search has a number of them")
+    else:
+        _sweep(name, base, seeds, fleet)
 
 
 @app.command()
 def demo(
-    seeds: Seeds = "0",
+    seeds: Seeds = None,
     out: Out = Path("runs"),
     concurrent: Concurrent = None,
     mlflow: Mlflow = "auto",
 ) -> None:
     """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores, no download."""
-    _sweep("demo", "mini/forever", None, seeds, out, concurrent, 0, "cpu", None, 60.0, mlflow)
+    from experiments.runs import load_run
+
+    _sweep("demo", load_run("mini/forever"), seeds, Fleet(out, concurrent, 0, Placement("cpu"), mlflow))
 
 
 @app.command()
@@ -115,24 +141,25 @@ def plan(
     changes: Assignments = None,
     scale: Scale = "mini",
     on: On = None,
-    seeds: Seeds = "0",
+    seeds: Seeds = None,
     out: Out = Path("runs"),
-    tokens_per_second: Annotated[float | None, typer.Option(min=1, help="Training throughput, for hours.")] = None,
-    price_per_hour: Annotated[float | None, typer.Option(min=0, help="Of one device, for the cost.")] = None,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure this machine for 20 seconds.")] = False,
+    tokens_per_second: Annotated[float | None, typer.Option(min=1, help="Training throughput, instead.")] = None,
+    price_per_hour: Annotated[float | None, typer.Option(min=0, help="Of a GPU, or of a run's CPUs.")] = None,
+    device: Device = "auto",
+    concurrent: Concurrent = None,
 ) -> None:
     """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started."""
-    from experiments.plans import plan_table
+    from experiments.plans import Terms, plan_table
 
-    table = plan_table(
-        name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, tokens_per_second, price_per_hour
-    )
-    console.print(table)
+    terms = Terms(calibrate, tokens_per_second, price_per_hour, device, concurrent)
+    console.print(plan_table(name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, terms))
 
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="A sweep, a run, or a folder of runs.")]) -> None:
     """Write report.md and report.html with tables and figures, from run directories alone."""
-    _show_report(folder)
+    commands.show_report(folder)
 
 
 @app.command()
@@ -143,7 +170,7 @@ def sync(
     """Send to MLflow what it does not have yet, once each."""
     from forever.launch import mlflow_tracker
 
-    uri = _mlflow_uri(mlflow)
+    uri = commands.mlflow_uri(mlflow)
     if uri is None:
         raise InputError("MLflow is off or not installed; pip install 'forever-cl[mlflow]' and give --mlflow URI")
     mlflow_tracker.sync(folder, uri)
@@ -170,60 +197,22 @@ def data_check(
     console.print(data_table(root))
 
 
-def _sweep(
-    name: str,
-    on: str,
-    changes: Sequence[str] | None,
-    seeds: str,
-    out: Path,
-    concurrent: int | None,
-    workers: int | None,
-    device: str,
-    micro_batch: int | None,
-    checkpoint_every: float,
-    mlflow: str,
-) -> None:
-    from experiments.runs import load_run
+def _sweep(name: str, base: RunConfig, seeds: str | None, fleet: Fleet) -> None:
     from experiments.sweeps import named_sweep
-    from forever.launch.local import Placement, refused
 
-    sweep = named_sweep(name, load_run(on).override(parse_assignments(changes or [])), _seeds(seeds))
-    folder = (out / sweep.name).absolute()
-    refused(sweep.trials())
-    uri = _mlflow_uri(mlflow)
-    from forever.launch.ray_tune import run_sweep  # Ray takes seconds to import: after the data has been checked
-
-    outcome = run_sweep(
-        sweep,
-        folder,
-        concurrent=concurrent,
-        workers=workers,
-        placement=Placement(device, micro_batch, checkpoint_every),
-        mlflow=uri,
-    )
-    _show_report(folder)
-    if uri is not None and uri.startswith("sqlite:"):
-        console.print(
-            f"MLflow  {Path(sys.executable).with_name('mlflow')} ui --backend-store-uri {uri}", soft_wrap=True
-        )
-    elif uri is not None and uri.startswith("http"):
-        console.print(f"MLflow  {urlsplit(uri)._replace(netloc=urlsplit(uri).netloc.rpartition('@')[2]).geturl()}")
-    for key, error in outcome.failed.items():
-        console.print(f"failed  {key}: {error}", soft_wrap=True, markup=False, highlight=False)
-    if outcome.failed:
+    if not commands.sweep(named_sweep(name, base, _seeds(seeds)), fleet):
         raise typer.Exit(1)
 
 
-def _show_report(folder: Path) -> None:
-    from experiments.tables import summary_table
+def _search(base: RunConfig, seeds: tuple[int, ...] | None, trials: int | None, fleet: Fleet) -> None:
+    from ablations.search import TRIALS, search
 
-    console.print(summary_table(folder))
-    try:
-        from experiments.report import write_report
-    except ModuleNotFoundError as error:
-        console.print(f"no report: {error.name} is not installed; pip install 'forever-cl\\[report]'")
-    else:
-        console.print(f"report  {write_report(folder)}", soft_wrap=True, highlight=False)
+    if seeds is not None and len(seeds) > 1:
+        raise InputError("search compares all its runs on one seed; run the best ones again with the others")
+    if seeds:
+        base = base.override({"seed": seeds[0]})
+    if not commands.search(search(base), trials or TRIALS, fleet):
+        raise typer.Exit(1)
 
 
 def _base(scale: str, on: str | None) -> str:
@@ -235,7 +224,9 @@ def _base(scale: str, on: str | None) -> str:
     return on or SCALES[scale]
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def _seeds(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -243,39 +234,6 @@ def _seeds(text: str) -> tuple[int, ...]:
     if min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise InputError(f"--seeds {text!r}: seeds must be different and not negative")
     return seeds
-
-
-def _mlflow_uri(choice: str) -> str | None:
-    """The tracking URI to use, or None. `auto` without MLflow installed means no tracking, and is not an error."""
-    from importlib.util import find_spec
-
-    if choice == "off":
-        return None
-    if find_spec("mlflow") is None:
-        if choice != "auto":
-            raise InputError("--mlflow: MLflow is not installed; pip install 'forever-cl[mlflow]', or --mlflow off")
-        return None
-    if choice != "auto":
-        return choice
-    from forever.launch.mlflow_tracker import tracking_uri
-
-    return tracking_uri()
-
-
-@contextmanager
-def _mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
-    """The MLflow tracker of a run, if any; a run that is interrupted is marked so and does not stay RUNNING."""
-    if uri is None:
-        yield []
-        return
-    from forever.launch import mlflow_tracker
-
-    try:
-        yield [mlflow_tracker.MlflowTracker(uri)]
-    except BaseException:
-        with suppress(Exception):  # the reason why the run ended matters more than a server that is away
-            mlflow_tracker.sync(folder, uri, patience_s=5.0)  # the last workers end some seconds later
-        raise
 
 
 def main() -> None:

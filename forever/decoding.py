@@ -1,6 +1,6 @@
 """Decoding many prompts at once: greedily, or by sampling that does not depend on which prompts share a batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -56,6 +56,19 @@ def sample(
     return _generate(backbone, prompts, limits, gate, sampling, seeds)
 
 
+def together(prompts: Sequence[int], limits: Sequence[int]) -> Iterator[list[int]]:
+    """Which rows are decoded together, longest prompts first.
+
+    Args:
+        prompts: tokens of each row's prompt. limits: tokens that it may have after that.
+    """
+    order = sorted(range(len(prompts)), key=lambda i: prompts[i], reverse=True)
+    while order:
+        count = max(1, _TOKENS_AT_ONCE // (prompts[order[0]] + limits[order[0]]))
+        group, order = order[:count], order[count:]
+        yield group
+
+
 @torch.inference_mode()
 def _generate(
     backbone: Backbone,
@@ -72,12 +85,8 @@ def _generate(
     backbone.model.eval()
     pad = backbone.tokenizer.pad_token_id
     options: dict[str, Any] = {"do_sample": False, "num_beams": 1}
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i].prompt), reverse=True)
     texts = [""] * len(rows)
-    while order:
-        width = len(rows[order[0]].prompt) + limits[order[0]]
-        count = max(1, _TOKENS_AT_ONCE // width)
-        group, order = order[:count], order[count:]
+    for group in together([len(row.prompt) for row in rows], limits):
         prompts = [rows[i] for i in group]
         ids, mask = collate_prompts(prompts, pad, backbone.device)
         options["max_new_tokens"] = max(limits[i] for i in group)

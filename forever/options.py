@@ -14,7 +14,7 @@ Scale = Annotated[
     str, typer.Option(help="How large: mini (embedded, minutes), cpu (real data, two cores, hours) or paper (GPUs).")
 ]
 On = Annotated[str | None, typer.Option(help=f"The base run, instead of a scale's: a YAML file or {NAMED_RUN}.")]
-Seeds = Annotated[str, typer.Option(help="Seeds, separated by commas.")]
+Seeds = Annotated[str | None, typer.Option(help="Seeds, separated by commas; default: the sweep's own.")]
 Workers = Annotated[
     int | None,
     typer.Option(min=0, help="Ray Train workers a run; 0 is its own process; default: 1 in a sweep on a GPU cluster."),
@@ -24,3 +24,14 @@ Mlflow = Annotated[str, typer.Option(help="MLflow tracking URI, `auto` (MLFLOW_T
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 MicroBatch = Annotated[int | None, typer.Option(min=1, help="Rows a device takes at once: saves memory.")]
 CheckpointEvery = Annotated[float, typer.Option(min=0, help="Seconds between checkpoints within a task.")]
+KeepStages = Annotated[bool, typer.Option("--keep-stages", help="Keep the weights of every stage, for --fork.")]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Also run what failed for good before.")]
+Fork = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN@TASK", help="Begin after a task, by name or number, of a run's folder; it needs --keep-stages."
+    ),
+]
+Trials = Annotated[
+    int | None, typer.Option(min=1, help="Of the sweep `search`: how many configurations in all; default: 24.")
+]

@@ -1,14 +1,16 @@
 """A run's files: the truth of a run. Trackers and reports read from here.
 
 config.yaml, environment.json, steps.jsonl, events.jsonl, predictions/<stage>/<task>.jsonl (both from 1; stage 0 is
-before training), result.json, adapter/, checkpoints/.
+before training), result.json, adapter/, checkpoints/. Some runs also have ended.json (why there is no result),
+stages/<stage>/ (weights after a stage, kept on request) and fork.json (which run's stage it began from).
 """
 
 import json
 import os
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -48,6 +50,18 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    @property
+    def ended(self) -> Path:
+        return self.path / "ended.json"
+
+    @property
+    def fork(self) -> Path:
+        return self.path / "fork.json"
+
+    def weights(self, stage: int) -> Path:
+        """The checkpoint of a trained stage, if it was kept; it counts from 0 here, from 1 in the file name."""
+        return self.path / "stages" / str(stage + 1)
+
     def predictions(self, stage: int, task: int) -> Path:
         """Answers to task `task` after stage `stage`; both count from 0 here, from 1 in the file name."""
         return self.path / "predictions" / str(stage + 1) / f"{task + 1}.jsonl"
@@ -65,7 +79,7 @@ class RunDirectory:
         except (yaml.YAMLError, InputError) as error:
             raise InputError(f"{self.config} cannot be read ({error}); give another --out") from None
         if found.identity() != config.identity():
-            differing = ", ".join(_differences(found.identity(), config.identity())[:3])
+            differing = ", ".join(differences(found.identity(), config.identity())[:3])
             raise InputError(f"{self.path} holds a run of another configuration ({differing}); give another --out")
         if not self.result.is_file() and not resume:
             raise InputError(f"{self.path} holds an unfinished run; go on with it by --resume, or give another --out")
@@ -80,6 +94,17 @@ class RunDirectory:
     def finished(self) -> dict[str, Any] | None:
         """The result, if the run is over."""
         return json.loads(self.result.read_text(encoding="utf-8")) if self.result.is_file() else None
+
+    def end(self, state: Literal["failed", "stopped"], reason: str) -> None:
+        """Say that the run is over without a result: it failed for good, or a search stopped it early."""
+        content = {"state": state, "reason": reason, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+        write_text(self.ended, json.dumps(content) + "\n")
+
+    def end_without_result(self) -> dict[str, str] | None:
+        """What `end` wrote: `state`, `reason` and `time`; None for a run that is finished, interrupted or not begun."""
+        if self.result.is_file() or not self.ended.is_file():
+            return None
+        return json.loads(self.ended.read_text(encoding="utf-8"))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -125,12 +150,13 @@ def write_text(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What differs between two nested settings, a line each: "optim.lr is 0.5 there, 0.01 here"."""
     found: list[str] = []
     for key in sorted({*a, *b}):
         left, right = a.get(key), b.get(key)
         if isinstance(left, dict) and isinstance(right, dict):
-            found += _differences(left, right, f"{prefix}{key}.")
+            found += differences(left, right, f"{prefix}{key}.")
         elif left != right:
             found.append(f"{prefix}{key} is {left!r} there, {right!r} here")
     return found

@@ -44,6 +44,7 @@ class Session:
         world: only the leading rank writes.
         trackers: told of what happens after it is on disk.
         checkpoint_s: seconds between checkpoints within a task; one is written at the end of each task in any case.
+        keep_stages: keep the checkpoint of every trained stage, for forks.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class Session:
         world: World,
         trackers: Sequence[Tracker] = (),
         checkpoint_s: float = 60.0,
+        keep_stages: bool = False,
     ) -> None:
         self.config = config
         self.directory = directory
         self.world = world
         self.trackers = Trackers(trackers if world.leads else ())
         self.checkpoint_s = checkpoint_s
+        self.keep_stages = keep_stages
         self._saved: checkpoint.Checkpoint | None = None
         self._records: list[StepRecord] = []
         self._notes: list[dict[str, Any]] = []
@@ -116,6 +119,11 @@ class Session:
         """Put all tensors of the checkpoint back, in place where they exist, since generators hold on to them."""
         assert self._saved is not None
         tensors = self._saved.tensors
+        if tensors["theta"].shape != learner.parameters.flat.shape:  # of a fork; a run's own always fit
+            there, here = tensors["theta"].numel(), learner.parameters.flat.numel()
+            raise InputError(
+                f"{self.directory.path}: {there} numbers were trained there, {here} here; this cannot fork"
+            )
         learner.parameters.load(tensors["theta"])
         method.state.update(self._saved.state["method"])
         frozen = {name.removeprefix("frozen/"): t for name, t in tensors.items() if name.startswith("frozen/")}
@@ -205,6 +213,8 @@ class Session:
             "data": self._data,
         }
         self.journal.sync()
+        if trained and self.keep_stages:  # before the one to go on from: a kill in between then loses neither
+            checkpoint.write(self.directory.weights(learner.stage), tensors, state)
         update = len(self._records) + trained  # a trained stage sorts after its last update
         checkpoint.save(self.directory.checkpoints, learner.stage, update, tensors, state)
         self._last_checkpoint = time.perf_counter()

@@ -23,7 +23,7 @@ could move the score of *this* run. An interval over items of a task on which al
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -64,6 +64,8 @@ class Comparison:
         op, bwt: means over its runs. bwt is None for joint training and for a single task.
         difference: OP minus the reference's, over the runs (order and seed) that both have; None if there are none.
         p: of the difference, two-sided, by the bootstrap; p_holm: corrected for all variants that get a verdict.
+        resolution: half the width of the difference's 95 % interval if only test items are resampled, in points: what
+            is smaller than that, this test set cannot show, however many seeds are run.
         verdict: None for the reference itself, for variants outside the comparison, such as bounds, and if there is
             only one run to compare.
     """
@@ -74,6 +76,7 @@ class Comparison:
     p: float | None = None
     p_holm: float | None = None
     verdict: Verdict | None = None
+    resolution: float | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def compare(
         one = found[name]
         assert one.difference is not None
         judgement = verdict(one.difference.value, p_holm)
-        found[name] = Comparison(one.op, one.bwt, one.difference, one.p, p_holm, judgement)
+        found[name] = replace(one, p_holm=p_holm, verdict=judgement)
     return found
 
 
@@ -138,7 +141,10 @@ def _compare_one(
     if not pairs:
         return Comparison(op, bwt)
     differences = [Replicated(a.value - b.value, a.samples - b.samples) for a, b in pairs]
-    return Comparison(op, bwt, *summarise(differences, (-100, 100), seed))
+    items = np.mean([run.samples for run in differences], axis=0)
+    tail = (1 - LEVEL) / 2
+    resolution = float(np.subtract(*np.quantile(items, [1 - tail, tail]))) / 2
+    return Comparison(op, bwt, *summarise(differences, (-100, 100), seed), resolution=resolution)
 
 
 def resample_items(matrices: Sequence[PerformanceMatrix], resamples: int, seed: int) -> list[RunReplicates]:

@@ -75,7 +75,13 @@ class Sweep:
         before = read_manifest(folder) if path.is_file() else {"trials": [], "paper": {}}
         trials = {trial["key"]: trial for trial in before["trials"]}
         for trial in self.trials():
-            trials[trial.key] = {"key": trial.key, "variant": trial.variant, "order": trial.order, "seed": trial.seed}
+            trials[trial.key] = {
+                "key": trial.key,
+                "variant": trial.variant,
+                "benchmark": trial.config.data.benchmark,
+                "order": trial.order,
+                "seed": trial.seed,
+            }
         content = {
             "name": self.name,
             "reference": self.reference,
@@ -90,7 +96,8 @@ def _own_order(base: RunConfig) -> str:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What `write_manifest` wrote: `name`, `reference`, `paper`, and `trials` with `key`, `variant`, `order`, `seed`.
+    """What `write_manifest` wrote: `name`, `reference`, `paper`, and `trials` with `key`, `variant`, `benchmark`,
+    `order`, `seed`.
 
     Raises:
         InputError: the folder holds no sweep.
@@ -98,7 +105,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder} holds no sweep: there is no {MANIFEST} in it")
-    return json.loads(path.read_text(encoding="utf-8"))
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    # The first versions wrote neither.
+    return {"paper": {}, **manifest, "trials": [{"benchmark": "", **trial} for trial in manifest["trials"]]}
 
 
 def slug(text: str) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
+from forever.costs import EndWork
 from forever.data.tasks import Example, Task
 from forever.errors import InputError
 from forever.seeding import derive
+from forever.steps import Step, Steps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,6 +115,32 @@ def answer(learner: Learner, examples: Sequence[Example], limit: int) -> list[st
     return [row.output if _fits(learner, row) else "" for row in rows]
 
 
+def select(
+    learner: Learner, task: Task, written: Sequence[Example], clusters: int, encoder: str | None, limit: int
+) -> list[Example]:
+    """A diverse choice of written rows, as many as memory keeps, answered by the model as it is now.
+
+    Args:
+        encoder: of sentences; None is the backbone. limit: tokens of an answer.
+    """
+    from forever.models.encoders import embed
+
+    if not written:
+        return []
+    count = learner.memory.quota(len(task.train))
+    vectors = embed(learner.backbone, [example.input for example in written], encoder)
+    ranked = diverse(vectors, count, min(clusters, count))
+    answers = take(ranked, lambda indices: answer(learner, [written[i] for i in indices], limit))
+    return [dataclasses.replace(written[i], output=text) for i, text in sorted(answers.items())]
+
+
+def icl_work(learner: Learner, demos: Sequence[Example], turns: int, max_tokens: int, limit: int) -> EndWork:
+    """What writing from `demos` computes at most, for a plan: `turns` continuations of each prompt, and the answers."""
+    lengths = [len(learner.encoder.encode_text(text, max_tokens).prompt) for text in icl_prompts(demos)]
+    answers = [(len(learner.encoder.encode_prompt(demo).prompt), limit) for demo in demos]
+    return EndWork(texts=[*[[(n, max(1, max_tokens - n)) for n in lengths]] * turns, answers])
+
+
 def _fits(learner: Learner, row: Example) -> bool:
     """Whether instruction and answer leave room for anything: the model's answers may be longer than real ones."""
     try:
@@ -125,6 +153,7 @@ def _fits(learner: Learner, row: Example) -> bool:
 # ---- SAPT: an adapter that writes prompts
 
 _TRIGGER, _SEPARATOR = "__gen__", "__inp__"
+_DRAWS = 3  # for each prompt that is wanted: some lack the separator
 _STEM = "__inp"  # what is looked for: a repetition penalty can keep a writer from closing the separator
 
 
@@ -156,13 +185,16 @@ def parse_pseudo(text: str) -> tuple[str, str] | None:
     return (instruction, body) if instruction and body else None
 
 
-def start_writer(learner: Learner) -> None:
-    """Start the current adapter and the optimiser anew; nothing happens where there is no model, as in a plan."""
+def writer_steps(learner: Learner, task: Task, count: int) -> Steps:
+    """Train the current adapter, which starts anew as the optimiser does, to write the task's prompts."""
     from forever.models import lora
 
-    lora.redraw(learner.backbone.model, learner.config.seed)
+    lora.redraw(learner.backbone.model, learner.config.seed)  # nothing happens where there is no model, as in a plan
     if learner.optimizer is not None:
         learner.optimizer.state.clear()
+    rows = pseudo_examples(task)
+    for n in range(count):
+        yield Step(learner.batch_at(n, rows, "generator"), "generator")
 
 
 def write_prompts(learner: Learner, task: Task, gate: Callable[[Learner, Any], Tensor]) -> list[dict[str, str]]:
@@ -171,7 +203,7 @@ def write_prompts(learner: Learner, task: Task, gate: Callable[[Learner, Any], T
 
     count = learner.memory.quota(len(task.train))
     row = learner.encoder.encode_prompt(Example("", _TRIGGER, "", ""))
-    seeds = [derive(learner.config.seed, "pseudo", task.name, i) for i in range(3 * count)]  # some lack the separator
+    seeds = [derive(learner.config.seed, "pseudo", task.name, i) for i in range(_DRAWS * count)]
     weights: Gate = lambda rows: gate(learner, rows)  # noqa: E731
     limit = learner.config.model.max_length - len(row.prompt)
     how = Sampling(top_k=20, repetition_penalty=2.5)
@@ -181,3 +213,12 @@ def write_prompts(learner: Learner, task: Task, gate: Callable[[Learner, Any], T
     parsed = map(parse_pseudo, texts)
     found = [Example(f"{task.name}/pseudo/{i}", *parts, "") for i, parts in enumerate(parsed) if parts]
     return [dataclasses.asdict(example) for example in found if _fits(learner, example)][:count]
+
+
+def writer_work(learner: Learner, task: Task | None) -> EndWork:
+    """What `write_prompts` computes for a task, for a plan: texts as long as they may get; nothing for None."""
+    if task is None:
+        return EndWork()
+    before = len(learner.encoder.encode_prompt(Example("", _TRIGGER, "", "")).prompt)
+    count = _DRAWS * learner.memory.quota(len(task.train))
+    return EndWork(texts=[[(before, learner.config.model.max_length - before)] * count])

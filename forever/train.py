@@ -190,7 +190,7 @@ def answer_logits(learner: Learner, rows: Sequence[Encoded]) -> tuple[Tensor, Te
     """The logits [n, V] where an answer token or EOS comes next, and those tokens [n]; there are no other logits."""
     model = learner.backbone.model
     ids, real, positions, targets = collate(rows, learner.backbone.tokenizer.pad_token_id, learner.backbone.device)
-    with lora.mixed(model, learner.gate(rows), real), only_at(model, positions), _autocast(learner):
+    with lora.mixed(model, learner.gate(rows), real), only_at(model, positions), autocast(learner):
         logits = model(input_ids=ids, use_cache=False).logits[0]
     return logits.float(), targets
 
@@ -211,7 +211,7 @@ def score_tasks(learner: Learner, benchmark: Benchmark, stage: int, tasks: Seque
         if session.scored(stage, index):
             continue
         task = benchmark.tasks[index]
-        with _autocast(learner):
+        with autocast(learner):
             limit = learner.config.evaluation.max_new_tokens
             predictions = evaluate(learner.backbone, learner.encoder, learner.world, task, limit, learner.gate)
         session.keep_predictions(stage, index, [dataclasses.asdict(prediction) for prediction in predictions])
@@ -224,7 +224,8 @@ def _micro_batches(groups: list[tuple[Encoded, ...]], size: int | None) -> Itera
     return (groups[i : i + count] for i in range(0, len(groups), count))
 
 
-def _autocast(learner: Learner) -> AbstractContextManager[object]:
+def autocast(learner: Learner) -> AbstractContextManager[object]:
+    """Where the model computes: in bf16 if its weights are fp32 on a GPU (full fine-tuning), and otherwise as it is."""
     if not learner.autocast:
         return nullcontext()
     return torch.autocast(learner.world.device.type, dtype=torch.bfloat16)

@@ -15,7 +15,7 @@ OUTSIDE = [
     p for folder in ("experiments", "ablations", "benchmarks", "scripts") for p in sorted((ROOT / folder).rglob("*.py"))
 ]
 CORE = [p for p in LIBRARY if "launch" not in p.parts]
-LAUNCHERS = {"ray", "mlflow"}
+LAUNCHERS = {"ray", "mlflow", "optuna"}
 
 
 def module(path: Path) -> str:

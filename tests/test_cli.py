@@ -67,6 +67,12 @@ BAD = [
     ("sweep components --seeds 0,x", "--seeds '0,x'"),
     ("sweep components --seeds 1,1", "seeds must be different"),
     ("sweep components --on mini/finetune", "unknown key 'method.days'"),
+    ("sweep components --trials 3", "--trials 3: components has its own variants"),
+    ("sweep search --seeds 0,1", "search compares all its runs on one seed"),
+    ("sweep search --on mini/finetune", "the base run's method is 'finetune'"),
+    ("sweep search --on superni/7/forever data.root=nowhere", "there is no folder nowhere/superni"),
+    ("run mini/forever --fork nowhere", "--fork 'nowhere' is not of the form RUN@TASK"),
+    ("run mini/forever --fork nowhere@1", "nowhere holds no run"),
     ("plan nothing", "'nothing' is no file"),
     ("report nowhere", "nowhere"),
     ("data check nowhere", "there is no folder nowhere"),
@@ -199,7 +205,7 @@ def test_plan_and_data_check_print_tables(
 ) -> None:
     assert call(["plan", "components", "--on", run_file, "--tokens-per-second", "1000"], monkeypatch) == 0
     printed = capsys.readouterr().out
-    assert "plus_IAR_and_PIR-ocustom-s0" in printed
+    assert "+IAR&PIR" in printed
     assert call(["data", "check", str(data_root)], monkeypatch) == 0
     printed = capsys.readouterr().out
     assert all(task in printed for task in ("colour", "shape", "weight"))

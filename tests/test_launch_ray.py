@@ -172,47 +172,6 @@ def test_an_error_is_told_without_what_ray_wraps_around_it() -> None:
     assert one_line(ControllerError(InputError("give another"))) == "give another"
 
 
-# ---- what is shown
-
-
-def test_elsewhere_than_on_a_terminal_a_sweep_prints_a_line_a_run(base_config: RunConfig) -> None:
-    table, text = _table(base_config, terminal=False)
-    with table:
-        _play(table)
-    lines = text.getvalue().splitlines()
-    assert lines[0].startswith("[1/3] base, order custom, seed 0: running, stage 1/3, OP 50.0")
-    assert lines[-2].startswith("[2/3] base, order custom, seed 0: done, OP 41.7")
-    assert lines[-1].endswith("failed, 0 s: ValueError: [boom]")
-    assert table.summary() == "1 done, 1 failed, 1 skipped"
-
-
-def test_on_a_terminal_a_sweep_is_a_table(base_config: RunConfig) -> None:
-    table, text = _table(base_config, terminal=True)
-    with table:
-        _play(table)
-    shown = text.getvalue()
-    assert "ValueError: [boom]" in shown
-    assert "1 done, 1 failed, 1 skipped" in shown
-
-
-def _table(base: RunConfig, terminal: bool) -> tuple[SweepTable, io.StringIO]:
-    variants = {"base": {}, "slow": {"optim.lr": 1e-3}, "old": {"optim.lr": 1e-4}}
-    text = io.StringIO()
-    console = Console(file=text, force_terminal=terminal, width=120, height=40)
-    return SweepTable(Sweep("toys", base, variants).trials(), console=console), text
-
-
-def _play(table: SweepTable) -> None:
-    base, slow, old = table.rows
-    table.ended(old, "skipped")
-    table.started(base)
-    table.started(slow)
-    table.advanced(base, 1, 3, 50.0)
-    table.advanced(base, 2, 3, 45.0)
-    table.ended(base, "done", op=125 / 3)
-    table.ended(slow, "failed", "ValueError: [boom]")
-
-
 # ---- sweeps in this process
 
 
@@ -270,6 +229,24 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
         if trial.key in outcome.finished:
             same_run(tmp_path / "toys" / trial.key, alone(trial.config))
     assert not list((tmp_path / "toys").glob(".tune/*"))
+
+    # What failed for good is left alone until it is asked for; what was refused is looked at again.
+    starts.clear()
+    ended = json.loads((tmp_path / "toys" / bad / "ended.json").read_text())
+    assert (ended["state"], ended["reason"]) == ("failed", outcome.failed[bad])
+    again = run_sweep(sweep, tmp_path / "toys", retries=0, placement=CPU)
+    assert (again.finished, sorted(again.skipped)) == ([], sorted([base, slow]))
+    assert again.failed == outcome.failed
+    assert starts == [refused]
+    shown = capsys.readouterr().out
+    assert "1 failed before and were left as they are; --retry-failed runs them again" in shown
+    assert f"broken, order custom, seed 0: failed, 0 s: {ended['reason']}" in shown
+    starts.clear()
+    shutil.copy(Path(base_config.model.name) / "model.safetensors", broken)
+    mended = run_sweep(sweep, tmp_path / "toys", retries=0, placement=CPU, retry_failed=True)
+    assert mended.finished == [bad]
+    assert sorted(starts) == sorted([bad, refused])
+    assert not (tmp_path / "toys" / bad / "ended.json").exists()
 
 
 def test_a_sweep_that_cannot_fit_starts_nothing(two_cores: None, tmp_path: Path, base_config: RunConfig) -> None:
@@ -434,6 +411,43 @@ def test_a_killed_sweep_goes_on_where_it_was(
     for trial in driver.sweep.trials():
         same_run(driver.out / trial.key, alone(trial.config))
     assert driver.statuses() == ["FINISHED"] * 7
+
+
+def test_ctrl_c_leaves_a_sweep_cleanly(
+    tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
+) -> None:
+    """SIGINT to the whole group, as a terminal sends it: exit 130, nothing lives on, the same command finishes."""
+    file = tmp_path / "toy.yaml"
+    file.write_text(yaml.safe_dump(base_config.model_dump(mode="json")))
+    command = [sys.executable, "-m", "forever.cli", "sweep", "memory_epochs", "--on", str(file), "--mlflow", "off"]
+    command += ["--device", "cpu", "--out", str(tmp_path / "out")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes)
+    give_up = time.monotonic() + 180
+    while not (done := sorted(tmp_path.glob("out/*/*/result.json"))):
+        assert time.monotonic() < give_up
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGINT
+    assert "interrupted; the same command goes on from the last checkpoint" in errors
+    assert "Traceback" not in errors
+    give_up = time.monotonic() + 30
+    while living := _session(process.pid):
+        assert time.monotonic() < give_up, living
+        time.sleep(0.2)
+    assert not list(tmp_path.glob("out/*/*/ended.json"))  # interrupted is not failed
+    manifest = json.loads(next(tmp_path.glob("out/*/sweep.json")).read_text())
+    assert len(sorted(tmp_path.glob("out/*/*/result.json"))) < len(manifest["trials"])
+    written = {path: path.stat().st_mtime_ns for path in done}
+
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert finished.returncode == 0, finished.stderr
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    for trial in manifest["trials"]:
+        run = next(tmp_path.glob(f"out/*/{trial['key']}"))
+        same_run(run, alone(RunConfig.parse(yaml.safe_load((run / "config.yaml").read_text()))))
 
 
 @pytest.fixture

@@ -534,7 +534,7 @@ def test_ranks_keep_the_same_rows_as_one(learner: Learner) -> None:
 @pytest.mark.usefixtures("canned")
 def test_the_leader_decides(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks whose floats differ would choose differently; all keep what the first one chose."""
-    near, choose = iter(range(10)), ssr_module.diverse
+    near, choose = iter(range(10)), synthesis.diverse
     lock = threading.Lock()
 
     def differently(vectors: Any, count: int, clusters: int) -> list[list[int]]:
@@ -542,7 +542,7 @@ def test_the_leader_decides(learner: Learner, monkeypatch: pytest.MonkeyPatch) -
             turn = next(near)
         return choose(vectors, count, clusters) if turn else [[1, turn]]
 
-    monkeypatch.setattr(ssr_module, "diverse", differently)
+    monkeypatch.setattr(synthesis, "diverse", differently)
 
     def rows(own: Learner) -> Any:
         method = method_of()

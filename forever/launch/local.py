@@ -28,6 +28,8 @@ class Placement:
     device: str = "auto"
     micro_batch: int | None = None
     checkpoint_s: float = 60.0
+    keep_stages: bool = False
+    """Keep the weights of every stage, so that other runs can fork there. With full fine-tuning each is a model."""
 
 
 def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark:
@@ -107,7 +109,9 @@ def run_local(
         if not finished_by_another:
             if world.leads:
                 directory.create(config, describe())
-            with closing(Session(config, directory, world, trackers, placement.checkpoint_s)) as session:
+                directory.ended.unlink(missing_ok=True)  # it goes on; how it ended before is no longer true
+            keep = placement.checkpoint_s, placement.keep_stages
+            with closing(Session(config, directory, world, trackers, *keep)) as session:
                 run(config, benchmark, session, world, placement.micro_batch)
     result = directory.finished()
     assert result is not None or not world.leads

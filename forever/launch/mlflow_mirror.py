@@ -87,7 +87,8 @@ class Mirror:
         folder, config = self.directory.path, read_config(self.directory)
         listed = _listed(folder)
         tags = {
-            "forever.run_key": folder.name if listed else config.key(),
+            # A fork is not the run of its configuration.
+            "forever.run_key": folder.name if listed or self.directory.fork.is_file() else config.key(),
             "method": config.method.name,
             "seed": str(config.seed),
             "order": config.data.order if isinstance(config.data.order, str) else "custom",

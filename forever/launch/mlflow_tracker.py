@@ -145,9 +145,10 @@ def close_sweep(folder: Path, uri: str, status: str) -> None:
     keys = [run.data.tags["forever.run_key"] for run in open_runs]
     if status != "KILLED":
         keys += [trial["key"] for trial in trials if trial["key"] not in keys]
+    stopped = _stopped(folder, trials)
     for key in keys:
         if is_run(folder / key):
-            Mirror(folder / key, uri).push(unfinished="KILLED" if status == "KILLED" else "FAILED")
+            Mirror(folder / key, uri).push(unfinished="KILLED" if status == "KILLED" or key in stopped else "FAILED")
     _end_parent(client, folder, status)
 
 
@@ -161,19 +162,26 @@ def _end_parent(client: "MlflowClient", folder: Path, status: str | None) -> Non
 
     parent, trials = sweep_run(client, folder), read_manifest(folder)["trials"]
     results = {trial["key"]: RunDirectory(folder / trial["key"]).finished() for trial in trials}
-    done = sum(result is not None for result in results.values())
+    done, stopped = sum(result is not None for result in results.values()), len(_stopped(folder, trials))
     if status is None:
         ended = "KILLED" if parent.info.status == "RUNNING" else parent.info.status
-        status = "FINISHED" if done == len(trials) else ended
+        status = "FINISHED" if done + stopped == len(trials) else ended
     metrics = {**_means(trials, results), "trials/done": done}
     if status != "KILLED":  # otherwise some of those without a result have not been tried
-        metrics["trials/failed"] = len(trials) - done
+        metrics["trials/failed"] = len(trials) - done - stopped
+        metrics |= {"trials/stopped": stopped} if stopped else {}
     now, known = int(time.time() * 1000), parent.data.metrics
     fresh = [Metric(key, value, now, done) for key, value in metrics.items() if known.get(key) != value]
     client.log_batch(parent.info.run_id, metrics=fresh)
     client.log_text(parent.info.run_id, _summary(trials, results), "summary.csv")
     client.log_artifact(parent.info.run_id, str(folder / MANIFEST))
     client.set_terminated(parent.info.run_id, status)
+
+
+def _stopped(folder: Path, trials: Sequence[_Trial]) -> set[str]:
+    """The trials that a search gave up early, which is no failure."""
+    ends = {trial["key"]: RunDirectory(folder / trial["key"]).end_without_result() for trial in trials}
+    return {key for key, end in ends.items() if end and end["state"] == "stopped"}
 
 
 def _means(trials: Sequence[_Trial], results: Mapping[str, _Result]) -> dict[str, float]:

@@ -24,6 +24,7 @@ _SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # no CSV, JSON and TensorBoard copies of what the journal holds
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Tune would save a state that nobody restores, and return as if all were well
     "TUNE_GLOBAL_CHECKPOINT_S": "600",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a refusal is a report without the score that a scheduler reads
     # Ray's memory monitor ends a whole sweep for one trial that takes too much. The kernel kills that one trial only,
     # which is a failure like any other.
     "RAY_memory_monitor_refresh_ms": "0",

@@ -13,10 +13,10 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.launch.local import Placement, check, run_local
 from forever.launch.mlflow_tracker import MlflowTracker
-from forever.launch.progress import Follower
+from forever.launch.progress import Follower, is_run, stage_scores
 from forever.launch.ray_cluster import Share, quiet
 from forever.launch.ray_train import train_group
-from forever.run_directory import RunDirectory
+from forever.run_directory import RunDirectory, read_lines
 from forever.tracking import SilentTracker, Tracker
 
 
@@ -25,7 +25,7 @@ def train_trial(params: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     quiet()
     if Path(settings["cwd"]).is_dir():
         os.chdir(settings["cwd"])  # Tune gives each trial a folder of its own; relative paths begin in the user's
-    config = RunConfig.parse(settings["runs"][params["key"]])
+    config = RunConfig.parse(params.get("run") or settings["runs"][params["key"]])
     path = Path(settings["out"]) / params["key"]
     try:
         (_with_workers if settings["workers"] else _alone)(config, path, settings)
@@ -51,13 +51,19 @@ def _alone(config: RunConfig, path: Path, settings: Mapping[str, Any]) -> None:
 
 
 class _Report(SilentTracker):
-    """Tells Tune of each stage. `stage` counts on over retries, as Tune's own iterations do not."""
+    """Tells Tune of each stage. `stage` counts on over retries, as Tune's own iterations do not.
+
+    Also the stages of an earlier life are told, at once; `earlier` says how many they are.
+    """
 
     def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
-        self.stages = len(benchmark.stages)
+        self.directory = directory
+        earlier = len(stage_scores(directory)) if is_run(directory.path) else 0  # workers may not have begun yet
+        self.known = {"stages": len(benchmark.stages), "earlier": earlier}
 
     def stage(self, number: int, scores: Mapping[str, float]) -> None:
-        tune.report({"stage": number + 1, "stages": self.stages, "op": scores["op"]})
+        replays = sum(line["kind"] in ("replay", "consolidation") for line in read_lines(self.directory.events))
+        tune.report({"stage": number + 1, "op": scores["op"], "replays": replays, **self.known})
 
 
 def _with_workers(config: RunConfig, path: Path, settings: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from forever.costs import EndWork
 from forever.errors import InputError
 from forever.steps import Forward, Step, Steps
 
@@ -122,6 +123,10 @@ class Method(Generic[C]):
 
     def end_task(self, learner: Learner, task: Task) -> None:
         """After the last step of a task, a pure function of the weights and the data: importance, statistics."""
+
+    def end_work(self, learner: Learner, task: Task, last: bool) -> EndWork:
+        """What `end_task` will compute, for a plan; `last`: no task comes after this one. Default: next to nothing."""
+        return EndWork()
 
     def remember(self, learner: Learner, task: Task) -> Sequence[Example]:
         """The rows that memory keeps of a task that is over; after a restart the same again."""

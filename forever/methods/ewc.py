@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from forever.costs import EndWork
 from forever.data.tasks import Example, Task
 from forever.importance import fisher_information
 from forever.learner import Learner
@@ -82,6 +83,12 @@ class Ewc(Method[EwcConfig]):
         else:
             moment = self.config.decay * self.tensors.get("moment", fisher * 0)
             self.tensors["moment"] = moment + fisher * learner.parameters.snapshot()
+
+    def end_work(self, learner: Learner, task: Task, last: bool) -> EndWork:
+        if self.config.fisher_labels == "gold":
+            return EndWork(passes=task.train)
+        limit = learner.config.evaluation.max_new_tokens
+        return EndWork(task.train, [[(len(learner.encoder.encode_prompt(e).prompt), limit) for e in task.train]])
 
     def answers(self, learner: Learner, task: Task) -> list[Example]:
         """The task's rows with answers drawn from the model as it is."""

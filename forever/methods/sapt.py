@@ -20,12 +20,13 @@ from forever.errors import InputError
 from forever.learner import Learner
 from forever.methods.base import Card, Method, MethodConfig, needs_lora
 from forever.steps import Forward, Step, Steps
-from forever.synthesis import encode_writer, pseudo_examples, start_writer, write_prompts
+from forever.synthesis import encode_writer, write_prompts, writer_steps, writer_work
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from forever.config import RunConfig
+    from forever.costs import EndWork
     from forever.data.encoding import Encoded
     from forever.models.selector import Selector
 
@@ -90,11 +91,8 @@ class Sapt(Method[SaptConfig]):
     def steps(self, learner: Learner, task: Task) -> Steps:
         yield from super().steps(learner, task)
         if self.config.memory_prompts == "pseudo":
-            self.tensors["trained"] = learner.parameters.snapshot()  # put back when the task is over
-            start_writer(learner)
-            self.writing, rows = True, pseudo_examples(task)
-            for n in range(self.config.generator_steps):
-                yield Step(learner.batch_at(n, rows, "generator"), "generator")
+            self.tensors["trained"], self.writing = learner.parameters.snapshot(), True  # put back at the end
+            yield from writer_steps(learner, task, self.config.generator_steps)
 
     def rows(self, learner: Learner, step: Step) -> "list[tuple[Encoded, ...]]":
         if step.kind == "generator":
@@ -136,11 +134,13 @@ class Sapt(Method[SaptConfig]):
             self.state.setdefault("prompts", {})[task.name] = write_prompts(learner, task, self.gate)
             learner.parameters.load(self.tensors.pop("trained"))
             self.writing = False
-        mean = self.mean_attention(learner, task)  # abar, the target from now on
+        mean = self.mean_attention(learner, task)  # abar, the target from now on; zero for tasks newer than row i
         old = self.tensors.get("targets", mean.new_zeros(0, 0))
-        targets = mean.new_zeros(learner.stage + 1, learner.stage + 1)  # zeros for tasks that are newer than row i
+        self.tensors["targets"] = targets = mean.new_zeros(learner.stage + 1, learner.stage + 1)
         targets[: len(old), : len(old)], targets[-1] = old, mean
-        self.tensors["targets"] = targets
+
+    def end_work(self, learner: Learner, task: Task, last: bool) -> "EndWork":
+        return writer_work(learner, task if self.config.memory_prompts == "pseudo" else None)
 
     def mean_attention(self, learner: Learner, task: Task) -> "Tensor":
         """The mean of a over the task's training prompts, [t]."""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
+from forever.costs import EndWork
 from forever.data.batching import Batch
 from forever.data.tasks import Task
 from forever.importance import fisher_information
@@ -133,6 +134,9 @@ class ScheduledReplay(Method[R]):
         mean = self.tensors.get("fisher", fisher)
         self.tensors["fisher"] = mean + (fisher - mean) / count
         self.tensors["weights"] = self.tensors["fisher"] / self.tensors["fisher"].mean().clamp_min(1e-30)
+
+    def end_work(self, learner: Learner, task: Task, last: bool) -> EndWork:
+        return EndWork(passes=task.train if self.regularizer.weighted else ())
 
 
 class ReplayByUpdates(ScheduledReplay[R]):

@@ -10,20 +10,20 @@ tokens of an output that is thrown away (one-word labels would never pass); drop
 """
 
 import dataclasses
-from collections.abc import Sequence
 from importlib.util import find_spec
 from sys import stderr
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from forever.costs import EndWork
 from forever.data.tasks import Example, Task
 from forever.errors import InputError
 from forever.learner import Learner
 from forever.methods.base import Card, Method, MethodConfig, needs_lora
 from forever.seeding import derive
 from forever.steps import Step, Steps
-from forever.synthesis import answer, continuations, diverse, icl_prompts, parse_icl, take
+from forever.synthesis import continuations, icl_prompts, icl_work, parse_icl, select
 
 if TYPE_CHECKING:
     from torch import nn
@@ -98,13 +98,26 @@ class Ssr(Method[SsrConfig]):
     def end_task(self, learner: Learner, task: Task) -> None:
         if learner.stage == self.last:
             return  # nothing comes that could be mixed with them
-        written = self.candidates(learner, task)
-        mine = [dataclasses.asdict(example) for example in self.select(learner, task, written)]
+        c, written = self.config, self.candidates(learner, task)
+        chosen = select(learner, task, written, c.clusters, c.encoder, self.longest_answer(learner))
+        mine = [dataclasses.asdict(example) for example in chosen]
         rows = learner.world.gather(mine)[0]  # near-equal floats must not choose differently
         self.state.setdefault("rows", {})[task.name] = rows
         if not rows and learner.world.leads:
             print(f"ssr: no row that the model wrote for {task.name} can be used, so it is not rehearsed", file=stderr)
         learner.note(candidates=float(len(written)), written=float(len(rows)))
+
+    def end_work(self, learner: Learner, task: Task, last: bool) -> EndWork:
+        c, demos = self.config, learner.memory.choose(task)
+        if last:
+            return EndWork()
+        prompts = len(icl_prompts(demos))  # a continuation of each is taken to hold one candidate
+        turns = min(max(c.samples, -(-_CANDIDATES * len(demos) // prompts)), max(c.samples, _TRIES // prompts))
+        return icl_work(learner, demos, turns, c.max_tokens, self.longest_answer(learner))
+
+    def longest_answer(self, learner: Learner) -> int:
+        """Tokens of an answer to a written row, at most."""
+        return min(learner.config.evaluation.max_new_tokens, self.config.max_output)
 
     def candidates(self, learner: Learner, task: Task) -> list[Example]:
         """Inputs that the base model made up, parsed and filtered; their outputs are not kept."""
@@ -135,16 +148,3 @@ class Ssr(Method[SsrConfig]):
         """The filters on length, in tokens."""
         c, (prompt, row, label) = self.config, map(learner.encoder.count, (f"{definition} {body}", body, output))
         return prompt <= c.max_prompt and 1 < row <= c.max_input and label <= c.max_output
-
-    def select(self, learner: Learner, task: Task, written: Sequence[Example]) -> list[Example]:
-        """A diverse choice, answered by the model as it is now."""
-        from forever.models.encoders import embed
-
-        if not written:
-            return []
-        count = learner.memory.quota(len(task.train))
-        limit = min(learner.config.evaluation.max_new_tokens, self.config.max_output)
-        vectors = embed(learner.backbone, [example.input for example in written], self.config.encoder)
-        ranked = diverse(vectors, count, min(self.config.clusters, count))
-        answers = take(ranked, lambda indices: answer(learner, [written[i] for i in indices], limit))
-        return [dataclasses.replace(written[i], output=text) for i, text in sorted(answers.items())]

@@ -1,0 +1,107 @@
+"""Where the runs of a plan would go, and how fast that is: Ray's resources, and a calibration."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from forever.config import RunConfig
+from forever.costs import Speed
+from forever.data.benchmarks import load_benchmark
+from forever.errors import InputError
+
+CALIBRATION_S = 20.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the runs go: how many at a time, on which device, with how many threads (None: PyTorch's own choice)."""
+
+    concurrent: int
+    device: str
+    threads: int | None
+    text: str
+
+
+def find_place(runs: int, by_ray: bool, device: str, concurrent: int | None) -> Place:
+    """How many of `runs` fit at a time on what Ray has, or would have here.
+
+    Raises:
+        InputError: `concurrent` of them never fit.
+    """
+    import torch
+
+    from forever.world import pick_device
+
+    if not by_ray or find_spec("ray") is None:
+        why = "one after another by `forever run`" if not by_ray else "one at a time, Ray is not installed"
+        return Place(1, str(pick_device(device)), None, why)
+    from forever.launch.ray_cluster import capacity, cluster, divide
+
+    if os.environ.get("RAY_ADDRESS"):
+        with cluster(dashboard=False):
+            total, machines = capacity()
+    else:
+        # What Ray would find here; to start it for that takes ten seconds.
+        total, machines = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}, 1
+    share = divide(total, machines, runs, concurrent, 0, device)
+    where = f"Ray's {total.get('CPU', 0):.0f} CPUs and {total.get('GPU', 0):.0f} GPUs"
+    threads = f" with {share.threads} thread{'s' * (share.threads > 1)}" if share.threads else ""
+    return Place(share.concurrent, share.device, share.threads, f"{share.concurrent} at a time{threads} on {where}")
+
+
+def calibrated(configs: Sequence[RunConfig], place: Place) -> tuple[dict[str, Speed], dict[str, Any]]:
+    """The speed of each `group` of runs, and the encoder of each `tokenizer`.
+
+    Raises:
+        InputError: the runs would have a device that is not here.
+    """
+    begun = time.perf_counter()
+    import torch
+
+    from forever.calibrate import calibrate, load_libraries
+    from forever.world import pick_device
+
+    if place.device == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            "--calibrate: the runs would have GPUs of the cluster, and this machine has none; plan on a machine "
+            "with one (`ray job submit --entrypoint-num-gpus 1`), or state --tokens-per-second"
+        )
+    device = pick_device(place.device)
+    groups = {group(config): config for config in reversed(configs)}  # the first run stands for its group
+    speeds: dict[str, Speed] = {}
+    encoders: dict[str, Any] = {}
+    with _threads(place.threads):
+        load_libraries(device)
+        libraries = time.perf_counter() - begun  # the process of each run loads them, too
+        for name, config in groups.items():
+            benchmark = load_benchmark(config.data)
+            speed, encoder = calibrate(config, benchmark, device, CALIBRATION_S / len(groups))
+            speeds[name] = Speed(speed.rates, speed.start + libraries)
+            encoders[tokenizer(config)] = encoder
+    return speeds, encoders
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """As many threads as a run of the sweep gets, so that it is not taken to be faster than it will be."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def group(config: RunConfig) -> str:
+    """Runs that compute alike: tokens and updates differ in number, but not in what they take."""
+    return f"{config.method.name} {config.optim.batch_size} {config.model.model_dump_json()}"
+
+
+def tokenizer(config: RunConfig) -> str:
+    return f"{config.model.name} {config.model.max_length}"
