@@ -1,10 +1,11 @@
-"""RESULTS.md: a row for each configuration of which runs are committed, written from their files and nothing else.
+"""RESULTS.md: the paper's claims beside what was measured, and a row for each configuration with committed runs.
 
     python -m experiments.ledger
 
 A run is committed by copying config.yaml, environment.json, result.json and, if it has replays, events.jsonl of its
 directory to experiments/results/<group>/<name>/, or to a folder below that if there are several seeds. A group's
-README.md, if there is one, is put above its table.
+README.md, if there is one, is put above its table. A sweep is committed by its report.json, for the claims
+(experiments/claims.py), and needs no runs.
 """
 
 import json
@@ -12,6 +13,8 @@ import shlex
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from experiments.claims import table
 
 FOLDER = Path(__file__).parent / "results"
 LEDGER = Path(__file__).parent / "RESULTS.md"
@@ -23,6 +26,12 @@ Every number here comes from a result file in `experiments/results/`; this page 
 the smallest and the largest. Replays are events at scheduled times; updates on memory are those apart from the task's
 own (MixReplay, MIGU and SSR mix memory into the task's); minutes are a mean.
 """
+CLAIMS = """## The paper's claims
+
+FOREVER, arXiv 2601.03938: every difference that its tables print, ours as points of OP with a 95 % interval. "mini"
+and "cpu" are small stand-ins: what they agree or disagree with is the sign. A published difference below half a point
+counts as none.
+"""
 COLUMNS = (
     "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes", "revision", "hardware",
 )  # fmt: skip
@@ -31,7 +40,7 @@ COLUMNS = (
 def page() -> str:
     """The whole page."""
     groups = sorted(folder for folder in FOLDER.glob("*") if folder.is_dir())
-    return "\n".join([HEAD, *(section(group) for group in groups)])
+    return "\n".join([HEAD, CLAIMS, *table(FOLDER), "", *(section(group) for group in groups)])
 
 
 def section(group: Path) -> str:
@@ -44,7 +53,7 @@ def section(group: Path) -> str:
     commands = dict.fromkeys(run["command"] for seeds in runs.values() for run in seeds)
     note = group / "README.md"
     about = [note.read_text(encoding="utf-8").strip(), ""] if note.is_file() else [f"## {group.name}", ""]
-    return "\n".join([*about, *rows, "", "```", *commands, "```", ""])
+    return "\n".join([*about, *rows, "", "```", *commands, "```", ""] if runs else about)
 
 
 def _read(folder: Path) -> dict[str, Any]:

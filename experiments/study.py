@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -15,15 +15,19 @@ from typing import Any
 
 import yaml
 
+from experiments.paper import BACKBONES, BENCHMARKS, Published, published
+from experiments.reading import read_mapping, read_records
+from experiments.settings import differences, flatten, show
 from forever.errors import InputError
 from forever.metrics import PerformanceMatrix
-from forever.run_directory import RunDirectory, read_lines
+from forever.run_directory import RunDirectory
 from forever.statistics import Comparison, compare
 from forever.sweep import MANIFEST, read_manifest
 
 # Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods are seen between.
 BOUNDS = ("finetune", "mtl")
-_NO_DIFFERENCE = ("seed", "data.order", "data.root")  # a variant runs with many seeds and orders, anywhere
+# A variant runs with many seeds, on many orders, which may be of several benchmarks, anywhere.
+_NO_DIFFERENCE = ("seed", "data.benchmark", "data.order", "data.root")
 # What a report reads of result.json.
 _FIELDS = {"tasks", "stages", "matrix", "op", "bwt", "forgetting", "events", "rows_seen", "updates", "seconds"}
 _FIELDS |= {"benchmark", "order", "seed", "method", "rows", "notes"}
@@ -35,6 +39,7 @@ class Run:
 
     key: str
     variant: str
+    benchmark: str
     order: str
     seed: int
     directory: RunDirectory
@@ -49,13 +54,13 @@ class Run:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The configuration under dotted keys, without what differs between runs of one variant."""
-        values = flatten(_read(self.directory.config, yaml.safe_load))
+        values = flatten(read_mapping(self.directory.config, yaml.safe_load))
         return {key: value for key, value in values.items() if key not in _NO_DIFFERENCE}
 
     @cached_property
     def environment(self) -> Mapping[str, Any]:
         path = self.directory.path / "environment.json"
-        return _read(path, json.loads) if path.is_file() else {}
+        return read_mapping(path, json.loads) if path.is_file() else {}
 
     def matrix(self) -> PerformanceMatrix:
         """The performance matrix with the score of every item, from predictions/.
@@ -70,7 +75,7 @@ class Run:
                 if score is None:
                     continue
                 path = self.directory.predictions(j, i)
-                matrix.items[i, j] = [float(line["score"]) for line in _read_lines(path)]
+                matrix.items[i, j] = [float(line["score"]) for line in read_records(path)]
                 if not matrix.items[i, j] or abs((matrix[i, j] or 0.0) - score) > 1e-6:
                     raise InputError(f"{path} does not hold the answers that {self.directory.result} was computed from")
         return matrix
@@ -83,6 +88,7 @@ class Row:
     Attributes:
         bound: whether it is a bound for the others rather than one of them.
         runs: finished ones. planned: how many there should be.
+        paper: the row of the paper's table, if there is one. paper_difference: its OP less the reference's.
     """
 
     variant: str
@@ -90,6 +96,8 @@ class Row:
     runs: Sequence[Run]
     planned: int
     comparison: Comparison | None
+    paper: Published | None = None
+    paper_difference: float | None = None
 
     @property
     def results(self) -> list[Mapping[str, Any]]:
@@ -116,15 +124,55 @@ class Row:
     def seconds(self) -> float | None:
         return _mean([sum(result["seconds"].values()) for result in self.results])
 
+    @property
+    def same_setting(self) -> bool:
+        """Whether the runs are of the paper's size: its backbones, all rows."""
+        limits = ("data.train_rows", "data.test_rows")
+        return all(
+            run.benchmark in BENCHMARKS
+            and Path(run.settings["model.name"]).name in BACKBONES
+            and all(run.settings[key] is None for key in limits)
+            for run in self.runs
+        )
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Hours of GPUs a run; None on CPUs."""
+        if not all(run.environment.get("gpus") for run in self.runs):
+            return None
+        return _mean([sum(r["seconds"].values()) * r.get("world_size", 1) / 3600 for r in self.results])
+
 
 @dataclass(frozen=True)
 class Study:
-    """Runs that belong together. `reference`: the variant that the others are compared with, if there is one."""
+    """Runs that belong together.
+
+    Attributes:
+        reference: the variant that the others are compared with, if there is one.
+        paper: the paper's names of variants that have others here.
+        several: whether this is a part of a study of several benchmarks.
+    """
 
     name: str
     folder: Path
     runs: tuple[Run, ...]
     reference: str | None
+    paper: Mapping[str, str] = field(default_factory=dict)
+    several: bool = False
+
+    @property
+    def parts(self) -> list[Study]:
+        """The study benchmark by benchmark: scores on different tasks have no common mean."""
+        names = dict.fromkeys(run.benchmark for run in self.runs if run.result is not None)
+        return [
+            replace(self, runs=tuple(run for run in self.runs if run.benchmark == name), several=len(names) > 1)
+            for name in names
+        ]
+
+    @property
+    def benchmark(self) -> str:
+        """Of a part."""
+        return self.runs[0].benchmark
 
     @property
     def missing(self) -> list[Run]:
@@ -141,11 +189,20 @@ class Study:
         if len(bounds) == len(finished):
             bounds = []  # nothing lies between them
         compared = compare({name: _matrices(runs) for name, runs in finished.items()}, self.reference, outside=bounds)
-        rows = [
-            Row(name, name in bounds, runs, sum(run.variant == name for run in self.runs), compared.get(name))
-            for name, runs in finished.items()
-        ]
+        rows: list[Row] = []
+        for name, runs in finished.items():
+            planned = sum(run.variant == name for run in self.runs)
+            paper, difference = self._published(name)
+            rows.append(Row(name, name in bounds, runs, planned, compared.get(name), paper, difference))
         return sorted(rows, key=lambda row: row.bound)
+
+    def _published(self, variant: str) -> tuple[Published | None, float | None]:
+        """The paper's row, and its difference to the row of the reference."""
+        row, base = (
+            published(self.name, self.benchmark, self.paper.get(name, name)) if name else None
+            for name in (variant, self.reference)
+        )
+        return row, row.op - base.op if row and base and row is not base else None
 
     @property
     def example(self) -> Run:
@@ -188,9 +245,11 @@ def read_study(folder: Path) -> Study:
 
 def _find(folder: Path) -> Study:
     if (folder / MANIFEST).is_file():
-        manifest = _read(folder / MANIFEST, lambda _: read_manifest(folder))
-        runs = [_run(folder / t["key"], t["variant"], t["order"], t["seed"]) for t in manifest["trials"]]
-        return Study(manifest["name"], folder, tuple(_name_variants(runs)), manifest["reference"])
+        manifest = read_mapping(folder / MANIFEST, lambda _: read_manifest(folder))
+        runs = [
+            _run(folder / t["key"], t["variant"], t["benchmark"], t["order"], t["seed"]) for t in manifest["trials"]
+        ]
+        return Study(manifest["name"], folder, tuple(_name_variants(runs)), manifest["reference"], manifest["paper"])
     if (folder / "config.yaml").is_file():
         run = _run(folder)
         return Study(run.key, folder, (run,), None)
@@ -201,19 +260,21 @@ def _find(folder: Path) -> Study:
     return Study(folder.name, folder, tuple(runs), "forever" if any(r.variant == "forever" for r in runs) else None)
 
 
-def _run(path: Path, variant: str = "", order: str = "", seed: int = 0) -> Run:
+def _run(path: Path, variant: str = "", benchmark: str = "", order: str = "", seed: int = 0) -> Run:
     """A run directory; without a sweep that says so, its configuration tells variant, order and seed."""
     directory = RunDirectory(path)
-    result = _read(directory.result, json.loads) if directory.result.is_file() else None
+    result = read_mapping(directory.result, json.loads) if directory.result.is_file() else None
     if result is not None and not _FIELDS.issubset(result):
         raise InputError(
             f"{directory.result} has no field {min(_FIELDS - set(result))!r}; was it written by this version?"
         )
+    if not benchmark and directory.config.is_file():  # the manifest of an earlier version
+        benchmark = read_mapping(directory.config, yaml.safe_load)["data"]["benchmark"]
     if not variant:
-        config = _read(directory.config, yaml.safe_load)
+        config = read_mapping(directory.config, yaml.safe_load)
         order = config["data"]["order"]
         variant, order, seed = config["method"]["name"], order if isinstance(order, str) else "custom", config["seed"]
-    return Run(path.name, variant, order, seed, directory, result)
+    return Run(path.name, variant, benchmark, order, seed, directory, result)
 
 
 def _name_variants(runs: Sequence[Run]) -> Iterator[Run]:
@@ -231,29 +292,6 @@ def _name_variants(runs: Sequence[Run]) -> Iterator[Run]:
         yield replace(run, variant=f"{run.variant} ({suffix})") if changes else run
 
 
-def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `other` that `base` has not. Another method's own fields are left out: its name says it all."""
-    changed = {key: value for key, value in other.items() if key not in base or base[key] != value}
-    if "method.name" in changed:
-        changed = {k: v for k, v in changed.items() if k == "method.name" or not k.startswith("method.")}
-    return changed
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values under dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
-
-
-def show(value: Any) -> str:
-    """A setting as a person would write it."""
-    if isinstance(value, list):
-        return ", ".join(show(item) for item in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _is_bound(runs: Sequence[Run]) -> bool:
     return bool(runs) and all(run.result is not None and run.result["method"] in BOUNDS for run in runs)
 
@@ -261,25 +299,3 @@ def _is_bound(runs: Sequence[Run]) -> bool:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
-
-
-def _read(path: Path, parse: Any) -> Any:
-    """The mapping in a file.
-
-    Raises:
-        InputError: it cannot be read or is not what its name says.
-    """
-    try:
-        content = parse(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(content, Mapping):
-        raise InputError(f"{path} cannot be read: it holds {type(content).__name__}, not named fields")
-    return content
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        return read_lines(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None

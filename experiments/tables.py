@@ -6,21 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
 
-from experiments.study import Row, read_study
+from experiments.paper import agreement
+from experiments.study import Row, Study, read_study
 from forever.statistics import Estimate
 
 NOTHING = "–"
 
 
-def summary_table(folder: Path) -> Table:
-    """The comparison as a table for the console.
+def summary_table(folder: Path) -> Group:
+    """The comparison as tables for the console, one a benchmark.
 
     Raises:
         InputError: no finished run in the folder, or a damaged file.
     """
-    study = read_study(folder)
+    return Group(*(_summary(part) for part in read_study(folder).parts))
+
+
+def _summary(study: Study) -> Table:
     rows = study.rows
     style: dict[str, Any] = {
         "title_justify": "left",
@@ -28,7 +33,8 @@ def summary_table(folder: Path) -> Table:
         "box": box.SIMPLE,
         "collapse_padding": True,
     }
-    table = Table(title=study.name, caption=_short_caption(rows), **style)
+    several = f" · {study.benchmark}" if study.several else ""
+    table = Table(title=study.name + several, caption=_short_caption(rows), **style)
     table.add_column("variant", no_wrap=True)
     for name in ("OP (%)", "BWT", *_if(study.reference, f"Δ OP to {study.reference}", ""), "replays", "rows", "s"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -65,6 +71,27 @@ def row_texts(row: Row) -> dict[str, str]:
         "replayed": _count(row.replayed_rows),
         "updates": _count(row.updates),
         "seconds": _number(row.seconds, "{:,.0f}" if (row.seconds or 0) >= 10 else "{:.1f}"),
+        "gpu_hours": _number(row.gpu_hours, "{:.2f}"),
+    }
+
+
+def paper_texts(row: Row) -> dict[str, str]:
+    """The cells of a variant's row beside the paper's."""
+    assert row.paper is not None
+    compared, paper = row.comparison, row.paper
+    op, bwt = (compared.op.value, compared.bwt) if compared else (None, None)
+    difference = compared.difference if compared else None
+    return {
+        "variant": row.variant,
+        "op": _number(op, "{:.1f}") if compared else "missing",
+        "paper_op": _number(paper.op, "{:.1f}"),
+        "apart": _number(op - paper.op, "{:+.1f}") if op is not None and row.same_setting else NOTHING,
+        "bwt": _number(bwt.value if bwt else None, "{:+.1f}"),
+        "paper_bwt": _number(paper.bwt, "{:+.1f}"),
+        "difference": _number(difference.value if difference else None, "{:+.1f}"),
+        "difference_interval": _interval(difference, "{:+.1f}"),
+        "paper_difference": _number(row.paper_difference, "{:+.1f}"),
+        "agreement": agreement(row.paper_difference, compared.verdict if compared else None) or NOTHING,
     }
 
 

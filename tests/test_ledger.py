@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from experiments.claims import claims
 from experiments.ledger import LEDGER, page, section
+from experiments.paper import MODEL_DAY
 
 
 def test_page_is_what_the_files_say() -> None:
@@ -32,3 +36,76 @@ def test_a_row_is_a_mean_with_the_smallest_and_the_largest(tmp_path: Path) -> No
     mean = "55.0 [50.0, 61.0] | -10.0 [-10.0, -10.0] | 10.0 [10.0, 10.0]"
     assert f"| thrice | 0, 1, 2 | {mean} | 2 | 25 | 5 | 1.5 | abc | chip, 2 cores |" in lines
     assert lines.count("forever run 'x y'") == 1
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    """A committed report of `components` on mini with three variants."""
+
+    def row(variant: str, difference: tuple[float, float, float] | None, agreement: str, bound: bool = False) -> Any:
+        return {
+            "variant": variant,
+            "paper_variant": variant,
+            "bound": bound,
+            "runs": 5,
+            "difference": difference and dict(zip(("value", "low", "high"), difference, strict=True)),
+            "agreement": agreement,
+        }
+
+    rows = [row("base", None, ""), row("+FIR", (-3.0, -5.0, -1.0), "agrees"), row("+RR", (2.0, -1.0, 5.0), "not shown")]
+    content = {
+        "name": "components", "scale": "mini", "finished": 15, "revisions": ["abc"], "hardware": ["chip, 2 cores"],
+        "commands": ["forever sweep components"], "parts": [{"benchmark": "mini", "rows": rows, "analyses": {}}],
+    }  # fmt: skip
+    return content | changes
+
+
+def found(reports: list[Any], text: str) -> list[tuple[str, str, str]]:
+    return [(claim.ours, claim.status, claim.scale) for claim in claims(reports) if claim.text.startswith(text)]
+
+
+def test_claims_are_answered_by_reports() -> None:
+    fir = "components: OP of +FIR"
+    assert found([], fir) == [("", "not attempted", "")]
+    assert found([report()], fir) == [("-3.0 [-5.0, -1.0]", "reproduced", "mini")]
+    assert found([report()], "components: OP of +RR") == [
+        ("+2.0 [-1.0, +5.0]", "not reproduced: no difference shown", "mini")
+    ]
+    assert found([report()], "components: OP of +STC") == [("", "not attempted", "")]
+    assert [scale for *_, scale in found([report(), report(scale="paper")], fir)] == ["mini", "paper"]
+
+
+def test_a_bound_is_judged_by_its_interval() -> None:
+    low = {"value": -30.0, "low": -33.0, "high": -27.0}
+    row = {
+        "variant": "finetune",
+        "paper_variant": "finetune",
+        "bound": True,
+        "runs": 2,
+        "difference": low,
+        "agreement": "",
+    }
+    part = {"benchmark": "mini", "rows": [row], "analyses": {}}
+    assert found([report(name="baselines", parts=[part])], "baselines: OP of finetune")[0][1] == "reproduced"
+    part = {"benchmark": "mini", "rows": [row | {"runs": 1}], "analyses": {}}
+    assert found([report(name="baselines", parts=[part])], "baselines: OP of finetune")[0][1] == "not judged"
+
+
+@pytest.mark.parametrize(("rates", "status"), [([0.3, 0.2, 0.1], "reproduced"), ([0.3, 0.1, 0.2], "not reproduced")])
+def test_forgetting_slows_down_or_not(rates: list[float], status: str) -> None:
+    part = {"benchmark": "mini", "rows": [], "analyses": {"forgetting_rate": {"finetune": rates}}}
+    assert found([report(name="forgetting_rate", parts=[part])], "forgetting_rate")[0][1:] == (status, "mini")
+
+
+@pytest.mark.parametrize(
+    ("r", "p", "other", "joint"),
+    [
+        (0.9, 0.01, "reproduced", "not reproduced"), (-0.9, 0.01, "not reproduced", "reproduced"),
+        (0.9, 0.2, "not reproduced", "not reproduced"),
+    ],
+)  # fmt: skip
+def test_correlations_have_a_sign_and_a_p(r: float, p: float, other: str, joint: str) -> None:
+    """Published: positive with the other order, negative with joint training, none with BWT."""
+    numbers = {"r": r, "p": p, "pairs": 15}
+    part = {"benchmark": "superni", "rows": [], "analyses": {"model_day": dict.fromkeys(MODEL_DAY, numbers)}}
+    statuses = [status for _, status, _ in found([report(name="model_day", parts=[part])], "model_day")]
+    assert statuses == [other, "not reproduced" if p < 0.05 else "reproduced", joint]

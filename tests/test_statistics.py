@@ -103,6 +103,24 @@ def test_pairing_removes_what_makes_an_item_hard_for_everyone() -> None:
     assert difference.high - difference.low < 0.6 * unpaired
 
 
+def test_resolution_is_what_the_items_alone_leave_open() -> None:
+    """With one run nothing else is resampled; more runs over the same items average the luck of single answers."""
+    random = np.random.default_rng(0)
+
+    def runs(count: int) -> dict[int, PerformanceMatrix]:
+        return {seed: matrix([random.random(50).tolist()]) for seed in range(count)}
+
+    alone = compare({"a": runs(1), "base": runs(1)}, "base")["a"]
+    assert alone.difference is not None
+    assert alone.resolution == pytest.approx((alone.difference.high - alone.difference.low) / 2)
+    several = compare({"a": runs(9), "base": runs(9)}, "base")["a"]
+    assert several.difference is not None
+    assert several.resolution is not None
+    assert several.resolution == pytest.approx((alone.resolution or 0.0) / 3, rel=0.2)
+    assert several.resolution < (several.difference.high - several.difference.low) / 2
+    assert compare({"base": runs(2)}, "base")["base"].resolution is None
+
+
 def test_only_runs_that_both_have_are_compared() -> None:
     one, zero = matrix([[1.0] * 8]), matrix([[0.0] * 8])
     found = compare({"base": {("1", 0): zero, ("1", 1): one}, "a": {("1", 1): one, ("1", 2): zero}}, "base")["a"]

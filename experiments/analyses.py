@@ -1,0 +1,116 @@
+"""Findings that are more than a score a variant: the forgetting rate, model days, minutes an epoch.
+
+Each is a function of a part of a study (one benchmark), and absent where its runs were not made for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+from scipy.stats import pearsonr
+
+from experiments.forgetting_rate import PHASES, rates
+from experiments.reading import read_records
+from experiments.study import Run, Study
+
+
+def analyses(part: Study) -> dict[str, Any]:
+    """Those that the runs of a part can tell, by name."""
+    found = {
+        "forgetting_rate": mean_rates(part),
+        "model_day": correlations(part) if part.name == "model_day" else {},
+        "training_time": minutes_an_epoch(part) if part.name in ("training_time", "backbones") else {},
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def forgetting_rates(part: Study) -> dict[str, list[list[float]]]:
+    """By variant, for each task of each run, the rise of the loss on earlier tasks per update in phases 1, 2, ..."""
+    found: dict[str, list[list[float]]] = {}
+    for run in _finished(part):
+        if run.settings.get("method.probe_every") is not None:
+            assert run.result is not None
+            by_task = rates(run.result["tasks"], read_records(run.directory.events))
+            found.setdefault(run.variant, []).extend(by_task.values())
+    return found
+
+
+def mean_rates(part: Study) -> dict[str, list[float]]:
+    """By variant, the mean over the tasks and runs that reach a phase."""
+    means: dict[str, list[float]] = {}
+    for variant, curves in forgetting_rates(part).items():
+        phases = [[curve[phase] for curve in curves if len(curve) > phase] for phase in range(PHASES)]
+        means[variant] = [fmean(values) for values in phases if values]
+    return means
+
+
+def model_days(part: Study) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]], dict[str, float]]:
+    """tau_day and BWT by order and task, joint training's score by task; means over seeds."""
+    days: dict[str, dict[str, list[float]]] = {}
+    bwt: dict[str, dict[str, list[float]]] = {}
+    joint: dict[str, list[float]] = {}
+    for run in _finished(part):
+        assert run.result is not None
+        tasks, matrix = run.result["tasks"], run.result["matrix"]
+        if run.result["method"] == "mtl":
+            for i, task in enumerate(tasks):
+                joint.setdefault(task, []).append(matrix[i][-1])
+        elif run.settings.get("method.clock") == "model":
+            for i, task in enumerate(tasks):
+                day = run.result["notes"][task].get("tau_day")
+                if day is not None:
+                    days.setdefault(run.order, {}).setdefault(task, []).append(day)
+                if i + 1 < len(tasks):  # nothing can be forgotten of the last task
+                    bwt.setdefault(run.order, {}).setdefault(task, []).append(matrix[i][-1] - matrix[i][i])
+    means = [
+        {order: {task: fmean(values) for task, values in by_task.items()} for order, by_task in table.items()}
+        for table in (days, bwt)
+    ]
+    return means[0], means[1], {task: fmean(values) for task, values in joint.items()}
+
+
+def correlations(part: Study) -> dict[str, dict[str, float | int]]:
+    """Pearson's r of tau_day, its two-sided p and the number of pairs; absent where it is not defined.
+
+    A pair a task: for BWT and joint training the mean of tau_day and BWT over the orders, since the paper's p of 0.0291
+    belongs to 15 pairs.
+    """
+    days, bwt, joint = model_days(part)
+    orders = list(days)
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    if len(orders) > 1:
+        first, second = days[orders[0]], days[orders[1]]
+        pairs["other order"] = [(first[task], second[task]) for task in first if task in second]
+    mean_days, mean_bwt = _over_orders(days), _over_orders(bwt)
+    pairs["BWT"] = [(day, mean_bwt[task]) for task, day in mean_days.items() if task in mean_bwt]
+    pairs["joint training"] = [(day, joint[task]) for task, day in mean_days.items() if task in joint]
+    found: dict[str, dict[str, float | int]] = {}
+    for name, points in pairs.items():
+        x, y = [p[0] for p in points], [p[1] for p in points]
+        if len(points) > 2 and len(set(x)) > 1 and len(set(y)) > 1:
+            test: Any = pearsonr(x, y)
+            found[name] = {"r": float(test.statistic), "p": float(test.pvalue), "pairs": len(points)}
+    return found
+
+
+def _over_orders(table: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    tasks = dict.fromkeys(task for by_task in table.values() for task in by_task)
+    return {task: fmean(by_task[task] for by_task in table.values() if task in by_task) for task in tasks}
+
+
+def minutes_an_epoch(part: Study) -> dict[str, dict[str, float]]:
+    """By backbone and method: all that training took, replay and merges included, by task and epoch."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for run in _finished(part):
+        assert run.result is not None
+        training = sum(value for phase, value in run.result["seconds"].items() if phase != "evaluation")
+        epochs = len(run.result["stages"]) * int(run.settings["optim.epochs"])
+        backbone = str(run.settings["model.name"]).rsplit("/", 1)[-1]
+        found.setdefault(backbone, {}).setdefault(run.result["method"], []).append(training / 60 / epochs)
+    return {name: {method: fmean(values) for method, values in row.items()} for name, row in found.items()}
+
+
+def _finished(part: Study) -> list[Run]:
+    return [run for run in part.runs if run.result is not None]

@@ -1,0 +1,78 @@
+"""report.json: the numbers of a report for programs, and what the ledger (experiments/ledger.py) is written from."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import yaml
+
+from experiments.analyses import analyses
+from experiments.paper import agreement
+from experiments.reading import read_mapping
+from experiments.runs import scale_of
+from experiments.study import Row, Study
+from forever.config import RunConfig
+from forever.statistics import Estimate
+
+SCHEMA_VERSION = 1
+
+
+def numbers(study: Study) -> dict[str, Any]:
+    """Everything a report says in numbers. OP in percent, BWT and differences in points, intervals at 95 %."""
+    finished = [run for run in study.runs if run.result is not None]
+    where = [run.environment for run in finished]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": study.name,
+        "reference": study.reference,
+        "scale": scale_of(RunConfig.parse(read_mapping(study.example.directory.config, yaml.safe_load))),
+        "planned": len(study.runs),
+        "finished": len(finished),
+        "models": _distinct([run.settings["model.name"] for run in finished]),
+        "seeds": sorted({run.seed for run in finished}),
+        "revisions": _distinct([one.get("revision") for one in where]),
+        "hardware": _distinct(
+            [f"{one['gpus'][0] if one['gpus'] else one['cpu']}, {one['cores']} cores" for one in where]
+        ),
+        "commands": _distinct([shlex.join(one["argv"]) for one in where]),
+        "parts": [
+            {"benchmark": part.benchmark, "rows": [_row(part, row) for row in part.rows], "analyses": analyses(part)}
+            for part in study.parts
+        ],
+    }
+
+
+def _row(study: Study, row: Row) -> dict[str, Any]:
+    compared, paper = row.comparison, row.paper
+    return {
+        "variant": row.variant,
+        "paper_variant": study.paper.get(row.variant, row.variant),
+        "bound": row.bound,
+        "runs": len(row.runs),
+        "planned": row.planned,
+        "op": _estimate(compared.op if compared else None),
+        "bwt": _estimate(compared.bwt if compared else None),
+        "forgetting": row.forgetting,
+        "difference": _estimate(compared.difference if compared else None),
+        "p_holm": compared.p_holm if compared else None,
+        "verdict": compared.verdict if compared else None,
+        "resolution": compared.resolution if compared else None,
+        "paper": None if paper is None else {"op": paper.op, "bwt": paper.bwt, "difference": row.paper_difference},
+        "agreement": agreement(row.paper_difference, compared.verdict if compared else None),
+        "same_setting": row.same_setting,
+        "replays": row.events("replay"),
+        "consolidations": row.events("consolidation"),
+        "replayed_rows": row.replayed_rows,
+        "updates": row.updates,
+        "seconds": row.seconds,
+        "gpu_hours": row.gpu_hours,
+    }
+
+
+def _estimate(estimate: Estimate | None) -> dict[str, float] | None:
+    return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    return list(dict.fromkeys(value for value in values if value is not None))

@@ -1,0 +1,217 @@
+"""The published numbers, and how ours are put beside them."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.analyses import analyses, correlations, minutes_an_epoch
+from experiments.paper import TABLES, agreement, published
+from experiments.report import write_report
+from experiments.runs import named_run
+from experiments.study import read_study
+from experiments.sweeps import named_sweep
+from forever.config import RunConfig
+from forever.launch.local import run_local
+from forever.sweep import Sweep
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_published_row_is_a_variant_of_its_sweep(name: str) -> None:
+    sweep = named_sweep(name, named_run("superni/7/forever"))
+    variants = {sweep.paper.get(variant, variant) for variant in sweep.variants}
+    benchmarks = {trial.config.data.benchmark for trial in sweep.trials()}
+    for benchmark, table in TABLES[name].items():
+        assert benchmark in benchmarks
+        assert set(table) <= variants
+        # The paper prints two numbers of backbones.
+        assert name == "backbones" or sweep.paper.get(sweep.reference, sweep.reference) in table
+
+
+def test_a_small_benchmark_stands_for_the_papers() -> None:
+    row = published("components", "mini", "+FIR")
+    assert row is not None
+    assert row == published("components", "superni", "+FIR")
+    assert (row.op, row.bwt) == (40.1, -5.2)
+    assert published("main_results", "mini", "forever") is None  # for which of the three?
+    assert published("main_results", "long", "forever") == TABLES["main_results"]["long"]["forever"]
+    assert published("demo", "mini", "base") is None
+    assert published("memory_size", "superni", "vbm 5 %") == TABLES["memory_size"]["superni"]["vbm 5 %"]
+
+
+@pytest.mark.parametrize(
+    ("difference", "verdict", "expected"),
+    [
+        (-2.4, "loss", "agrees"), (-2.4, "win", "opposite"), (-2.4, "tie", "not shown"), (1.0, "win", "agrees"),
+        (1.0, "loss", "opposite"), (0.2, "tie", "agrees"), (-0.3, "loss", "not equal"), (None, "win", ""),
+        (-2.4, None, ""),
+    ],
+)  # fmt: skip
+def test_agreement(difference: float | None, verdict: str | None, expected: str) -> None:
+    assert agreement(difference, verdict) == expected
+
+
+# ---- a report of two benchmarks under the name of one of the paper's tables
+
+
+@pytest.fixture(scope="module")
+def folder(small_config: RunConfig, data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`components` with two variants and two seeds on a toy benchmark and on a part of it under another name."""
+    root = tmp_path_factory.mktemp("data")
+    for name in ("toy", "other"):
+        shutil.copytree(data_root / "toy", root / name)
+    base = small_config.override({"data.root": str(root)})
+    part = {"data.benchmark": "other", "data.order": ["shape", "colour"], "data.train_rows": 8, "data.test_rows": 2}
+    orders: dict[str, dict[str, Any]] = {"1": {}, "2": part}
+    variants = {"base": {}, "+FIR": {"method.days": "fixed_interval"}, "finetune": {"method.name": "finetune"}}
+    sweep = Sweep("components", base, variants, (0, 1), orders)
+    folder = tmp_path_factory.mktemp("sweeps") / "components"
+    for trial in sweep.trials():
+        run_local(trial.config, folder / trial.key)
+    sweep.write_manifest(folder)
+    write_report(folder)
+    return folder
+
+
+def test_benchmarks_are_not_averaged(folder: Path) -> None:
+    study = read_study(folder)
+    assert [part.benchmark for part in study.parts] == ["toy", "other"]
+    for part in study.parts:
+        for row in part.rows:
+            assert row.planned == len(row.runs) == 2
+            assert {result["benchmark"] for result in row.results} == {part.benchmark}
+            assert row.comparison is not None
+            assert row.comparison.op.value == pytest.approx(sum(result["op"] for result in row.results) / 2)
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert text.index("### toy") < text.index("### other")
+    assert "figures/op-toy.png" in text
+    assert (folder / "figures" / "op-other.png").is_file()
+
+
+def test_published_numbers_stand_beside_ours(folder: Path) -> None:
+    part = read_study(folder).parts[0]
+    fir = next(row for row in part.rows if row.variant == "+FIR")
+    assert fir.paper_difference == pytest.approx(40.1 - 42.5)
+    assert not fir.same_setting
+    lines = (folder / "report.md").read_text(encoding="utf-8").splitlines()
+    start = lines.index("Beside the paper:")
+    table = [line for line in lines[start:] if line.startswith("|")][:4]
+    assert len({line.count("|") for line in table}) == 1
+    cells = [cell.strip() for cell in table[3].split("|")]
+    assert cells[1] == "+FIR"
+    assert (cells[3], cells[4], cells[6]) == ("40.1", "–", "−5.2")  # sizes are not compared: toy is not SuperNI
+    assert cells[8] == "−2.4"
+    assert "are not the paper's setting" in "\n".join(lines)
+    assert "finetune" not in "".join(table)  # which the table of components has not
+
+
+def test_numbers_for_programs(folder: Path) -> None:
+    content = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert (content["name"], content["reference"], content["seeds"]) == ("components", "base", [0, 1])
+    assert (content["planned"], content["finished"]) == (12, 12)
+    study = read_study(folder)
+    for part, written in zip(study.parts, content["parts"], strict=True):
+        assert [row["variant"] for row in written["rows"]] == [row.variant for row in part.rows]
+        for row, numbers in zip(part.rows, written["rows"], strict=True):
+            assert row.comparison is not None
+            assert numbers["op"]["value"] == row.comparison.op.value
+            assert numbers["verdict"] == row.comparison.verdict
+            assert numbers["gpu_hours"] is None
+
+
+def test_latex_is_well_formed(folder: Path) -> None:
+    text = (folder / "report.tex").read_text(encoding="utf-8")
+    bare = re.sub(r"\\[{}]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 4
+    assert text.isascii()
+    for table in re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, flags=re.DOTALL):
+        rows = [row for row in table[1].split("\\\\") if "&" in row]
+        assert {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows} == {len(table[0])}
+    assert not re.findall(r"(?<!\\)[%_#]", text.split("\n", 1)[1])
+
+
+def test_a_test_set_that_is_too_small_is_called_so(folder: Path) -> None:
+    """Two rows a task cannot show 2.4 points."""
+    part = read_study(folder).parts[0]
+    fir = next(row for row in part.rows if row.variant == "+FIR")
+    assert fir.comparison is not None
+    assert fir.comparison.resolution is not None
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert (fir.comparison.resolution > 2.4) == ("too small for the published difference" in text)
+
+
+def test_hours_of_gpus(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "components"))
+    for path in copy.glob("*/environment.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**content, "gpus": ["H200"]}), encoding="utf-8")
+    for path in copy.glob("*/result.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(
+            json.dumps({**content, "world_size": 2, "seconds": {"task": 1000.0, "replay": 800.0}}), encoding="utf-8"
+        )
+    assert {row.gpu_hours for part in read_study(copy).parts for row in part.rows} == {1.0}
+    write_report(copy)
+    assert "GPU-hours" in (copy / "report.md").read_text(encoding="utf-8")
+    assert "GPU-hours" not in (folder / "report.md").read_text(encoding="utf-8")
+
+
+# ---- findings that are more than a score
+
+
+@pytest.fixture
+def days(folder: Path, tmp_path: Path) -> Path:
+    """A `model_day` of three tasks in two orders, with numbers of ours in the results."""
+    copy = Path(shutil.copytree(folder, tmp_path / "model_day"))
+    manifest = json.loads((copy / "sweep.json").read_text(encoding="utf-8"))
+    variants = {"base": "forever", "finetune": "mtl"}
+    trials = [
+        trial | {"benchmark": "toy", "variant": variants[trial["variant"]]}
+        for trial in manifest["trials"]
+        if trial["variant"] in variants
+    ]
+    content = manifest | {"name": "model_day", "reference": "forever", "trials": trials}
+    (copy / "sweep.json").write_text(json.dumps(content), encoding="utf-8")
+    found = {"1": {"colour": 1.0, "shape": 2.0, "weight": 4.0}, "2": {"shape": 3.0, "colour": 2.0, "weight": 3.0}}
+    for trial in trials:
+        tasks = found[trial["order"]]
+        joint = trial["variant"] == "mtl"
+        final = {"colour": 90.0, "shape": 80.0, "weight": 60.0}
+        result = json.loads((copy / trial["key"] / "result.json").read_text(encoding="utf-8"))
+        result |= {
+            "method": trial["variant"],
+            "tasks": list(tasks),
+            "stages": ["joint"] if joint else list(tasks),
+            "matrix": [[final[task]] if joint else [0.0, 0.0, 10.0 * day] for task, day in tasks.items()],
+            "notes": {
+                task: {"tau_day": day + trial["seed"] - 0.5} for task, day in tasks.items()
+            },  # mean over seeds: day
+        }
+        (copy / trial["key"] / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    return copy
+
+
+def test_model_days_by_hand(days: Path) -> None:
+    """(1, 2), (2, 3), (4, 3): r = 12 / sqrt(42 * 6). Means over orders 1.5, 2.5, 3.5 and joint 90, 80, 60."""
+    (part,) = read_study(days).parts
+    found = correlations(part)
+    assert found["other order"] == {"r": pytest.approx(2 / 7**0.5), "p": pytest.approx(0.4544, abs=1e-3), "pairs": 3}
+    assert found["joint training"]["r"] == pytest.approx(-30 / (2 * 1400 / 3) ** 0.5)
+    assert "BWT" not in found  # the last task of an order is not forgotten, and two pairs say nothing
+    assert analyses(part)["model_day"] == found
+
+
+def test_minutes_an_epoch_by_hand(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "time"))
+    for path in copy.glob("*/result.json"):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        result["seconds"] = {"task": 100.0, "replay": 44.0, "evaluation": 1000.0}
+        path.write_text(json.dumps(result), encoding="utf-8")
+    part = read_study(copy).parts[0]  # three tasks of two epochs
+    ((_, minutes),) = minutes_an_epoch(part).items()
+    assert minutes == {"forever": pytest.approx(0.4), "finetune": pytest.approx(0.4)}
+    assert "training_time" not in analyses(part)  # where it was not asked for
