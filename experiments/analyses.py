@@ -13,7 +13,8 @@ from scipy.stats import pearsonr
 
 from experiments.forgetting_rate import PHASES, rates
 from experiments.reading import read_records
-from experiments.study import Run, Study
+from experiments.rows import Run
+from experiments.study import Study
 
 
 def analyses(part: Study) -> dict[str, Any]:

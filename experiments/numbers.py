@@ -10,8 +10,9 @@ import yaml
 from experiments.analyses import analyses
 from experiments.paper import agreement
 from experiments.reading import read_mapping
+from experiments.rows import Row
 from experiments.runs import scale_of
-from experiments.study import Row, Study
+from experiments.study import Study
 from forever.config import RunConfig
 from forever.statistics import Estimate
 

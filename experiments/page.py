@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.paper import EQUAL
+from experiments.rows import Row, Run
 from experiments.settings import differences, show
-from experiments.study import Row, Run, Study
+from experiments.study import Study
 from experiments.tables import NOTHING, paper_texts, row_texts
 from forever.statistics import ALPHA, RESAMPLES
 
@@ -45,6 +46,7 @@ def page(study: Study) -> dict[str, Any]:
         "facts": _facts(study),
         "variants": list(variants.items()),
         "missing": study.missing,
+        "stopped": len(study.stopped),
         "planned": len(study.runs),
     }
 

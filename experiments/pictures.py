@@ -14,11 +14,15 @@ from experiments.analyses import forgetting_rates, minutes_an_epoch, model_days
 from experiments.comparisons import bars_figure, radar_figure, training_time_figure
 from experiments.curves import forgetting_rate_figure, replay_loss_figure
 from experiments.paper import FORGETTING_RATE
+from experiments.rows import Row, Run
 from experiments.scatters import model_day_figure, pareto_figure
 from experiments.sensitivity import Point, Setting, sensitivity_figure
-from experiments.study import Row, Run, Study
+from experiments.study import Study
 from forever.run_directory import read_lines
 from forever.sweep import slug
+
+NAMED = 16  # points; more names beside points, as of a search, cannot be read
+TIME_AND_OP = ("seconds a run, training and evaluation", "OP (%)")
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def _overview(part: Study, rows: list[Row]) -> Shown:
         )
     points = {row.variant: (row.seconds or 0.0, row.comparison.op) for row in rows if row.comparison and not row.bound}
     if len(points) > 2:
-        figure = pareto_figure(points, part.reference, labels=("seconds a run, training and evaluation", "OP (%)"))
+        figure = pareto_figure(points, part.reference, named=len(points) <= NAMED, labels=TIME_AND_OP)
         yield "overview", "pareto", "OP against time. The line joins what nothing beats in both.", figure
 
 

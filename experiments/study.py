@@ -10,137 +10,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import yaml
 
-from experiments.paper import BACKBONES, BENCHMARKS, Published, published
-from experiments.reading import read_mapping, read_records
-from experiments.settings import differences, flatten, show
+from experiments.paper import Published, published
+from experiments.reading import read_mapping
+from experiments.rows import Row, Run
+from experiments.settings import differences, show
 from forever.errors import InputError
 from forever.metrics import PerformanceMatrix
 from forever.run_directory import RunDirectory
-from forever.statistics import Comparison, compare
+from forever.statistics import compare
 from forever.sweep import MANIFEST, read_manifest
 
 # Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods are seen between.
 BOUNDS = ("finetune", "mtl")
-# A variant runs with many seeds, on many orders, which may be of several benchmarks, anywhere.
-_NO_DIFFERENCE = ("seed", "data.benchmark", "data.order", "data.root")
 # What a report reads of result.json.
 _FIELDS = {"tasks", "stages", "matrix", "op", "bwt", "forgetting", "events", "rows_seen", "updates", "seconds"}
 _FIELDS |= {"benchmark", "order", "seed", "method", "rows", "notes"}
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run that was planned. `result`, the content of result.json, is None as long as it is not over."""
-
-    key: str
-    variant: str
-    benchmark: str
-    order: str
-    seed: int
-    directory: RunDirectory
-    result: Mapping[str, Any] | None
-
-    @property
-    def state(self) -> str:
-        if self.result is not None:
-            return "finished"
-        return "unfinished" if self.directory.config.is_file() else "not started"
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """The configuration under dotted keys, without what differs between runs of one variant."""
-        values = flatten(read_mapping(self.directory.config, yaml.safe_load))
-        return {key: value for key, value in values.items() if key not in _NO_DIFFERENCE}
-
-    @cached_property
-    def environment(self) -> Mapping[str, Any]:
-        path = self.directory.path / "environment.json"
-        return read_mapping(path, json.loads) if path.is_file() else {}
-
-    def matrix(self) -> PerformanceMatrix:
-        """The performance matrix with the score of every item, from predictions/.
-
-        Raises:
-            InputError: predictions are missing, or are not those that the result was computed from.
-        """
-        assert self.result is not None
-        matrix = PerformanceMatrix(tuple(self.result["tasks"]), tuple(self.result["stages"]))
-        for i, row in enumerate(self.result["matrix"]):
-            for j, score in enumerate(row):
-                if score is None:
-                    continue
-                path = self.directory.predictions(j, i)
-                matrix.items[i, j] = [float(line["score"]) for line in read_records(path)]
-                if not matrix.items[i, j] or abs((matrix[i, j] or 0.0) - score) > 1e-6:
-                    raise InputError(f"{path} does not hold the answers that {self.directory.result} was computed from")
-        return matrix
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is known of one variant. Means are over its finished runs; None where nothing was measured.
-
-    Attributes:
-        bound: whether it is a bound for the others rather than one of them.
-        runs: finished ones. planned: how many there should be.
-        paper: the row of the paper's table, if there is one. paper_difference: its OP less the reference's.
-    """
-
-    variant: str
-    bound: bool
-    runs: Sequence[Run]
-    planned: int
-    comparison: Comparison | None
-    paper: Published | None = None
-    paper_difference: float | None = None
-
-    @property
-    def results(self) -> list[Mapping[str, Any]]:
-        return [run.result for run in self.runs if run.result is not None]
-
-    @property
-    def forgetting(self) -> float | None:
-        return _mean([result["forgetting"] for result in self.results])
-
-    def events(self, kind: str) -> float | None:
-        """Events of a kind a run."""
-        return _mean([sum(task.get(kind, 0) for task in result["events"].values()) for result in self.results])
-
-    @property
-    def replayed_rows(self) -> float | None:
-        seen = [result["rows_seen"] for result in self.results]
-        return _mean([rows.get("replay", 0) + rows.get("consolidation", 0) for rows in seen])
-
-    @property
-    def updates(self) -> float | None:
-        return _mean([sum(result["updates"].values()) for result in self.results])
-
-    @property
-    def seconds(self) -> float | None:
-        return _mean([sum(result["seconds"].values()) for result in self.results])
-
-    @property
-    def same_setting(self) -> bool:
-        """Whether the runs are of the paper's size: its backbones, all rows."""
-        limits = ("data.train_rows", "data.test_rows")
-        return all(
-            run.benchmark in BENCHMARKS
-            and Path(run.settings["model.name"]).name in BACKBONES
-            and all(run.settings[key] is None for key in limits)
-            for run in self.runs
-        )
-
-    @property
-    def gpu_hours(self) -> float | None:
-        """Hours of GPUs a run; None on CPUs."""
-        if not all(run.environment.get("gpus") for run in self.runs):
-            return None
-        return _mean([sum(r["seconds"].values()) * r.get("world_size", 1) / 3600 for r in self.results])
 
 
 @dataclass(frozen=True)
@@ -176,7 +64,12 @@ class Study:
 
     @property
     def missing(self) -> list[Run]:
-        return [run for run in self.runs if run.result is None]
+        return [run for run in self.runs if run.result is None and run.state != "stopped early"]
+
+    @property
+    def stopped(self) -> list[Run]:
+        """Runs that a search gave up."""
+        return [run for run in self.runs if run.state == "stopped early"]
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -191,9 +84,10 @@ class Study:
         compared = compare({name: _matrices(runs) for name, runs in finished.items()}, self.reference, outside=bounds)
         rows: list[Row] = []
         for name, runs in finished.items():
-            planned = sum(run.variant == name for run in self.runs)
-            paper, difference = self._published(name)
-            rows.append(Row(name, name in bounds, runs, planned, compared.get(name), paper, difference))
+            own = [run for run in self.runs if run.variant == name]
+            stopped = sum(run.state == "stopped early" for run in own)
+            published = self._published(name)
+            rows.append(Row(name, name in bounds, runs, len(own), compared.get(name), stopped, *published))
         return sorted(rows, key=lambda row: row.bound)
 
     def _published(self, variant: str) -> tuple[Published | None, float | None]:
@@ -294,8 +188,3 @@ def _name_variants(runs: Sequence[Run]) -> Iterator[Run]:
 
 def _is_bound(runs: Sequence[Run]) -> bool:
     return bool(runs) and all(run.result is not None and run.result["method"] in BOUNDS for run in runs)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None

@@ -47,5 +47,5 @@ def named_sweep(name: str, base: RunConfig, seeds: tuple[int, ...] | None = None
         InputError: no such sweep.
     """
     if name not in SWEEPS:
-        raise unknown("sweep", name, SWEEPS)
+        raise unknown("sweep", name, [*SWEEPS, "search"])
     return SWEEPS[name](base, seeds) if seeds else SWEEPS[name](base)

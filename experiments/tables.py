@@ -10,7 +10,8 @@ from rich.console import Group
 from rich.table import Table
 
 from experiments.paper import agreement
-from experiments.study import Row, Study, read_study
+from experiments.rows import Row
+from experiments.study import Study, read_study
 from forever.statistics import Estimate
 
 NOTHING = "–"
@@ -58,7 +59,11 @@ def row_texts(row: Row) -> dict[str, str]:
     return {
         "variant": row.variant,
         "runs": f"{len(row.runs)}" if len(row.runs) == row.planned else f"{len(row.runs)} of {row.planned}",
-        "op": _number(op.value if op else None, "{:.1f}") if op else "missing",
+        "op": _number(op.value if op else None, "{:.1f}")
+        if op
+        else "stopped early"
+        if row.stopped == row.planned
+        else "missing",
         "op_interval": _interval(op, "{:.1f}"),
         "bwt": _number(bwt.value if bwt else None, "{:+.1f}"),
         "bwt_interval": _interval(bwt, "{:+.1f}"),

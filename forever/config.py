@@ -55,6 +55,9 @@ class DataConfig(_Part):
     train_rows: Positive | None = None
     test_rows: Positive | None = None
     """At most so many rows a task, the same ones in every run; None is all."""
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of each task's training rows that is held out and scored in the place of the test rows, which are then not
+    used at all: for choices such as a search, since the test rows must not choose anything."""
     metrics: dict[str, Literal["exact_match", "rouge_l"]] = {}
     """Metric by task, for benchmarks of your own; otherwise exact match if the answers look like labels."""
 

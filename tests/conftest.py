@@ -2,7 +2,10 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -291,3 +294,37 @@ def drive(
 def with_rows(task: Task, train: Sequence[Example]) -> Task:
     """The task with other training rows."""
     return replace(task, train=tuple(train))
+
+
+# ---- Ray
+
+
+@pytest.fixture(scope="session")
+def ray_folder() -> Iterator[Path]:
+    """For Ray, in a short path: Unix sockets have no room for a long one. One token: a process keeps it."""
+    folder = Path(tempfile.mkdtemp(prefix="fr", dir="/tmp"))
+    (folder / "token").write_text(secrets.token_hex(32))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def private_ray(ray_folder: Path) -> Iterator[Path]:
+    """Clusters that a module starts are its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(ray_folder))
+        patch.setenv("RAY_AUTH_TOKEN_PATH", str(ray_folder / "token"))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield ray_folder
+
+
+@pytest.fixture(scope="module")
+def two_cores(private_ray: Path) -> Iterator[None]:
+    """A cluster in this process, shared by the tests of a module that start nothing else."""
+    ray = pytest.importorskip("ray")
+    from forever.launch.ray_cluster import quiet
+
+    quiet()
+    ray.init(address="local", num_cpus=2, include_dashboard=True, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()

@@ -46,6 +46,19 @@ def test_all_eight_orders_equal_the_papers_table() -> None:
     assert sum(len(ORDERS[name]) for name in ("standard", "long", "superni")) == len(PAPER_ORDERS) == 8
 
 
+def test_validation_rows_come_from_training_and_test_rows_are_not_used(toy_root: Path) -> None:
+    whole, held = load_toy(toy_root), load_toy(toy_root, validation=0.25)
+    for before, after in zip(whole.tasks, held.tasks, strict=True):
+        assert len(after.test) == round(0.25 * len(before.train))
+        assert sorted(e.id for e in (*after.train, *after.test)) == sorted(e.id for e in before.train)
+        assert not {e.id for e in after.test} & {e.id for e in before.test}
+        assert (after.metric, after.labels) == (before.metric, before.labels)
+    assert load_toy(toy_root, validation=0.25).tasks == held.tasks  # the same ones in every run
+    assert set(load_toy(toy_root, validation=0.25, test_rows=1).tasks[0].test) < set(held.tasks[0].test)
+    with pytest.raises(InputError, match=r"data.validation=0.001: task a has \d+ training rows; 0 of them cannot"):
+        load_toy(toy_root, validation=0.001)
+
+
 def test_thirty_tasks_are_both_long_benchmarks_shuffled() -> None:
     (thirty,) = ORDERS["thirty"].values()
     assert sorted(thirty) == sorted([*ORDERS["long"]["4"], *ORDERS["superni"]["7"]])

@@ -3,13 +3,11 @@
 import io
 import json
 import os
-import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -38,6 +36,7 @@ from forever.sweep import Sweep
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.usefixtures("private_ray"),
     # Ray and MLflow use deprecated parts of themselves and of their dependencies, and leave sockets to the collector.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -64,19 +63,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def private_ray() -> Iterator[Path]:
-    """Sessions and the token of this module's clusters, in a short path: Unix sockets have no room for a long one."""
-    folder = Path(tempfile.mkdtemp(prefix="fr", dir="/tmp"))
-    (folder / "token").write_text(secrets.token_hex(32))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", str(folder))
-        patch.setenv("RAY_AUTH_TOKEN_PATH", str(folder / "token"))
-        patch.delenv("RAY_ADDRESS", raising=False)
-        yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.fixture(scope="module")
 def store(private_ray: Path) -> Path:
     """An empty MLflow database: making its tables takes many seconds."""
@@ -84,19 +70,6 @@ def store(private_ray: Path) -> Path:
 
     MlflowClient(f"sqlite:///{private_ray}/mlflow.db").search_experiments(max_results=1)
     return private_ray / "mlflow.db"
-
-
-@pytest.fixture(scope="module")
-def two_cores(private_ray: Path) -> Iterator[None]:
-    """A cluster in this process, shared by the tests that start nothing else."""
-    import ray
-
-    from forever.launch.ray_cluster import quiet
-
-    quiet()
-    ray.init(address="local", num_cpus=2, include_dashboard=True, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +201,8 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     for trial in sweep.trials():
         if trial.key in outcome.finished:
             same_run(tmp_path / "toys" / trial.key, alone(trial.config))
+            where = json.loads((tmp_path / "toys" / trial.key / "environment.json").read_text())
+            assert where["argv"] == [Path(sys.argv[0]).name, *sys.argv[1:]]  # and not that of Ray's own worker
     assert not list((tmp_path / "toys").glob(".tune/*"))
 
     # What failed for good is left alone until it is asked for; what was refused is looked at again.

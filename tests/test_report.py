@@ -111,6 +111,22 @@ def test_a_missing_run_is_missing_and_not_zero(finished: Path) -> None:
     assert cells(finished)["-IAR"][0] == "1 of 2"
 
 
+def test_a_run_that_a_search_gave_up_is_neither_missing_nor_zero(folder: Path) -> None:
+    for run in read_study(folder).runs:
+        if run.variant == "-IAR":
+            run.directory.result.unlink(missing_ok=True)
+            run.directory.end("stopped", "after 2 of 3 tasks")
+        if run.variant == "+FIR" and run.seed == 1:
+            run.directory.result.unlink()
+            run.directory.end("failed", "ValueError: boom")
+    write_report(folder)
+    assert cells(folder)["-IAR"][:2] == ["0 of 2", "stopped early"]
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "2 of 10 runs were stopped early by the search" in text
+    assert "1 of 10 runs are missing" in text
+    assert "(failed: ValueError: boom)" in text
+
+
 def test_a_variant_without_runs_has_no_numbers(folder: Path) -> None:
     (run,) = (run for run in read_study(folder).runs if run.variant == "-IAR" and run.result)
     run.directory.result.unlink()

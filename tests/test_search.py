@@ -2,10 +2,7 @@
 
 import json
 import random
-import secrets
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -262,24 +259,6 @@ def test_what_failed_waits_for_the_flag(
 
 
 # ---- on Ray
-
-
-@pytest.fixture
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A private cluster, in a short path: Unix sockets have no room for a long one."""
-    ray = pytest.importorskip("ray")
-    from forever.launch.ray_cluster import quiet
-
-    folder = Path(tempfile.mkdtemp(prefix="fr", dir="/tmp"))
-    (folder / "token").write_text(secrets.token_hex(32))
-    monkeypatch.setenv("RAY_TMPDIR", str(folder))
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(folder / "token"))
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    quiet()
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @_marked

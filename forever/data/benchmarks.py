@@ -68,7 +68,7 @@ def load_benchmark(config: "DataConfig") -> Benchmark:
         InputError: unknown benchmark, order or task, missing or malformed files, train rows that occur in test.
     """
     if config.benchmark == "mini":
-        return _limited(_mini(config.order), config.train_rows, config.test_rows)
+        return _limited(_held_out(_mini(config.order), config.validation), config.train_rows, config.test_rows)
     if config.root is None:
         known = ", ".join(ORDERS)
         raise InputError(
@@ -87,7 +87,8 @@ def load_benchmark(config: "DataConfig") -> Benchmark:
         metric = config.metrics.get(name) or _metric(config.benchmark, name, labels)
         tasks.append(Task(name, train, test, metric, labels if metric == "exact_match" else None))
     order = config.order if isinstance(config.order, str) else "-".join(config.order)
-    return _limited(Benchmark.sequence(config.benchmark, order, tasks), config.train_rows, config.test_rows)
+    benchmark = _held_out(Benchmark.sequence(config.benchmark, order, tasks), config.validation)
+    return _limited(benchmark, config.train_rows, config.test_rows)
 
 
 def _mini(order: str | Sequence[str]) -> Benchmark:
@@ -154,6 +155,22 @@ def _check_splits(name: str, train: Sequence[Example], test: Sequence[Example]) 
             raise InputError(
                 f"task {name}: test row {example.id} repeats train row {twin}; splits must be disjoint, remove one"
             )
+
+
+def _held_out(benchmark: Benchmark, share: float | None) -> Benchmark:
+    """The benchmark with a share of each task's training rows, the same ones in every run, for its test rows."""
+    if share is None:
+        return benchmark
+    tasks: list[Task] = []
+    for task in benchmark.tasks:
+        count = round(share * len(task.train))
+        if not 0 < count < len(task.train):
+            raise InputError(f"data.validation={share}: task {task.name} has {len(task.train)} training rows; "
+                             f"{count} of them cannot be held out, give another share")  # fmt: skip
+        held = set(permutation(len(task.train), _DATA_SEED, "validation", task.name)[:count])
+        train, test = (tuple(e for i, e in enumerate(task.train) if (i in held) == out) for out in (False, True))
+        tasks.append(replace(task, train=train, test=test))
+    return Benchmark.sequence(benchmark.name, benchmark.order, tasks)
 
 
 def _limited(benchmark: Benchmark, train_rows: int | None, test_rows: int | None) -> Benchmark:

@@ -154,6 +154,7 @@ def fan_out(
             "share": asdict(share),
             "mlflow": job.mlflow,
             "cwd": os.getcwd(),
+            "argv": sys.argv,
         }
         # A trial that trains by itself holds what it trains on; one that has workers must hold nothing of theirs.
         holds = driver_seat(there_is) if workers else {k.lower(): v for k, v in share.resources.items()}

@@ -6,6 +6,7 @@ its checkpoints, so Ray Train stores nothing of its own that matters. On several
 
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -99,6 +100,7 @@ def train_group(
         "tracking": tracking,
         "threads": share.threads,
         "cwd": cwd,
+        "argv": sys.argv,
     }
     scratch = path / _SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)  # a name that is used again goes on with what lies there
@@ -165,6 +167,7 @@ def _worker(settings: dict[str, Any]) -> None:
 
     if Path(settings["cwd"]).is_dir():
         os.chdir(settings["cwd"])  # Ray Train gives each worker a folder of its own
+    sys.argv = settings["argv"]  # goes into environment.json
     if settings["threads"]:
         torch.set_num_threads(settings["threads"])
     context = ray.train.get_context()

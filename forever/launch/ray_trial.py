@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ def train_trial(params: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     quiet()
     if Path(settings["cwd"]).is_dir():
         os.chdir(settings["cwd"])  # Tune gives each trial a folder of its own; relative paths begin in the user's
+    sys.argv = settings["argv"]  # the command that people know goes into environment.json, not that of Ray's worker
     config = RunConfig.parse(params.get("run") or settings["runs"][params["key"]])
     path = Path(settings["out"]) / params["key"]
     try:

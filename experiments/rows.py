@@ -1,0 +1,142 @@
+"""A run of a study, and what the runs of one variant tell together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from experiments.paper import BACKBONES, BENCHMARKS, Published
+from experiments.reading import read_mapping, read_records
+from experiments.settings import flatten
+from forever.errors import InputError
+from forever.metrics import PerformanceMatrix
+from forever.run_directory import RunDirectory
+from forever.statistics import Comparison
+
+# A variant runs with many seeds, on many orders, which may be of several benchmarks, anywhere.
+_NO_DIFFERENCE = ("seed", "data.benchmark", "data.order", "data.root")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was planned. `result`, the content of result.json, is None as long as it is not over."""
+
+    key: str
+    variant: str
+    benchmark: str
+    order: str
+    seed: int
+    directory: RunDirectory
+    result: Mapping[str, Any] | None
+
+    @property
+    def state(self) -> str:
+        if self.result is not None:
+            return "finished"
+        if ended := self.directory.end_without_result():
+            return "stopped early" if ended["state"] == "stopped" else f"failed: {ended['reason']}"
+        return "unfinished" if self.directory.config.is_file() else "not started"
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The configuration under dotted keys, without what differs between runs of one variant."""
+        values = flatten(read_mapping(self.directory.config, yaml.safe_load))
+        return {key: value for key, value in values.items() if key not in _NO_DIFFERENCE}
+
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        path = self.directory.path / "environment.json"
+        return read_mapping(path, json.loads) if path.is_file() else {}
+
+    def matrix(self) -> PerformanceMatrix:
+        """The performance matrix with the score of every item, from predictions/.
+
+        Raises:
+            InputError: predictions are missing, or are not those that the result was computed from.
+        """
+        assert self.result is not None
+        matrix = PerformanceMatrix(tuple(self.result["tasks"]), tuple(self.result["stages"]))
+        for i, row in enumerate(self.result["matrix"]):
+            for j, score in enumerate(row):
+                if score is None:
+                    continue
+                path = self.directory.predictions(j, i)
+                matrix.items[i, j] = [float(line["score"]) for line in read_records(path)]
+                if not matrix.items[i, j] or abs((matrix[i, j] or 0.0) - score) > 1e-6:
+                    raise InputError(f"{path} does not hold the answers that {self.directory.result} was computed from")
+        return matrix
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of one variant. Means are over its finished runs; None where nothing was measured.
+
+    Attributes:
+        bound: whether it is a bound for the others rather than one of them.
+        runs: finished ones. planned: how many there should be. stopped: early, by a search.
+        paper: the row of the paper's table, if there is one. paper_difference: its OP less the reference's.
+    """
+
+    variant: str
+    bound: bool
+    runs: Sequence[Run]
+    planned: int
+    comparison: Comparison | None
+    stopped: int = 0
+    paper: Published | None = None
+    paper_difference: float | None = None
+
+    @property
+    def results(self) -> list[Mapping[str, Any]]:
+        return [run.result for run in self.runs if run.result is not None]
+
+    @property
+    def forgetting(self) -> float | None:
+        return _mean([result["forgetting"] for result in self.results])
+
+    def events(self, kind: str) -> float | None:
+        """Events of a kind a run."""
+        return _mean([sum(task.get(kind, 0) for task in result["events"].values()) for result in self.results])
+
+    @property
+    def replayed_rows(self) -> float | None:
+        seen = [result["rows_seen"] for result in self.results]
+        return _mean([rows.get("replay", 0) + rows.get("consolidation", 0) for rows in seen])
+
+    @property
+    def updates(self) -> float | None:
+        return _mean([sum(result["updates"].values()) for result in self.results])
+
+    @property
+    def seconds(self) -> float | None:
+        return _mean([sum(result["seconds"].values()) for result in self.results])
+
+    @property
+    def same_setting(self) -> bool:
+        """Whether the runs are of the paper's size: its backbones, all rows."""
+        limits = ("data.train_rows", "data.test_rows")
+        return all(
+            run.benchmark in BENCHMARKS
+            and Path(run.settings["model.name"]).name in BACKBONES
+            and all(run.settings[key] is None for key in limits)
+            for run in self.runs
+        )
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Hours of GPUs a run; None on CPUs."""
+        if not all(run.environment.get("gpus") for run in self.runs):
+            return None
+        return _mean([sum(r["seconds"].values()) * r.get("world_size", 1) / 3600 for r in self.results])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
