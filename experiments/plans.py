@@ -98,6 +98,11 @@ def plan_table(
 
 
 def _runs(name: str, on: str, changes: Mapping[str, Any], seeds: tuple[int, ...] | None, out: Path) -> list[_Run]:
+    if name == "search":
+        raise InputError(
+            f"search draws its runs while they run; plan its base, `forever plan {on}`, and take it --trials times: "
+            "runs that are stopped early take less"
+        )
     if name not in SWEEPS:
         configs = [
             load_run(name).override({**changes, **({"seed": seed} if seed is not None else {})})
