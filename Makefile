@@ -17,8 +17,10 @@ setup: .venv/.installed
 demo: setup
 	$(BIN)/forever demo
 
+# A file a process, as files share what they train. Ray's clusters take all cores, so their tests come after the others.
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not ray" --numprocesses auto --dist loadfile
+	$(BIN)/pytest -m ray
 
 lint: setup
 	$(BIN)/ruff check .

@@ -63,6 +63,16 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A shell without job control starts what it runs in the background deaf to Ctrl-C, and children inherit that."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def store(private_ray: Path) -> Path:
     """An empty MLflow database: making its tables takes many seconds."""

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -180,6 +180,11 @@ def fan_out(
             results = tuner.fit()
         finally:
             shutil.rmtree(job.out / _SCRATCH, ignore_errors=True)
+    return _failed(job, results)
+
+
+def _failed(job: Job, results: Iterable[tune.Result]) -> dict[str, str]:
+    """The errors of an experiment by key; those that may be gone the next time are kept on disk."""
     failed: dict[str, str] = {}
     for result in results:
         key = (result.config or {})["key"]
