@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -183,7 +183,7 @@ def fan_out(
     return _failed(job, results)
 
 
-def _failed(job: Job, results: Iterable[tune.Result]) -> dict[str, str]:
+def _failed(job: Job, results: tune.ResultGrid) -> dict[str, str]:
     """The errors of an experiment by key; those that may be gone the next time are kept on disk."""
     failed: dict[str, str] = {}
     for result in results:
