@@ -354,12 +354,16 @@ def learners(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
     return made
 
 
+# Texts of the published 2048 tokens take SSR minutes.
+SHORT: dict[str, dict[str, Any]] = {"ssr": {"method.max_tokens": 100}}
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_base_weights_are_unchanged_bit_for_bit(
     small_config: RunConfig, learners: list[Learner], tmp_path: Path, name: str
 ) -> None:
     start = train.load(small_config.model.name, torch.float32, torch.device("cpu")).model.state_dict()
-    execute(small_config.override({"method.name": name}), tmp_path)
+    execute(small_config.override({"method.name": name, **SHORT.get(name, {})}), tmp_path)
     now = {key.replace(".base.", "."): t for key, t in learners[0].backbone.model.state_dict().items()}
     assert all(torch.equal(now[key], tensor) for key, tensor in start.items())
     adapters = {key for key in now.keys() - start.keys() if key.endswith((".A", ".B"))}
@@ -370,7 +374,7 @@ def test_base_weights_are_unchanged_bit_for_bit(
 @pytest.mark.parametrize("name", METHODS)
 def test_evaluating_more_changes_no_trajectory(small_config: RunConfig, tmp_path: Path, name: str) -> None:
     """No statistic is collected and no random number drawn outside of training."""
-    config = small_config.override({"model.dropout": 0.1, "method.name": name})
+    config = small_config.override({"model.dropout": 0.1, "method.name": name, **SHORT.get(name, {})})
     result = execute(config, tmp_path / "less")
     more = execute(
         config.override({"evaluation.forward_transfer": True, "evaluation.max_new_tokens": 7}), tmp_path / "more"
