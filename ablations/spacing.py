@@ -8,8 +8,8 @@
 | uniform     | 2, 4, 6, 8, 10, 12    |
 | decreasing  | 15, 23, 26, 28, 29, 30 |
 
-Budgets are equal as far as a task reaches the days: what was replayed is in the report's columns. `standard` is the
-list without the doubling that goes on after day 30, which no task of 1250 updates reaches (docs/protocol.md, A7, A29).
+Budgets are equal as far as a task reaches the days: what was replayed is in the report's columns. `standard` goes on by
+doubling after day 30, which no task of 1250 updates of equal length reaches (docs/protocol.md, A7, A29).
 """
 
 from collections.abc import Mapping

@@ -128,7 +128,7 @@ def _model_day(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
 
 
 def _time(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
-    """Seconds depend on the machine; that FOREVER costs less than AIMMerging does not have to."""
+    """Minutes depend on the machine; what replay costs beside MixReplay does so less."""
     for backbone, minutes in TRAINING_TIME.items():
         text = f"training_time: an epoch of FOREVER as a multiple of MixReplay's, {backbone}"
         published = f"{minutes['forever'] / minutes['mix_replay']:.2f}"

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from experiments.style import GREY, GRID, INK, LARGE, NORMAL, SMALL, Look, draw_line, known, log_scale, looks, tidy
-from experiments.timeline import CONSOLIDATION, REPLAY, Lines, _bands, _name_stages, _stages
+from experiments.timeline import CONSOLIDATION, REPLAY, Lines, draw_bands, name_stages, stages_of
 
 BANDS = 4  # variants; more bands hide each other
 MANY = 40  # events; more have small marks
@@ -38,9 +38,9 @@ def replay_loss_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
     heights = [1.6, 1.0] if penalised else [1.6]
     figure = Figure(figsize=(11, 2.0 + 1.9 * len(heights)), layout="constrained")
     axes: list[Axes] = list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0])
-    stages = list(_stages(steps))
+    stages = list(stages_of(steps))
     for axis in axes:
-        _bands(axis, stages)
+        draw_bands(axis, stages)
         tidy(axis)
         axis.grid(axis="y", color=GRID, linewidth=0.6)
     for axis, field in zip(axes, ("loss", "penalty"), strict=False):
@@ -51,7 +51,7 @@ def replay_loss_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
     _plot_events(axes[0], steps, events)
     for axis in axes:
         _scale_losses(axis)
-    _name_stages(axes[0], stages, len(steps), width_pt=9.9 * 72)
+    name_stages(axes[0], stages, len(steps), width_pt=9.9 * 72)
     axes[-1].set_xlabel("update of the run, replay included", fontsize=NORMAL)
     axes[-1].set_xlim(0.5, max(len(steps), 1) + 0.5)
     axes[-1].xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))

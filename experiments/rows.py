@@ -14,7 +14,7 @@ import yaml
 
 from experiments.paper import BACKBONES, BENCHMARKS, Published
 from experiments.reading import read_mapping, read_records
-from experiments.settings import flatten
+from forever.config import flatten
 from forever.errors import InputError
 from forever.metrics import PerformanceMatrix
 from forever.run_directory import RunDirectory

@@ -12,14 +12,6 @@ def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, 
     return changed
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values under dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
-
-
 def show(value: Any) -> str:
     """A setting as a person would write it."""
     if isinstance(value, list):

@@ -37,15 +37,15 @@ def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
     heights = [1.0, 1.25] if ticking else [1.0]
     figure = Figure(figsize=(11, 5.0 if ticking else 2.8), layout="constrained")
     axes: list[Axes] = list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0])
-    stages = list(_stages(steps))
+    stages = list(stages_of(steps))
     for axis in axes:
-        _bands(axis, stages)
+        draw_bands(axis, stages)
         _replay_spans(axis, steps)
         tidy(axis)
     _plot_delta(axes[0], steps)
     if ticking:
         _plot_clock(axes[1], steps, events)
-    _name_stages(axes[0], stages, len(steps), width_pt=9.9 * 72)
+    name_stages(axes[0], stages, len(steps), width_pt=9.9 * 72)
     axes[-1].set_xlabel("update of the run" + ", replay included" * bool(events), fontsize=NORMAL)
     axes[-1].set_xlim(0.5, max(len(steps), 1) + 0.5)
     axes[-1].xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
@@ -57,7 +57,7 @@ def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
     return figure
 
 
-def _stages(steps: Lines) -> Iterator[Stage]:
+def stages_of(steps: Lines) -> Iterator[Stage]:
     first = 1
     for name, lines in groupby(steps, key=lambda line: line["task"]):
         last = first + sum(1 for _ in lines) - 1
@@ -65,13 +65,13 @@ def _stages(steps: Lines) -> Iterator[Stage]:
         first = last + 1
 
 
-def _bands(axis: Axes, stages: Sequence[Stage]) -> None:
+def draw_bands(axis: Axes, stages: Sequence[Stage]) -> None:
     """Every other task on a pale ground."""
     for stage in stages[1::2]:
         axis.axvspan(stage.first - 0.5, stage.last + 0.5, color=PALE, linewidth=0, zorder=0)
 
 
-def _name_stages(axis: Axes, stages: Sequence[Stage], total: int, width_pt: float) -> None:
+def name_stages(axis: Axes, stages: Sequence[Stage], total: int, width_pt: float) -> None:
     """Names above the bands, slanted if one does not fit its band (a letter is about 0.6 of its height wide)."""
     room = [(stage.last - stage.first + 1) / max(total, 1) * width_pt - 4 for stage in stages]
     fits = all(0.6 * SMALL * len(stage.name) < space for stage, space in zip(stages, room, strict=True))
@@ -101,7 +101,7 @@ def _replay_spans(axis: Axes, steps: Lines) -> None:
 def _broken(steps: Lines, values: Sequence[float | None]) -> tuple[np.ndarray, np.ndarray]:
     """Points of a line that breaks between tasks and where a value is None."""
     places, heights = [0.0], [np.nan]
-    for stage in _stages(steps):
+    for stage in stages_of(steps):
         places += [*range(stage.first, stage.last + 1), stage.last]
         heights += [np.nan if v is None else v for v in values[stage.first - 1 : stage.last]] + [np.nan]
     return np.array(places), np.array(heights)

@@ -67,14 +67,17 @@ def latest(folder: Path) -> Checkpoint | None:
 
 
 def read(path: Path) -> Checkpoint | None:
-    """The checkpoint in the folder `path`; None if it is not there or its digests do not hold."""
+    """The checkpoint in the folder `path`; None if it is not there or its digests do not hold.
+
+    A file that is missing, cut or not readable is damage like a wrong digest: whoever asks goes on without this one.
+    """
     try:
-        if json.loads((path / "manifest.json").read_text(encoding="utf-8")) == _digests(path):
-            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-            return Checkpoint(load_file(path / "tensors.safetensors"), state)
+        if json.loads((path / "manifest.json").read_text(encoding="utf-8")) != _digests(path):
+            return None
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        return Checkpoint(load_file(path / "tensors.safetensors"), state)
     except (OSError, ValueError):
-        pass
-    return None
+        return None
 
 
 def _complete(folder: Path) -> list[Path]:

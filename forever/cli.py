@@ -158,7 +158,7 @@ def plan(
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="A sweep, a run, or a folder of runs.")]) -> None:
-    """Write report.md and report.html with tables and figures, from run directories alone."""
+    """Write report.html, .md, .tex and .json with tables and figures, from run directories alone."""
     commands.show_report(folder)
 
 

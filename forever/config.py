@@ -190,6 +190,14 @@ def parse_assignments(arguments: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values under dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
 def dotted_keys(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:
     """All keys of a configuration; those of every method, since any may be chosen."""
     keys: list[str] = []

@@ -120,7 +120,7 @@ def front_table(runs: Sequence[Known]) -> Table:
         table.add_row(name, f"{op:.1f}", f"{bwt:+.1f}", f"{seconds:.0f}")
     states = [run.state for run in runs]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
-    # The best of many runs is partly luck, and these were chosen by the rows that score them.
-    table.caption = f"{counts}. Chosen on the test rows by one seed: run the chosen ones again with other seeds."
+    # The best of many runs is partly luck, on these rows and with this seed.
+    table.caption = f"{counts}. Scored on rows held out from training, one seed: run the chosen ones on the test rows."
     table.caption_justify = "left"
     return table

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from forever.config import RunConfig
+from forever.config import RunConfig, flatten
 from forever.errors import InputError
 from forever.run_directory import RunDirectory, write_text
 from forever.sweep import Sweep, Trial, read_manifest
@@ -63,7 +63,7 @@ class Search:
 
     def own_point(self) -> dict[str, Any] | None:
         """The point at which the base itself lies: what the others are compared with. None if it is outside."""
-        answers = _Answers(_dotted(self.base.model_dump()))
+        answers = _Answers(flatten(self.base.model_dump()))
         try:
             changes = self.space(answers)
         except InputError:
@@ -165,10 +165,3 @@ class _Answers:
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         return self._answer(name, lambda value: value in choices)
-
-
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _dotted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return found
