@@ -32,13 +32,20 @@ _REGULARIZERS = {"none": "-IAR", "intensity": "IAR", "importance": "PIR", "inten
 SPACINGS = ("ebbinghaus", "exponential", "polynomial", "uniform", "fixed_interval", "decreasing")
 
 
-def search(base: RunConfig) -> Search:
+def search(base: RunConfig, seeds: tuple[int, ...] | None = None) -> Search:
     """The search around any FOREVER run.
 
+    Args:
+        seeds: the one seed of all its runs; None for the base's own.
+
     Raises:
-        InputError: the base is another method.
+        InputError: the base is another method, or there are several seeds.
     """
     method = base.method
+    if seeds is not None:
+        if len(seeds) > 1:
+            raise InputError("search compares all its runs on one seed; run the best ones again with the others")
+        base = base.override({"seed": seeds[0]})
     if not isinstance(method, ForeverConfig):
         raise InputError(f"search varies the hyper-parameters of forever; the base run's method is {method.name!r}")
     if base.data.validation is None:

@@ -10,6 +10,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from ablations.search import TRIALS
+from ablations.search import search as find_search
 from experiments.places import Place, calibrated, find_place, group, tokenizer
 from experiments.runs import load_run
 from experiments.sweeps import SWEEPS, named_sweep
@@ -19,6 +21,7 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.run_directory import RunDirectory, read_lines
+from forever.search import known
 
 _COUNTS = ("task", "replay", "consolidation", "generator")
 
@@ -30,12 +33,13 @@ class Terms:
     Attributes:
         calibrate: measure on this machine. tokens_per_second: or take this training throughput.
         price_per_hour: of what one run occupies: a GPU, or its share of a machine.
-        device, concurrent: as for the sweep itself.
+        trials, device, concurrent: as for the sweep itself.
     """
 
     calibrate: bool = False
     tokens_per_second: float | None = None
     price_per_hour: float | None = None
+    trials: int | None = None
     device: str = "auto"
     concurrent: int | None = None
 
@@ -77,9 +81,9 @@ def plan_table(
     Raises:
         InputError: unknown name, bad data, as for the run itself; a calibration for a device that is not here.
     """
-    runs = _runs(name, on, changes, seeds, out)
+    runs = _runs(name, on, changes, seeds, out, terms.trials)
     todo = [run for run in runs if run.result is None]
-    place = find_place(len(todo), name in SWEEPS, terms.device, terms.concurrent)
+    place = find_place(len(todo), name in (*SWEEPS, "search"), terms.device, terms.concurrent)
     speeds, encoders = calibrated([run.config for run in todo], place) if terms.calibrate else ({}, {})
     planner = _Planner(runs, encoders)
     rows: defaultdict[str, dict[str, float]] = defaultdict(dict)
@@ -94,29 +98,54 @@ def plan_table(
     table = _table(name, rows, done, left, timed, terms.price_per_hour is not None)
     wall = _wall([run.seconds or 0.0 for run in todo], place.concurrent) / 3600
     table.caption = _caption(planner, place, terms, len(todo), wall)
+    if name == "search":
+        table.caption += " A search ends runs that fall behind, and so needs less."
     return table
 
 
-def _runs(name: str, on: str, changes: Mapping[str, Any], seeds: tuple[int, ...] | None, out: Path) -> list[_Run]:
+def _runs(
+    name: str, on: str, changes: Mapping[str, Any], seeds: tuple[int, ...] | None, out: Path, trials: int | None
+) -> list[_Run]:
     if name == "search":
-        raise InputError(
-            f"search draws its runs while they run; plan its base, `forever plan {on}`, and take it --trials times: "
-            "runs that are stopped early take less"
-        )
-    if name not in SWEEPS:
-        configs = [
-            load_run(name).override({**changes, **({"seed": seed} if seed is not None else {})})
-            for seed in seeds or (None,)
-        ]
-        found = [(name, config, RunDirectory(out / config.key())) for config in configs]
-    else:
+        found = _points(load_run(on).override(changes), seeds, out / name, trials)
+    elif name in SWEEPS:
         sweep = named_sweep(name, load_run(on).override(changes), seeds)
         several = len(sweep.orders) > 1
         found = [
             (f"{t.variant} o{t.order}" if several else t.variant, t.config, RunDirectory(out / sweep.name / t.key))
             for t in sweep.trials()
         ]
+    else:
+        configs = [
+            load_run(name).override({**changes, **({"seed": seed} if seed is not None else {})})
+            for seed in seeds or (None,)
+        ]
+        found = [(name, config, RunDirectory(out / config.key())) for config in configs]
     return [_Run(label, config, directory, directory.finished()) for label, config, directory in found]
+
+
+def _points(
+    base: RunConfig, seeds: tuple[int, ...] | None, folder: Path, trials: int | None
+) -> list[tuple[str, RunConfig, RunDirectory]]:
+    """The runs of a search: those of its folder that are not given up, and as many more, drawn at random from its
+    space as its first ones are, as are missing. The real ones are known only while the search goes on."""
+    try:
+        import optuna
+    except ImportError:
+        raise InputError("Optuna is not installed; pip install 'forever-cl[ray]'") from None
+    search = find_search(base, seeds)
+    before = known(search, folder)
+    drawn = [run.trial for run in before if run.state in ("finished", "interrupted")]
+    if not before and (own := search.own_point()) is not None:
+        drawn.append(search.trial(own))
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    given_up = sum(run.state in ("stopped", "failed") for run in before)
+    while len(drawn) + given_up < (trials or TRIALS):
+        point = study.ask()
+        search.space(point)
+        drawn.append(search.trial(point.params))
+    return [("search", trial.config, RunDirectory(folder / trial.key)) for trial in drawn]
 
 
 class _Planner:

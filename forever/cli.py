@@ -114,10 +114,9 @@ def sweep(
     base = load_run(_base(scale, on)).override(parse_assignments(changes or []))
     placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
     fleet = Fleet(out, concurrent, workers, placement, mlflow, retry_failed)
+    _only_of_search(name, trials)
     if name == "search":
         _search(base, _seeds(seeds), trials, fleet)
-    elif trials is not None:
-        raise InputError(f"--trials {trials}: {name} has its own variants; only the sweep search has a number of them")
     else:
         _sweep(name, base, seeds, fleet)
 
@@ -146,13 +145,15 @@ def plan(
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure this machine for 20 seconds.")] = False,
     tokens_per_second: Annotated[float | None, typer.Option(min=1, help="Training throughput, instead.")] = None,
     price_per_hour: Annotated[float | None, typer.Option(min=0, help="Of a GPU, or of a run's CPUs.")] = None,
+    trials: Trials = None,
     device: Device = "auto",
     concurrent: Concurrent = None,
 ) -> None:
     """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started."""
     from experiments.plans import Terms, plan_table
 
-    terms = Terms(calibrate, tokens_per_second, price_per_hour, device, concurrent)
+    _only_of_search(name, trials)
+    terms = Terms(calibrate, tokens_per_second, price_per_hour, trials, device, concurrent)
     console.print(plan_table(name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, terms))
 
 
@@ -207,12 +208,13 @@ def _sweep(name: str, base: RunConfig, seeds: str | None, fleet: Fleet) -> None:
 def _search(base: RunConfig, seeds: tuple[int, ...] | None, trials: int | None, fleet: Fleet) -> None:
     from ablations.search import TRIALS, search
 
-    if seeds is not None and len(seeds) > 1:
-        raise InputError("search compares all its runs on one seed; run the best ones again with the others")
-    if seeds:
-        base = base.override({"seed": seeds[0]})
-    if not commands.search(search(base), trials or TRIALS, fleet):
+    if not commands.search(search(base, seeds), trials or TRIALS, fleet):
         raise typer.Exit(1)
+
+
+def _only_of_search(name: str, trials: int | None) -> None:
+    if trials is not None and name != "search":
+        raise InputError(f"--trials {trials}: {name} has its own variants; only the sweep search has a number of them")
 
 
 def _base(scale: str, on: str | None) -> str:

@@ -74,7 +74,7 @@ BAD = [
     ("run mini/forever --fork nowhere", "--fork 'nowhere' is not of the form RUN@TASK"),
     ("run mini/forever --fork nowhere@1", "nowhere holds no run"),
     ("plan nothing", "'nothing' is no file"),
-    ("plan search", "plan its base, `forever plan mini/forever`"),
+    ("plan components --trials 4", "--trials 4: components has its own variants"),
     ("report nowhere", "nowhere"),
     ("data check nowhere", "there is no folder nowhere"),
 ]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import execute, lines
 
+from ablations.search import TRIALS, search
 from experiments import plans
 from experiments.places import Place, calibrated, find_place, group
 from experiments.plans import Terms, plan_table
@@ -18,6 +19,8 @@ from forever.data.encoding import Encoder
 from forever.errors import InputError
 from forever.models.backbone import load
 from forever.plan import pace_of, plan
+from forever.run_directory import RunDirectory
+from forever.search import remember
 
 METHODS = [
     {"method.name": "finetune"},
@@ -246,6 +249,28 @@ def test_a_sweep_has_a_row_for_each_variant(
     assert rows["to do"]["runs"] == "16"
     assert rows["to do"]["hours"] == "-"
     assert "2 at a time with 2 threads on Ray's 4 CPUs" in str(table.caption)
+
+
+def test_a_search_is_planned_by_points_of_its_space(small_config: RunConfig, tmp_path: Path) -> None:
+    """Its base, what its folder holds, and draws for the rest; what was given up counts and is not run again."""
+    pytest.importorskip("optuna")
+    on = saved(small_config, tmp_path / "run.yaml")
+
+    def rows(trials: int | None) -> dict[str, dict[str, str]]:
+        return cells(plan_table("search", on, {}, (3,), tmp_path, Terms(trials=trials, device="cpu")))
+
+    assert rows(None)["to do"]["runs"] == str(TRIALS)
+    what = search(small_config, (3,))
+    assert rows(1)["to do"]["replay"] == str(planned(what.base).updates["replay"])  # the base goes first
+    own = what.own_point() or {}
+    remembered = [remember(what, {**own, "method.memory_epochs": epochs}, tmp_path / "search") for epochs in (2, 3, 4)]
+    execute(remembered[0].config, tmp_path / "search" / remembered[0].key)
+    RunDirectory(tmp_path / "search" / remembered[1].key).end("stopped", "after 2 of 3 tasks")
+    found = rows(5)
+    assert found["done, skipped"]["runs"] == "1"
+    assert found["to do"]["runs"] == "3"  # the interrupted one and two new ones
+    with pytest.raises(InputError, match="one seed"):
+        plan_table("search", on, {}, (0, 1), tmp_path, Terms())
 
 
 def test_a_calibrated_table(small_config: RunConfig, tmp_path: Path) -> None:
