@@ -151,10 +151,17 @@ def _check_method(origin: Origin, config: RunConfig, saved: "Checkpoint") -> Non
     What carries nothing can be followed by any method, for example fine-tuning by FOREVER; a method that would like to
     know more of the past than the weights (Fisher information, written rows) then has nothing of the tasks before.
     """
+    there, here = origin.config.method.model_dump(), config.method.model_dump()
+    if here["name"] != there["name"]:
+        for name in (there["name"], here["name"]):
+            if METHODS[name].mixed:
+                raise InputError(
+                    f"method.name is {there['name']!r} there, {here['name']!r} here, and {name} trains weights that no "
+                    "other method has; fork it with the same method"
+                )
     carried = sorted({*saved.state["method"], *(name.partition("/")[2] for name in saved.tensors if "/" in name)})
     if not carried:
         return
-    there, here = origin.config.method.model_dump(), config.method.model_dump()
     if here["name"] != there["name"]:
         raise InputError(
             f"method.name is {there['name']!r} there, {here['name']!r} here, and {there['name']} carries "

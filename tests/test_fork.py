@@ -110,6 +110,8 @@ def test_a_fork_of_a_fork_is_told_from_a_fork_of_the_run(runs: Runs, tmp_path: P
         ("ewc", "1", {"method.name": "finetune"}, "ewc carries anchor, fisher from task to task"),
         ("ewc", "1", {"method.mode": "separate"}, "method.mode is 'online' there, 'separate' here"),
         ("olora", "2", {"method.name": "forever"}, "olora carries"),
+        ("finetune", "1", {"method.name": "sapt"}, "sapt trains weights that no other method has"),
+        ("forever", "1", {"method.name": "moelora"}, "moelora trains weights that no other method has"),
     ],
 )
 def test_what_does_not_fit_is_refused(
