@@ -42,9 +42,9 @@ def search(base: RunConfig, seeds: tuple[int, ...] | None = None) -> Search:
         InputError: the base is another method, or there are several seeds.
     """
     method = base.method
-    if seeds is not None:
-        if len(seeds) > 1:
-            raise InputError("search compares all its runs on one seed; run the best ones again with the others")
+    if seeds and len(seeds) > 1:
+        raise InputError("search compares all its runs on one seed; run the best ones again with the others")
+    if seeds:
         base = base.override({"seed": seeds[0]})
     if not isinstance(method, ForeverConfig):
         raise InputError(f"search varies the hyper-parameters of forever; the base run's method is {method.name!r}")

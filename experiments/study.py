@@ -168,6 +168,9 @@ def _run(path: Path, variant: str = "", benchmark: str = "", order: str = "", se
         config = read_mapping(directory.config, yaml.safe_load)
         order = config["data"]["order"]
         variant, order, seed = config["method"]["name"], order if isinstance(order, str) else "custom", config["seed"]
+        if directory.fork.is_file():  # what it learned before, it learned in another way
+            origin = read_mapping(directory.fork, json.loads)
+            variant = f"{variant} from {origin['run']}@{origin['stage']}"
     return Run(path.name, variant, benchmark, order, seed, directory, result)
 
 

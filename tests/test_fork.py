@@ -1,6 +1,7 @@
 """A fork has the past of another run and a future of its own; with the same configuration it is the same run."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from conftest import Outcome, execute, lines, outcome
 
+from experiments.study import read_study
 from forever.cli import main
 from forever.config import RunConfig
 from forever.errors import InputError
@@ -80,6 +82,15 @@ def test_fine_tuning_is_followed_by_forever(runs: Runs, tmp_path: Path) -> None:
     assert {event["task"] for event in lines(forked / "events.jsonl")} == {"weight"}
     again = fork(after, f"{path}@1", tmp_path)
     assert again != forked  # two pasts, two directories
+
+
+def test_a_report_tells_a_fork_from_the_run(runs: Runs, tmp_path: Path) -> None:
+    """Even from one of the same settings, which a report would take for the same run."""
+    config, path = runs["forever"]
+    whole = shutil.copytree(path, tmp_path / "whole")
+    forked = fork(config, f"{whole}@2", tmp_path)
+    rows = {row.variant: [run.key for run in row.runs] for row in read_study(tmp_path).rows}
+    assert rows == {"forever": ["whole"], "forever from whole@2": [forked.name]}
 
 
 def test_a_fork_of_a_fork_is_told_from_a_fork_of_the_run(runs: Runs, tmp_path: Path) -> None:
