@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -21,7 +20,7 @@ from experiments.settings import differences, show
 from forever.errors import InputError
 from forever.metrics import PerformanceMatrix
 from forever.run_directory import RunDirectory
-from forever.statistics import compare
+from forever.statistics import Unit, compare
 from forever.sweep import MANIFEST, read_manifest
 
 # Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods are seen between.
@@ -105,8 +104,8 @@ class Study:
         return next((run for run in finished if run.variant == self.reference), finished[0])
 
 
-def _matrices(runs: Sequence[Run]) -> dict[tuple[Any, ...], PerformanceMatrix]:
-    found: dict[tuple[Any, ...], Run] = {}
+def _matrices(runs: Sequence[Run]) -> dict[Unit, PerformanceMatrix]:
+    found: dict[Unit, Run] = {}
     for run in runs:
         twin = found.setdefault(unit(run), run)
         if twin is not run:
@@ -114,11 +113,11 @@ def _matrices(runs: Sequence[Run]) -> dict[tuple[Any, ...], PerformanceMatrix]:
     return {key: run.matrix() for key, run in found.items()}
 
 
-def unit(run: Run) -> tuple[Any, ...]:
+def unit(run: Run) -> Unit:
     """What a run of one variant and a run of another must share to be compared with each other."""
     assert run.result is not None
     rows = tuple(run.result["rows"][task]["test"] for task in run.result["tasks"])
-    return (run.result["benchmark"], run.result["order"], rows, run.seed)
+    return (run.result["benchmark"], run.result["order"], rows), run.seed
 
 
 def read_study(folder: Path) -> Study:

@@ -5,16 +5,19 @@ What is resampled, and what is shared:
 - items: the test rows of a task are drawn with replacement, once a replicate, for all runs, stages and variants at a
   time. All of them answered the same rows, so what makes a row hard for everyone cancels out of a difference and out of
   BWT. Tasks are fixed: the numbers speak about these tasks.
-- runs: a variant's runs (its seeds, or orders x seeds) are drawn with replacement. A difference is formed run by run
-  first, variant and reference with the same order and seed, so it is paired here too.
+- orders and seeds: the orders of a benchmark are drawn with replacement, and for each drawn order as many of its seeds
+  as it has. A difference is formed run by run first, variant and reference with the same order and seed, so it is
+  paired here too.
 
 A replicate is the mean over all runs under the drawn items, plus what the drawn runs differ from the mean of all runs
-on the true items. Drawing from S runs gives intervals that are too short if S is small (Hesterberg 2015, "What teachers
-should know about the bootstrap": variance short by (S-1)/S, normal instead of t tails). Therefore the part that comes
-from drawing runs is stretched by sqrt(S / chi^2_{S-1}), with chi^2 drawn anew each time, which gives Student tails.
-Two seeds give a wide interval, as they should. Runs also differ by the luck of single answers, and that part is drawn
-twice, with the items and with the runs: where it dominates, intervals are too wide rather than too narrow. Runs of
-several orders are treated as exchangeable with seeds.
+on the true items. Drawing from S seeds gives intervals that are too short if S is small (Hesterberg 2015, "What
+teachers should know about the bootstrap": variance short by (S-1)/S, normal instead of t tails). Therefore the part
+that comes from drawing seeds is stretched by sqrt(S / (S-1)) sqrt(f / chi^2_f), f the sum of S-1 over the orders,
+with chi^2 drawn anew each time, which gives Student tails. Two seeds give a wide interval, as they should. Runs also
+differ by the luck of single answers, and that part is drawn twice, with the items and with the runs, as the luck of
+seeds is once more with the orders: where it dominates, intervals are too wide rather than too narrow. The orders'
+part is not stretched: they are the benchmark's own two or three and not a sample of all. With one seed each they are
+the only repetitions, and are drawn and stretched as seeds are.
 
 With one run nothing is known about seeds, and only items are resampled: such an interval says how far another test set
 could move the score of *this* run. An interval over items of a task on which all rows score the same has no width.
@@ -24,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -37,7 +40,8 @@ ALPHA = 0.05
 _CELLS = 4_000_000  # counts held at once: 32 MB
 _ROUNDING = 1e-9  # points; replicates closer to zero than this are zero
 
-Runs = Mapping[Any, PerformanceMatrix]  # by what pairs a run with a run of another variant
+Unit = tuple[Hashable, int]  # order and seed: what pairs a run with a run of another variant
+Runs = Mapping[Unit, PerformanceMatrix]
 Verdict = Literal["win", "tie", "loss"]
 
 
@@ -105,13 +109,13 @@ def compare(
     """Estimates for all variants that have runs, and their differences to the reference.
 
     Args:
-        variants: by name, the runs by what pairs them: (order, seed).
+        variants: by name, the runs by order and seed.
         outside: variants that are shown but not judged, and so do not count for the correction.
         resamples, seed: of the bootstrap. The same arguments give the same numbers.
     """
     keys = [(variant, unit) for variant, runs in variants.items() for unit in runs]
     replicates = resample_items([variants[variant][unit] for variant, unit in keys], resamples, seed)
-    by_variant: dict[str, dict[Hashable, RunReplicates]] = {}
+    by_variant: dict[str, dict[Unit, RunReplicates]] = {}
     for (variant, unit), replicate in zip(keys, replicates, strict=True):
         by_variant.setdefault(variant, {})[unit] = replicate
     base = by_variant.get(reference, {}) if reference is not None else {}
@@ -131,17 +135,15 @@ def _can_be_judged(one: Comparison) -> bool:
     return one.difference is not None and one.difference.runs > 1
 
 
-def _compare_one(
-    runs: Mapping[Hashable, RunReplicates], base: Mapping[Hashable, RunReplicates], seed: int
-) -> Comparison:
-    op, _ = summarise([run.op for run in runs.values()], (0, 100), seed)
-    bwts = [run.bwt for run in runs.values() if run.bwt is not None]
+def _compare_one(runs: Mapping[Unit, RunReplicates], base: Mapping[Unit, RunReplicates], seed: int) -> Comparison:
+    op, _ = summarise({unit: run.op for unit, run in runs.items()}, (0, 100), seed)
+    bwts = {unit: run.bwt for unit, run in runs.items() if run.bwt is not None}
     bwt = summarise(bwts, (-100, 100), seed)[0] if len(bwts) == len(runs) else None
-    pairs = [(runs[unit].op, base[unit].op) for unit in runs if unit in base]
+    pairs = {unit: (runs[unit].op, base[unit].op) for unit in runs if unit in base}
     if not pairs:
         return Comparison(op, bwt)
-    differences = [Replicated(a.value - b.value, a.samples - b.samples) for a, b in pairs]
-    items = np.mean([run.samples for run in differences], axis=0)
+    differences = {unit: Replicated(a.value - b.value, a.samples - b.samples) for unit, (a, b) in pairs.items()}
+    items = np.mean([run.samples for run in differences.values()], axis=0)
     tail = (1 - LEVEL) / 2
     resolution = float(np.subtract(*np.quantile(items, [1 - tail, tail]))) / 2
     return Comparison(op, bwt, *summarise(differences, (-100, 100), seed), resolution=resolution)
@@ -199,29 +201,52 @@ def _resampled_means(vectors: np.ndarray, resamples: int, seed: int) -> np.ndarr
     return np.concatenate(parts)
 
 
-def summarise(runs: Sequence[Replicated], limits: tuple[float, float], seed: int = 0) -> tuple[Estimate, float]:
+def summarise(runs: Mapping[Unit, Replicated], limits: tuple[float, float], seed: int = 0) -> tuple[Estimate, float]:
     """The mean over runs with its interval, and the two-sided p-value of zero.
 
     Args:
         limits: what the number cannot exceed; a stretched interval is cut there.
         seed: of the draws of runs; equal for equal numbers of runs.
     """
-    value = float(np.mean([run.value for run in runs]))
-    centre = np.mean([run.samples for run in runs], axis=0)
-    samples = centre + _run_effects(np.array([run.value for run in runs]), len(centre), seed)
+    orders: dict[Hashable, list[float]] = {}
+    for (order, _), run in runs.items():
+        orders.setdefault(order, []).append(run.value)
+    value = float(np.mean([run.value for run in runs.values()]))
+    centre = np.mean([run.samples for run in runs.values()], axis=0)
+    samples = centre + _run_effects([np.array(values) for values in orders.values()], len(centre), seed)
     tail = (1 - LEVEL) / 2
     low, high = np.clip(np.quantile(samples, [tail, 1 - tail]), *limits)
     return Estimate(value, float(low), float(high), len(runs)), _p_value(samples)
 
 
-def _run_effects(values: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """What drawing S runs from the `values` [S] of all adds to their mean; the stretch is explained above."""
-    count = len(values)
+def _run_effects(orders: Sequence[np.ndarray], resamples: int, seed: int) -> np.ndarray:
+    """What drawing orders, and seeds of each, adds to the mean of all runs; the stretch is explained above.
+
+    Args:
+        orders: the values of each order's seeds.
+    """
+    count = sum(map(len, orders))
+    if len(orders) == count:  # one seed each
+        orders = [np.concatenate(orders)]
     if count == 1:
         return np.zeros(resamples)
     random = np.random.default_rng(derive(seed, "runs", count))
+    free = count - len(orders)
+    stretch = np.sqrt(free / random.chisquare(free, resamples))
+    means = np.array([values.mean() for values in orders])
+    drawn = random.integers(len(orders), size=(len(orders), resamples))
+    effects = means[drawn].mean(axis=0) - means.mean()
+    for places in drawn:
+        luck = np.stack([_seed_effects(values, resamples, random) for values in orders])
+        effects += stretch * luck[places, np.arange(resamples)] / len(orders)
+    return effects
+
+
+def _seed_effects(values: np.ndarray, resamples: int, random: np.random.Generator) -> np.ndarray:
+    """What drawing S seeds from the `values` [S] of one order adds to their mean, not short in variance."""
+    count = len(values)
     drawn = values[random.integers(count, size=(resamples, count))].mean(axis=1)
-    return np.sqrt(count / random.chisquare(count - 1, resamples)) * (drawn - values.mean())
+    return np.sqrt(count / max(count - 1, 1)) * (drawn - values.mean())
 
 
 def _p_value(samples: np.ndarray) -> float:

@@ -1,10 +1,22 @@
 """The bootstrap against hand-worked cases, simulated truth, and the properties that define it."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from forever.metrics import PerformanceMatrix
-from forever.statistics import Estimate, Replicated, compare, holm, resample_items, summarise, verdict
+from forever.statistics import (
+    Estimate,
+    Replicated,
+    Runs,
+    Unit,
+    compare,
+    holm,
+    resample_items,
+    summarise,
+    verdict,
+)
 
 
 def matrix(last: list[list[float]], first: list[list[float]] | None = None) -> PerformanceMatrix:
@@ -39,7 +51,7 @@ def test_interval_over_items_is_the_textbook_one() -> None:
 
 
 def test_tasks_weigh_the_same_whatever_their_size() -> None:
-    op = compare({"a": {0: matrix([[1.0] * 10, [0.0] * 1000])}})["a"].op
+    op = compare({"a": {("1", 0): matrix([[1.0] * 10, [0.0] * 1000])}})["a"].op
     assert (op.value, op.low, op.high) == (50.0, 50.0, 50.0)
 
 
@@ -47,7 +59,7 @@ def test_backward_transfer_is_paired_over_items() -> None:
     """Each item keeps its score but for one in a hundred, so BWT varies far less than the two scores it is made of."""
     learned = [1.0, 0.0] * 50
     forgotten = [0.0, *learned[1:]]
-    one = compare({"a": {0: matrix([forgotten, [1.0, 0.0] * 50], [learned])}})["a"]
+    one = compare({"a": {("1", 0): matrix([forgotten, [1.0, 0.0] * 50], [learned])}})["a"]
     assert one.bwt is not None
     assert one.bwt.value == pytest.approx(-1.0)
     assert one.bwt.high - one.bwt.low < 5 < one.op.high - one.op.low
@@ -55,7 +67,7 @@ def test_backward_transfer_is_paired_over_items() -> None:
 
 def test_joint_training_has_no_backward_transfer() -> None:
     joint = PerformanceMatrix(("a", "b"), ("joint",), {(0, 0): [1.0, 0.0], (1, 0): [1.0, 1.0]})
-    one = compare({"mtl": {0: joint}})["mtl"]
+    one = compare({"mtl": {("1", 0): joint}})["mtl"]
     assert one.bwt is None
     assert one.op.value == 75.0
 
@@ -63,8 +75,10 @@ def test_joint_training_has_no_backward_transfer() -> None:
 @pytest.mark.parametrize("seeds", [1, 2, 5])
 def test_identical_variants_differ_by_exactly_nothing(seeds: int) -> None:
     random = np.random.default_rng(0)
-    runs = {s: matrix([random.random(37).tolist(), random.random(23).tolist()]) for s in range(seeds)}
-    one = compare({"base": runs, "same": dict(runs), "other": {0: matrix([[0.5] * 37, [0.5] * 23])}}, "base")["same"]
+    runs = {("1", s): matrix([random.random(37).tolist(), random.random(23).tolist()]) for s in range(seeds)}
+    one = compare({"base": runs, "same": dict(runs), "other": {("1", 0): matrix([[0.5] * 37, [0.5] * 23])}}, "base")[
+        "same"
+    ]
     assert one.difference == Estimate(0.0, 0.0, 0.0, seeds)
     assert (one.p, one.p_holm, one.verdict) == ((1.0, 1.0, "tie") if seeds > 1 else (1.0, None, None))
 
@@ -74,7 +88,7 @@ def test_a_shift_of_all_scores_shifts_everything_but_the_difference() -> None:
     a, b = ({s: [random.random(40) / 2 for _ in range(2)] for s in range(3)} for _ in range(2))
 
     def compared(shift: float) -> dict:
-        shifted = [{s: matrix([(v + shift).tolist() for v in t]) for s, t in tasks.items()} for tasks in (a, b)]
+        shifted = [{("1", s): matrix([(v + shift).tolist() for v in t]) for s, t in tasks.items()} for tasks in (a, b)]
         return compare({"a": shifted[0], "b": shifted[1]}, "a", resamples=2000)
 
     here, there = compared(0.0), compared(0.25)
@@ -86,7 +100,7 @@ def test_a_shift_of_all_scores_shifts_everything_but_the_difference() -> None:
 
 def test_swapping_variant_and_reference_mirrors_the_difference() -> None:
     random = np.random.default_rng(2)
-    runs = {name: {s: matrix([coins(random, np.full(50, 0.5))]) for s in range(3)} for name in "ab"}
+    runs = {name: {("1", s): matrix([coins(random, np.full(50, 0.5))]) for s in range(3)} for name in "ab"}
     forth, back = compare(runs, "a")["b"].difference, compare(runs, "b")["a"].difference
     assert forth is not None
     assert back is not None
@@ -96,7 +110,7 @@ def test_swapping_variant_and_reference_mirrors_the_difference() -> None:
 def test_pairing_removes_what_makes_an_item_hard_for_everyone() -> None:
     random = np.random.default_rng(3)
     hard = np.where(random.random(400) < 0.5, 0.05, 0.95)
-    runs = {name: {0: matrix([coins(random, hard)])} for name in "ab"}
+    runs = {name: {("1", 0): matrix([coins(random, hard)])} for name in "ab"}
     difference = compare(runs, "a")["b"].difference
     assert difference is not None
     unpaired = 2 * 1.96 * 100 * np.sqrt(2 * 0.25 / 400)
@@ -107,8 +121,8 @@ def test_resolution_is_what_the_items_alone_leave_open() -> None:
     """With one run nothing else is resampled; more runs over the same items average the luck of single answers."""
     random = np.random.default_rng(0)
 
-    def runs(count: int) -> dict[int, PerformanceMatrix]:
-        return {seed: matrix([random.random(50).tolist()]) for seed in range(count)}
+    def runs(count: int) -> Runs:
+        return {("1", seed): matrix([random.random(50).tolist()]) for seed in range(count)}
 
     alone = compare({"a": runs(1), "base": runs(1)}, "base")["a"]
     assert alone.difference is not None
@@ -127,13 +141,13 @@ def test_only_runs_that_both_have_are_compared() -> None:
     assert found.op.value == 50.0
     assert found.op.runs == 2
     assert found.difference == Estimate(0.0, 0.0, 0.0, 1)
-    alone = compare({"base": {0: zero}, "a": {1: one}}, "base")["a"]
+    alone = compare({"base": {("1", 0): zero}, "a": {("1", 1): one}}, "base")["a"]
     assert (alone.difference, alone.verdict) == (None, None)
 
 
 def test_the_same_arguments_give_the_same_numbers() -> None:
     random = np.random.default_rng(4)
-    runs = {name: {s: matrix([coins(random, np.full(30, 0.6))]) for s in range(2)} for name in "abc"}
+    runs = {name: {("1", s): matrix([coins(random, np.full(30, 0.6))]) for s in range(2)} for name in "abc"}
     assert compare(runs, "a", resamples=500) == compare(runs, "a", resamples=500)
     fewer = compare({name: runs[name] for name in "ab"}, "a", resamples=500)
     assert fewer["b"].difference == compare(runs, "a", resamples=500)["b"].difference
@@ -141,7 +155,7 @@ def test_the_same_arguments_give_the_same_numbers() -> None:
 
 def test_bounds_are_not_judged_and_do_not_cost_the_others() -> None:
     random = np.random.default_rng(5)
-    runs = {n: {s: matrix([coins(random, np.full(60, 0.5))]) for s in range(2)} for n in ("base", "a", "mtl")}
+    runs = {n: {("1", s): matrix([coins(random, np.full(60, 0.5))]) for s in range(2)} for n in ("base", "a", "mtl")}
     found = compare(runs, "base", outside=("mtl",))
     assert found["mtl"].difference is not None
     assert found["mtl"].verdict is None
@@ -152,7 +166,7 @@ def test_bounds_are_not_judged_and_do_not_cost_the_others() -> None:
 
 def test_one_seed_judges_nothing() -> None:
     """A hundred items and forty points apart, and still it could be the seed."""
-    runs = {name: {0: matrix([[1.0] * hits + [0.0] * (100 - hits)])} for name, hits in (("base", 30), ("a", 70))}
+    runs = {name: {("1", 0): matrix([[1.0] * hits + [0.0] * (100 - hits)])} for name, hits in (("base", 30), ("a", 70))}
     one = compare(runs, "base")["a"]
     assert one.difference is not None
     assert one.difference.low > 20
@@ -165,10 +179,41 @@ def test_runs_alone_give_students_interval(seeds: int) -> None:
     random = np.random.default_rng(seeds)
     hits = 0
     for _ in range(400):
-        runs = [Replicated(v, np.full(1000, v)) for v in random.normal(3.0, 2.0, seeds)]
-        estimate, _ = summarise(runs, (-100, 100))
+        estimate, _ = summarise(settled({"1": random.normal(3.0, 2.0, seeds)}), (-100, 100))
         hits += estimate.low <= 3.0 <= estimate.high
     assert 0.91 <= hits / 400 <= 0.99
+
+
+def settled(values: dict[str, Any]) -> dict[Unit, Replicated]:
+    """Runs whose items leave nothing open, by order."""
+    return {(order, s): Replicated(v, np.full(1000, v)) for order, runs in values.items() for s, v in enumerate(runs)}
+
+
+def test_orders_are_drawn_and_seeds_within_them() -> None:
+    """Seeds that agree: only orders are drawn, 1 or 11 twice or one of each. Orders that agree: only seeds are, so the
+    interval is Student's with 2 + 2 degrees of freedom and the seeds' variance 1: 2.776 * sqrt(1 / 6)."""
+    one, _ = summarise(settled({"1": [1.0] * 3, "2": [11.0] * 3}), (-100, 100))
+    assert (one.low, one.value, one.high, one.runs) == (1.0, 6.0, 11.0, 6)
+    runs = {(order, s): Replicated(v, np.full(40_000, v)) for order in "12" for s, v in enumerate([-1.0, 0.0, 1.0])}
+    two, _ = summarise(runs, (-100, 100))
+    assert (two.low, two.high) == pytest.approx((-1.133, 1.133), rel=0.06)
+
+
+def test_orders_of_one_seed_each_are_drawn_as_seeds_are() -> None:
+    values = [3.0, 5.0, 10.0]
+    orders, seeds = settled({str(i): [v] for i, v in enumerate(values)}), settled({"1": values})
+    assert summarise(orders, (-100, 100)) == summarise(seeds, (-100, 100))
+
+
+def test_orders_that_differ_widen_the_interval() -> None:
+    """Three orders x three seeds, orders as different as seeds. As nine equals they would cover 75 of 100."""
+    random = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        values = random.normal(0, 2.0, (3, 3)) + random.normal(0, 2.0, (3, 1))
+        estimate, _ = summarise(settled({str(i): row for i, row in enumerate(values)}), (-100, 100))
+        hits += estimate.low <= 0 <= estimate.high
+    assert hits / 400 >= 0.82
 
 
 def test_intervals_cover_the_truth_of_a_simulated_comparison() -> None:
@@ -176,12 +221,12 @@ def test_intervals_cover_the_truth_of_a_simulated_comparison() -> None:
     random = np.random.default_rng(6)
     hits = wins = 0
     for _ in range(200):
-        runs: dict[str, dict[int, PerformanceMatrix]] = {"base": {}, "a": {}}
+        runs: dict[str, dict[Unit, PerformanceMatrix]] = {"base": {}, "a": {}}
         difficulty = random.uniform(0.2, 0.7, (2, 50))
         for s in range(3):
             for name, gain in (("base", 0.0), ("a", 0.15)):
                 luck = random.normal(0, 0.02)
-                runs[name][s] = matrix([coins(random, row + gain + luck) for row in difficulty])
+                runs[name]["1", s] = matrix([coins(random, row + gain + luck) for row in difficulty])
         one = compare(runs, "base", resamples=400)["a"]
         assert one.difference is not None
         hits += one.difference.low <= 15.0 <= one.difference.high
@@ -196,7 +241,9 @@ def test_false_wins_are_rare() -> None:
     random = np.random.default_rng(7)
     false = 0
     for _ in range(60):
-        runs = {n: {s: matrix([coins(random, np.full(60, 0.6))]) for s in range(3)} for n in ["base", *"abcdefg"]}
+        runs = {
+            n: {("1", s): matrix([coins(random, np.full(60, 0.6))]) for s in range(3)} for n in ["base", *"abcdefg"]
+        }
         false += any(one.verdict in ("win", "loss") for one in compare(runs, "base", resamples=1000).values())
     assert false / 60 <= 0.1
 
@@ -217,5 +264,5 @@ def test_verdicts() -> None:
 
 def test_many_rows_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forever.statistics._CELLS", 100)
-    op = compare({"a": {0: matrix([[1.0, 0.0] * 30])}}, resamples=501)["a"].op
+    op = compare({"a": {("1", 0): matrix([[1.0, 0.0] * 30])}}, resamples=501)["a"].op
     assert op.low < 50 < op.high
