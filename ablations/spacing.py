@@ -8,8 +8,8 @@
 | uniform     | 2, 4, 6, 8, 10, 12    |
 | decreasing  | 15, 23, 26, 28, 29, 30 |
 
-Budgets are equal as far as a task reaches the days: what was replayed is in the report's columns. `standard` goes on by
-doubling after day 30, which no task of 1250 updates of equal length reaches (docs/protocol.md, A7, A29).
+Budgets are equal: each variant spends that of `standard` in a task whose updates are of equal length, and replays at
+the task's end what its days did not (docs/protocol.md, A7, A29).
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,14 @@ from forever.config import RunConfig
 from forever.sweep import Sweep
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "standard": {},
-    "exponential": {"method.days": "exponential"},
-    "polynomial": {"method.days": "polynomial"},
-    "uniform": {"method.days": "uniform"},
-    "decreasing": {"method.days": "decreasing"},
+    name: {"method.days": days, "method.consolidation_epochs": "matched"}
+    for name, days in (
+        ("standard", "ebbinghaus"),
+        ("exponential", "exponential"),
+        ("polynomial", "polynomial"),
+        ("uniform", "uniform"),
+        ("decreasing", "decreasing"),
+    )
 }
 
 

@@ -10,5 +10,5 @@ from forever.sweep import Sweep
 
 def model_day(base: RunConfig, seeds: tuple[int, ...] = (0, 1, 2)) -> Sweep:
     """FOREVER and joint training on both orders of SuperNI."""
-    variants = {"forever": {}, "mtl": method_settings(base, "mtl")}
+    variants = {name: method_settings(base, name) for name in ("forever", "mtl")}
     return Sweep("model_day", base, variants, seeds, orders(base, "superni"), "forever")

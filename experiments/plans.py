@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from rich import box
@@ -129,22 +130,15 @@ def _points(
 ) -> list[tuple[str, RunConfig, RunDirectory]]:
     """The runs of a search: those of its folder that are not given up, and as many more, drawn at random from its
     space as its first ones are, as are missing. The real ones are known only while the search goes on."""
-    try:
-        import optuna
-    except ImportError:
-        raise InputError("Optuna is not installed; pip install 'forever-cl[ray]'") from None
     search = find_search(base, seeds)
     before = known(search, folder)
     drawn = [run.trial for run in before if run.state in ("finished", "interrupted")]
     if not before and (own := search.own_point()) is not None:
         drawn.append(search.trial(own))
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    random = Random(0)  # a plan says the same each time
     given_up = sum(run.state in ("stopped", "failed") for run in before)
     while len(drawn) + given_up < (trials or TRIALS):
-        point = study.ask()
-        search.space(point)
-        drawn.append(search.trial(point.params))
+        drawn.append(search.draw(random))
     return [("search", trial.config, RunDirectory(folder / trial.key)) for trial in drawn]
 
 

@@ -50,7 +50,6 @@ METHOD_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         **{name: {"method.warmup_steps": 2} for name in ("forever", "fixed_interval", "vbm")},
         "ssr": {"method.max_tokens": 512, "method.samples": 1},
     },
-    "paper": {},
 }
 # SuperNI without its long prompts: three classifications and an extraction, in the order in which they come.
 CPU_TASKS = {
@@ -87,27 +86,32 @@ def named_run(name: str) -> RunConfig:
     if small and order in CPU_TASKS.get(benchmark, {}):
         settings["data.order"] = CPU_TASKS[benchmark][order]
     scale = "mini" if benchmark == "mini" else "cpu" if small else "paper"
-    return RunConfig().override(settings | METHOD_SETTINGS[scale].get(method, {}))
+    return RunConfig().override(settings | METHOD_SETTINGS.get(scale, {}).get(method, {}))
 
 
 def scale_of(run: RunConfig) -> str:
-    """The scale whose settings a run has; the names of its model and method do not matter."""
-    return next((name for name, settings in (("mini", MINI), ("cpu", CPU)) if _has(run, settings)), "paper")
+    """The scale that a run has by its data: mini, cpu, paper (a whole benchmark of the paper), or else "other"."""
+    data = run.data
+    if data.benchmark == "mini":
+        return "mini"
+    if data.train_rows is not None and data.train_rows <= CPU["data.train_rows"]:
+        return "cpu"
+    whole = data.train_rows is None and data.test_rows is None and data.validation is None
+    return "paper" if whole and data.order in ORDERS.get(data.benchmark, {}) else "other"
 
 
 def orders(base: RunConfig, *benchmarks: str) -> dict[str, dict[str, Any]]:
-    """All orders of the paper's benchmarks by their numbers, as differences of the data from a run of the same scale.
+    """All orders of the paper's benchmarks by their numbers, as differences from a run, whose sizes stay.
 
     `mini` stands for each of them: its two orders.
     """
-    scale = scale_of(base)
-    if base.data.benchmark == "mini":
-        return {order: {"data.order": order} for order in ORDERS["mini"]}
+    small = "cpu/" if scale_of(base) == "cpu" else ""
+    sizes = base.data.model_dump(mode="json", exclude={"root"})  # another benchmark would begin without them
     found: dict[str, dict[str, Any]] = {}
-    for benchmark in benchmarks:
+    for benchmark in ("mini",) if base.data.benchmark == "mini" else benchmarks:
         for order in ORDERS[benchmark]:
-            name = f"{'cpu/' * (scale == 'cpu')}{benchmark}/{order}/finetune"
-            data = named_run(name).data.model_dump(mode="json", exclude={"root"})
+            place = named_run(f"{small}{benchmark}/{order}/finetune").data
+            data = {**sizes, "benchmark": place.benchmark, "order": place.order}
             found[order] = {f"data.{key}": value for key, value in data.items()}
     return found
 
@@ -119,18 +123,11 @@ def method_settings(base: RunConfig, method: str) -> dict[str, Any]:
     """
     if method == base.method.name:
         return {}
-    settings = {"method.name": method, **METHOD_SETTINGS[scale_of(base)].get(method, {})}
+    settings = {"method.name": method, **METHOD_SETTINGS.get(scale_of(base), {}).get(method, {})}
     warmup_steps = getattr(base.method, "warmup_steps", None)
     if warmup_steps and hasattr(base.override(settings).method, "warmup_steps"):
         settings["method.warmup_steps"] = warmup_steps
     return settings
-
-
-def _has(run: RunConfig, settings: dict[str, Any]) -> bool:
-    """Whether a run is of the size that these settings give; its model may have another name."""
-    keys = ("data.benchmark", "data.train_rows", "optim.epochs", "model.max_length")
-    values = run.model_dump()
-    return all(values[k.split(".")[0]][k.split(".")[1]] == settings[k] for k in keys if k in settings)
 
 
 def load_run(argument: str) -> RunConfig:

@@ -1,9 +1,11 @@
 """A search as pure data: a base run and a space that is asked for differences. Optuna and Ray are not known here."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any, Protocol, TypeVar
 
 from forever.config import RunConfig, flatten
@@ -60,6 +62,12 @@ class Search:
         """
         (trial,) = self.sweep(point).trials()
         return trial
+
+    def draw(self, random: Random) -> Trial:
+        """The run of a point that is drawn from the space, as the first ones of a search are."""
+        draws = Draws(random)
+        self.space(draws)
+        return self.trial(draws.params)
 
     def own_point(self) -> dict[str, Any] | None:
         """The point at which the base itself lies: what the others are compared with. None if it is outside."""
@@ -165,3 +173,27 @@ class _Answers:
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         return self._answer(name, lambda value: value in choices)
+
+
+class Draws:
+    """Answers a space at random, evenly in the logarithm where it asks for that, and remembers what it was asked."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.params: dict[str, Any] = {}
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
+        if log:
+            self.params[name] = math.exp(self.random.uniform(math.log(low), math.log(high)))
+        else:
+            self.params[name] = self.random.uniform(low, high)
+        return self.params[name]
+
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
+        value = round(self.suggest_float(name, low - 0.5, high + 0.5, log=log))
+        self.params[name] = min(max(value, low), high)
+        return self.params[name]
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        self.params[name] = self.random.choice(choices)
+        return self.params[name]

@@ -246,6 +246,16 @@ def test_matched_consolidation_spends_the_whole_budget_at_the_end() -> None:
     assert len(short.of_kind("consolidation")) == 5
 
 
+@pytest.mark.parametrize("days", ["ebbinghaus", "exponential", "polynomial", "uniform", "decreasing", [40.0], []])
+@pytest.mark.parametrize("norm", [lambda t: 1.0, lambda t: 1 / t, lambda t: float(t)], ids=["equal", "shrink", "grow"])
+def test_matched_schedules_spend_equal_budgets(days: Any, norm: Any) -> None:
+    """Whatever fires in the task, 2 J + 1 passes over memory: the rest comes at the end, and no more than J fire."""
+    method = method_of("forever", days=days, consolidation_epochs="matched")
+    run = drive(method, stub_learner([rows_task("old", 1000)]), rows_task("new", 1000), norm)
+    assert len(run.of_kind("replay") + run.of_kind("consolidation")) == (2 * 6 + 1) * math.ceil(20 / 8)
+    assert len(run.event_steps) <= 6
+
+
 def test_a_generator_depends_on_its_records_alone() -> None:
     """The same records give the same actions: what resuming and planning rest on."""
     norm = lambda t: 1 + math.sin(t)  # noqa: E731

@@ -52,6 +52,7 @@ def test_end_to_end(name: str, tmp_path: Path, finished: dict[str, Path]) -> Non
     write_report(tmp_path)
     content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     (part,) = content["parts"]
+    assert content["scale"] == "mini"
     assert [row["variant"] for row in part["rows"] if not row["bound"]] == [
         name for name in sweep.variants if name not in [row["variant"] for row in part["rows"] if row["bound"]]
     ]

@@ -253,7 +253,6 @@ def test_a_sweep_has_a_row_for_each_variant(
 
 def test_a_search_is_planned_by_points_of_its_space(small_config: RunConfig, tmp_path: Path) -> None:
     """Its base, what its folder holds, and draws for the rest; what was given up counts and is not run again."""
-    pytest.importorskip("optuna")
     on = saved(small_config, tmp_path / "run.yaml")
 
     def rows(trials: int | None) -> dict[str, dict[str, str]]:

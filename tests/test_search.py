@@ -1,39 +1,22 @@
 """A search: what its space asks, what is told of the runs in its folder, and a small one on a real local Ray."""
 
 import json
-import random
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import execute
 
-from ablations.search import search
+from ablations.search import SPACINGS, search
 from forever.config import RunConfig
 from forever.console import front_table
 from forever.errors import InputError
 from forever.run_directory import RunDirectory
-from forever.search import Known, Search, front, known, remember
+from forever.search import Draws, Known, Search, front, known, remember
 from forever.sweep import read_manifest
-
-
-class Random:
-    """Answers a space like an Optuna trial that draws at random; remembers what it was asked."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.params: dict[str, Any] = {}
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
-        return self.params.setdefault(name, self.random.uniform(low, high))
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
-        return self.params.setdefault(name, self.random.randint(low, high))
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        return self.params.setdefault(name, self.random.choice(choices))
 
 
 @pytest.fixture
@@ -47,7 +30,7 @@ def small_search(small_config: RunConfig) -> Search:
 def test_the_space_asks_only_what_acts(small_search: Search) -> None:
     asked: dict[str, set[str]] = {}
     for seed in range(60):
-        answers = Random(seed)
+        answers = Draws(Random(seed))
         changes = small_search.space(answers)
         assert small_search.trial(answers.params).config == small_search.base.override(changes)
         asked.setdefault(changes["method.regularizer"], set()).update(answers.params)
@@ -56,6 +39,17 @@ def test_the_space_asks_only_what_acts(small_search: Search) -> None:
     assert asked["importance"] == always | {"method.beta"}
     assert asked["intensity"] == always | {"method.beta", "method.gamma", "method.smoothing"}
     assert asked["intensity_importance"] == asked["intensity"]
+
+
+def test_draws_are_from_the_space(small_search: Search) -> None:
+    """Every choice comes, numbers stay within their range, and the same stream draws the same points."""
+    random = Random(0)
+    configs = [small_search.draw(random).config.method.model_dump() for _ in range(200)]
+    assert {c["days"] for c in configs} == set(SPACINGS)
+    assert {c["memory_epochs"] for c in configs} == {1, 2, 3, 4}
+    asked = [c["beta"] for c in configs if c["regularizer"] != "none"]
+    assert 1e-5 <= min(asked) < 1e-4 < 1e-2 < max(asked) <= 1e-1  # evenly in the logarithm
+    assert small_search.draw(Random(1)) == small_search.draw(Random(1))
 
 
 def test_equal_to_two_digits_is_the_same_run(small_search: Search) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ablations.components import VARIANTS, components
-from experiments.runs import named_run
+from experiments.runs import SCALES, named_run, scale_of
 from experiments.sweeps import SWEEPS, named_sweep
 from forever.config import RunConfig
 from forever.errors import InputError
@@ -35,6 +35,12 @@ def test_an_ablation_is_a_difference_and_nothing_else(base_config: RunConfig) ->
 
 def test_the_components_are_the_papers() -> None:
     assert list(VARIANTS) == ["base", "+FIR", "+RR", "+ER", "+STC", "-IAR", "+PIR", "+IAR&PIR"]
+
+
+ON_ANY_METHOD = (
+    "main_results", "baselines", "backbones", "full_finetuning", "long_sequence", "memory_size", "model_day",
+    "training_time", "replay_loss",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("base", ["mini/forever", "cpu/superni/7/forever", "long/4/forever", "standard/1/forever"])
@@ -69,6 +75,7 @@ def test_the_variants_are_the_papers() -> None:
     assert settings("spacing", "method.days") == [
         "ebbinghaus", "exponential", "polynomial", "uniform", "decreasing"
     ]  # fmt: skip
+    assert settings("spacing", "method.consolidation_epochs") == ["matched"] * 5
     assert settings("full_finetuning", "model.tuning") == ["full"] * 8
     assert settings("forgetting_rate", "method.probe_every") == [60]
     assert settings("main_results", "data.order") == [order for order in "12345678" for _ in range(14)]
@@ -98,6 +105,32 @@ def test_small_orders_keep_their_rows() -> None:
     assert [t.config.data.order for t in named_sweep("long_sequence", named_run("mini/forever"), (0,)).trials()] == [
         order for order in "12" for _ in range(4)
     ]
+
+
+@pytest.mark.parametrize("scale", ["cpu/superni/7/forever", "superni/7/forever", "mini/forever"])
+@pytest.mark.parametrize("name", ["main_results", "model_day", "full_finetuning", "backbones", "long_sequence"])
+def test_sizes_that_are_asked_for_survive_the_orders(scale: str, name: str) -> None:
+    asked = {"train_rows": 48, "test_rows": 20, "validation": 0.25}
+    base = named_run(scale).override({f"data.{key}": value for key, value in asked.items()})
+    for trial in named_sweep(name, base, (0,)).trials():
+        assert asked.items() <= trial.config.data.model_dump().items()
+
+
+def test_the_scale_is_that_of_the_data() -> None:
+    changed = {"optim.epochs": 1, "model.max_length": 100}
+    for name, base in SCALES.items():
+        assert scale_of(named_run(base)) == scale_of(named_run(base).override(changed)) == name
+    assert scale_of(named_run(SCALES["cpu"]).override({"data.train_rows": 48})) == "cpu"
+    for key, value in {"data.train_rows": 500, "data.validation": 0.2, "data.order": ["task363", "task875"]}.items():
+        assert scale_of(named_run(SCALES["paper"]).override({key: value})) == "other"
+    own = {"data.benchmark": "mine", "data.order": ["a", "b"]}
+    assert scale_of(named_run(SCALES["paper"]).override(own)) == "other"
+
+
+def test_what_is_called_forever_is_forever() -> None:
+    for name in SWEEPS:
+        trials = named_sweep(name, named_run("mini/finetune"), (0,)).trials() if name in ON_ANY_METHOD else []
+        assert all(t.config.method.name == "forever" for t in trials if t.variant.startswith("forever"))
 
 
 def test_orders_and_seeds() -> None:

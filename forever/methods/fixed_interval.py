@@ -5,15 +5,19 @@ every floor(T / J) updates, then the same consolidation pass. The paper gives no
 only statement on budgets in it.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
 from forever.data.tasks import Task
 from forever.learner import Learner
 from forever.methods.base import Card
-from forever.methods.scheduled_replay import ReplayByUpdates, ScheduledReplayConfig
+from forever.methods.scheduled_replay import ScheduledReplay, ScheduledReplayConfig
+from forever.replay.clock import Clock, StepClock
+from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
+
+R = TypeVar("R", bound=ScheduledReplayConfig)
 
 
 class FixedIntervalConfig(ScheduledReplayConfig):
@@ -22,6 +26,16 @@ class FixedIntervalConfig(ScheduledReplayConfig):
     name: Literal["fixed_interval"] = "fixed_interval"
     interval: Annotated[int, Field(ge=1)] | None = None
     """Updates between events; None is floor(T / J). 24 gives the literal reading of the ablation example (A21)."""
+
+
+class ReplayByUpdates(ScheduledReplay[R]):
+    """Replay after given numbers of updates, without a penalty. Subclasses say after which."""
+
+    def __init__(self, config: R) -> None:
+        super().__init__(config, Regularizer.named("none", beta=0.0, gamma=0.0, low=1.0, high=1.0))
+
+    def clock(self) -> Clock:
+        return StepClock(warmup_steps=1, smoothing=1.0)  # a day is one update
 
 
 class FixedInterval(ReplayByUpdates[FixedIntervalConfig]):

@@ -4,7 +4,7 @@ clock (when is a day over) x schedule (at which days) x regulariser (how strongl
 with the paper's parts, Fixed-interval replay with the plainest ones.
 """
 
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from forever.data.tasks import Task
 from forever.importance import fisher_information
 from forever.learner import Learner, ReplayEvent
 from forever.methods.base import Method, MethodConfig
-from forever.replay.clock import Clock, StepClock
+from forever.replay.clock import Clock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
 from forever.steps import Penalty, Probe, Step, Steps
@@ -29,7 +29,8 @@ class ScheduledReplayConfig(MethodConfig):
     memory_epochs: Annotated[int, Field(ge=1)] = 2
     """E_mem: passes over the memory at each event."""
     consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
-    """Passes when the task is over (paper: one short epoch). "matched": the whole budget at the end (A23, for +ER)."""
+    """Passes when the task is over (paper: one short epoch). "matched": and what is left of the standard schedule's
+    budget, so that schedules can be compared (A23, A29)."""
 
 
 R = TypeVar("R", bound=ScheduledReplayConfig)
@@ -56,7 +57,7 @@ class ScheduledReplay(Method[R]):
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         batches = learner.batches(task.train)
-        clock, schedule = self.clock(), self.days(learner, task)
+        clock, schedule, events = self.clock(), self.schedule(learner, task), 0
         next_day = next(schedule, None)
         learner.note(scheduled_events=self.scheduled_events(learner, task) if learner.memory else 0)
         for batch in batches:
@@ -67,8 +68,8 @@ class ScheduledReplay(Method[R]):
             # One threshold a step (A8), and replay does not advance the clock (A2).
             if learner.memory and next_day is not None and clock.reached(next_day):
                 yield from self.replay(learner, task, clock, "replay", next_day, self.config.memory_epochs)
-                next_day = next(schedule, None)
-        passes = self.consolidation_epochs(learner)
+                next_day, events = next(schedule, None), events + 1
+        passes = self.consolidation_epochs(learner, events)
         if learner.memory and passes:
             yield from self.replay(learner, task, clock, "consolidation", None, passes)
 
@@ -111,16 +112,25 @@ class ScheduledReplay(Method[R]):
         """Shuffled passes over the memory."""
         return list(learner.memory.batches(epochs, task.name))
 
+    def schedule(self, learner: Learner, task: Task) -> Days:
+        """The days, as many as the budget allows."""
+        return islice(self.days(learner, task), self.budget(learner))
+
+    def budget(self, learner: Learner) -> int | None:
+        """Events that a task may have; "matched" is J, as many as the standard schedule would fire."""
+        if self.config.consolidation_epochs == "matched":
+            return standard_events(learner.planned_steps, self.config.warmup_steps)
+        return None
+
     def scheduled_events(self, learner: Learner, task: Task) -> int:
         """How many days would come in this task if all its updates were of equal length."""
         last = learner.planned_steps / self.clock().warmup_steps
-        return sum(1 for _ in takewhile(lambda day: day <= last, self.days(learner, task)))
+        return sum(1 for _ in takewhile(lambda day: day <= last, self.schedule(learner, task)))
 
-    def consolidation_epochs(self, learner: Learner) -> int:
-        """Passes over the memory when the task is over; "matched" is what the standard schedule spends in all (A23)."""
+    def consolidation_epochs(self, learner: Learner, events: int) -> int:
+        """Passes over the memory when the task is over, after so many events."""
         if self.config.consolidation_epochs == "matched":
-            events = standard_events(learner.planned_steps, self.config.warmup_steps)
-            return self.config.memory_epochs * events + 1
+            return self.config.memory_epochs * ((self.budget(learner) or 0) - events) + 1
         return self.config.consolidation_epochs
 
     def end_task(self, learner: Learner, task: Task) -> None:
@@ -137,13 +147,3 @@ class ScheduledReplay(Method[R]):
 
     def end_work(self, learner: Learner, task: Task, last: bool) -> EndWork:
         return EndWork(passes=task.train if self.regularizer.weighted else ())
-
-
-class ReplayByUpdates(ScheduledReplay[R]):
-    """Replay after given numbers of updates, without a penalty. Subclasses say after which."""
-
-    def __init__(self, config: R) -> None:
-        super().__init__(config, Regularizer.named("none", beta=0.0, gamma=0.0, low=1.0, high=1.0))
-
-    def clock(self) -> Clock:
-        return StepClock(warmup_steps=1, smoothing=1.0)  # a day is one update

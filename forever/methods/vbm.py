@@ -23,7 +23,8 @@ from forever.data.tasks import Task
 from forever.errors import InputError
 from forever.learner import Learner
 from forever.methods.base import Card
-from forever.methods.scheduled_replay import ReplayByUpdates, ScheduledReplayConfig
+from forever.methods.fixed_interval import ReplayByUpdates
+from forever.methods.scheduled_replay import ScheduledReplayConfig
 from forever.replay.schedules import Days, standard_events
 from forever.seeding import derive
 from forever.steps import Forward, Step, Steps
