@@ -14,7 +14,9 @@ import yaml
 
 from experiments.paper import BACKBONES, BENCHMARKS, Published
 from experiments.reading import read_mapping, read_records
+from experiments.runs import SCALES, named_run
 from forever.config import flatten
+from forever.data.benchmarks import ORDERS
 from forever.errors import InputError
 from forever.metrics import PerformanceMatrix
 from forever.run_directory import RunDirectory
@@ -120,14 +122,8 @@ class Row:
 
     @property
     def same_setting(self) -> bool:
-        """Whether the runs are of the paper's size: its backbones, all rows."""
-        limits = ("data.train_rows", "data.test_rows")
-        return all(
-            run.benchmark in BENCHMARKS
-            and Path(run.settings["model.name"]).name in BACKBONES
-            and all(run.settings[key] is None for key in limits)
-            for run in self.runs
-        )
+        """Whether the runs are the paper's but for what its tables vary: its backbones, orders, rows and training."""
+        return all(_as_in_the_paper(run) for run in self.runs)
 
     @property
     def gpu_hours(self) -> float | None:
@@ -135,6 +131,19 @@ class Row:
         if not all(run.environment.get("gpus") for run in self.runs):
             return None
         return _mean([sum(r["seconds"].values()) * r.get("world_size", 1) / 3600 for r in self.results])
+
+
+def _as_in_the_paper(run: Run) -> bool:
+    if run.order not in ORDERS.get(run.benchmark, {}) or run.benchmark not in BENCHMARKS:
+        return False
+    if Path(run.settings["model.name"]).name not in BACKBONES:
+        return False
+    free = ("method.", "memory.fraction", "model.name", "model.tuning")  # what its tables vary
+    if run.settings["model.tuning"] == "full":
+        free += ("optim.lr",)  # which it does not give
+    paper = flatten(named_run(SCALES["paper"]).model_dump(mode="json"))
+    return all(run.settings.get(key, value) == value for key, value in paper.items()
+               if key not in _NO_DIFFERENCE and not key.startswith(free))  # fmt: skip
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from experiments.analyses import analyses, correlations, minutes_an_epoch
 from experiments.paper import TABLES, agreement, published
 from experiments.report import write_report
+from experiments.rows import Row, Run
 from experiments.runs import named_run
 from experiments.study import read_study
 from experiments.sweeps import named_sweep
 from forever.config import RunConfig
 from forever.launch.local import run_local
+from forever.run_directory import RunDirectory
 from forever.sweep import Sweep
 
 
@@ -89,6 +92,31 @@ def test_benchmarks_are_not_averaged(folder: Path) -> None:
     assert text.index("### toy") < text.index("### other")
     assert "figures/op-toy.png" in text
     assert (folder / "figures" / "op-other.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({}, True),
+        ({"model.name": "Qwen/Qwen3-4B", "memory.fraction": 0.5, "method.warmup_steps": 48, "seed": 3}, True),
+        ({"model.tuning": "full", "optim.lr": 1e-5, "data.order": "8"}, True),
+        ({"optim.lr": 1e-5}, False),
+        ({"optim.epochs": 1}, False),
+        ({"model.rank": 64}, False),
+        ({"model.name": "tiny"}, False),
+        ({"data.order": ["task363", "task875"]}, False),
+        ({"data.validation": 0.2}, False),
+        ({"data.train_rows": 100}, False),
+    ],
+)
+def test_the_papers_setting(changes: dict[str, Any], same: bool, tmp_path: Path) -> None:
+    """Sizes are compared with the paper's only where nothing differs but what its tables vary."""
+    config = named_run("superni/7/forever").override(changes)
+    directory = RunDirectory(tmp_path)
+    directory.config.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+    order = config.data.order if isinstance(config.data.order, str) else "custom"
+    run = Run("key", "base", "superni", order, 0, directory, {})
+    assert Row("base", False, [run], 1, None).same_setting is same
 
 
 def test_published_numbers_stand_beside_ours(folder: Path) -> None:
