@@ -45,7 +45,9 @@ app.add_typer(data_app, name="data")
 
 @app.command()
 def run(
-    config: Annotated[str, typer.Argument(help=f"A YAML file, or {NAMED_RUN} such as mini/forever.")],
+    config: Annotated[
+        str | None, typer.Argument(help=f"A YAML file, or {NAMED_RUN} such as mini/forever; a fork has its run's own.")
+    ] = None,
     changes: Assignments = None,
     out: Out = Path("runs"),
     workers: Workers = None,
@@ -59,20 +61,20 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
 ) -> None:
     """Train one run, task after task, and print its performance matrix."""
-    from experiments.runs import load_run
     from forever.console import ConsoleTracker, matrix_table
     from forever.fork import find_origin, plant
     from forever.launch.local import check, run_local
     from forever.run_directory import RunDirectory
 
-    settings = load_run(config).override(parse_assignments(changes or []))
     origin = find_origin(fork) if fork else None
+    settings = _settings(config, changes or [], origin.config if origin else None)
     directory = RunDirectory(out / (origin.key(settings) if origin else settings.key()))
     benchmark = check(settings, directory, resume)
     if directory.finished() is not None:
         console.print(f"{directory.path} is finished; nothing to do", soft_wrap=True)
     elif origin is not None:
-        plant(origin, settings, benchmark, directory)
+        for change in plant(origin, settings, benchmark, directory):
+            console.print(change, markup=False, highlight=False, soft_wrap=True)
     placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
     uri = commands.mlflow_uri(mlflow)
     with commands.mirrored(directory.path, uri) as mirror, closing(ConsoleTracker(Console(quiet=quiet))) as progress:
@@ -196,6 +198,17 @@ def data_check(
     from experiments.data_tables import data_table
 
     console.print(data_table(root))
+
+
+def _settings(config: str | None, changes: list[str], own: RunConfig | None) -> RunConfig:
+    """The run that CONFIG and KEY=VALUE mean; without CONFIG it is `own`, that of the run which is forked."""
+    from experiments.runs import load_run
+
+    if config is None or ("=" in config and own is not None):
+        if own is None:
+            raise InputError("run needs a configuration: a YAML file, or a name such as mini/forever")
+        return own.override(parse_assignments([*([config] if config else []), *changes]))
+    return load_run(config).override(parse_assignments(changes))
 
 
 def _sweep(name: str, base: RunConfig, seeds: str | None, fleet: Fleet) -> None:

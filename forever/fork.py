@@ -60,7 +60,12 @@ def find_origin(text: str) -> Origin:
     directory = RunDirectory(Path(name))
     if not directory.config.is_file():
         raise InputError(f"--fork {text!r}: {name} holds no run, there is no config.yaml in it")
-    config = RunConfig.parse(yaml.safe_load(directory.config.read_text(encoding="utf-8")))
+    try:
+        config = RunConfig.parse(yaml.safe_load(directory.config.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"--fork {text!r}: {directory.config} cannot be read: {' '.join(str(error).split())}"
+        ) from None
     if METHODS[config.method.name].joint:
         raise InputError(
             f"--fork {text!r}: {config.method.name} learns all tasks at once; there is no stage to fork at"
@@ -79,14 +84,18 @@ def find_origin(text: str) -> Origin:
     return Origin(directory, config, stage, trained[stage])
 
 
-def plant(origin: Origin, config: RunConfig, benchmark: Benchmark, target: RunDirectory) -> None:
+def plant(origin: Origin, config: RunConfig, benchmark: Benchmark, target: RunDirectory) -> list[str]:
     """Make `target` a run of `config` that stands after the origin's stage. One that is there already stays.
+
+    Returns:
+        In what it differs from the origin, a line each.
 
     Raises:
         InputError: the configurations or the data of the past disagree, or no task is left.
     """
+    changes = differences(origin.config.identity(), config.identity())
     if target.path.exists():
-        return
+        return changes
     _check_settings(origin, config)
     from forever import checkpoint  # it imports torch: after everything that can be refused without
 
@@ -106,10 +115,10 @@ def plant(origin: Origin, config: RunConfig, benchmark: Benchmark, target: RunDi
         keep_lines(journal, saved.state[kind])
     state = {**saved.state, "data": [task.digest() for task in benchmark.tasks]}
     checkpoint.save(temporary.checkpoints, origin.stage, 0, saved.tensors, state)
-    changes = differences(origin.config.identity(), config.identity())
     about = {"run": origin.directory.path.name, "task": origin.task, "stage": origin.stage + 1}
     write_text(temporary.fork, json.dumps({**about, "origin": origin.identity(), "changes": changes}, indent=1) + "\n")
     temporary.path.rename(target.path)  # all of it or nothing: without its past the run would begin from scratch
+    return changes
 
 
 def _check_settings(origin: Origin, config: RunConfig) -> None:

@@ -71,6 +71,8 @@ BAD = [
     ("sweep search --seeds 0,1", "search compares all its runs on one seed"),
     ("sweep search --on mini/finetune", "the base run's method is 'finetune'"),
     ("sweep search --on superni/7/forever data.root=nowhere", "there is no folder nowhere/superni"),
+    ("run", "run needs a configuration"),
+    ("run optim.lr=1", "'optim.lr=1' is no file"),
     ("run mini/forever --fork nowhere", "--fork 'nowhere' is not of the form RUN@TASK"),
     ("run mini/forever --fork nowhere@1", "nowhere holds no run"),
     ("plan nothing", "'nothing' is no file"),

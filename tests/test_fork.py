@@ -143,6 +143,9 @@ def test_a_run_that_kept_no_stages(small_config: RunConfig, tmp_path: Path) -> N
         find_origin(f"{tmp_path}/run")
     with pytest.raises(InputError, match="holds no run"):
         find_origin(f"{tmp_path}@1")
+    (tmp_path / "config.yaml").write_text("model: [")
+    with pytest.raises(InputError, match=r"config\.yaml cannot be read"):
+        find_origin(f"{tmp_path}@1")
 
 
 def test_damaged_weights_are_refused(runs: Runs, tmp_path: Path) -> None:
@@ -164,17 +167,21 @@ def test_from_the_command_line(runs: Runs, tmp_path: Path, monkeypatch: pytest.M
     out = ["--out", str(tmp_path / "out"), "--mlflow", "off", "--device", "cpu"]
 
     def call(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["forever", "run", str(file), *arguments, *out])
+        monkeypatch.setattr(sys, "argv", ["forever", "run", *arguments, *out])
         with pytest.raises(SystemExit) as end:
             main()
         assert end.value.code == 0
         return capsys.readouterr().out
 
-    call("--keep-stages")
+    call(str(file), "--keep-stages", "seed=5")
     (first,) = (tmp_path / "out").iterdir()
     assert sorted(path.name for path in (first / "stages").iterdir()) == ["1", "2", "3"]
-    branch = ["optim.lr=0.05", "--fork", f"{first}@shape"]
-    assert "after 3/3 weight" in call(*branch)
+    branch = ["--fork", f"{first}@shape", "optim.lr=0.05"]
+    shown = call(*branch)
+    assert "after 3/3 weight" in shown
+    assert "optim.lr is 0.01 there, 0.05 here" in shown
+    assert "seed is" not in shown  # it is that of the run
     (forked,) = (path for path in (tmp_path / "out").iterdir() if path != first)
     assert not (forked / "stages").exists()
     assert "is finished; nothing to do" in call(*branch)
+    assert "is finished; nothing to do" in call(str(file), "seed=5", "optim.lr=0.05", "--fork", f"{first}@shape")
