@@ -12,7 +12,8 @@ from rich.console import Console
 from forever.config import RunConfig, parse_assignments
 from forever.errors import InputError, unknown
 from forever.launch import commands
-from forever.launch.commands import Fleet, console
+from forever.launch.commands import console
+from forever.launch.fleet import Fleet
 from forever.launch.local import Placement
 from forever.options import (
     NAMED_RUN,
@@ -115,12 +116,13 @@ def sweep(
 
     base = load_run(_base(scale, on)).override(parse_assignments(changes or []))
     placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
-    fleet = Fleet(out, concurrent, workers, placement, mlflow, retry_failed)
+    uri = commands.mlflow_uri(mlflow)
+    fleet = Fleet(concurrent, workers, placement, uri, retry_failed=retry_failed)
     _only_of_search(name, trials)
     if name == "search":
-        _search(base, _seeds(seeds), trials, fleet)
+        _search(base, _seeds(seeds), trials, out, fleet)
     else:
-        _sweep(name, base, seeds, fleet)
+        _sweep(name, base, seeds, out, fleet)
 
 
 @app.command()
@@ -133,7 +135,8 @@ def demo(
     """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores, no download."""
     from experiments.runs import load_run
 
-    _sweep("demo", load_run("mini/forever"), seeds, Fleet(out, concurrent, 0, Placement("cpu"), mlflow))
+    fleet = Fleet(concurrent, 0, Placement("cpu"), commands.mlflow_uri(mlflow))
+    _sweep("demo", load_run("mini/forever"), seeds, out, fleet)
 
 
 @app.command()
@@ -211,17 +214,17 @@ def _settings(config: str | None, changes: list[str], own: RunConfig | None) -> 
     return load_run(config).override(parse_assignments(changes))
 
 
-def _sweep(name: str, base: RunConfig, seeds: str | None, fleet: Fleet) -> None:
+def _sweep(name: str, base: RunConfig, seeds: str | None, out: Path, fleet: Fleet) -> None:
     from experiments.sweeps import named_sweep
 
-    if not commands.sweep(named_sweep(name, base, _seeds(seeds)), fleet):
+    if not commands.sweep(named_sweep(name, base, _seeds(seeds)), out, fleet):
         raise typer.Exit(1)
 
 
-def _search(base: RunConfig, seeds: tuple[int, ...] | None, trials: int | None, fleet: Fleet) -> None:
+def _search(base: RunConfig, seeds: tuple[int, ...] | None, trials: int | None, out: Path, fleet: Fleet) -> None:
     from ablations.search import TRIALS, search
 
-    if not commands.search(search(base, seeds), trials or TRIALS, fleet):
+    if not commands.search(search(base, seeds), trials or TRIALS, out, fleet):
         raise typer.Exit(1)
 
 

@@ -27,6 +27,7 @@ from safetensors.torch import load_file
 from forever.config import RunConfig
 from forever.console import ConsoleTracker
 from forever.errors import InputError
+from forever.launch.fleet import Fleet
 from forever.launch.local import Placement, run_local
 from forever.launch.lock import in_progress
 from forever.launch.ray_cluster import divide, driver_seat, one_line
@@ -57,7 +58,7 @@ from forever.sweep import Sweep
 if __name__ == "__main__":
     settings = json.loads(Path(sys.argv[1]).read_text())
     sweep = Sweep("toys", RunConfig.parse(settings["base"]), settings["variants"])
-    outcome = run_sweep(sweep, Path(settings["out"]), mlflow=settings["mlflow"], workers=settings["workers"])
+    outcome = run_sweep(sweep, Path(settings["out"]), Fleet(workers=settings["workers"], mlflow=settings["mlflow"]))
     print(json.dumps(asdict(outcome)))
     sys.exit(1 if outcome.failed else 0)
 """
@@ -198,7 +199,7 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     sweep = Sweep("toys", base_config, variants)
     base, no_data, bad, refused, slow = (trial.key for trial in sweep.trials())
     dead = "http://127.0.0.1:9"  # nothing listens there: every tracker fails, no run does
-    outcome = run_sweep(sweep, tmp_path / "toys", mlflow=dead, retries=1, placement=CPU)
+    outcome = run_sweep(sweep, tmp_path / "toys", Fleet(mlflow=dead, retries=1, placement=CPU))
     assert sorted(outcome.finished) == sorted([base, slow])
     assert set(outcome.failed) == {no_data, bad, refused}
     assert "nowhere" in outcome.failed[no_data]
@@ -219,7 +220,7 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     starts.clear()
     ended = json.loads((tmp_path / "toys" / bad / "ended.json").read_text())
     assert (ended["state"], ended["reason"]) == ("failed", outcome.failed[bad])
-    again = run_sweep(sweep, tmp_path / "toys", retries=0, placement=CPU)
+    again = run_sweep(sweep, tmp_path / "toys", Fleet(retries=0, placement=CPU))
     assert (again.finished, sorted(again.skipped)) == ([], sorted([base, slow]))
     assert again.failed == outcome.failed
     assert starts == [refused]
@@ -228,7 +229,7 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     assert f"broken, order custom, seed 0: failed, 0 s: {ended['reason']}" in shown
     starts.clear()
     shutil.copy(Path(base_config.model.name) / "model.safetensors", broken)
-    mended = run_sweep(sweep, tmp_path / "toys", retries=0, placement=CPU, retry_failed=True)
+    mended = run_sweep(sweep, tmp_path / "toys", Fleet(retries=0, placement=CPU, retry_failed=True))
     assert mended.finished == [bad]
     assert sorted(starts) == sorted([bad, refused])
     assert not (tmp_path / "toys" / bad / "ended.json").exists()
@@ -239,10 +240,12 @@ def test_a_sweep_that_cannot_fit_starts_nothing(two_cores: None, tmp_path: Path,
 
     begun = time.perf_counter()
     with pytest.raises(InputError, match="99 runs at once with 2 workers of 1 CPU each need 198, the cluster has 2"):
-        run_sweep(Sweep("toys", base_config, {"base": {}}), tmp_path / "toys", concurrent=99, workers=2, show=False)
+        run_sweep(
+            Sweep("toys", base_config, {"base": {}}), tmp_path / "toys", Fleet(concurrent=99, workers=2, show=False)
+        )
     nowhere = base_config.override({"data.root": str(tmp_path / "nowhere")})
     with pytest.raises(InputError, match="nowhere"):
-        run_sweep(Sweep("toys", nowhere, {"base": {}}), tmp_path / "none", show=False)
+        run_sweep(Sweep("toys", nowhere, {"base": {}}), tmp_path / "none", Fleet(show=False))
     assert time.perf_counter() - begun < 5
 
 
@@ -252,7 +255,7 @@ def test_a_sweep_of_worker_groups(
     from forever.launch.ray_tune import run_sweep
 
     sweep = Sweep("toys", base_config, {"base": {}, "slow": {"optim.lr": 1e-3}})
-    outcome = run_sweep(sweep, tmp_path / "toys", workers=1, placement=CPU, show=False)
+    outcome = run_sweep(sweep, tmp_path / "toys", Fleet(workers=1, placement=CPU, show=False))
     assert outcome.failed == {}
     for trial in sweep.trials():
         same_run(tmp_path / "toys" / trial.key, alone(trial.config))

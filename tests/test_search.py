@@ -14,6 +14,7 @@ from ablations.search import SPACINGS, search
 from forever.config import RunConfig
 from forever.console import front_table
 from forever.errors import InputError
+from forever.launch.fleet import Fleet
 from forever.run_directory import RunDirectory
 from forever.search import Draws, Known, Search, front, known, remember
 from forever.sweep import read_manifest
@@ -243,12 +244,12 @@ def test_what_failed_waits_for_the_flag(
         return {}
 
     monkeypatch.setattr(ray_search, "fan_out", fan_out)
-    outcome = ray_search.run_search(small_search, tmp_path, trials=4, rounds=1)
+    outcome = ray_search.run_search(small_search, tmp_path, 4, Fleet(rounds=1))
     assert outcome.failed == {failed: "ValueError: boom", interrupted: "ended without a result"}
     printed = capsys.readouterr().out
     assert "E3 IAR β0.001 γ1 λ0.05, order custom, seed 0: failed, 0 s: ValueError: boom" in printed
     assert "1 failed before and were left as they are; --retry-failed runs them again" in printed
-    ray_search.run_search(small_search, tmp_path, trials=4, rounds=1, retry_failed=True)
+    ray_search.run_search(small_search, tmp_path, 4, Fleet(rounds=1, retry_failed=True))
     assert asked == [(3, [1]), (4, [1, 3])]
 
 
@@ -267,7 +268,7 @@ def test_a_search_finds_stops_and_goes_on(
     from forever.launch.local import Placement
 
     def call(trials: int) -> Any:
-        return ray_search.run_search(small_search, tmp_path, trials=trials, placement=Placement("cpu"))
+        return ray_search.run_search(small_search, tmp_path, trials, Fleet(placement=Placement("cpu")))
 
     def states() -> list[str]:
         return [run.state for run in known(small_search, tmp_path)]

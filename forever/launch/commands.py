@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +10,9 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from forever.errors import InputError
-from forever.launch.local import Placement, refused
+from forever.launch.fleet import Fleet
+from forever.launch.local import check, refused
+from forever.run_directory import RunDirectory
 from forever.search import Search, known
 from forever.sweep import Sweep
 
@@ -19,36 +20,8 @@ from forever.sweep import Sweep
 console = Console() if sys.stdout.isatty() else Console(width=120)
 
 
-@dataclass(frozen=True)
-class Fleet:
-    """How many runs are spread, and where they are told of: the options that all sweeps have.
-
-    Attributes:
-        concurrent: runs at once; None is as many as fit. workers: see `ray_tune.run_sweep`.
-        mlflow: see `mlflow_uri`.
-        retry_failed: also run what failed for good before.
-    """
-
-    out: Path
-    concurrent: int | None = None
-    workers: int | None = None
-    placement: Placement = Placement()
-    mlflow: str = "auto"
-    retry_failed: bool = False
-
-    def settings(self) -> dict[str, Any]:
-        """What `run_sweep` and `run_search` are given of it."""
-        return {
-            "concurrent": self.concurrent,
-            "workers": self.workers,
-            "placement": self.placement,
-            "mlflow": mlflow_uri(self.mlflow),
-            "retry_failed": self.retry_failed,
-        }
-
-
-def sweep(what: Sweep, fleet: Fleet) -> bool:
-    """Run a sweep, print its table and write its report.
+def sweep(what: Sweep, out: Path, fleet: Fleet) -> bool:
+    """Run a sweep in a folder of `out`, print its table and write its report.
 
     Returns:
         Whether all went well.
@@ -56,18 +29,19 @@ def sweep(what: Sweep, fleet: Fleet) -> bool:
     Raises:
         InputError: see `run_sweep`.
     """
-    refused(what.trials())  # Ray takes seconds to import: after the data has been checked
+    folder = (out / what.name).absolute()
+    # Ray takes seconds to import: after the data has been checked.
+    refused([trial for trial in what.trials() if RunDirectory(folder / trial.key).finished() is None])
     from forever.launch.ray_tune import run_sweep
 
-    folder, settings = (fleet.out / what.name).absolute(), fleet.settings()
-    outcome = run_sweep(what, folder, **settings)
+    outcome = run_sweep(what, folder, fleet)
     if outcome.finished or outcome.skipped:
         show_report(folder)
-    return _end(outcome.failed, settings["mlflow"])
+    return _end(outcome.failed, fleet.mlflow)
 
 
-def search(what: Search, trials: int, fleet: Fleet) -> bool:
-    """Run a search, print its best runs and write its report.
+def search(what: Search, trials: int, out: Path, fleet: Fleet) -> bool:
+    """Run a search in a folder of `out`, print its best runs and write its report.
 
     Returns:
         Whether all went well.
@@ -76,18 +50,16 @@ def search(what: Search, trials: int, fleet: Fleet) -> bool:
         InputError: see `run_search`.
     """
     from forever.console import front_table
-    from forever.launch.local import check
-    from forever.run_directory import RunDirectory
 
-    folder, settings = (fleet.out / what.name).absolute(), fleet.settings()
+    folder = (out / what.name).absolute()
     check(what.base, RunDirectory(folder / what.base.key()), resume=True)
     from forever.launch.ray_search import run_search
 
-    outcome = run_search(what, folder, trials=trials, **settings)
+    outcome = run_search(what, folder, trials, fleet)
     if outcome.finished or outcome.skipped:
         show_report(folder)
         console.print(front_table(known(what, folder)))
-    return _end(outcome.failed, settings["mlflow"])
+    return _end(outcome.failed, fleet.mlflow)
 
 
 def _end(failed: Mapping[str, str], uri: str | None) -> bool:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from forever.errors import InputError
-from forever.launch.local import Placement
-from forever.launch.mlflow_tracker import close_sweep, open_sweep
+from forever.launch.fleet import Fleet
+from forever.launch.mlflow_tracker import close_sweep, open_sweep, tracking_uri
 from forever.launch.ray_cluster import capacity, cluster, default_workers, divide, driver_seat, one_line
 from forever.launch.ray_trial import train_trial
 from forever.launch.sweep_table import SweepTable
@@ -46,15 +46,15 @@ class SweepOutcome:
 
 @dataclass(frozen=True)
 class Job:
-    """What stays the same over all experiments of one invocation; `run_sweep` says what the fields mean."""
+    """What stays the same over all experiments of one invocation."""
 
     out: Path
     table: SweepTable
-    workers: int | None = None
-    concurrent: int | None = None
-    placement: Placement = Placement()
-    mlflow: str | None = None
-    retries: int = 1
+    fleet: Fleet = Fleet()
+
+    @property
+    def mlflow(self) -> str | None:
+        return self.fleet.mlflow and tracking_uri(self.fleet.mlflow)
 
     def directory(self, key: str) -> RunDirectory:
         return RunDirectory(self.out / key)
@@ -81,8 +81,8 @@ def mirrored(job: Job, outcome: SweepOutcome) -> Iterator[None]:
     attempt(close_sweep, "FAILED" if outcome.failed else "FINISHED")
 
 
-def in_rounds(job: Job, rounds: int, attempt: Callable[[], bool]) -> str:
-    """Call `attempt` until it says that nothing is left, at most `rounds` times.
+def in_rounds(job: Job, attempt: Callable[[], bool]) -> str:
+    """Call `attempt` until it says that nothing is left, or all rounds are over.
 
     Tune itself can break down, as it does when Ray's memory monitor ends a trial: then it begins again.
 
@@ -90,7 +90,7 @@ def in_rounds(job: Job, rounds: int, attempt: Callable[[], bool]) -> str:
         What the last break-down was, or nothing.
     """
     problem = ""
-    for _ in range(rounds):
+    for _ in range(job.fleet.rounds):
         try:
             if not attempt():
                 break
@@ -142,15 +142,15 @@ def fan_out(
     Returns:
         The errors of the trials that failed for good, by key.
     """
-    with cluster(dashboard=bool(job.workers)), _stoppable():
+    with cluster(dashboard=bool(job.fleet.workers)), _stoppable():
         there_is, machines = capacity()
-        workers = default_workers(there_is) if job.workers is None else job.workers
-        share = divide(there_is, machines, count, job.concurrent, workers, job.placement.device)
+        workers = default_workers(there_is) if job.fleet.workers is None else job.fleet.workers
+        share = divide(there_is, machines, count, job.fleet.concurrent, workers, job.fleet.placement.device)
         settings = {
             "runs": runs or {},
             "out": str(job.out),
             "workers": workers,
-            "placement": asdict(replace(job.placement, device=share.device)),
+            "placement": asdict(replace(job.fleet.placement, device=share.device)),
             "share": asdict(share),
             "mlflow": job.mlflow,
             "cwd": os.getcwd(),
@@ -172,7 +172,7 @@ def fan_out(
                 name=name,
                 storage_path=str(job.out / _SCRATCH),
                 verbose=0,
-                failure_config=tune.FailureConfig(max_failures=job.retries),
+                failure_config=tune.FailureConfig(max_failures=job.fleet.retries),
                 callbacks=[_Watch(job)],
             ),
         )

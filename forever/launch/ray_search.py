@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from forever.errors import InputError
-from forever.launch.local import Placement, check
-from forever.launch.mlflow_tracker import tracking_uri
+from forever.launch.fleet import Fleet
+from forever.launch.local import check
 from forever.launch.progress import is_run, stage_scores
 from forever.launch.ray_experiment import Job, SweepOutcome, fan_out, in_rounds, mirrored
 from forever.launch.sweep_table import SweepTable
@@ -40,27 +40,12 @@ _REDUCTION = 2  # the better half goes on
 _ASKS = 100  # in a row that give nothing new: the space is used up
 
 
-def run_search(
-    search: Search,
-    out: Path,
-    *,
-    trials: int,
-    concurrent: int | None = None,
-    workers: int | None = None,
-    placement: Placement = Placement(),
-    mlflow: str | None = None,
-    retries: int = 1,
-    retry_failed: bool = False,
-    rounds: int = 3,
-    show: bool = True,
-) -> SweepOutcome:
+def run_search(search: Search, out: Path, trials: int, fleet: Fleet = Fleet()) -> SweepOutcome:
     """Run points of a search until `trials` of them are in the folder, the base's own first.
 
     Args:
         out: the search's folder; a run's directory is `out / key`.
         trials: in all. Those of earlier calls count, whatever became of them; interrupted ones go on first.
-
-    The others are those of `run_sweep`.
 
     Raises:
         InputError: the base cannot run, has fewer than two tasks, or the cluster can never hold the request.
@@ -74,8 +59,8 @@ def run_search(
     outcome.skipped = [run.trial.key for run in before if run.state == "finished"]
     outcome.stopped = [run.trial.key for run in before if run.state == "stopped"]
     failed = {run.trial.key: run.ended["reason"] for run in before if run.state == "failed" and run.ended}
-    outcome.failed = {} if retry_failed else dict(failed)
-    with SweepTable([run.trial for run in before], show, total=trials) as table:
+    outcome.failed = {} if fleet.retry_failed else dict(failed)
+    with SweepTable([run.trial for run in before], fleet.show, total=trials) as table:
         for run in before:
             if run.state == "finished":
                 table.ended(run.trial.key, "skipped", op=run.objectives[0])
@@ -84,12 +69,12 @@ def run_search(
                 table.ended(run.trial.key, run.state, reason, now=run.state == "failed")
         if outcome.failed:
             table.say(f"{len(failed)} failed before and were left as they are; --retry-failed runs them again")
-        job = Job(out, table, workers, concurrent, placement, mlflow and tracking_uri(mlflow), retries)
+        job = Job(out, table, fleet)
         own = search.own_point()
         if not before and own is not None:
             table.add(remember(search, own, out))
         with mirrored(job, outcome):
-            problem = in_rounds(job, rounds, lambda: _search(search, job, outcome, trials, stages))
+            problem = in_rounds(job, lambda: _search(search, job, outcome, trials, stages))
     for run in known(search, out):
         key = run.trial.key
         if run.state == "interrupted":

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from forever.launch.local import Placement, refused
-from forever.launch.mlflow_tracker import tracking_uri
+from forever.launch.fleet import Fleet
+from forever.launch.local import refused
 from forever.launch.ray_experiment import Job, SweepOutcome, fan_out, in_rounds, mirrored
 from forever.launch.sweep_table import SweepTable
 from forever.run_directory import RunDirectory
@@ -13,30 +13,11 @@ from forever.sweep import Sweep, Trial
 from ray import tune  # isort: skip - after ray_cluster, which says what to install if there is no Ray
 
 
-def run_sweep(
-    sweep: Sweep,
-    out: Path,
-    *,
-    concurrent: int | None = None,
-    workers: int | None = None,
-    placement: Placement = Placement(),
-    mlflow: str | None = None,
-    retries: int = 1,
-    retry_failed: bool = False,
-    rounds: int = 3,
-    show: bool = True,
-) -> SweepOutcome:
+def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
     """Run all trials of a sweep that have no result yet and did not fail before.
 
     Args:
         out: the sweep's folder; a trial's directory is `out / trial.key`. On several machines it must be shared.
-        concurrent: runs at once; None is as many as fit.
-        workers: Ray Train workers of each run; 0 trains in the trial's own process, which starts ten seconds faster.
-            None is 1 on a cluster that has GPUs, where a run must outlive a spot machine, and 0 elsewhere.
-        mlflow: URI of the store; None for no MLflow.
-        retries: how often a failed trial is tried again at once, going on from its last checkpoint.
-        retry_failed: also run the trials that failed for good in an earlier call; they go on likewise.
-        rounds: how often Tune itself is started again if it breaks down.
 
     Raises:
         InputError: no trial can run (bad data, missing model), or the cluster can never hold the request.
@@ -45,20 +26,20 @@ def run_sweep(
     out = out.absolute()
     trials, outcome = sweep.trials(), SweepOutcome()
     outcome.skipped = [trial.key for trial in trials if RunDirectory(out / trial.key).finished() is not None]
-    before = {} if retry_failed else failed_before(out, trials)
+    before = {} if fleet.retry_failed else failed_before(out, trials)
     todo = [trial for trial in trials if trial.key not in outcome.skipped and trial.key not in before]
     outcome.failed = before | refused(todo)
     sweep.write_manifest(out)
-    with SweepTable(trials, show) as table:
+    with SweepTable(trials, fleet.show) as table:
         for key in outcome.skipped:
             table.ended(key, "skipped")
         for key, error in outcome.failed.items():
             table.ended(key, "failed", error)
         if before:
             table.say(f"{len(before)} failed before and were left as they are; --retry-failed runs them again")
-        job = Job(out, table, workers, concurrent, placement, mlflow and tracking_uri(mlflow), retries)
+        job = Job(out, table, fleet)
         with mirrored(job, outcome):
-            _run(job, [trial for trial in todo if trial.key not in outcome.failed], outcome, rounds)
+            _run(job, [trial for trial in todo if trial.key not in outcome.failed], outcome)
     return outcome
 
 
@@ -68,7 +49,7 @@ def failed_before(out: Path, trials: Sequence[Trial]) -> dict[str, str]:
     return {key: end["reason"] for key, end in ends.items() if end and end["state"] == "failed"}
 
 
-def _run(job: Job, todo: Sequence[Trial], outcome: SweepOutcome, rounds: int) -> None:
+def _run(job: Job, todo: Sequence[Trial], outcome: SweepOutcome) -> None:
     def attempt() -> bool:
         left = [t for t in todo if t.key not in outcome.failed and job.directory(t.key).finished() is None]
         if left:
@@ -76,7 +57,7 @@ def _run(job: Job, todo: Sequence[Trial], outcome: SweepOutcome, rounds: int) ->
             outcome.failed |= fan_out(job, len(left), {"key": tune.grid_search(list(runs))}, runs)
         return bool(left)
 
-    problem = in_rounds(job, rounds, attempt)
+    problem = in_rounds(job, attempt)
     for trial in todo:
         if job.directory(trial.key).finished() is not None:
             outcome.finished.append(trial.key)
