@@ -9,6 +9,8 @@ from random import Random
 from typing import Any
 
 from rich import box
+from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from ablations.search import TRIALS
@@ -20,7 +22,7 @@ from forever.config import RunConfig
 from forever.costs import Plan, Speed
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
-from forever.errors import InputError
+from forever.errors import InputError, unknown
 from forever.run_directory import RunDirectory, read_lines
 from forever.search import known
 
@@ -34,13 +36,14 @@ class Terms:
     Attributes:
         calibrate: measure on this machine. tokens_per_second: or take this training throughput.
         price_per_hour: of what one run occupies: a GPU, or its share of a machine.
-        trials, device, concurrent: as for the sweep itself.
+        trials, retry_failed, device, concurrent: as for the sweep itself.
     """
 
     calibrate: bool = False
     tokens_per_second: float | None = None
     price_per_hour: float | None = None
     trials: int | None = None
+    retry_failed: bool = False
     device: str = "auto"
     concurrent: int | None = None
 
@@ -58,6 +61,12 @@ class _Run:
     directory: RunDirectory
     result: dict[str, Any] | None
     seconds: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        """For good, in an earlier call."""
+        ended = self.directory.end_without_result()
+        return ended is not None and ended["state"] == "failed"
 
     def numbers(self, plan: Plan, price: float | None) -> dict[str, float]:
         hours = (self.seconds or 0.0) / 3600
@@ -83,13 +92,18 @@ def plan_table(
         InputError: unknown name, bad data, as for the run itself; a calibration for a device that is not here.
     """
     runs = _runs(name, on, changes, seeds, out, terms.trials)
+    failed = [run for run in runs if name in SWEEPS and run.failed and not terms.retry_failed]
+    runs = [run for run in runs if run not in failed]
     todo = [run for run in runs if run.result is None]
     place = find_place(len(todo), name in (*SWEEPS, "search"), terms.device, terms.concurrent)
+    if not runs:
+        raise InputError(f"all runs of {name} failed before; --retry-failed plans them again")
     speeds, encoders = calibrated([run.config for run in todo], place) if terms.calibrate else ({}, {})
     planner = _Planner(runs, encoders)
     rows: defaultdict[str, dict[str, float]] = defaultdict(dict)
     done, left = {}, {}
-    for run in runs:
+    progress = Console(stderr=True)  # eight orders of fourteen methods take a minute and more
+    for run in track(runs, "planning", console=progress, transient=True, disable=not progress.is_terminal):
         plan = planner.plan(run)
         run.seconds = _seconds(run, plan, speeds.get(group(run.config)), terms)
         numbers = run.numbers(plan, terms.price_per_hour)
@@ -99,6 +113,8 @@ def plan_table(
     table = _table(name, rows, done, left, timed, terms.price_per_hour is not None)
     wall = _wall([run.seconds or 0.0 for run in todo], place.concurrent) / 3600
     table.caption = _caption(planner, place, terms, len(todo), wall)
+    if failed:
+        table.caption += f" {len(failed)} that failed before are left out; --retry-failed plans them, too."
     if name == "search":
         table.caption += " A search ends runs that fall behind, and so needs less."
     return table
@@ -116,6 +132,8 @@ def _runs(
             (f"{t.variant} o{t.order}" if several else t.variant, t.config, RunDirectory(out / sweep.name / t.key))
             for t in sweep.trials()
         ]
+    elif "/" not in name and not name.endswith((".yaml", ".yml")):
+        raise unknown("sweep", name, [*SWEEPS, "search"])
     else:
         configs = [
             load_run(name).override({**changes, **({"seed": seed} if seed is not None else {})})

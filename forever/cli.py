@@ -151,6 +151,7 @@ def plan(
     tokens_per_second: Annotated[float | None, typer.Option(min=1, help="Training throughput, instead.")] = None,
     price_per_hour: Annotated[float | None, typer.Option(min=0, help="Of a GPU, or of a run's CPUs.")] = None,
     trials: Trials = None,
+    retry_failed: RetryFailed = False,
     device: Device = "auto",
     concurrent: Concurrent = None,
 ) -> None:
@@ -158,7 +159,7 @@ def plan(
     from experiments.plans import Terms, plan_table
 
     _only_of_search(name, trials)
-    terms = Terms(calibrate, tokens_per_second, price_per_hour, trials, device, concurrent)
+    terms = Terms(calibrate, tokens_per_second, price_per_hour, trials, retry_failed, device, concurrent)
     console.print(plan_table(name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, terms))
 
 

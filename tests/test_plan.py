@@ -12,6 +12,7 @@ from ablations.search import TRIALS, search
 from experiments import plans
 from experiments.places import Place, calibrated, find_place, group
 from experiments.plans import Terms, plan_table
+from experiments.sweeps import named_sweep
 from forever.config import RunConfig
 from forever.costs import Plan, Rate, Speed, Work
 from forever.data.benchmarks import load_benchmark
@@ -249,6 +250,17 @@ def test_a_sweep_has_a_row_for_each_variant(
     assert rows["to do"]["runs"] == "16"
     assert rows["to do"]["hours"] == "-"
     assert "2 at a time with 2 threads on Ray's 4 CPUs" in str(table.caption)
+
+
+def test_what_failed_is_planned_when_it_will_be_run_again(small_config: RunConfig, tmp_path: Path) -> None:
+    on = saved(small_config, tmp_path / "run.yaml")
+    first = named_sweep("memory_epochs", small_config, (0,)).trials()[0]
+    RunDirectory(tmp_path / "memory_epochs" / first.key).end("failed", "no memory")
+    table = plan_table("memory_epochs", on, {}, (0,), tmp_path, Terms(device="cpu"))
+    assert cells(table)["to do"]["runs"] == "2"
+    assert "1 that failed before" in str(table.caption)
+    again = plan_table("memory_epochs", on, {}, (0,), tmp_path, Terms(device="cpu", retry_failed=True))
+    assert cells(again)["to do"]["runs"] == "3"
 
 
 def test_a_search_is_planned_by_points_of_its_space(small_config: RunConfig, tmp_path: Path) -> None:
