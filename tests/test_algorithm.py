@@ -189,6 +189,30 @@ def test_anchor_is_a_copy_taken_when_the_task_begins() -> None:
     assert torch.equal(method.tensors["anchor"], torch.tensor([1.0, 2.0, 3.0]))
 
 
+@pytest.mark.parametrize(
+    ("method", "anchored", "noted"),
+    [
+        (forever(), True, True),
+        (forever(regularizer="importance"), True, True),
+        (forever(clock="steps"), True, False),
+        (forever(regularizer="none"), False, True),
+        (forever(beta=0.0), False, True),
+        (method_of("fixed_interval"), False, False),
+        (method_of("vbm"), False, False),
+    ],
+    ids=["model", "importance", "steps", "none", "beta 0", "fixed_interval", "vbm"],
+)
+def test_an_anchor_where_there_is_a_penalty_and_a_day_where_it_is_a_distance(
+    method: Method, anchored: bool, noted: bool
+) -> None:
+    learner, task = stub_learner(OLD, **SMALL), rows_task("new", 16)
+    learner.begin(2, task)
+    method.begin_task(learner, task)
+    assert ("anchor" in method.tensors) == anchored
+    run = drive(method, stub_learner(OLD, **SMALL), task)
+    assert ("tau_day" in run.learner.notes) == noted
+
+
 @pytest.mark.parametrize("fields", [{"regularizer": "none"}, {"beta": 0.0}])
 def test_without_strength_there_is_no_penalty(fields: dict[str, Any]) -> None:
     run = driven(forever(**fields))
