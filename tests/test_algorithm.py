@@ -377,6 +377,19 @@ def test_mtl_of_one_task_is_that_task() -> None:
     assert benchmark.joint().stages[0].name == "a"  # names the dropout streams
 
 
+def test_mtl_does_not_depend_on_the_order_of_tasks() -> None:
+    """Up to the seed, which does shuffle: all orders of a benchmark have one and the same upper bound."""
+    tasks = [rows_task("b", 9), rows_task("c", 5), rows_task("a", 7)]
+    runs = []
+    for order, seed in ((tasks, 0), (tasks[::-1], 0), (tasks, 1)):
+        joint = Benchmark.sequence("orders", "1", order).joint()
+        assert [task.name for task in joint.tasks] == [task.name for task in order]  # they are scored as they came
+        runs.append((joint.stages, drive(method_of("mtl"), stub_learner((), **SMALL, seed=seed), joint.stages[0])))
+    assert runs[0][0] == runs[1][0] == runs[2][0]
+    assert runs[0][1].actions == runs[1][1].actions
+    assert runs[0][1].actions != runs[2][1].actions
+
+
 def test_mix_replay_epoch_is_data_and_memory_once() -> None:
     run = driven(method_of("mix_replay"))
     union = 16 + 17
