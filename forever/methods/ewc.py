@@ -84,7 +84,7 @@ class Ewc(Method[EwcConfig]):
             moment = self.config.decay * self.tensors.get("moment", fisher * 0)
             self.tensors["moment"] = moment + fisher * learner.parameters.snapshot()
 
-    def end_work(self, learner: Learner, task: Task, last: bool) -> EndWork:
+    def end_work(self, learner: Learner, task: Task) -> EndWork:
         if self.config.fisher_labels == "gold":
             return EndWork(passes=task.train)
         limit = learner.config.evaluation.max_new_tokens

@@ -136,7 +136,7 @@ class ScheduledReplay(Method[R]):
         self.tensors["fisher"] = mean + (fisher - mean) / count
         self.tensors["weights"] = self.tensors["fisher"] / self.tensors["fisher"].mean().clamp_min(1e-30)
 
-    def end_work(self, learner: Learner, task: Task, last: bool) -> EndWork:
+    def end_work(self, learner: Learner, task: Task) -> EndWork:
         return EndWork(passes=task.train if self.regularizer.weighted else ())
 
 
