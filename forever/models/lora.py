@@ -24,9 +24,9 @@ from forever.seeding import derive
 
 
 class Router(Protocol):
-    """Computes a bank's gate [B, T, E] from what comes in. `real` [B, T] marks the tokens that are no padding."""
+    """Computes a bank's gate [B, T, E] from what comes in. `bank.places` says which tokens are no padding."""
 
-    def __call__(self, bank: "LoraBank", x: Tensor, real: Tensor | None) -> Tensor: ...
+    def __call__(self, bank: "LoraBank", x: Tensor) -> Tensor: ...
 
 
 class LoraBank(nn.Module):
@@ -41,6 +41,7 @@ class LoraBank(nn.Module):
         A, B: the trainable adapters. frozen_A, frozen_B: those of finished tasks, [F, R, D] and [F, O, R].
         gate: weights of all E adapters; None is all ones. router: computes the gate from the input instead.
         real: [B, T], which tokens of the rows being computed are no padding; None if unknown.
+        places: [n], where those are among all B T; found once a pass, for to count them waits for the device.
         observe: called in training with (bank, A x [B, T, E*R] before the gate, output [B, T, O]).
         detach_frozen: no gradient flows to the input through frozen adapters.
         enabled: whether the adapters act at all.
@@ -58,6 +59,7 @@ class LoraBank(nn.Module):
         self.gate: Tensor | None = None
         self.router: Router | None = None
         self.real: Tensor | None = None
+        self.places: Tensor | None = None
         self.observe: Callable[[LoraBank, Tensor, Tensor], None] | None = None
         self.detach_frozen = False
         self.enabled = True
@@ -72,7 +74,7 @@ class LoraBank(nn.Module):
             old = x_.detach() if self.detach_frozen else x_
             A_x = torch.cat([F.linear(old, self.frozen_A.flatten(0, 1)), A_x], dim=-1)
             B = torch.cat([self.frozen_B, B])
-        gate = self.gate if self.router is None else self.router(self, x_, self.real)
+        gate = self.gate if self.router is None else self.router(self, x_)
         h = A_x
         if gate is not None:
             gate = gate if gate.dim() != 2 else gate[:, None, :]  # a sample's gate holds for its tokens
@@ -131,13 +133,16 @@ def _stream(seed: int, adapter: int, bank: str) -> torch.Generator:
 @contextmanager
 def mixed(model: nn.Module, gate: Tensor | None, real: Tensor | None = None) -> Iterator[None]:
     """Within this context all banks mix their adapters by `gate` and know which tokens are `real` (see `LoraBank`)."""
-    for _, bank in banks(model):
-        bank.gate, bank.real = gate, real
+    adapted = [bank for _, bank in banks(model)]
+    routed = real is not None and any(bank.router is not None for bank in adapted)
+    places = real.flatten().nonzero().flatten() if real is not None and routed else None
+    for bank in adapted:
+        bank.gate, bank.real, bank.places = gate, real, places
     try:
         yield
     finally:
-        for _, bank in banks(model):
-            bank.gate = bank.real = None
+        for bank in adapted:
+            bank.gate = bank.real = bank.places = None
 
 
 @contextmanager
