@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from forever.errors import InputError
 from forever.seeding import derive
 
+_KNOWN = "forever_banks"
+
 
 class Router(Protocol):
     """Computes a bank's gate [B, T, E] from what comes in. `bank.places` says which tokens are no padding."""
@@ -96,6 +98,9 @@ class LoraBank(nn.Module):
 
 def banks(model: nn.Module) -> Iterator[tuple[str, LoraBank]]:
     """The adapted layers of a model with their names, in module order."""
+    known = getattr(model, _KNOWN, None)  # by `adapt`: a walk through all modules takes a millisecond
+    if known is not None:
+        return iter(known)
     return ((name, module) for name, module in model.named_modules() if isinstance(module, LoraBank))
 
 
@@ -124,6 +129,8 @@ def adapt(
             for adapter in range(adapters):
                 bank.redraw(_stream(seed, adapter, name), adapter)
             setattr(parent, target, bank)
+    setattr(model, _KNOWN, None)  # of an adaptation before this one
+    setattr(model, _KNOWN, list(banks(model)))
 
 
 def _stream(seed: int, adapter: int, bank: str) -> torch.Generator:
