@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from ablations.baseline_variants import baseline_variants
 from ablations.baselines import baselines
 from ablations.components import components
 from ablations.memory_epochs import memory_epochs
@@ -32,7 +33,8 @@ SWEEPS: dict[str, Family] = {
     family.__name__: family
     for family in (
         main_results, backbones, components, spacing, memory_size, warmup_window, memory_epochs, full_finetuning,
-        long_sequence, forgetting_rate, model_day, training_time, replay_loss, baselines, demo,
+        long_sequence, forgetting_rate, model_day, training_time, replay_loss, baselines,
+        baseline_variants, demo,
     )
 }  # fmt: skip
 

@@ -55,7 +55,7 @@ def _measure(config: RunConfig, benchmark: Benchmark, device: torch.device, budg
     begun = time.perf_counter()
     method = build_method(config.method)
     benchmark = benchmark.joint() if method.joint else benchmark
-    learner = build_learner(config, World(device=device), None, method, len(benchmark.tasks))
+    learner = build_learner(config, World(device=device), None, method, len(benchmark.stages))
     for task in benchmark.tasks:
         learner.encoder.encode_all(task)
     start = time.perf_counter() - begun
@@ -84,7 +84,7 @@ def _middle_task(learner: Learner, method: Method[Any], benchmark: Benchmark) ->
     A method that writes texts is timed in its first task: to have written some would take minutes.
     """
     learner.begin(0, benchmark.stages[0])
-    writes = method.end_work(learner, benchmark.stages[0], last=False).texts
+    writes = method.end_work(learner, benchmark.stages[0]).texts
     middle = 0 if writes else len(benchmark.stages) // 2
     for stage, task in enumerate(benchmark.stages[:middle]):
         learner.begin(stage, task)

@@ -245,7 +245,7 @@ def _path(location: tuple[int | str, ...]) -> list[str]:
     return [part for part in path if not part[:1].isupper() and "[" not in part and part not in _TYPE_NAMES]
 
 
-_TYPE_NAMES = {"str", "int", "float", "list", "tuple", "bool", "constrained-int", "none"}
+_TYPE_NAMES = {"str", "int", "float", "list", "tuple", "bool", "constrained-int", "constrained-str", "none"}
 
 
 def _method_keys(values: Mapping[str, Any]) -> list[str]:

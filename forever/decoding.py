@@ -23,14 +23,15 @@ def decode(
 ) -> list[str]:
     """The greedy answer to each example's prompt, stripped, in order; in fp32 the text equals decoding one by one."""
     rows = [encoder.encode_prompt(example) for example in examples]
-    return _generate(backbone, rows, [max_new_tokens] * len(rows), gate)
+    return _texts(backbone, _generate(backbone, rows, [max_new_tokens] * len(rows), gate))
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How tokens are drawn. `top_k` 0 and `top_p` 1 leave the distribution whole.
 
-    repetition_penalty: divides the odds of tokens that occurred before (Keskar et al. 2019); 1 is none.
+    repetition_penalty: divides the positive logits of tokens that occurred before and multiplies their negative ones
+        (Keskar et al. 2019); 1 is none.
     """
 
     temperature: float = 1.0
@@ -53,7 +54,17 @@ def sample(
         max_new_tokens: of all prompts, or of each.
     """
     limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
-    return _generate(backbone, prompts, limits, gate, sampling, seeds)
+    return _texts(backbone, _generate(backbone, prompts, limits, gate, sampling, seeds))
+
+
+def draw(
+    backbone: Backbone, prompts: Sequence[Encoded], seeds: Sequence[int], max_new_tokens: int, sampling: Sampling
+) -> list[list[int]]:
+    """As `sample`, but the tokens that were drawn, with the one that ends a continuation if it came."""
+    ends = {*backbone.model.generation_config.eos_token_id}
+    drawn = _generate(backbone, prompts, [max_new_tokens] * len(prompts), None, sampling, seeds)
+    stops = [next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids)) for ids in drawn]
+    return [ids[:stop] for ids, stop in zip(drawn, stops, strict=True)]
 
 
 def together(prompts: Sequence[int], limits: Sequence[int]) -> Iterator[list[int]]:
@@ -77,7 +88,7 @@ def _generate(
     gate: Gate | None,
     sampling: Sampling | None = None,
     seeds: Sequence[int] = (),
-) -> list[str]:
+) -> list[list[int]]:
     """Rows of similar length are decoded together, padded on the left; what a row has beyond its limit is cut off.
 
     `gate` weighs the adapters once a prompt, and its weights hold for every token that is decoded.
@@ -85,7 +96,7 @@ def _generate(
     backbone.model.eval()
     pad = backbone.tokenizer.pad_token_id
     options: dict[str, Any] = {"do_sample": False, "num_beams": 1}
-    texts = [""] * len(rows)
+    found: list[list[int]] = [[]] * len(rows)
     for group in together([len(row.prompt) for row in rows], limits):
         prompts = [rows[i] for i in group]
         ids, mask = collate_prompts(prompts, pad, backbone.device)
@@ -96,8 +107,12 @@ def _generate(
         with lora.mixed(backbone.model, gate(prompts) if gate else None):
             output = backbone.model.generate(input_ids=ids, attention_mask=mask, **options)
         for i, answer in zip(group, output[:, ids.shape[1] :].tolist(), strict=True):
-            texts[i] = backbone.tokenizer.decode(answer[: limits[i]], skip_special_tokens=True).strip()
-    return texts
+            found[i] = answer[: limits[i]]
+    return found
+
+
+def _texts(backbone: Backbone, answers: Sequence[Sequence[int]]) -> list[str]:
+    return [backbone.tokenizer.decode(answer, skip_special_tokens=True).strip() for answer in answers]
 
 
 def _processors(sampling: Sampling, starts: Tensor, seeds: Sequence[int]) -> Any:

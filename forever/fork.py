@@ -168,6 +168,8 @@ def _check_method(origin: Origin, config: RunConfig, saved: "Checkpoint") -> Non
                     f"method.name is {there['name']!r} there, {here['name']!r} here, and {name} trains weights that no "
                     "other method has; fork it with the same method"
                 )
+    if here["name"] == there["name"]:
+        _check_written(origin, saved.state["method"])
     carried = sorted({*saved.state["method"], *(name.partition("/")[2] for name in saved.tensors if "/" in name)})
     if not carried:
         return
@@ -180,6 +182,17 @@ def _check_method(origin: Origin, config: RunConfig, saved: "Checkpoint") -> Non
     modes: Mapping[str, Any] = {key: value for key, value in there.items() if isinstance(value, str | bool)}
     if found := differences({"method": modes}, {"method": {key: here[key] for key in modes}}):
         raise InputError(f"{there['name']} carries {', '.join(carried[:3])} from task to task, and {found[0]}")
+
+
+def _check_written(origin: Origin, state: Mapping[str, Any]) -> None:
+    """What the model wrote of each finished task must be there; after the last task of a run nothing is written."""
+    method = origin.config.method.model_dump()
+    writes = method["name"] == "ssr" or method.get("memory_prompts") == "pseudo"
+    if writes and origin.task not in state.get("rows" if method["name"] == "ssr" else "prompts", {}):
+        raise InputError(
+            f"{method['name']} wrote nothing of {origin.task}, the last task of {origin.directory.path.name}, and a "
+            "fork could never rehearse it; fork at an earlier task"
+        )
 
 
 def _read_fork(directory: RunDirectory) -> dict[str, Any] | None:

@@ -8,31 +8,35 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from forever.data.encoding import Encoded
     from forever.data.tasks import Example
     from forever.learner import Learner
 
 
-def fisher_information(learner: Learner, examples: Sequence[Example]) -> Tensor:
-    """The diagonal of the empirical Fisher information at the current weights, shape [N].
+def fisher_information(learner: Learner, examples: Sequence[Example] | Sequence[Encoded]) -> Tensor:
+    """The diagonal of the Fisher information at the current weights, shape [N]: empirical, or of rows that were drawn.
 
-        F_j = 1/n sum_i (d l_i / d Theta_j)^2,   l_i = cross-entropy of example i alone, gold answer, dropout off
+        F_j = 1/n sum_i (d l_i / d Theta_j)^2,   l_i = cross-entropy of example i alone, its answer, dropout off
 
     One backward pass an example (a batch would square a sum instead of summing squares: it shrinks as 1/B and lets
-    opposite gradients cancel). Rank k takes examples k, k+R, ... and the sums are added.
+    opposite gradients cancel). Rank k takes examples k, k+R, ... and the sums are added. The model is left as it was.
     """
     import torch
 
+    from forever.data.encoding import Encoded
     from forever.train import cross_entropy
 
-    parameters = learner.parameters
+    parameters, model = learner.parameters, learner.backbone.model
     total = torch.zeros_like(parameters.flat.data)
-    learner.backbone.model.eval()
+    training = model.training
+    model.eval()
     parameters.grad.zero_()
     for example in learner.world.share(examples):
-        row = learner.encoder.encode(example)
+        row = example if isinstance(example, Encoded) else learner.encoder.encode(example)
         (cross_entropy(learner, [row]) / len(row.answer)).backward()
         total += parameters.grad**2
         parameters.grad.zero_()
+    model.train(training)
     return learner.world.sum_(total) / len(examples)
 
 

@@ -73,6 +73,7 @@ class Learner:
             for MoELoRA's terms, see there).
         autocast: compute in bf16 although the weights are fp32 (full fine-tuning on a GPU).
         gate: the method's weights of the adapters for rows that are to be computed; see `Method.gate`.
+        tasks: how many the run has; None if nobody said.
         stage: index of the current task. step: its task updates so far; updates: all its updates so far.
         planned_steps: T, task updates that the current task will take.
         gauges: the method's readings for the next line of the journal, such as tau.
@@ -90,6 +91,7 @@ class Learner:
     autocast: bool = False
     gate: Callable[[Sequence[Encoded]], torch.Tensor | None] = lambda rows: None
     optimizer: torch.optim.Optimizer | None = None
+    tasks: int | None = None
     task: Task | None = None
     stage: int = 0
     step: int = 0
@@ -98,6 +100,11 @@ class Learner:
     gauges: dict[str, float | None] = field(default_factory=dict)
     notes: dict[str, float | None] = field(default_factory=dict)
     events: list[ReplayEvent | LossEvent] = field(default_factory=list)
+
+    @property
+    def last(self) -> bool:
+        """Whether no task comes after the current one."""
+        return self.stage + 1 == self.tasks
 
     def begin(self, stage: int, task: Task) -> None:
         """Set all counters to the start of a task."""

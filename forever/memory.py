@@ -40,10 +40,10 @@ class Memory:
         """How many of a task's `rows` are kept. The small term undoes binary rounding, as in 0.29 * 100."""
         return max(1, int(self.fraction * rows + 1e-9)) if self.fraction else 0
 
-    def choose(self, task: Task) -> tuple[Example, ...]:
-        """The rows to keep of a task."""
+    def choose(self, task: Task, count: int | None = None) -> tuple[Example, ...]:
+        """The rows to keep of a task, or `count` of its rows chosen in the same way."""
         order = permutation(len(task.train), self.seed, "memory", task.name)
-        return tuple(balanced_choice(task.train, self.quota(len(task.train)), order))
+        return tuple(balanced_choice(task.train, count or self.quota(len(task.train)), order))
 
     def add(self, task: Task, rows: Sequence[Example] | None = None) -> None:
         """Keep `rows` of a task that is over; by default those that `choose` gives."""

@@ -50,7 +50,7 @@ def plan(config: RunConfig, benchmark: Benchmark, encoder: Any = None, pace: Pac
     # The method computes on a model without parameters and without adapters.
     rows_of = encoder or cast(Any, _Lengths(config.model.max_length))
     model = Backbone(nn.Module(), tokenizer=None)
-    learner = Learner(config, memory, model, rows_of, FlatParameters(()), World())
+    learner = Learner(config, memory, model, rows_of, FlatParameters(()), World(), tasks=len(benchmark.stages))
     counted = _Counted(learner, method, pace or {})
     if config.evaluation.forward_transfer:
         counted.evaluation(benchmark.tasks, learned=False)
@@ -59,7 +59,7 @@ def plan(config: RunConfig, benchmark: Benchmark, encoder: Any = None, pace: Pac
         method.begin_task(learner, task)
         drive(learner, method, task, counted.perform)
         counted.events.update(event.kind for event in learner.events)
-        counted.end_of(task, last=stage + 1 == len(benchmark.stages))
+        counted.end_of(task)
         memory.add(task)
         seen = list(benchmark.seen(stage))
         if config.evaluation.forward_transfer and stage + 1 < len(benchmark.stages):
@@ -112,8 +112,8 @@ class _Counted:
         norm = norms[min(learner.step, len(norms) - 1)] if norms else 1.0
         return StepRecord(loss=1.0, update_norm=norm, value=1.0)
 
-    def end_of(self, task: Task, last: bool) -> None:
-        work = self.method.end_work(self.learner, task, last)
+    def end_of(self, task: Task) -> None:
+        work = self.method.end_work(self.learner, task)
         for example in work.passes:
             self.work["single"] += _batch([self.learner.encoder.encode(example)])
         for rows in work.texts:

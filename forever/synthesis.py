@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from forever.steps import Step, Steps
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from forever.config import RunConfig
     from forever.data.encoding import Encoded
     from forever.decoding import Gate, Sampling
     from forever.learner import Learner
@@ -23,13 +25,20 @@ if TYPE_CHECKING:
 # ---- SSR: a completion prompt of two examples, and what comes out of it
 
 
-def icl_prompts(demos: Sequence[Example]) -> list[str]:
-    """A prompt for every ordered pair of `demos` (a single one is alone): two worked examples, then an open input."""
+def icl_prompts(demos: Sequence[Example]) -> list[tuple[str, str]]:
+    """A prompt for every ordered pair of `demos` (a single one is alone): two worked examples, then an open input.
+
+    Returns:
+        For each prompt the instruction that it states, the first example's, and its text.
+    """
     pairs = list(permutations(demos, 2)) or [(demo,) for demo in demos]
     return [
-        f"{pair[0].instruction.strip()}\n\n"
-        + "".join(f"Input: {demo.input.strip()}\nOutput: {demo.output.strip()}\n\n" for demo in pair)
-        + "Input:"
+        (
+            pair[0].instruction,
+            f"{pair[0].instruction.strip()}\n\n"
+            + "".join(f"Input: {demo.input.strip()}\nOutput: {demo.output.strip()}\n\n" for demo in pair)
+            + "Input:",
+        )
         for pair in pairs
     ]
 
@@ -134,10 +143,16 @@ def select(
     return [dataclasses.replace(written[i], output=text) for i, text in sorted(answers.items())]
 
 
-def icl_work(learner: Learner, demos: Sequence[Example], turns: int, max_tokens: int, limit: int) -> EndWork:
-    """What writing from `demos` computes at most, for a plan: `turns` continuations of each prompt, and the answers."""
-    lengths = [len(learner.encoder.encode_text(text, max_tokens).prompt) for text in icl_prompts(demos)]
-    answers = [(len(learner.encoder.encode_prompt(demo).prompt), limit) for demo in demos]
+def icl_work(
+    learner: Learner, demos: Sequence[Example], kept: Sequence[Example], turns: int, max_tokens: int, limit: int
+) -> EndWork:
+    """What writing from `demos` computes at most, for a plan: `turns` continuations of each prompt, and the answers.
+
+    Args:
+        kept: rows as long as those that will be chosen and answered.
+    """
+    lengths = [len(learner.encoder.encode_text(text, max_tokens).prompt) for _, text in icl_prompts(demos)]
+    answers = [(len(learner.encoder.encode_prompt(row).prompt), limit) for row in kept]
     return EndWork(texts=[*[[(n, max(1, max_tokens - n)) for n in lengths]] * turns, answers])
 
 
@@ -155,6 +170,22 @@ def _fits(learner: Learner, row: Example) -> bool:
 _TRIGGER, _SEPARATOR = "__gen__", "__inp__"
 _DRAWS = 3  # for each prompt that is wanted: some lack the separator
 _STEM = "__inp"  # what is looked for: a repetition penalty can keep a writer from closing the separator
+
+
+def check_writer(run: RunConfig) -> None:
+    """Whether an adapter can learn to write prompts in such a run.
+
+    Raises:
+        InputError: it would have no rate to learn at, or no prompts to write.
+    """
+    remedy = "or set method.memory_prompts='real'"
+    if run.optim.schedule != "constant":
+        raise InputError(
+            f"method sapt: optim.schedule={run.optim.schedule!r} is at rate 0 when the adapter that writes prompts "
+            f"begins to learn; use 'constant', {remedy}"
+        )
+    if not run.memory.fraction:
+        raise InputError(f"method sapt: memory.fraction=0 leaves no prompts to write; raise it, {remedy}")
 
 
 def pseudo_examples(task: Task) -> list[Example]:
@@ -212,13 +243,17 @@ def write_prompts(learner: Learner, task: Task, gate: Callable[[Learner, Any], T
     )
     parsed = map(parse_pseudo, texts)
     found = [Example(f"{task.name}/pseudo/{i}", *parts, "") for i, parts in enumerate(parsed) if parts]
-    return [dataclasses.asdict(example) for example in found if _fits(learner, example)][:count]
+    usable = [dataclasses.asdict(example) for example in found if _fits(learner, example)][:count]
+    if len(usable) < count and learner.world.leads:
+        print(
+            f"sapt: {len(usable)} of {count} prompts that the model wrote for {task.name} can be used", file=sys.stderr
+        )
+    learner.note(written=float(len(usable)))
+    return usable
 
 
-def writer_work(learner: Learner, task: Task | None) -> EndWork:
-    """What `write_prompts` computes for a task, for a plan: texts as long as they may get; nothing for None."""
-    if task is None:
-        return EndWork()
+def writer_work(learner: Learner, task: Task) -> EndWork:
+    """What `write_prompts` computes for a task, for a plan: texts as long as they may get."""
     before = len(learner.encoder.encode_prompt(Example("", _TRIGGER, "", "")).prompt)
     count = _DRAWS * learner.memory.quota(len(task.train))
     return EndWork(texts=[[(before, learner.config.model.max_length - before)] * count])

@@ -36,7 +36,7 @@ def run(config: RunConfig, benchmark: Benchmark, session: Session, world: World,
     method = build_method(config.method)
     if method.joint:
         benchmark = benchmark.joint()
-    learner = build_learner(config, world, micro_batch, method, len(benchmark.tasks))
+    learner = build_learner(config, world, micro_batch, method, len(benchmark.stages))
     for task in benchmark.tasks:  # a row that is too long is found now and not in the last task
         learner.encoder.encode_all(task)
     session.begin(learner, method, benchmark)
@@ -78,6 +78,7 @@ def build_learner(
         world=world,
         micro_batch=micro_batch,
         autocast=half and full,
+        tasks=tasks,
     )
     learner.gate = lambda rows: method.gate(learner, rows)
     return learner

@@ -189,6 +189,30 @@ def test_anchor_is_a_copy_taken_when_the_task_begins() -> None:
     assert torch.equal(method.tensors["anchor"], torch.tensor([1.0, 2.0, 3.0]))
 
 
+@pytest.mark.parametrize(
+    ("method", "anchored", "noted"),
+    [
+        (forever(), True, True),
+        (forever(regularizer="importance"), True, True),
+        (forever(clock="steps"), True, False),
+        (forever(regularizer="none"), False, True),
+        (forever(beta=0.0), False, True),
+        (method_of("fixed_interval"), False, False),
+        (method_of("vbm"), False, False),
+    ],
+    ids=["model", "importance", "steps", "none", "beta 0", "fixed_interval", "vbm"],
+)
+def test_an_anchor_where_there_is_a_penalty_and_a_day_where_it_is_a_distance(
+    method: Method, anchored: bool, noted: bool
+) -> None:
+    learner, task = stub_learner(OLD, **SMALL), rows_task("new", 16)
+    learner.begin(2, task)
+    method.begin_task(learner, task)
+    assert ("anchor" in method.tensors) == anchored
+    run = drive(method, stub_learner(OLD, **SMALL), task)
+    assert ("tau_day" in run.learner.notes) == noted
+
+
 @pytest.mark.parametrize("fields", [{"regularizer": "none"}, {"beta": 0.0}])
 def test_without_strength_there_is_no_penalty(fields: dict[str, Any]) -> None:
     run = driven(forever(**fields))
@@ -361,6 +385,19 @@ def test_mtl_of_one_task_is_that_task() -> None:
     ]
     assert runs[0].actions == runs[1].actions
     assert benchmark.joint().stages[0].name == "a"  # names the dropout streams
+
+
+def test_mtl_does_not_depend_on_the_order_of_tasks() -> None:
+    """Up to the seed, which does shuffle: all orders of a benchmark have one and the same upper bound."""
+    tasks = [rows_task("b", 9), rows_task("c", 5), rows_task("a", 7)]
+    runs = []
+    for order, seed in ((tasks, 0), (tasks[::-1], 0), (tasks, 1)):
+        joint = Benchmark.sequence("orders", "1", order).joint()
+        assert [task.name for task in joint.tasks] == [task.name for task in order]  # they are scored as they came
+        runs.append((joint.stages, drive(method_of("mtl"), stub_learner((), **SMALL, seed=seed), joint.stages[0])))
+    assert runs[0][0] == runs[1][0] == runs[2][0]
+    assert runs[0][1].actions == runs[1][1].actions
+    assert runs[0][1].actions != runs[2][1].actions
 
 
 def test_mix_replay_epoch_is_data_and_memory_once() -> None:

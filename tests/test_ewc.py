@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from conftest import KILLED_CLOSES_NO_FILES, canned_sample, execute, outcome, rows_task, stub_learner
+import torch.nn.functional as F
+from conftest import KILLED_CLOSES_NO_FILES, execute, outcome, rows_task, stub_learner, with_rows
 from torch import Tensor
 
 from forever import checkpoint, decoding, session, train
@@ -26,6 +27,7 @@ from forever.methods import ewc
 from forever.methods.ewc import Ewc, EwcConfig
 from forever.methods.registry import build_method
 from forever.optim import build_optimizer
+from forever.seeding import derive
 from forever.steps import Step, StepRecord, Steps
 from forever.world import World
 
@@ -424,19 +426,36 @@ def test_the_end_of_a_task_changes_nothing_but_the_method(small_config: RunConfi
 # ---- answers drawn from the model
 
 
-def test_drawn_answers_replace_nothing_but_answers(small_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "sample", canned_sample)
+def sampled(config: RunConfig, world: World = World(), **changes: Any) -> tuple[Learner, Ewc]:
+    return begin(config, {"name": "ewc", "fisher_labels": "sampled"}, world=world, **changes)
+
+
+def test_drawn_answers_replace_nothing_but_answers(small_config: RunConfig) -> None:
+    """Each has a seed of its own, on any number of ranks, and its tokens are those that were drawn."""
     task = toy(small_config)[0]
-
-    def build(world: World) -> tuple[Learner, Ewc]:
-        return begin(small_config, {"name": "ewc", "fisher_labels": "sampled"}, world=world)
-
-    alone = build(World())
-    drawn = alone[1].answers(alone[0], task)
-    assert [replace(d, output="") for d in drawn] == [replace(e, output="") for e in task.train]
-    assert len({d.output.split("__inp__")[0] for d in drawn}) > 4  # each with its own seed, modulo 97
-    for part in together(3, build, lambda built: built[1].answers(built[0], task)):
+    learner, method = sampled(small_config)
+    drawn = method.answers(learner, task)
+    prompts = [learner.encoder.encode_prompt(example) for example in task.train]
+    assert [replace(row, answer=()) for row in drawn] == prompts
+    assert len({row.answer for row in drawn}) > 4
+    seeds = [derive(0, "fisher", task.name, i) for i in range(len(prompts))]
+    texts = decoding.sample(learner.backbone, prompts, seeds, 3, decoding.Sampling())
+    decode = learner.backbone.tokenizer.decode
+    assert [decode(row.answer, skip_special_tokens=True).strip() for row in drawn] == texts
+    for part in together(3, lambda world: sampled(small_config, world), lambda built: built[1].answers(built[0], task)):
         assert part == drawn
+
+
+def test_drawn_answers_end_where_the_model_ended_them(small_config: RunConfig) -> None:
+    """With its EOS, which was drawn like any token; one that was cut off has none, for none was drawn."""
+    task = toy(small_config)[0]
+    learner, method = sampled(small_config, evaluation__max_new_tokens=40)
+    end = learner.backbone.tokenizer.eos_token_id
+    answers = [row.answer for row in method.answers(learner, with_rows(task, task.train * 8))]
+    assert {answer.count(end) for answer in answers} == {0, 1}
+    for answer in answers:
+        assert (answer[-1] == end) if end in answer else (len(answer) == 40)
+        assert end not in answer[:-1]
 
 
 def test_fisher_of_drawn_answers_is_used(small_config: RunConfig) -> None:
@@ -449,18 +468,34 @@ def test_fisher_of_drawn_answers_is_used(small_config: RunConfig) -> None:
     assert not torch.allclose(method.tensors["fisher"], fisher_information(learner, task.train), rtol=1e-2)
 
 
-def test_drawn_answers_leave_room_for_the_instruction(small_config: RunConfig) -> None:
-    """A random model does not stop, and only the input of a row may be cut."""
+def test_drawn_answers_of_any_length_fit(small_config: RunConfig) -> None:
+    """A random model hardly stops; where nothing of a row could be cut its answer is longer than a gold one may be."""
     task = toy(small_config)[0]
-    learner, method = begin(small_config, {"name": "ewc"})
+    learner, _ = begin(small_config, {"name": "ewc"})
     bare = len(learner.encoder.encode_prompt(replace(task.train[0], input=" ")).prompt)
-    changes: dict[str, Any] = {"model__max_length": bare + 5, "evaluation__max_new_tokens": 128}
-    learner, method = begin(small_config, {"name": "ewc", "fisher_labels": "sampled"}, **changes)
-    assert method.room(learner, task) == 4
+    learner, method = sampled(small_config, model__max_length=bare + 5, evaluation__max_new_tokens=128)
+    assert max(len(row.answer) for row in method.answers(learner, task)) > 5
     method.end_task(learner, task)
     assert method.tensors["fisher"].isfinite().all()
-    wide, same = begin(small_config, {"name": "ewc", "fisher_labels": "sampled"}, evaluation__max_new_tokens=7)
-    assert same.room(wide, task) == 7
+    assert method.tensors["fisher"].any()
+
+
+def test_tokens_are_not_read_again(small_config: RunConfig) -> None:
+    """What is drawn need not be what its text would be read as: here nothing, for every token is special."""
+    task = with_rows(toy(small_config)[0], toy(small_config)[0].train[:2])
+    learner, _ = sampled(small_config)
+    pad = learner.backbone.tokenizer.pad_token_id
+    rows = [replace(learner.encoder.encode_prompt(e), answer=(pad, pad)) for e in task.train]
+    found = fisher_information(learner, rows)
+    expected = torch.zeros_like(found)
+    learner.backbone.model.eval()
+    for row in rows:
+        learner.parameters.grad.zero_()
+        ids = torch.tensor([[*row.prompt, pad, pad]])
+        logits = learner.backbone.model(input_ids=ids).logits[0, -3:-1]
+        F.cross_entropy(logits, torch.tensor([pad, pad])).backward()
+        expected += learner.parameters.grad**2 / 2
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-10)
 
 
 @pytest.mark.filterwarnings(*[mark.args[0] for mark in KILLED_CLOSES_NO_FILES])

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import Outcome, execute, lines, outcome
+from conftest import Outcome, canned_sample, execute, lines, outcome
 
 from experiments.study import read_study
+from forever import decoding
 from forever.cli import main
 from forever.config import RunConfig
 from forever.errors import InputError
@@ -133,6 +134,25 @@ def test_what_does_not_fit_is_refused(
         fork(config.override(changes), f"{path}@{at}", tmp_path)
     assert message in str(refusal.value)
     assert list(tmp_path.iterdir()) == []
+
+
+SAPT: dict[str, Any] = {"method.name": "sapt", "method.memory_prompts": "pseudo", "method.generator_steps": 1}
+
+
+@pytest.mark.parametrize("changes", [{"method.name": "ssr", "method.max_tokens": 150}, SAPT], ids=["ssr", "sapt"])
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_what_nobody_wrote_of_the_last_task_is_missing(
+    small_config: RunConfig, changes: dict[str, Any], tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run writes no rows or prompts after its last task, so a longer run cannot branch off there."""
+    monkeypatch.setattr(decoding, "sample", canned_sample)
+    config = small_config.override(changes)
+    order = config.data.order
+    execute(config.override({"data.order": order[:tasks]}), tmp_path / "run", keep_stages=True)
+    with pytest.raises(InputError, match=rf"wrote nothing of {order[tasks - 1]}, the last task of run, .* earlier"):
+        fork(config, f"{tmp_path / 'run'}@{tasks}", tmp_path / "out")
+    for stage in range(1, tasks):
+        assert fork(config, f"{tmp_path / 'run'}@{stage}", tmp_path / "out").is_dir()
 
 
 def test_a_run_that_kept_no_stages(small_config: RunConfig, tmp_path: Path) -> None:

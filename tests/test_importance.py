@@ -119,10 +119,14 @@ def test_more_entries_than_torch_quantile_takes() -> None:
 def test_fisher_information_ignores_a_gradient_that_was_left_over(
     small_config: RunConfig, benchmark_of_three: Benchmark
 ) -> None:
-    learner = train.build_learner(small_config, World())
+    learner = train.build_learner(small_config.override({"model.dropout": 0.3}), World())
     examples = benchmark_of_three.tasks[0].train[:3]
     clean = fisher_information(learner, examples)
     assert clean.any()
+    for training in (True, False):  # it is measured with dropout off, and the mode is put back
+        learner.backbone.model.train(training)
+        assert torch.equal(fisher_information(learner, examples), clean)
+        assert all(module.training == training for module in learner.backbone.model.modules())
     learner.parameters.grad.fill_(7.0)
     assert torch.equal(fisher_information(learner, examples), clean)
     singles = [fisher_information(learner, [example]) for example in examples]

@@ -92,6 +92,14 @@ def test_scale_of_the_sums_does_not_matter(factor: float) -> None:
     assert torch.equal(largest(values, 0.7), largest(factor * values, 0.7))
 
 
+@pytest.mark.parametrize("masked", [0.0, 0.3, 0.7, 1.0])
+def test_layers_together_are_masked_as_each_alone(masked: float) -> None:
+    """Ties and all: integers of which many are equal."""
+    values = torch.randint(0, 4, (5, 7, 11), generator=torch.Generator().manual_seed(0)).float()
+    alone = torch.stack([torch.stack([largest(row, masked) for row in rows]) for rows in values])
+    assert torch.equal(largest(values, masked), alone)
+
+
 def test_fraction_is_that_of_the_paper() -> None:
     assert MiguConfig().fraction == 0.4
     assert MiguConfig(replay=False).fraction == 0.7

@@ -43,6 +43,11 @@ def routed(experts: int = 5, k: int = 2, renormalise: bool = True, tokens: int =
     return bank, made
 
 
+def mark(bank: LoraBank, real: Tensor) -> None:
+    """Say which tokens are no padding, as a pass of the model does."""
+    bank.real, bank.places = real, real.flatten().nonzero().flatten()
+
+
 def inputs(rows: int = 3, tokens: int = 4) -> Tensor:
     return torch.randn(rows, tokens, 6, generator=torch.Generator().manual_seed(1))
 
@@ -103,7 +108,7 @@ def test_experts_are_as_many_as_tasks_and_differ(small_config: RunConfig) -> Non
 def test_gates_are_those_of_the_largest_logits(k: int) -> None:
     bank, made = routed(k=k)
     x = inputs()
-    gate = made(bank, x, None)
+    gate = made(bank, x)
     assert gate.shape == (3, 4, 5)
     assert ((gate > 0).sum(-1) == k).all()
     torch.testing.assert_close(gate.sum(-1), torch.ones(3, 4))
@@ -119,7 +124,7 @@ def test_gates_are_those_of_the_largest_logits(k: int) -> None:
 def test_gates_that_are_not_renormalised_are_the_softmax() -> None:
     bank, made = routed(k=2, renormalise=False)
     x = inputs()
-    gate, p = made(bank, x, None), (x @ made.R.T).softmax(-1)
+    gate, p = made(bank, x), (x @ made.R.T).softmax(-1)
     torch.testing.assert_close(gate[gate > 0], p[gate > 0])
     assert ((gate > 0).sum(-1) == 2).all()
     assert (gate.sum(-1) < 0.999).any()
@@ -129,7 +134,7 @@ def test_dense_and_gathered_dispatch_agree() -> None:
     """All experts are computed and unselected ones weighted by zero; here only the selected ones are, one by one."""
     bank, made = routed()
     x = inputs()
-    y, gate = bank(x), made(bank, x, None)
+    y, gate = bank(x), made(bank, x)
     for row in range(3):
         for token in range(4):
             expected = bank.base(x[row, token])
@@ -290,7 +295,7 @@ def test_terms_of_a_layer(tokens: int) -> None:
     bank, made = routed(tokens=tokens)
     bank.train()
     x, real = inputs(), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]]).bool()
-    bank.real = real
+    mark(bank, real)
     bank(x)
     flat = x[real]
     logits = flat @ made.R.T
@@ -304,22 +309,66 @@ def test_terms_of_a_layer(tokens: int) -> None:
     assert made.contrast.item() == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("tokens", [64, 5])
+def test_places_give_what_the_mask_gives_bit_for_bit(tokens: int) -> None:
+    """Values and gradients of both terms, picked by the places of real tokens or, as here, by the mask."""
+    bank, made = routed(tokens=tokens)
+    bank.train()
+    stream = torch.Generator().manual_seed(5)
+    x = torch.randn(6, 9, 6, generator=stream)
+    real = torch.arange(9) < torch.tensor([9, 4, 1, 7, 9, 2])[:, None]
+    found = []
+    for by_mask in (False, True):
+        bank.zero_grad()
+        made.zero_grad()
+        own = x.clone().requires_grad_()
+        if by_mask:
+            logits = F.linear(own, made.R)
+            top = logits.topk(2, dim=-1).indices
+            balance = balance_loss(logits.softmax(-1)[real], top[real])
+            chosen = evenly(int(real.sum()), tokens, x.device)
+            contrast = contrastive_loss(*expert_outputs(bank, own[real][chosen], top[real][chosen]), 0.1)
+        else:
+            mark(bank, real)
+            made(bank, own)
+            balance, contrast = made.balance, made.contrast
+        (balance + contrast).backward()
+        found.append([balance, contrast, own.grad, made.R.grad, bank.A.grad, bank.B.grad])
+    for a, b in zip(*found, strict=True):
+        assert a is not None
+        assert b is not None
+        assert torch.equal(a, b)
+
+
+def test_a_pass_counts_its_real_tokens_once(small_config: RunConfig) -> None:
+    """All layers share the places, which are found only where a router asks; afterwards they are forgotten."""
+    real = torch.tensor([[1, 1, 1], [1, 0, 0]]).bool()
+    for fields, places in (({"name": "moelora"}, [0, 1, 2, 3]), ({"name": "olora"}, None)):
+        learner, _ = begin(small_config, fields)
+        banks = [bank for _, bank in lora.banks(learner.backbone.model)]
+        with lora.mixed(learner.backbone.model, None, real):
+            assert len({id(bank.places) for bank in banks}) == 1
+            first = banks[0].places
+            assert (first.tolist() if first is not None else None) == places
+        assert all(bank.places is None for bank in banks)
+
+
 def test_padding_changes_neither_term() -> None:
     bank, made = routed()
     bank.train()
     x, real = inputs(), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]).bool()
     found = []
     for pads in (0.0, 100.0):
-        bank.real = real
+        mark(bank, real)
         bank(torch.where(real[..., None], x, torch.full_like(x, pads)))
         found.append((made.balance.item(), made.contrast.item()))
     longer = torch.cat([torch.where(real[..., None], x, 7 * torch.ones_like(x)), torch.ones(3, 5, 6)], dim=1)
-    bank.real = torch.cat([real, torch.zeros(3, 5).bool()], dim=1)
+    mark(bank, torch.cat([real, torch.zeros(3, 5).bool()], dim=1))
     bank(longer)
     found.append((made.balance.item(), made.contrast.item()))
     assert found[1] == pytest.approx(found[0], rel=1e-6)
     assert found[2] == pytest.approx(found[0], rel=1e-6)
-    bank.real = torch.ones_like(real)
+    mark(bank, torch.ones_like(real))
     bank(x)
     assert made.balance.item() != pytest.approx(found[0][0], rel=1e-3)  # pads would matter
 
@@ -327,7 +376,7 @@ def test_padding_changes_neither_term() -> None:
 def test_nothing_is_computed_outside_training() -> None:
     bank, made = routed()
     bank.eval()
-    bank.real = torch.ones(3, 4).bool()
+    mark(bank, torch.ones(3, 4).bool())
     bank(inputs())
     assert made.balance.item() == made.contrast.item() == 0
 
@@ -409,10 +458,19 @@ def test_routing_that_cannot_work_is_refused(small_config: RunConfig) -> None:
         RunConfig.parse(small_config.model_dump(mode="json") | {"method": {"name": "moelora", **fields}})
 
 
-def test_the_number_of_tasks_is_checked_before_training(small_config: RunConfig) -> None:
-    """Where it decides the number of experts it is known when the model is built."""
+def test_the_number_of_tasks_decides_what_can_work(small_config: RunConfig) -> None:
+    """It is the number of experts if none is given, and known when a configuration is read; one needs no router."""
+    assert "the router learns nothing" in refused(small_config, top_k=1)
+    one = small_config.override({"data.order": ["colour"]})
+    learner, _ = begin(one, {"name": "moelora", "top_k": 1, "experts": 1})
+    assert all(len(router.R) == 1 for router in routers(learner))
+    config = RunConfig.parse(one.model_dump(mode="json") | {"method": {"name": "moelora", "top_k": 1}})
+    alone = train.build_learner(config, World(), method=build_method(config.method), tasks=1)
+    assert all(len(router.R) == 1 for router in routers(alone))
+    named = {"data": {"benchmark": "standard", "order": "2"}, "method": {"name": "moelora", "top_k": 1}}
     with pytest.raises(InputError, match="the router learns nothing"):
-        begin(small_config, {"name": "moelora", "top_k": 1})
+        RunConfig.parse(named)
+    assert RunConfig.parse(named | {"method": {"name": "moelora", "top_k": 4}})  # tasks and experts: 4
 
 
 def test_without_adapters_it_is_refused(small_config: RunConfig) -> None:

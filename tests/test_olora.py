@@ -11,12 +11,15 @@ from torch import Tensor
 
 from forever.config import RunConfig
 from forever.errors import InputError
+from forever.launch.local import check, refused
 from forever.learner import Learner
 from forever.methods.base import Method
 from forever.methods.olora import OLora
-from forever.models import lora
+from forever.models import location, lora
 from forever.models.backbone import load
+from forever.run_directory import RunDirectory
 from forever.steps import Forward
+from forever.sweep import Sweep
 from forever.train import build_learner
 from forever.world import World
 
@@ -239,8 +242,8 @@ def test_more_directions_than_a_layer_has_are_refused(small_config: RunConfig, t
     changed = RunConfig.parse(small_config.model_dump(mode="json") | {"method": {"name": "olora"}})
     wide = changed.override({"model.rank": 11})
     with pytest.raises(InputError, match=r"3 tasks of rank 11 cannot be orthogonal in the 32 dimensions of .*q_proj"):
-        execute(wide, tmp_path)
-    assert not (tmp_path / "steps.jsonl").exists()
+        execute(wide, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     for rank, tasks, fits in ((10, 3, True), (8, 4, True), (8, 5, False)):
         config = changed.override({"model.rank": rank})
         if fits:
@@ -248,6 +251,28 @@ def test_more_directions_than_a_layer_has_are_refused(small_config: RunConfig, t
         else:
             with pytest.raises(InputError, match=f"{tasks} tasks of rank {rank}"):
                 build_learner(config, World(), method=OLora(config.method), tasks=tasks)  # type: ignore[arg-type]
+
+
+def test_it_is_refused_before_a_local_model_is_loaded(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the width in config.json, where it is that of the layers; of other layers the model itself knows."""
+    ranks = {f"r = {rank}": {"method.name": "olora", "model.rank": rank} for rank in (10, 11)}
+    fits, too_wide = Sweep("ranks", small_config, ranks).trials()
+    problems = refused([fits, too_wide])
+    assert problems.keys() == {too_wide.key}
+    assert "3 tasks of rank 11" in problems[too_wide.key]
+    wide = small_config.override({"method.name": "olora", "model.rank": 11})
+    inner = wide.override({"model.targets": ["down_proj"]})  # 64 wide
+    check(inner, RunDirectory(tmp_path / "run"), resume=False)
+    build_learner(inner, World(), method=OLora(inner.method), tasks=3)  # type: ignore[arg-type]
+    tiny = RunConfig.parse({"model": {"name": "tiny", "rank": 26}, "method": {"name": "olora"}})
+    with pytest.raises(InputError, match="5 tasks of rank 26 cannot be orthogonal in the 128 dimensions of q_proj"):
+        check(tiny, RunDirectory(tmp_path / "run"), resume=False)
+    for config_json in ("[]", "{", '{"hidden_size": "32"}'):  # whoever loads it says what is wrong
+        (tmp_path / "config.json").write_text(config_json, encoding="utf-8")
+        assert location.width(str(tmp_path)) is None
+    assert location.width("owner/name") is None
 
 
 def test_without_adapters_it_is_refused(small_config: RunConfig) -> None:

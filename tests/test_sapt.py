@@ -129,8 +129,24 @@ def test_attention_sees_the_prompt_alone(small_config: RunConfig) -> None:
 
 def test_a_prompt_is_pooled_over_its_words() -> None:
     embedding = torch.nn.Embedding.from_pretrained(torch.tensor([[9.0, 9], [1, 5], [2, -4], [0, -8]]))
-    found = pool(embedding, [(1, 2), (3,), (3, 2, 2)])
-    assert found.tolist() == [[2, 5], [0, -8], [2, -4]]
+    prompts = [(1, 2), (3,), (3, 2, 2)]
+    assert [pool(embedding, prompt).tolist() for prompt in prompts] == [[2, 5], [0, -8], [2, -4]]
+
+
+def test_a_prompt_is_pooled_once(small_config: RunConfig) -> None:
+    """Also if it was met while decoding, where tensors are made that no gradient could flow past."""
+    learner, method = trained(small_config, 1)
+    embedding, task = learner.backbone.model.get_input_embeddings(), toy(small_config)[1]
+    prompts = [r.prompt for r in prompts_of(learner, task.train)]
+    with torch.inference_mode():
+        method.attention(learner, prompts)
+    steps = start(learner, method, task)
+    assert all(method.selector._pooled[prompt].is_inference() for prompt in prompts)
+    assert math.isfinite(update(learner, method, steps).loss)
+    again = method.selector.pooled(embedding, prompts)
+    assert torch.equal(again, torch.stack([embedding.weight[list(prompt)].amax(0) for prompt in prompts]))
+    embedding.weight.data.zero_()  # to show that it is not read again
+    assert torch.equal(method.selector.pooled(embedding, prompts), again)
 
 
 def test_attention_holds_for_every_decoding_step(small_config: RunConfig) -> None:
@@ -502,12 +518,38 @@ def test_written_prompts_do_not_depend_on_the_number_of_ranks(small_config: RunC
     assert together(3, build, run) == [expected] * 3
 
 
-def test_a_model_that_writes_nothing_usable_leaves_no_prompts(small_config: RunConfig) -> None:
-    """A random model never writes the separator. Later tasks then have no term."""
+def test_a_model_that_writes_nothing_usable_leaves_no_prompts(small_config: RunConfig, capsys: Any) -> None:
+    """A random model never writes the separator. Later tasks then have no term, and that is said."""
     learner, method = begin(small_config, PSEUDO)
     records = learn(learner, method, *toy(small_config)[:2])
     assert method.state["prompts"] == {"colour": [], "shape": []}
     assert {r.penalty for r in records} == {0.0}
+    assert learner.notes["written"] == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"sapt: 0 of 1 prompts that the model wrote for {name} can be used" for name in ("colour", "shape")
+    ]
+
+
+def test_nothing_is_said_of_prompts_that_are_all_there(small_config: RunConfig, canned: None, capsys: Any) -> None:
+    learner, method = begin(small_config, PSEUDO, memory__fraction=0.5)
+    learn(learner, method, toy(small_config)[0])
+    assert learner.notes["written"] == 4
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_written_of_the_last_task(small_config: RunConfig, canned: None) -> None:
+    """No later task would need it; the plan knows (tests/test_plan.py), and the weights are those of real prompts."""
+    learner, method = begin(small_config, PSEUDO)
+    learn(learner, method, *toy(small_config)[:2])
+    seen = []
+    steps = start(learner, method, toy(small_config)[2])
+    while isinstance(action := next(steps, None), Step):
+        seen.append(action.kind)
+    assert seen == ["task"] * 4
+    method.end_task(learner, toy(small_config)[2])
+    assert method.state["prompts"].keys() == {"colour", "shape"}
+    assert method.tensors["targets"].shape == (3, 3)
+    assert "trained" not in method.tensors
 
 
 @pytest.mark.parametrize(
@@ -566,7 +608,7 @@ def test_a_written_prompt_that_cannot_be_one_is_dropped(
 
 def test_a_plan_counts_the_writers_updates(small_config: RunConfig) -> None:
     config = RunConfig.parse(small_config.model_dump(mode="json") | {"method": PSEUDO})
-    assert plan(config, load_benchmark(config.data)).updates == {"task": 12, "generator": 6}
+    assert plan(config, load_benchmark(config.data)).updates == {"task": 12, "generator": 2 * 2}  # not of the last task
     real = RunConfig.parse(small_config.model_dump(mode="json") | {"method": SAPT})
     assert plan(real, load_benchmark(real.data)).updates == {"task": 12}
 
@@ -597,9 +639,19 @@ def test_killed_after_every_update(
     survives_kills(small_config, fields, tmp_path)
 
 
-@pytest.mark.parametrize("change", [{"optim.schedule": "linear"}, {"memory.fraction": 0}])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"optim.schedule": "linear"},
+            r"optim\.schedule='linear' is at rate 0 when .* begins to learn; use 'c",
+        ),
+        ({"memory.fraction": 0}, r"memory\.fraction=0 leaves no prompts to write; raise it"),
+    ],
+)
 def test_prompts_cannot_be_learned_at_a_rate_of_zero_or_for_nothing(
-    small_config: RunConfig, change: dict[str, Any]
+    small_config: RunConfig, change: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=r"needs optim\.schedule=constant and memory\.fraction > 0"):
+    assert small_config.override({"method.name": "sapt", **change})
+    with pytest.raises(InputError, match=message):
         small_config.override({"method.name": "sapt", "method.memory_prompts": "pseudo", **change})

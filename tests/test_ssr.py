@@ -55,10 +55,8 @@ def canned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "sample", writer)
 
 
-def method_of(tasks: int = 3, **fields: Any) -> Ssr:
-    method = Ssr(SsrConfig(**{**SSR, **fields}))
-    method.last = tasks - 1
-    return method
+def method_of(**fields: Any) -> Ssr:
+    return Ssr(SsrConfig(**{**SSR, **fields}))
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +100,10 @@ def test_a_prompt_for_every_ordered_pair() -> None:
     demos = [Example(str(i), " Say it. ", f" in {i}\n", f" out {i}") for i in range(4)]
     prompts = icl_prompts(demos)
     assert len(prompts) == len(set(prompts)) == 4 * 3
-    assert prompts[0] == "Say it.\n\nInput: in 0\nOutput: out 0\n\nInput: in 1\nOutput: out 1\n\nInput:"
+    text = "Say it.\n\nInput: in 0\nOutput: out 0\n\nInput: in 1\nOutput: out 1\n\nInput:"
+    assert prompts[0] == (" Say it. ", text)
     assert icl_prompts(demos[:2]) == [prompts[0], icl_prompts([demos[1], demos[0]])[0]]
-    assert icl_prompts(demos[:1]) == ["Say it.\n\nInput: in 0\nOutput: out 0\n\nInput:"]
+    assert icl_prompts(demos[:1]) == [(" Say it. ", "Say it.\n\nInput: in 0\nOutput: out 0\n\nInput:")]
 
 
 @pytest.mark.parametrize(
@@ -261,7 +260,7 @@ def test_every_prompt_is_continued_three_times_with_streams_of_its_own(learner: 
     assert len(spy.calls) == 3
     prompts = icl_prompts(learner.memory.choose(task_of(learner)))
     for _, rows, seeds, limits, how in spy.calls:
-        assert [row.prompt for row in rows] == [learner.encoder.encode_text(text, 150).prompt for text in prompts]
+        assert [row.prompt for row in rows] == [learner.encoder.encode_text(text, 150).prompt for _, text in prompts]
         assert [len(row.prompt) + limit for row, limit in zip(rows, limits, strict=True)] == [150] * 12
         assert how == Sampling(temperature=0.9, top_p=0.6, top_k=0, repetition_penalty=1.2)
         assert len(set(seeds)) == 12
@@ -289,6 +288,44 @@ def test_few_pairs_are_continued_until_there_are_enough_candidates(
     assert len(found) >= 5 * rows
     needed = -(-5 * rows // (2 * prompts))
     assert max(3, needed) <= len(spy.calls) <= max(3, needed + 2)
+
+
+def test_a_written_row_has_the_instruction_of_its_prompt(learner: Learner) -> None:
+    """Where a task's rows have several instructions, a row is filtered, kept and answered under the one it followed."""
+    task = task_of(learner)
+    demos = learner.memory.choose(task)
+    several = {demo.id: f"Options: {word}." for demo, word in zip(demos, WORDS, strict=False)}
+    own = replace(task, train=tuple(replace(e, instruction=several.get(e.id, e.instruction)) for e in task.train))
+    learner.task = own
+    stated: dict[str, str] = {}  # what was written by the instruction that it was written under
+
+    def write(*arguments: Any) -> list[str]:
+        texts = writer(*arguments)
+        for row, text in zip(arguments[1], texts, strict=True):
+            start = next(i for i in several.values() if learner.encoder.encode_text(i, 9).prompt == row.prompt[:4])
+            stated.update({body: start for body, _ in parse_icl(text)})
+        return texts
+
+    assert {len(learner.encoder.encode_text(i, 9).prompt) for i in several.values()} == {4}
+    found = candidates(learner, write)
+    assert {e.instruction for e in found} == {*several.values()}
+    assert {e.input: e.instruction for e in found} == {e.input: stated[e.input] for e in found}
+
+
+@pytest.mark.parametrize(("demos", "prompts", "turns"), [(1, 1, 60), (2, 2, 30), (3, 6, 10), (5, 20, 3)])
+def test_demonstrations_are_no_more_tied_to_what_memory_keeps(
+    learner: Learner, demos: int, prompts: int, turns: int
+) -> None:
+    """The paper shows 1 % and keeps 10 %: so many prompts, and still five candidates for each of the four rows kept."""
+    spy = Spy(lambda *arguments: ["nonsense"] * len(arguments[1]))
+    assert candidates(learner, spy, demos=demos) == []
+    assert [len(call[1]) for call in spy.calls] == [prompts] * turns
+    spy = Spy()
+    assert len(candidates(learner, spy, demos=demos)) >= 5 * 4
+    assert learner.memory.choose(task_of(learner), 4) == learner.memory.choose(task_of(learner))
+    same, other = Spy(), Spy()
+    assert candidates(learner, same, demos=4) == candidates(learner, other)
+    assert [call[2] for call in same.calls] == [call[2] for call in other.calls]
 
 
 def test_inputs_of_the_task_and_repetitions_are_dropped(learner: Learner) -> None:
@@ -461,8 +498,8 @@ def test_nothing_written_is_nothing_kept(learner: Learner, monkeypatch: pytest.M
 
 def test_nothing_is_written_after_the_last_task(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "sample", None)  # to call it would fail
-    method = method_of(tasks=1)
-    method.end_task(learner, task_of(learner))
+    method = method_of()
+    method.end_task(replace(learner, tasks=1), task_of(learner))
     assert method.state == {}
 
 
@@ -500,7 +537,8 @@ def on_ranks(learner: Learner, size: int, act: Callable[[Learner], Any]) -> list
     exchange = Exchange(size)
     ranks = []
     for rank in range(size):
-        own = train.build_learner(learner.config, Threads(rank, size, exchange=exchange), method=Ssr(SsrConfig(**SSR)))
+        world = Threads(rank, size, exchange=exchange)
+        own = train.build_learner(learner.config, world, method=method_of(), tasks=3)
         own.parameters.load(learner.parameters.flat.detach())
         own.begin(0, task_of(learner))
         ranks.append(own)
@@ -730,6 +768,12 @@ def test_a_run_with_a_sentence_encoder(
 
 
 # ---- refused
+
+
+def test_an_encoder_without_a_name_is_refused_at_once() -> None:
+    with pytest.raises(InputError, match=r"method.encoder='': string should have at least 1 character"):
+        RunConfig.parse({"method": {"name": "ssr", "encoder": ""}})
+    assert RunConfig.parse({"method": {"name": "ssr", "encoder": None}})
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "nobody/no-such-encoder", "not a name!"])

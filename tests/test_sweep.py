@@ -170,6 +170,32 @@ def test_slugs_are_safe_and_different() -> None:
     assert all(c.isalnum() or c in "_." for name in [*VARIANTS, "a/b c"] for c in slug(name))
 
 
+@pytest.mark.parametrize(
+    ("base", "S", "demos", "kept"), [("mini/forever", 4, 4, 0.2), ("superni/7/forever", 24, 10, 0.1)]
+)
+def test_variants_of_baselines_differ_from_them_in_one_choice(base: str, S: int, demos: int, kept: float) -> None:
+    runs = {t.variant: t.config for t in named_sweep("baseline_variants", named_run(base), (0,)).trials()}
+    changed: dict[str, dict[str, Any]] = {}
+    for variant, run in runs.items():
+        own = runs[run.method.name].identity()
+        now = run.identity()
+        part = {k: v for k, v in now["method"].items() if v != own["method"][k]}
+        if now["memory"] != own["memory"]:
+            part |= now["memory"]
+        changed[variant] = part
+    assert {variant: part for variant, part in changed.items() if part} == {
+        "fixed_interval, I = S": {"interval": S},
+        **{f"ewc, lambda = {text}": {"strength": float(text)} for text in ("400", "4000", "40000", "400000")},
+        "moelora without contrast": {"contrast": 0.0},
+        "migu without replay": {"replay": False},
+        f"ssr, {100 * kept:g} % kept": {"fraction": kept, "demos": demos},
+        "vbm mix": {"variant": "mix"},
+    }
+    assert [variant for variant, part in changed.items() if not part] == [
+        "forever", "fixed_interval", "ewc", "moelora", "migu", "ssr", "vbm"
+    ]  # fmt: skip
+
+
 def test_baselines_keep_the_base_as_it_is() -> None:
     """Its own method is not touched; S holds for all that have one; only runs of a scale get that scale's settings."""
 

@@ -382,6 +382,20 @@ def test_batches_of_whole_rows_are_accepted() -> None:
         assert RunConfig.parse({"optim": {"batch_size": size}, "method": {"name": "vbm", "views": views}})
 
 
+def test_a_consolidation_of_the_whole_budget_is_refused() -> None:
+    """The recalls present a row V n times already; 13 passes of 4 views at the end would be 52 more."""
+    with pytest.raises(InputError, match=r"consolidation_epochs='matched'.*valid integer"):
+        RunConfig.parse({"method": {"name": "vbm", "consolidation_epochs": "matched"}})
+
+
+@pytest.mark.parametrize(("key", "value"), [("memory_epochs", 2), ("consolidation_epochs", 0)])
+def test_passes_of_events_are_refused_where_there_are_none(key: str, value: int) -> None:
+    method = {"name": "vbm", key: value}
+    assert RunConfig.parse({"method": method})
+    with pytest.raises(InputError, match=rf"{key}={value} .* leave out method.{key} or set method.variant='interval'"):
+        RunConfig.parse({"method": {**method, "variant": "mix"}})
+
+
 @pytest.mark.parametrize("variant", ["interval", "mix"])
 def test_killed_again_and_again(small_config: RunConfig, tmp_path: Path, variant: str) -> None:
     method = {"name": "vbm", "variant": variant, "views": 2, "warmup_steps": 4, "drop": 0.3}

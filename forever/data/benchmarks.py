@@ -61,6 +61,14 @@ def default_order(benchmark: str) -> str:
     return next(iter(ORDERS.get(benchmark, {"1": ()})))
 
 
+def named_tasks(config: "DataConfig") -> int | None:
+    """How many tasks a configuration names; None if its order is a name that does not exist."""
+    order = config.order
+    if isinstance(order, str):
+        return len(ORDERS.get(config.benchmark, {}).get(order, ())) or None
+    return len(order)
+
+
 def load_benchmark(config: "DataConfig") -> Benchmark:
     """Read and check the benchmark that a configuration names.
 

@@ -41,6 +41,7 @@ class Encoder:
         self._start = tuple(i for i in start[:1] if i == tokenizer.bos_token_id and i is not None)
         self.encode = lru_cache(maxsize=None)(self._encode)
         self.encode_prompt = lru_cache(maxsize=None)(self._encode_prompt)
+        self._droppable = lru_cache(maxsize=None)(self._find_droppable)
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
@@ -62,14 +63,17 @@ class Encoder:
 
     def with_drops(self, example: Example, share: float, stream: random.Random) -> Encoded:
         """The training row with each token of its input field left out with probability `share`; the rest is whole."""
-        whole = self.encode(example)
-        (before, middle, after), _, truncated = self._cut_parts(example, self.max_length - len(whole.answer))
+        whole, ids = self.encode(example), self._droppable(example)
+        kept = [i for i, droppable in ids if not droppable or stream.random() >= share]
+        return Encoded((*self._start, *kept), whole.answer, whole.truncated)
+
+    def _find_droppable(self, example: Example) -> tuple[tuple[int, bool], ...]:
+        """The ids of a training row's prompt without BOS, each with whether it is one of the input field."""
+        budget = self.max_length - len(self.encode(example).answer)
+        (before, middle, after), _, _ = self._cut_parts(example, budget)
         found = self.tokenizer(before + middle + after, add_special_tokens=False, return_offsets_mapping=True)
-        inside = [start >= len(before) and end <= len(before) + len(middle) for start, end in found.offset_mapping]
-        kept = [
-            i for i, droppable in zip(found.input_ids, inside, strict=True) if not droppable or stream.random() >= share
-        ]
-        return Encoded((*self._start, *kept), whole.answer, truncated)
+        inside = (start >= len(before) and end <= len(before) + len(middle) for start, end in found.offset_mapping)
+        return tuple(zip(found.input_ids, inside, strict=True))
 
     def _cut_parts(self, example: Example, budget: int) -> tuple[tuple[str, str, str], tuple[int, ...], bool]:
         """The parts of the prompt with the input shortened to the budget, their ids, and whether it was."""

@@ -61,12 +61,15 @@ class Benchmark:
     def joint(self) -> "Benchmark":
         """The multi-task upper bound (docs/protocol.md): one stage on the union of all training rows.
 
+        The order of the tasks does not matter: rows are shuffled from the order of the tasks' names.
+
         One task alone stays itself, name and random streams included: it then equals fine-tuning bit for bit.
         """
         if len(self.tasks) == 1:
             return self
-        union = tuple(example for task in self.tasks for example in task.train)
-        return replace(self, stages=(replace(self.tasks[0], name="joint", train=union, test=(), labels=None),))
+        tasks = sorted(self.tasks, key=lambda task: task.name)
+        union = tuple(example for task in tasks for example in task.train)
+        return replace(self, stages=(replace(tasks[0], name="joint", train=union, test=(), labels=None),))
 
     def seen(self, stage: int) -> tuple[int, ...]:
         """Indices of the tasks that have been learned once `stage` (0-based) is over."""

@@ -43,7 +43,14 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
     """
     location.check(config.model.name)
     directory.check(config, resume)
-    return load_benchmark(config.data)
+    benchmark = load_benchmark(config.data)
+    _check_width(config, len(benchmark.tasks))
+    return benchmark
+
+
+def _check_width(config: RunConfig, tasks: int) -> None:
+    if (width := location.width(config.model.name)) is not None:
+        config.method.check_width(config, tasks, width)
 
 
 def refused(trials: Sequence[Trial]) -> dict[str, str]:
@@ -53,19 +60,19 @@ def refused(trials: Sequence[Trial]) -> dict[str, str]:
         InputError: something is wrong with every one.
     """
     problems: dict[str, str] = {}
-    known: dict[str, str | None] = {}  # trials that share data and backbone share the answer
+    known: dict[str, int | InputError] = {}  # number of tasks or what is wrong; trials share it with data and backbone
     for trial in trials:
         about = f"{trial.config.data.model_dump_json()} {trial.config.model.name}"
-        if about not in known:
-            known[about] = None
-            try:
+        try:
+            if about not in known:
                 location.check(trial.config.model.name)
-                load_benchmark(trial.config.data)
-            except InputError as error:
-                known[about] = str(error)
-        problem = known[about]
-        if problem is not None:
-            problems[trial.key] = problem
+                known[about] = len(load_benchmark(trial.config.data).tasks)
+            if isinstance(found := known[about], InputError):
+                raise found
+            _check_width(trial.config, found)
+        except InputError as error:
+            known.setdefault(about, error)
+            problems[trial.key] = str(error)
     if trials and len(problems) == len(trials):
         raise InputError(next(iter(problems.values())))
     return problems

@@ -72,7 +72,7 @@ class AimMerging(Method[AimMergingConfig]):
         title="AIMMerging",
         paper="Feng et al. 2025",
         memory="rows",
-        extra="a loss on memory every update, P/S = 0.5 to 1 times as many updates again; two copies of the adapter",
+        extra="a loss on memory every update, P / gap = 0.5 to 1 times as many updates again; two adapter copies",
         uncertain="windows and growth factors of the paper are not in the code; constants were tuned at batch 32",
     )
 

@@ -39,6 +39,13 @@ class MethodConfig(BaseModel):
             InputError: it cannot; the message says why and what to change.
         """
 
+    def check_width(self, run: RunConfig, tasks: int, width: int) -> None:
+        """Whether so many tasks fit a model with hidden states of this width; asked before it is loaded, if known.
+
+        Raises:
+            InputError: they do not.
+        """
+
 
 def needs_lora(run: RunConfig) -> None:
     """Refuse full fine-tuning for a method that is made of adapters.
@@ -124,8 +131,8 @@ class Method(Generic[C]):
     def end_task(self, learner: Learner, task: Task) -> None:
         """After the last step of a task, a pure function of the weights and the data: importance, statistics."""
 
-    def end_work(self, learner: Learner, task: Task, last: bool) -> EndWork:
-        """What `end_task` will compute, for a plan; `last`: no task comes after this one. Default: next to nothing."""
+    def end_work(self, learner: Learner, task: Task) -> EndWork:
+        """What `end_task` will compute, for a plan. Default: next to nothing."""
         return EndWork()
 
     def remember(self, learner: Learner, task: Task) -> Sequence[Example]:

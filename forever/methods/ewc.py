@@ -11,17 +11,20 @@ in BeyonderXX/TRACE, 0.1 in which47/LLMCL) cannot be compared with each other or
 """
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from forever.costs import EndWork
-from forever.data.tasks import Example, Task
+from forever.data.tasks import Task
 from forever.importance import fisher_information
 from forever.learner import Learner
 from forever.methods.base import Card, Method, MethodConfig
 from forever.seeding import derive
 from forever.steps import Penalty, Step, Steps
+
+if TYPE_CHECKING:
+    from forever.data.encoding import Encoded
 
 _TINY = 1e-30  # where nothing matters the anchor is free, and 0 / 0 must not come into it
 
@@ -84,28 +87,26 @@ class Ewc(Method[EwcConfig]):
             moment = self.config.decay * self.tensors.get("moment", fisher * 0)
             self.tensors["moment"] = moment + fisher * learner.parameters.snapshot()
 
-    def end_work(self, learner: Learner, task: Task, last: bool) -> EndWork:
+    def end_work(self, learner: Learner, task: Task) -> EndWork:
         if self.config.fisher_labels == "gold":
             return EndWork(passes=task.train)
         limit = learner.config.evaluation.max_new_tokens
         return EndWork(task.train, [[(len(learner.encoder.encode_prompt(e).prompt), limit) for e in task.train]])
 
-    def answers(self, learner: Learner, task: Task) -> list[Example]:
-        """The task's rows with answers drawn from the model as it is."""
-        from forever.decoding import Sampling, sample
+    def answers(self, learner: Learner, task: Task) -> "list[Encoded]":
+        """The task's prompts with answers drawn from the model as it is, token by token as they were drawn.
 
-        limit = self.room(learner, task)
+        Written out and read again, other tokens could come of them, and more than fit; and one that was cut off did not
+        end. The prompts are those of decoding, so that a row may be longer than a training row by its answer.
+        """
+        from forever.decoding import Sampling, draw
 
-        def draw(mine: list[int]) -> list[str]:
-            prompts = [learner.encoder.encode_prompt(task.train[i]) for i in mine]
+        prompts = [learner.encoder.encode_prompt(example) for example in task.train]
+        limit = learner.config.evaluation.max_new_tokens
+
+        def of(mine: list[int]) -> list[list[int]]:
             seeds = [derive(learner.config.seed, "fisher", task.name, i) for i in mine]
-            return sample(learner.backbone, prompts, seeds, limit, Sampling())
+            return draw(learner.backbone, [prompts[i] for i in mine], seeds, limit, Sampling())
 
-        texts = learner.world.spread(range(len(task.train)), draw)
-        return [replace(example, output=text) for example, text in zip(task.train, texts, strict=True)]
-
-    def room(self, learner: Learner, task: Task) -> int:
-        """Tokens of a drawn answer: with it and EOS a row must fit, of which nothing but the input can be cut."""
-        bare = {replace(e, id="", input=e.input and " ", output="") for e in task.train}
-        longest = max(len(learner.encoder.encode_prompt(e).prompt) for e in bare)
-        return max(1, min(learner.config.evaluation.max_new_tokens, learner.config.model.max_length - longest - 1))
+        drawn = learner.world.spread(range(len(prompts)), of)
+        return [replace(prompt, answer=tuple(ids)) for prompt, ids in zip(prompts, drawn, strict=True)]

@@ -62,6 +62,8 @@ class Migu(Method[MiguConfig]):
     )
 
     def begin_task(self, learner: Learner, task: Task) -> None:
+        import torch
+
         from forever.models import lora
 
         banks = dict(lora.banks(learner.backbone.model))
@@ -69,7 +71,15 @@ class Migu(Method[MiguConfig]):
         self.sums = learner.parameters.flat.new_zeros(sum(sizes))  # of all layers, so that ranks add up in one call
         parts = iter(self.sums.split(sizes)) if sizes else iter(())
         self.magnitudes = {name: (next(parts), next(parts)) for name in banks}
+        places = torch.arange(len(self.sums), device=self.sums.device).split(sizes) if sizes else ()
+        # Layers of equal width are sorted together: one by one they are over a hundred sorts an update.
+        self.alike = [torch.stack([part for part in places if len(part) == n]) for n in sorted({*sizes})]
         self.mask = learner.parameters.flat.new_ones(learner.parameters.flat.shape)
+        self.row = torch.zeros_like(self.mask, dtype=torch.long)  # of each entry, in `sums`
+        rows = learner.parameters.split(self.row)
+        for name, a, b in zip(banks, places[::2], places[1::2], strict=True):
+            rows[f"{name}.A"].copy_(a[:, None])
+            rows[f"{name}.B"].copy_(b[:, None])
         for name, bank in banks.items():
             bank.observe = partial(self.observe, name) if learner.stage else None
 
@@ -90,16 +100,17 @@ class Migu(Method[MiguConfig]):
         if not learner.stage:
             return
         learner.world.sum_(self.sums)
-        masks = learner.parameters.split(self.mask)
-        for name, (a, b) in self.magnitudes.items():
-            masks[f"{name}.A"].copy_(largest(a, self.config.fraction)[:, None])
-            masks[f"{name}.B"].copy_(largest(b, self.config.fraction)[:, None])
+        kept = self.sums.clone()
+        for places in self.alike:
+            kept[places] = largest(self.sums[places], self.config.fraction)
+        self.mask.copy_(kept[self.row])
         learner.parameters.grad.mul_(self.mask)
         self.sums.zero_()
 
 
 def largest(values: "Tensor", masked: float) -> "Tensor":
-    """1 for the n - floor(masked * n) largest of n values and 0 for the rest; of equal ones the first is larger."""
-    keep = len(values) - math.floor(masked * len(values) + 1e-9)
-    mask = values.new_zeros(len(values))
-    return mask.index_fill_(0, values.sort(descending=True, stable=True).indices[:keep], 1)
+    """1 for the n - floor(masked * n) largest of n values, [..., n], and 0 for the rest; of equal ones the first is
+    larger."""
+    keep = values.shape[-1] - math.floor(masked * values.shape[-1] + 1e-9)
+    first = values.sort(dim=-1, descending=True, stable=True).indices[..., :keep]
+    return values.new_zeros(values.shape).scatter_(-1, first, 1)

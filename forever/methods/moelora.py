@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import Field
 
+from forever.data.benchmarks import named_tasks
 from forever.errors import InputError
 from forever.learner import Learner
 from forever.methods.base import Card, Method, MethodConfig, needs_lora
@@ -49,14 +50,7 @@ class MoeLoraConfig(MethodConfig):
 
     def check(self, run: "RunConfig") -> None:
         needs_lora(run)
-        self.check_experts(self.experts or max(self.top_k, 2))  # None is the number of tasks
-
-    def check_experts(self, experts: int) -> None:
-        """Whether `experts` can be routed to.
-
-        Raises:
-            InputError: fewer than k, or a router that would get no gradient.
-        """
+        experts = self.experts_for(named_tasks(run.data) or 2)  # an order that does not exist is refused later
         if self.top_k > experts:
             raise InputError(f"method moelora: top_k={self.top_k} of {experts} experts; lower method.top_k")
         if self.top_k == 1 and self.renormalise and experts > 1:
@@ -64,6 +58,10 @@ class MoeLoraConfig(MethodConfig):
                 "method moelora: with top_k=1 and renormalise the gate is always 1 and the router learns nothing; "
                 "set method.renormalise=false or method.top_k=2"
             )
+
+    def experts_for(self, tasks: int) -> int:
+        """N for a run of so many tasks; if they are fewer than the experts of a token, each token sees all."""
+        return self.experts or max(tasks, self.top_k)
 
 
 class MoeLora(Method[MoeLoraConfig]):
@@ -85,8 +83,7 @@ class MoeLora(Method[MoeLoraConfig]):
         from forever.models.router import TopKRouter
 
         c, part = self.config, config.model
-        experts = c.experts or max(tasks, c.top_k)  # of fewer tasks than experts a token, each token sees all
-        c.check_experts(experts)
+        experts = c.experts_for(tasks)
         lora.adapt(model, part.targets, part.rank, part.alpha, part.dropout, config.seed, experts)
         tokens = c.contrast_tokens if c.contrast else 0
         for name, bank in lora.banks(model):

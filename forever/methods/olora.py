@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from forever.config import RunConfig
 
 
+_ON_HIDDEN_STATES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")  # layers whose input is as wide as they are
+
+
 class OLoraConfig(MethodConfig):
     """Sources: scripts/order_1.sh and scripts_llama/order_1.sh of the authors' code."""
 
@@ -41,6 +44,14 @@ class OLoraConfig(MethodConfig):
 
     def check(self, run: "RunConfig") -> None:
         needs_lora(run)
+
+    def check_width(self, run: "RunConfig", tasks: int, width: int, where: str = "") -> None:
+        where = where or next((name for name in run.model.targets if name in _ON_HIDDEN_STATES), "")
+        if where and tasks * run.model.rank > width:
+            raise InputError(
+                f"method olora: {tasks} tasks of rank {run.model.rank} cannot be orthogonal in the {width} dimensions "
+                f"of {where}; lower model.rank or the number of tasks"
+            )
 
 
 class OLora(Method[OLoraConfig]):
@@ -59,11 +70,7 @@ class OLora(Method[OLoraConfig]):
 
         super().build(model, config, tasks)
         for name, bank in lora.banks(model):
-            if tasks * config.model.rank > bank.base.in_features:
-                raise InputError(
-                    f"method olora: {tasks} tasks of rank {config.model.rank} cannot be orthogonal in the "
-                    f"{bank.base.in_features} dimensions of {name}; lower model.rank or the number of tasks"
-                )
+            self.config.check_width(config, tasks, bank.base.in_features, name)
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         from forever.models import lora

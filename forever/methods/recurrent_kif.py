@@ -60,7 +60,7 @@ class RecurrentKif(Method[RecurrentKifConfig]):
         paper="Feng et al. 2025",
         memory="rows",
         extra="P/Q = half as many updates again, on memory; six vectors of the adapter's size",
-        uncertain="code and paper differ in the merge and in the smoothing; constants were tuned at batch 32 to 64",
+        uncertain="code and paper differ in merge and smoothing; constants were tuned at batch 8 (T5) and 64 (LLaMA)",
     )
 
     def begin_task(self, learner: Learner, task: Task) -> None:

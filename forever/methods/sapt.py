@@ -1,13 +1,13 @@
-"""SAPT: shared attention for parameter-efficient tuning (Zhao et al. 2024, ACL), in its LoRA form.
+"""SAPT: a shared attention framework for parameter-efficient continual learning of LLMs (Zhao et al. 2024, ACL).
 
-One adapter and one key a task. A query computed from the prompt attends over all keys, and the same attention mixes the
-adapters in training and at test; on prompts of old tasks it is held where it was when they were learned:
+In its LoRA form: one adapter and one key a task. A query computed from the prompt attends over all keys and so mixes
+the adapters, in training and at test; on prompts of old tasks it is held where it was when they were learned:
 
     y = W x + s * sum_i a_i B_i A_i x,   a = softmax(k_i . q(prompt) / sqrt(D))
     L = CE + lambda * sum_{i<t} mean over prompts of task i of KL([abar_i, 0, ..., 0] || a)
 
 Followed: circle-hit/SAPT: src/llama_prompt.py, src/cl_trainer.py. Not followed: attention over pads; an update per old
-task; a development set (abar_i is a mean over training prompts); no_grad around old adapters (`detach_frozen` has it).
+task; a development set (abar_i is a mean over training prompts); of old adapters no_grad (`detach_frozen`) and dropout.
 """
 
 from collections.abc import Sequence
@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from forever.costs import EndWork
 from forever.data.tasks import Example, Task
-from forever.errors import InputError
 from forever.learner import Learner
 from forever.methods.base import Card, Method, MethodConfig, needs_lora
 from forever.steps import Forward, Step, Steps
-from forever.synthesis import encode_writer, write_prompts, writer_steps, writer_work
+from forever.synthesis import check_writer, encode_writer, write_prompts, writer_steps, writer_work
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from forever.config import RunConfig
-    from forever.costs import EndWork
     from forever.data.encoding import Encoded
     from forever.models.selector import Selector
 
@@ -48,8 +47,8 @@ class SaptConfig(MethodConfig):
 
     def check(self, run: "RunConfig") -> None:
         needs_lora(run)
-        if self.memory_prompts == "pseudo" and (run.optim.schedule != "constant" or not run.memory.fraction):
-            raise InputError("method sapt: memory_prompts=pseudo needs optim.schedule=constant and memory.fraction > 0")
+        if self.memory_prompts == "pseudo":
+            check_writer(run)
 
 
 class Sapt(Method[SaptConfig]):
@@ -90,7 +89,7 @@ class Sapt(Method[SaptConfig]):
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         yield from super().steps(learner, task)
-        if self.config.memory_prompts == "pseudo":
+        if self.config.memory_prompts == "pseudo" and not learner.last:  # of the last task nobody needs prompts
             self.tensors["trained"], self.writing = learner.parameters.snapshot(), True  # put back at the end
             yield from writer_steps(learner, task, self.config.generator_steps)
 
@@ -101,10 +100,8 @@ class Sapt(Method[SaptConfig]):
 
     def attention(self, learner: Learner, prompts: "Sequence[tuple[int, ...]]") -> "Tensor":
         """log a, [B, t], for prompts given as token ids."""
-        from forever.models.selector import pool
-
         assert self.selector is not None
-        words = pool(learner.backbone.model.get_input_embeddings(), prompts)
+        words = self.selector.pooled(learner.backbone.model.get_input_embeddings(), prompts)
         return self.selector.log_attention(words, self.tensors.get("keys"))
 
     def gate(self, learner: Learner, rows: "Sequence[Encoded]") -> "Tensor":
@@ -139,12 +136,15 @@ class Sapt(Method[SaptConfig]):
         self.tensors["targets"] = targets = mean.new_zeros(learner.stage + 1, learner.stage + 1)
         targets[: len(old), : len(old)], targets[-1] = old, mean
 
-    def end_work(self, learner: Learner, task: Task, last: bool) -> "EndWork":
-        return writer_work(learner, task if self.config.memory_prompts == "pseudo" else None)
+    def end_work(self, learner: Learner, task: Task) -> EndWork:
+        return EndWork() if self.config.memory_prompts == "real" or learner.last else writer_work(learner, task)
 
     def mean_attention(self, learner: Learner, task: Task) -> "Tensor":
         """The mean of a over the task's training prompts, [t]."""
+        from torch import no_grad
+
         total = learner.parameters.flat.new_zeros(learner.stage + 1)
-        for example in learner.world.share(task.train):
-            total += self.attention(learner, [learner.encoder.encode_prompt(example).prompt]).exp().detach()[0]
+        with no_grad():
+            for example in learner.world.share(task.train):
+                total += self.attention(learner, [learner.encoder.encode_prompt(example).prompt]).exp()[0]
         return learner.world.sum_(total) / len(task.train)

@@ -15,7 +15,7 @@ from forever.data.tasks import Task
 from forever.importance import fisher_information
 from forever.learner import Learner, ReplayEvent
 from forever.methods.base import Method, MethodConfig
-from forever.replay.clock import Clock
+from forever.replay.clock import Clock, ModelClock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
 from forever.steps import Penalty, Probe, Step, Steps
@@ -52,7 +52,7 @@ class ScheduledReplay(Method[R]):
         raise NotImplementedError
 
     def begin_task(self, learner: Learner, task: Task) -> None:
-        if learner.memory:
+        if learner.memory and self.regularizer.beta > 0:
             self.tensors["anchor"] = learner.parameters.snapshot()  # Theta*: end of the previous task
 
     def steps(self, learner: Learner, task: Task) -> Steps:
@@ -64,7 +64,8 @@ class ScheduledReplay(Method[R]):
             record = yield Step(batch)
             clock.advance(record.update_norm)  # tau += Delta; mu <- (1 - lambda) mu + lambda Delta
             learner.gauge(tau=clock.tau, mu=clock.mu, days=clock.days, next_day=next_day if learner.memory else None)
-            learner.note(tau_day=clock.tau_day)
+            if isinstance(clock, ModelClock):  # by the others a day is a number of updates, not a distance
+                learner.note(tau_day=clock.tau_day)
             # One threshold a step (A8), and replay does not advance the clock (A2).
             if learner.memory and next_day is not None and clock.reached(next_day):
                 yield from self.replay(learner, task, clock, "replay", next_day, self.config.memory_epochs)
@@ -145,5 +146,5 @@ class ScheduledReplay(Method[R]):
         self.tensors["fisher"] = mean + (fisher - mean) / count
         self.tensors["weights"] = self.tensors["fisher"] / self.tensors["fisher"].mean().clamp_min(1e-30)
 
-    def end_work(self, learner: Learner, task: Task, last: bool) -> EndWork:
+    def end_work(self, learner: Learner, task: Task) -> EndWork:
         return EndWork(passes=task.train if self.regularizer.weighted else ())

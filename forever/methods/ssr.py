@@ -40,6 +40,8 @@ class SsrConfig(MethodConfig):
     """Sources: the authors' scripts. Rows kept: as many as real ones would be ("identical memory sizes")."""
 
     name: Literal["ssr"] = "ssr"
+    demos: Count | None = None
+    """Examples whose pairs make the prompts; None is as many as are kept. In the paper 1 % of all, and 10 % kept."""
     samples: Count = 3
     """Continuations of each prompt."""
     temperature: Annotated[float, Field(gt=0)] = 0.9
@@ -58,7 +60,7 @@ class SsrConfig(MethodConfig):
     """Longest answer, in tokens."""
     clusters: Count = 20
     """C of K-means, at most the number of rows kept."""
-    encoder: str | None = None
+    encoder: Annotated[str, Field(min_length=1)] | None = None
     """Sentence encoder, a Hugging Face name or folder (sup-SimCSE-RoBERTa-base in the code); None is the backbone."""
 
     def check(self, run: "RunConfig") -> None:
@@ -82,8 +84,7 @@ class Ssr(Method[SsrConfig]):
 
     def build(self, model: "nn.Module", config: "RunConfig", tasks: int) -> None:
         super().build(model, config, tasks)
-        self.last = tasks - 1
-        if self.config.encoder:
+        if self.config.encoder is not None:
             from forever.models.encoders import load_encoder
 
             load_encoder(self.config.encoder, next(model.parameters()).device)  # fail now, not after the first task
@@ -96,24 +97,23 @@ class Ssr(Method[SsrConfig]):
         return [Example(**row) for row in self.state.get("rows", {}).get(task.name, [])]
 
     def end_task(self, learner: Learner, task: Task) -> None:
-        if learner.stage == self.last:
+        if learner.last:
             return  # nothing comes that could be mixed with them
         c, written = self.config, self.candidates(learner, task)
         chosen = select(learner, task, written, c.clusters, c.encoder, self.longest_answer(learner))
-        mine = [dataclasses.asdict(example) for example in chosen]
-        rows = learner.world.gather(mine)[0]  # near-equal floats must not choose differently
+        rows = learner.world.gather([dataclasses.asdict(e) for e in chosen])[0]  # floats of ranks are only nearly equal
         self.state.setdefault("rows", {})[task.name] = rows
         if not rows and learner.world.leads:
             print(f"ssr: no row that the model wrote for {task.name} can be used, so it is not rehearsed", file=stderr)
         learner.note(candidates=float(len(written)), written=float(len(rows)))
 
-    def end_work(self, learner: Learner, task: Task, last: bool) -> EndWork:
-        c, demos = self.config, learner.memory.choose(task)
-        if last:
+    def end_work(self, learner: Learner, task: Task) -> EndWork:
+        c, demos, kept = self.config, learner.memory.choose(task, self.config.demos), learner.memory.choose(task)
+        if learner.last:
             return EndWork()
         prompts = len(icl_prompts(demos))  # a continuation of each is taken to hold one candidate
-        turns = min(max(c.samples, -(-_CANDIDATES * len(demos) // prompts)), max(c.samples, _TRIES // prompts))
-        return icl_work(learner, demos, turns, c.max_tokens, self.longest_answer(learner))
+        turns = min(max(c.samples, -(-_CANDIDATES * len(kept) // prompts)), max(c.samples, _TRIES // prompts))
+        return icl_work(learner, demos, kept, turns, c.max_tokens, self.longest_answer(learner))
 
     def longest_answer(self, learner: Learner) -> int:
         """Tokens of an answer to a written row, at most."""
@@ -126,22 +126,22 @@ class Ssr(Method[SsrConfig]):
 
         c, seed = self.config, learner.config.seed
         how = Sampling(c.temperature, c.top_p, 0, c.repetition_penalty)
-        demos = learner.memory.choose(task)
+        demos, wanted = learner.memory.choose(task, c.demos), _CANDIDATES * learner.memory.quota(len(task.train))
         suffix = _SUFFIX if all(demo.input.endswith(_SUFFIX) for demo in demos) else ""
-        prompts = icl_prompts([dataclasses.replace(demo, input=demo.input.removesuffix(suffix)) for demo in demos])
+        demos = [dataclasses.replace(demo, input=demo.input.removesuffix(suffix)) for demo in demos]
+        instructions, prompts = zip(*icl_prompts(demos), strict=True)
         seen = {example.input.removesuffix(suffix).strip() for example in task.train}
         found: list[Example] = []
         with lora.disabled(learner.backbone.model):
             for turn in range(max(c.samples, _TRIES // len(prompts))):
-                if turn >= c.samples and len(found) >= _CANDIDATES * len(demos):
+                if turn >= c.samples and len(found) >= wanted:
                     break
                 seeds = [derive(seed, "ssr", task.name, i, turn) for i in range(len(prompts))]
-                texts = continuations(learner, prompts, seeds, how, c.max_tokens)
-                for body, output in (pair for text in texts for pair in parse_icl(text)):
-                    if body not in seen and self.fits(learner, demos[0].instruction, body, output):
+                pairs = zip(instructions, continuations(learner, prompts, seeds, how, c.max_tokens), strict=True)
+                for instruction, body, output in ((i, *row) for i, text in pairs for row in parse_icl(text)):
+                    if body not in seen and self.fits(learner, instruction, body, output):
                         seen.add(body)
-                        name = f"{task.name}/written/{len(found)}"
-                        found.append(Example(name, demos[0].instruction, body + suffix, ""))
+                        found.append(Example(f"{task.name}/written/{len(found)}", instruction, body + suffix, ""))
         return found
 
     def fits(self, learner: Learner, definition: str, body: str, output: str) -> bool:

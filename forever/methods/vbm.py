@@ -1,4 +1,4 @@
-"""VBM: the view-batch model (Kang et al. 2025, ICLR), carried over from images to text.
+"""VBM: the view-batch model (Kang et al. 2025, CVPR), carried over from images to text.
 
 A recalled row comes as V views in one batch, held together by a consistency loss, and comes back V times more rarely:
 as many rows are presented in all, but the recall interval is V times as long.
@@ -37,9 +37,12 @@ if TYPE_CHECKING:
 
 
 class VbmConfig(ScheduledReplayConfig):
-    """Sources: the paper and its code. `warmup_steps` is S of the FOREVER whose budget of replayed rows is matched."""
+    """Sources: the paper and its code."""
 
     name: Literal["vbm"] = "vbm"
+    warmup_steps: Annotated[int, Field(ge=1)] = 24
+    """S of the FOREVER whose budget of replayed rows is matched; nothing is warmed up. `mix` has no events and does
+    not use it."""
     variant: Literal["interval", "mix"] = "interval"
     """Views at scheduled replays, or in every batch."""
     views: Annotated[int, Field(ge=1)] = 4
@@ -49,11 +52,19 @@ class VbmConfig(ScheduledReplayConfig):
     drop: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Ours: the paper augments images."""
     memory_epochs: Annotated[int, Field(ge=1)] = 1
-    """Passes at each event."""
-    consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
-    """A recall is one pass, which shows every row `views` times."""
+    """Passes at each event of `interval`: a recall is one pass, which shows every row `views` times."""
+    # Narrower than in the base class, which is safe for a frozen field.
+    consolidation_epochs: Annotated[int, Field(ge=0)] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Passes of the last recall of `interval`, when the task is over. Not "matched": the recalls match the budget."""
 
     def check(self, run: "RunConfig") -> None:
+        if self.variant == "mix":
+            for key in ("memory_epochs", "consolidation_epochs"):
+                if (value := getattr(self, key)) != type(self).model_fields[key].default:
+                    raise InputError(
+                        f"method vbm: {key}={value} counts the passes of an event, and method.variant='mix' has none; "
+                        f"leave out method.{key} or set method.variant='interval'"
+                    )
         if run.optim.batch_size % self.views:
             raise InputError(
                 f"method vbm: optim.batch_size={run.optim.batch_size} cannot hold whole rows of {self.views} views; "

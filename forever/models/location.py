@@ -1,5 +1,6 @@
 """Where a backbone is, and whether it can be loaded; found out without importing torch or downloading anything."""
 
+import json
 from pathlib import Path
 
 from forever.errors import InputError
@@ -27,6 +28,15 @@ def check(name: str) -> None:
             raise InputError(f"model.name: folder {name!r} has no tokenizer ({' or '.join(_TOKENIZERS)})")
     elif looks_like_path(name):
         raise InputError(f"model.name: there is no folder {name!r}; give a folder, a .gguf file or a model hub name")
+
+
+def width(name: str) -> int | None:
+    """The width of a local backbone's hidden states, as its config.json says; None where there is none to read."""
+    try:
+        found = json.loads((locate(name) / "config.json").read_text(encoding="utf-8"))["hidden_size"]
+    except (OSError, ValueError, KeyError, TypeError):  # no local folder, or one whose model says it in another way
+        return None
+    return found if isinstance(found, int) else None
 
 
 def looks_like_path(name: str) -> bool:

@@ -22,11 +22,13 @@ from torch import Tensor, nn
 from forever.errors import InputError
 from forever.seeding import derive
 
+_KNOWN = "forever_banks"
+
 
 class Router(Protocol):
-    """Computes a bank's gate [B, T, E] from what comes in. `real` [B, T] marks the tokens that are no padding."""
+    """Computes a bank's gate [B, T, E] from what comes in. `bank.places` says which tokens are no padding."""
 
-    def __call__(self, bank: "LoraBank", x: Tensor, real: Tensor | None) -> Tensor: ...
+    def __call__(self, bank: "LoraBank", x: Tensor) -> Tensor: ...
 
 
 class LoraBank(nn.Module):
@@ -41,6 +43,7 @@ class LoraBank(nn.Module):
         A, B: the trainable adapters. frozen_A, frozen_B: those of finished tasks, [F, R, D] and [F, O, R].
         gate: weights of all E adapters; None is all ones. router: computes the gate from the input instead.
         real: [B, T], which tokens of the rows being computed are no padding; None if unknown.
+        places: [n], where those are among all B T; found once a pass, for to count them waits for the device.
         observe: called in training with (bank, A x [B, T, E*R] before the gate, output [B, T, O]).
         detach_frozen: no gradient flows to the input through frozen adapters.
         enabled: whether the adapters act at all.
@@ -58,6 +61,7 @@ class LoraBank(nn.Module):
         self.gate: Tensor | None = None
         self.router: Router | None = None
         self.real: Tensor | None = None
+        self.places: Tensor | None = None
         self.observe: Callable[[LoraBank, Tensor, Tensor], None] | None = None
         self.detach_frozen = False
         self.enabled = True
@@ -72,7 +76,7 @@ class LoraBank(nn.Module):
             old = x_.detach() if self.detach_frozen else x_
             A_x = torch.cat([F.linear(old, self.frozen_A.flatten(0, 1)), A_x], dim=-1)
             B = torch.cat([self.frozen_B, B])
-        gate = self.gate if self.router is None else self.router(self, x_, self.real)
+        gate = self.gate if self.router is None else self.router(self, x_)
         h = A_x
         if gate is not None:
             gate = gate if gate.dim() != 2 else gate[:, None, :]  # a sample's gate holds for its tokens
@@ -94,6 +98,9 @@ class LoraBank(nn.Module):
 
 def banks(model: nn.Module) -> Iterator[tuple[str, LoraBank]]:
     """The adapted layers of a model with their names, in module order."""
+    known = getattr(model, _KNOWN, None)  # by `adapt`: a walk through all modules takes a millisecond
+    if known is not None:
+        return iter(known)
     return ((name, module) for name, module in model.named_modules() if isinstance(module, LoraBank))
 
 
@@ -122,6 +129,8 @@ def adapt(
             for adapter in range(adapters):
                 bank.redraw(_stream(seed, adapter, name), adapter)
             setattr(parent, target, bank)
+    setattr(model, _KNOWN, None)  # of an adaptation before this one
+    setattr(model, _KNOWN, list(banks(model)))
 
 
 def _stream(seed: int, adapter: int, bank: str) -> torch.Generator:
@@ -131,13 +140,16 @@ def _stream(seed: int, adapter: int, bank: str) -> torch.Generator:
 @contextmanager
 def mixed(model: nn.Module, gate: Tensor | None, real: Tensor | None = None) -> Iterator[None]:
     """Within this context all banks mix their adapters by `gate` and know which tokens are `real` (see `LoraBank`)."""
-    for _, bank in banks(model):
-        bank.gate, bank.real = gate, real
+    adapted = [bank for _, bank in banks(model)]
+    routed = real is not None and any(bank.router is not None for bank in adapted)
+    places = real.flatten().nonzero().flatten() if real is not None and routed else None
+    for bank in adapted:
+        bank.gate, bank.real, bank.places = gate, real, places
     try:
         yield
     finally:
-        for _, bank in banks(model):
-            bank.gate = bank.real = None
+        for bank in adapted:
+            bank.gate = bank.real = bank.places = None
 
 
 @contextmanager

@@ -32,20 +32,25 @@ class TopKRouter(nn.Module):
         self.k, self.renormalise, self.tokens, self.tau = k, renormalise, tokens, tau
         self.balance = self.contrast = torch.zeros(())
 
-    def forward(self, bank: LoraBank, x: Tensor, real: Tensor | None) -> Tensor:
+    def forward(self, bank: LoraBank, x: Tensor) -> Tensor:
         """The gate [B, T, E]."""
         logits = F.linear(x, self.R)
         p = logits.softmax(-1)
         top = logits.topk(self.k, dim=-1)
         kept = top.values.softmax(-1) if self.renormalise else p.gather(-1, top.indices)
         gate = torch.zeros_like(p).scatter(-1, top.indices, kept)
-        if self.training and real is not None:
-            self.balance = balance_loss(p[real], top.indices[real])
+        if self.training and bank.places is not None:
+            self.balance = balance_loss(_at(p, bank.places), _at(top.indices, bank.places))
             if self.tokens:
-                chosen = evenly(int(real.sum()), self.tokens, x.device)
-                z, experts = expert_outputs(bank, x[real][chosen], top.indices[real][chosen])
+                chosen = bank.places[evenly(len(bank.places), self.tokens, x.device)]
+                z, experts = expert_outputs(bank, _at(x, chosen), _at(top.indices, chosen))
                 self.contrast = contrastive_loss(z, experts, self.tau)
         return gate
+
+
+def _at(values: Tensor, places: Tensor) -> Tensor:
+    """[n, W] of values [B, T, W]."""
+    return values.flatten(0, 1).index_select(0, places)
 
 
 def balance_loss(p: Tensor, chosen: Tensor) -> Tensor:

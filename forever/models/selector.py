@@ -30,6 +30,7 @@ class Selector(nn.Module):
         self.shift = nn.Parameter(torch.zeros(width))
         self.key = nn.Parameter(torch.zeros(1, width))
         self.draw_key(seed, 0)
+        self._pooled: dict[tuple[int, ...], Tensor] = {}
 
     @torch.no_grad()
     def draw_key(self, seed: int, stage: int) -> None:
@@ -41,6 +42,13 @@ class Selector(nn.Module):
         """The keys of finished tasks and the current one, [t, D]; oldest first."""
         return self.key.clone() if frozen is None else torch.cat([frozen, self.key])
 
+    def pooled(self, embedding: nn.Embedding, prompts: Sequence[tuple[int, ...]]) -> Tensor:
+        """u [B, D] of `prompts`, see `pool`; of each once, as the embedding is frozen."""
+        for prompt in prompts:
+            if prompt not in self._pooled:
+                self._pooled[prompt] = pool(embedding, prompt)
+        return torch.stack([self._pooled[prompt] for prompt in prompts])
+
     def log_attention(self, words: Tensor, frozen: Tensor | None) -> Tensor:
         """log a = log softmax(k_i . q / sqrt(D)), [B, t], over the `frozen` keys [t-1, D] and the current one.
 
@@ -51,11 +59,10 @@ class Selector(nn.Module):
         return (query @ self.all_keys(frozen).T / math.sqrt(words.shape[1])).log_softmax(-1)
 
 
-def pool(embedding: nn.Embedding, prompts: Sequence[Sequence[int]]) -> Tensor:
-    """u [B, D]: the largest value of each coordinate over the word embeddings of a prompt. Pads never come into it."""
-    weight = embedding.weight
-    words = [weight[torch.tensor(prompt, device=weight.device)].float().amax(0) for prompt in prompts]
-    return torch.stack(words).detach()
+def pool(embedding: nn.Embedding, prompt: Sequence[int]) -> Tensor:
+    """u [D]: the largest value of each coordinate over the word embeddings of a prompt. Pads never come into it."""
+    weight = embedding.weight.detach()
+    return weight[torch.tensor(prompt, device=weight.device)].float().amax(0)
 
 
 def divergence(target: Tensor, log_attention: Tensor) -> Tensor:
