@@ -25,8 +25,10 @@ _STATUS = {
     "agrees": "reproduced",
     "opposite": "not reproduced: opposite",
     "not shown": "not reproduced: no difference shown",
+    "not equal": "not reproduced: they differ",
+    "too wide": "no difference shown: interval too wide",
+    "": "not judged",
 }
-_STATUS |= {"not equal": "not reproduced: they differ", "": "not judged"}
 
 
 @dataclass(frozen=True)
@@ -85,18 +87,17 @@ def _differences(name: str, reports: list[Mapping[str, Any]]) -> Iterator[Claim]
                 yield Claim(text, published)
             for report, row in tried:
                 ours = "{value:+.1f} [{low:+.1f}, {high:+.1f}]".format(**row["difference"])
-                status = _STATUS[
-                    _bound_agreement(paper.op - rows[reference].op, row) if row["bound"] else row["agreement"]
-                ]
-                yield Claim(text, published, ours, status, report["scale"], report, str(row["runs"]))
+                status = _STATUS[_agreement(paper.op - rows[reference].op, row)]
+                yield Claim(text, published, ours, status, report["scale"], report, str(row["difference"]["runs"]))
 
 
-def _bound_agreement(published: float, row: Mapping[str, Any]) -> str:
+def _agreement(published: float, row: Mapping[str, Any]) -> str:
     """Bounds are outside the corrected comparison; their interval alone says on which side they are."""
-    low, high = row["difference"]["low"], row["difference"]["high"]
-    return agreement(
-        published, ("tie" if low <= 0 <= high else "win" if low > 0 else "loss") if row["runs"] > 1 else None
-    )
+    low, high, runs = (row["difference"][key] for key in ("low", "high", "runs"))
+    verdict = row["verdict"]
+    if row["bound"] and runs > 1:  # from one run nothing can be said, however many rows it answered
+        verdict = "tie" if low <= 0 <= high else "win" if low > 0 else "loss"
+    return agreement(published, verdict, low, high)
 
 
 def _forgetting(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:

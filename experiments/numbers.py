@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from typing import Any
 
 import yaml
 
 from experiments.analyses import analyses
-from experiments.paper import agreement
 from experiments.reading import read_mapping
 from experiments.rows import Row
 from experiments.runs import scale_of
@@ -16,13 +16,16 @@ from experiments.study import Study
 from forever.config import RunConfig
 from forever.statistics import Estimate
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1: no runs in estimates; rates of forgetting without an interval
 
 
 def numbers(study: Study) -> dict[str, Any]:
-    """Everything a report says in numbers. OP in percent, BWT and differences in points, intervals at 95 %."""
+    """Everything a report says in numbers. OP in percent, BWT and differences in points, intervals at 95 %.
+
+    Each estimate has the number of runs that it is the mean of: a difference is of those that the reference has, too.
+    """
     finished = [run for run in study.runs if run.result is not None]
-    where = [run.environment for run in finished]
+    where = [run.environment for run in finished if run.environment]
     return {
         "schema_version": SCHEMA_VERSION,
         "name": study.name,
@@ -60,7 +63,7 @@ def _row(study: Study, row: Row) -> dict[str, Any]:
         "verdict": compared.verdict if compared else None,
         "resolution": compared.resolution if compared else None,
         "paper": None if paper is None else {"op": paper.op, "bwt": paper.bwt, "difference": row.paper_difference},
-        "agreement": agreement(row.paper_difference, compared.verdict if compared else None),
+        "agreement": row.agreement,
         "same_setting": row.same_setting,
         "replays": row.events("replay"),
         "consolidations": row.events("consolidation"),
@@ -71,8 +74,8 @@ def _row(study: Study, row: Row) -> dict[str, Any]:
     }
 
 
-def _estimate(estimate: Estimate | None) -> dict[str, float] | None:
-    return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else asdict(estimate)
 
 
 def _distinct(values: list[Any]) -> list[Any]:

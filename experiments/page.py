@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.paper import EQUAL
+from experiments.paper import ALIKE, EQUAL
 from experiments.rows import Row, Run
 from experiments.settings import differences, show
 from experiments.study import Study
@@ -147,7 +147,8 @@ def _about_published(rows: list[Row]) -> str:
         return ""
     text = (
         "Published: FOREVER, arXiv 2601.03938. It agrees if our verdict has the sign of the published difference; "
-        f"a published difference below {EQUAL:g} points counts as none."
+        f"a published difference below {EQUAL:g} points counts as none, and agrees if our interval lies within "
+        f"±{ALIKE:g} points."
     )
     if all(row.same_setting for row in rows if row.paper):
         return text

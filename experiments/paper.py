@@ -4,6 +4,7 @@ OP and BWT in percent points, Qwen3-0.6B unless a variant says otherwise. A row 
 out: it then has no published number, not a zero.
 """
 
+import math
 from dataclasses import dataclass
 
 
@@ -145,19 +146,28 @@ TRAINING_TIME = {
 
 
 EQUAL = 0.5  # points; a smaller published difference, of three seeds and without an interval, is not called one
+ALIKE = 1.0  # points; equality is shown by an interval this close to zero, not by one that holds zero among much else
 
 
-def agreement(difference: float | None, verdict: str | None) -> str:
-    """Whether a verdict on our difference to the reference agrees with the published one.
+def agreement(difference: float | None, verdict: str | None, low: float = -math.inf, high: float = math.inf) -> str:
+    """Whether our difference to the reference agrees with the published one.
+
+    Args:
+        difference: the published one.
+        verdict: on ours.
+        low, high: the 95 % interval of ours, which matters where the paper has no difference.
 
     Returns:
         "agrees", "opposite", "not shown" (a tie here where the paper has a difference), "not equal" (a difference here
-        where the paper has none), or "" if there is nothing to compare.
+        where the paper has none), "too wide" (a tie here, too, but from an interval that excludes little), or "" if
+        there is nothing to compare.
     """
     if difference is None or verdict is None:
         return ""
     if abs(difference) < EQUAL:
-        return "agrees" if verdict == "tie" else "not equal"
+        if -ALIKE <= low and high <= ALIKE:
+            return "agrees"
+        return "too wide" if verdict == "tie" else "not equal"
     if verdict == "tie":
         return "not shown"
     return "agrees" if (verdict == "win") == (difference > 0) else "opposite"

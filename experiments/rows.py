@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from experiments.paper import BACKBONES, BENCHMARKS, Published
+from experiments.paper import BACKBONES, BENCHMARKS, Published, agreement
 from experiments.reading import read_mapping, read_records
 from forever.config import flatten
 from forever.errors import InputError
@@ -96,6 +96,14 @@ class Row:
     @property
     def results(self) -> list[Mapping[str, Any]]:
         return [run.result for run in self.runs if run.result is not None]
+
+    @property
+    def agreement(self) -> str:
+        """Whether the verdict agrees with the published difference; "" if there is nothing to compare."""
+        difference = self.comparison.difference if self.comparison else None
+        if self.comparison is None or difference is None:
+            return ""
+        return agreement(self.paper_difference, self.comparison.verdict, difference.low, difference.high)
 
     @property
     def forgetting(self) -> float | None:

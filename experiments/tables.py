@@ -9,7 +9,6 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from experiments.paper import agreement
 from experiments.rows import Row
 from experiments.study import Study, read_study
 from forever.statistics import Estimate
@@ -96,7 +95,7 @@ def paper_texts(row: Row) -> dict[str, str]:
         "difference": _number(difference.value if difference else None, "{:+.1f}"),
         "difference_interval": _interval(difference, "{:+.1f}"),
         "paper_difference": _number(row.paper_difference, "{:+.1f}"),
-        "agreement": agreement(row.paper_difference, compared.verdict if compared else None) or NOTHING,
+        "agreement": row.agreement or NOTHING,
     }
 
 

@@ -41,17 +41,19 @@ def test_a_row_is_a_mean_with_the_smallest_and_the_largest(tmp_path: Path) -> No
 def report(**changes: Any) -> dict[str, Any]:
     """A committed report of `components` on mini with three variants."""
 
-    def row(variant: str, difference: tuple[float, float, float] | None, agreement: str, bound: bool = False) -> Any:
+    def row(variant: str, difference: tuple[float, float, float] | None, verdict: str | None) -> Any:
         return {
             "variant": variant,
             "paper_variant": variant,
-            "bound": bound,
-            "runs": 5,
-            "difference": difference and dict(zip(("value", "low", "high"), difference, strict=True)),
-            "agreement": agreement,
+            "bound": False,
+            "difference": difference and dict(zip(("value", "low", "high", "runs"), (*difference, 5), strict=True)),
+            "verdict": verdict,
         }
 
-    rows = [row("base", None, ""), row("+FIR", (-3.0, -5.0, -1.0), "agrees"), row("+RR", (2.0, -1.0, 5.0), "not shown")]
+    rows = [
+        row("base", None, None), row("+FIR", (-3.0, -5.0, -1.0), "loss"), row("+RR", (2.0, -1.0, 5.0), "tie"),
+        row("+PIR", (1.0, -30.0, 32.0), "tie"), row("+IAR&PIR", (-0.1, -0.6, 0.4), "tie"),
+    ]  # fmt: skip
     content = {
         "name": "components", "scale": "mini", "finished": 15, "revisions": ["abc"], "hardware": ["chip, 2 cores"],
         "commands": ["forever sweep components"], "parts": [{"benchmark": "mini", "rows": rows, "analyses": {}}],
@@ -70,24 +72,26 @@ def test_claims_are_answered_by_reports() -> None:
     assert found([report()], "components: OP of +RR") == [
         ("+2.0 [-1.0, +5.0]", "not reproduced: no difference shown", "mini")
     ]
+    assert found([report()], "components: OP of +PIR") == [
+        ("+1.0 [-30.0, +32.0]", "no difference shown: interval too wide", "mini")  # published: +0.2
+    ]
+    assert found([report()], "components: OP of +IAR&PIR") == [("-0.1 [-0.6, +0.4]", "reproduced", "mini")]
     assert found([report()], "components: OP of +STC") == [("", "not attempted", "")]
     assert [scale for *_, scale in found([report(), report(scale="paper")], fir)] == ["mini", "paper"]
 
 
 def test_a_bound_is_judged_by_its_interval() -> None:
-    low = {"value": -30.0, "low": -33.0, "high": -27.0}
-    row = {
-        "variant": "finetune",
-        "paper_variant": "finetune",
-        "bound": True,
-        "runs": 2,
-        "difference": low,
-        "agreement": "",
-    }
-    part = {"benchmark": "mini", "rows": [row], "analyses": {}}
-    assert found([report(name="baselines", parts=[part])], "baselines: OP of finetune")[0][1] == "reproduced"
-    part = {"benchmark": "mini", "rows": [row | {"runs": 1}], "analyses": {}}
-    assert found([report(name="baselines", parts=[part])], "baselines: OP of finetune")[0][1] == "not judged"
+    low = {"value": -30.0, "low": -33.0, "high": -27.0, "runs": 2}
+    row = {"variant": "finetune", "paper_variant": "finetune", "bound": True, "verdict": None, "difference": low}
+
+    def status(row: dict[str, Any]) -> str:
+        part = {"benchmark": "mini", "rows": [row], "analyses": {}}
+        return found([report(name="baselines", parts=[part])], "baselines: OP of finetune")[0][1]
+
+    assert status(row) == "reproduced"
+    assert status(row | {"difference": low | {"value": 30.0, "low": 27.0, "high": 33.0}}) == "not reproduced: opposite"
+    # Two runs of its own, of which the reference has one.
+    assert status(row | {"runs": 2, "difference": low | {"runs": 1}}) == "not judged"
 
 
 @pytest.mark.parametrize(("rates", "status"), [([0.3, 0.2, 0.1], "reproduced"), ([0.3, 0.1, 0.2], "not reproduced")])

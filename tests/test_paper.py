@@ -46,12 +46,25 @@ def test_a_small_benchmark_stands_for_the_papers() -> None:
     ("difference", "verdict", "expected"),
     [
         (-2.4, "loss", "agrees"), (-2.4, "win", "opposite"), (-2.4, "tie", "not shown"), (1.0, "win", "agrees"),
-        (1.0, "loss", "opposite"), (0.2, "tie", "agrees"), (-0.3, "loss", "not equal"), (None, "win", ""),
-        (-2.4, None, ""),
+        (1.0, "loss", "opposite"), (-0.3, "loss", "not equal"), (None, "win", ""), (-2.4, None, ""), (0.2, None, ""),
     ],
 )  # fmt: skip
 def test_agreement(difference: float | None, verdict: str | None, expected: str) -> None:
     assert agreement(difference, verdict) == expected
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict", "expected"),
+    [
+        ((-0.9, 0.8), "tie", "agrees"), ((0.1, 0.7), "win", "agrees"), ((-30.0, 30.0), "tie", "too wide"),
+        ((-0.5, 1.2), "tie", "too wide"), ((0.5, 1.5), "win", "not equal"), ((-0.9, 0.8), None, ""),
+    ],
+)  # fmt: skip
+def test_equality_is_shown_by_a_narrow_interval(
+    interval: tuple[float, float], verdict: str | None, expected: str
+) -> None:
+    """Published +0.2: a tie among +-30 points says nothing of that."""
+    assert agreement(0.2, verdict, *interval) == expected
 
 
 # ---- a report of two benchmarks under the name of one of the paper's tables
@@ -120,6 +133,21 @@ def test_numbers_for_programs(folder: Path) -> None:
             assert numbers["op"]["value"] == row.comparison.op.value
             assert numbers["verdict"] == row.comparison.verdict
             assert numbers["gpu_hours"] is None
+            if row.comparison.difference is not None:
+                assert numbers["difference"]["runs"] == row.comparison.difference.runs == 2
+
+
+def test_a_difference_counts_the_runs_that_both_have(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "components"))
+    next(copy.glob("base-o1-s1*/result.json")).unlink()
+    next(copy.glob("finetune-o1-s0*/environment.json")).unlink()  # a run that does not say where it was
+    write_report(copy)
+    content = json.loads((copy / "report.json").read_text(encoding="utf-8"))
+    rows = {row["variant"]: row for row in content["parts"][0]["rows"]}
+    assert {name: (row["op"]["runs"], row["difference"] and row["difference"]["runs"]) for name, row in rows.items()} == {
+        "base": (1, None), "+FIR": (2, 1), "finetune": (2, 1)
+    }  # fmt: skip
+    assert content["hardware"]
 
 
 def test_latex_is_well_formed(folder: Path) -> None:
