@@ -5,46 +5,60 @@ Each is a function of a part of a study (one benchmark), and absent where its ru
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from scipy.stats import pearsonr
 
-from experiments.forgetting_rate import PHASES, rates
+from experiments.forgetting_rate import rates
 from experiments.reading import read_records
 from experiments.rows import Run
 from experiments.study import Study
+from forever.statistics import RESAMPLES, Replicated, summarise
+
+Curves = Mapping[tuple[str, int], list[float]]  # by task and run
 
 
 def analyses(part: Study) -> dict[str, Any]:
     """Those that the runs of a part can tell, by name."""
     found = {
-        "forgetting_rate": mean_rates(part),
+        "forgetting_rate": {name: slowing(curves) for name, curves in forgetting_rates(part).items() if curves},
         "model_day": correlations(part) if part.name == "model_day" else {},
         "training_time": minutes_an_epoch(part) if part.name in ("training_time", "backbones") else {},
     }
     return {name: value for name, value in found.items() if value}
 
 
-def forgetting_rates(part: Study) -> dict[str, list[list[float]]]:
-    """By variant, for each task of each run, the rise of the loss on earlier tasks per update in phases 1, 2, ..."""
-    found: dict[str, list[list[float]]] = {}
-    for run in _finished(part):
+def forgetting_rates(part: Study) -> Mapping[str, Curves]:
+    """By variant, task and run, the rise of the loss on earlier tasks per update in phases 1, 2, ..."""
+    found: dict[str, dict[tuple[str, int], list[float]]] = {}
+    for number, run in enumerate(_finished(part)):
         if run.settings.get("method.probe_every") is not None:
             assert run.result is not None
             by_task = rates(run.result["tasks"], read_records(run.directory.events))
-            found.setdefault(run.variant, []).extend(by_task.values())
+            curves = {(task, number): curve for task, curve in by_task.items() if curve}
+            found.setdefault(run.variant, {}).update(curves)
     return found
 
 
-def mean_rates(part: Study) -> dict[str, list[float]]:
-    """By variant, the mean over the tasks and runs that reach a phase."""
-    means: dict[str, list[float]] = {}
-    for variant, curves in forgetting_rates(part).items():
-        phases = [[curve[phase] for curve in curves if len(curve) > phase] for phase in range(PHASES)]
-        means[variant] = [fmean(values) for values in phases if values]
-    return means
+def slowing(curves: Curves) -> dict[str, Any]:
+    """The mean rate in each phase, and by how much the first is above the last that any task reaches.
+
+    `fall` has a 95 % interval over tasks and, with several, runs of each, so it holds for other tasks like these; None
+    if there is nothing to compare: one phase, or a single task that reaches the last.
+    """
+    last = max(map(len, curves.values())) - 1
+    phases = [[curve[phase] for curve in curves.values() if len(curve) > phase] for phase in range(last + 1)]
+    falls = {unit: curve[0] - curve[last] for unit, curve in curves.items() if len(curve) > last}
+    fall = None
+    if last and len(falls) > 1:
+        exact = {unit: Replicated(value, np.full(RESAMPLES, value)) for unit, value in falls.items()}
+        fall = asdict(summarise(exact, (-math.inf, math.inf))[0])
+    return {"rates": [fmean(values) for values in phases], "fall": fall}
 
 
 def model_days(part: Study) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]], dict[str, float]]:

@@ -165,7 +165,7 @@ def agreement(difference: float | None, verdict: str | None, low: float = -math.
     if difference is None or verdict is None:
         return ""
     if abs(difference) < EQUAL:
-        if -ALIKE <= low and high <= ALIKE:
+        if low >= -ALIKE and high <= ALIKE:
             return "agrees"
         return "too wide" if verdict == "tie" else "not equal"
     if verdict == "tie":

@@ -121,7 +121,7 @@ def _special(part: Study, rows: list[Row]) -> Shown:
     }
     if part.name in special:
         yield from special[part.name](part, rows)
-    found = forgetting_rates(part)
+    found = {variant: list(curves.values()) for variant, curves in forgetting_rates(part).items()}
     if found:
         run = next(run for row in rows for run in row.runs if run.variant in found)
         figure = forgetting_rate_figure(found, int(run.settings["method.probe_every"]), FORGETTING_RATE, part.reference)

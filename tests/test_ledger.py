@@ -94,10 +94,43 @@ def test_a_bound_is_judged_by_its_interval() -> None:
     assert status(row | {"runs": 2, "difference": low | {"runs": 1}}) == "not judged"
 
 
-@pytest.mark.parametrize(("rates", "status"), [([0.3, 0.2, 0.1], "reproduced"), ([0.3, 0.1, 0.2], "not reproduced")])
-def test_forgetting_slows_down_or_not(rates: list[float], status: str) -> None:
-    part = {"benchmark": "mini", "rows": [], "analyses": {"forgetting_rate": {"finetune": rates}}}
-    assert found([report(name="forgetting_rate", parts=[part])], "forgetting_rate")[0][1:] == (status, "mini")
+def forgetting(scale: str, phases: int, low: float | None, high: float = 0.01) -> list[tuple[str, str, str]]:
+    fall = None if low is None else {"value": (low + high) / 2, "low": low, "high": high, "runs": 4}
+    analysis = {"finetune": {"rates": [0.003, 0.002, 0.001, 0.0009, 0.0008][:phases], "fall": fall}}
+    part = {"benchmark": "mini", "rows": [], "analyses": {"forgetting_rate": analysis}}
+    return found([report(name="forgetting_rate", scale=scale, parts=[part])], "forgetting_rate")
+
+
+@pytest.mark.parametrize(
+    ("scale", "phases", "low", "high", "status"),
+    [
+        ("mini", 2, 0.001, 0.003, "reproduced"), ("mini", 2, -0.001, 0.003, "not reproduced: no difference shown"),
+        ("mini", 2, -0.003, -0.001, "not reproduced: opposite"), ("mini", 1, None, 0.0, "not judged"),
+        ("paper", 4, 0.001, 0.003, "not judged"), ("paper", 5, 0.001, 0.003, "reproduced"),
+    ],
+)  # fmt: skip
+def test_forgetting_slows_down_or_not(scale: str, phases: int, low: float | None, high: float, status: str) -> None:
+    """The paper's scale needs the paper's five phases, a smaller one two; means that fall are not enough."""
+    ((ours, told, _),) = forgetting(scale, phases, low, high)
+    assert told == status
+    assert ours == {
+        ("mini", 2, 0.001): "+0.0020 [+0.0010, +0.0030] (0.0030, 0.0020)", ("mini", 1, None): "(0.0030)",
+    }.get((scale, phases, low), ours)  # fmt: skip
+
+
+def test_a_report_that_lacks_a_part_answers_nothing_and_stops_nothing() -> None:
+    """A folder used again has a variant more, an interrupted sweep a method less."""
+    looks = {name: {"rates": [0.2, 0.1], "fall": None} for name in ("finetune", "finetune (optim.lr=0.1)")}
+    parts = [{"benchmark": "mini", "rows": [], "analyses": {"forgetting_rate": looks}}]
+    assert [status for _, status, _ in found([report(name="forgetting_rate", parts=parts)], "forgetting_rate")] == [
+        "not judged"
+    ]
+    parts = [{"benchmark": "mini", "rows": [], "analyses": {"training_time": {"tiny": {"forever": 1.0}}}}]
+    times = found([report(name="training_time", parts=parts)], "training_time")
+    assert {status for _, status, _ in times} == {"not attempted"}
+    parts[0]["analyses"]["training_time"]["tiny"]["mix_replay"] = 0.5
+    times = found([report(name="training_time", parts=parts)], "training_time")
+    assert {(ours, status) for ours, status, _ in times} == {("2.00", "measured")}
 
 
 @pytest.mark.parametrize(
