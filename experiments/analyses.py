@@ -6,7 +6,7 @@ Each is a function of a part of a study (one benchmark), and absent where its ru
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any
@@ -18,7 +18,7 @@ from experiments.forgetting_rate import rates
 from experiments.reading import read_records
 from experiments.rows import Run
 from experiments.study import Study
-from forever.statistics import RESAMPLES, Replicated, summarise
+from forever.statistics import RESAMPLES, Replicated, Unit, summarise
 
 Curves = Mapping[tuple[str, int], list[float]]  # by task and run
 
@@ -56,7 +56,7 @@ def slowing(curves: Curves) -> dict[str, Any]:
     falls = {unit: curve[0] - curve[last] for unit, curve in curves.items() if len(curve) > last}
     fall = None
     if last and len(falls) > 1:
-        exact = {unit: Replicated(value, np.full(RESAMPLES, value)) for unit, value in falls.items()}
+        exact: dict[Unit, Replicated] = {u: Replicated(fall, np.full(RESAMPLES, fall)) for u, fall in falls.items()}
         fall = asdict(summarise(exact, (-math.inf, math.inf))[0])
     return {"rates": [fmean(values) for values in phases], "fall": fall}
 
@@ -86,28 +86,41 @@ def model_days(part: Study) -> tuple[dict[str, dict[str, float]], dict[str, dict
     return means[0], means[1], {task: fmean(values) for task, values in joint.items()}
 
 
-def correlations(part: Study) -> dict[str, dict[str, float | int]]:
-    """Pearson's r of tau_day, its two-sided p and the number of pairs; absent where it is not defined.
+def day_pairs(part: Study) -> dict[str, dict[str, tuple[float, float]]]:
+    """What tau_day is compared with, by task: (tau_day, other number). The figure's points and what r is of.
 
     A pair a task: for BWT and joint training the mean of tau_day and BWT over the orders, since the paper's p of 0.0291
     belongs to 15 pairs.
     """
     days, bwt, joint = model_days(part)
-    orders = list(days)
-    pairs: dict[str, list[tuple[float, float]]] = {}
-    if len(orders) > 1:
-        first, second = days[orders[0]], days[orders[1]]
-        pairs["other order"] = [(first[task], second[task]) for task in first if task in second]
-    mean_days, mean_bwt = _over_orders(days), _over_orders(bwt)
-    pairs["BWT"] = [(day, mean_bwt[task]) for task, day in mean_days.items() if task in mean_bwt]
-    pairs["joint training"] = [(day, joint[task]) for task, day in mean_days.items() if task in joint]
+    first, second = [*days.values(), {}, {}][:2]
+    mean_days = _over_orders(days)
+    return {
+        "other order": _pairs(first, second),
+        "BWT": _pairs(mean_days, _over_orders(bwt)),
+        "joint training": _pairs(mean_days, joint),
+    }
+
+
+def _pairs(x: Mapping[str, float], y: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    return {task: (x[task], y[task]) for task in x if task in y}
+
+
+def correlations(part: Study) -> dict[str, dict[str, float | int]]:
+    """Pearson's r of `day_pairs`, its two-sided p and the number of pairs; absent where it is not defined."""
     found: dict[str, dict[str, float | int]] = {}
-    for name, points in pairs.items():
-        x, y = [p[0] for p in points], [p[1] for p in points]
-        if len(points) > 2 and len(set(x)) > 1 and len(set(y)) > 1:
-            test: Any = pearsonr(x, y)
-            found[name] = {"r": float(test.statistic), "p": float(test.pvalue), "pairs": len(points)}
+    for name, points in day_pairs(part).items():
+        if points and (one := pearson(*zip(*points.values(), strict=True))):
+            found[name] = {"r": one[0], "p": one[1], "pairs": len(points)}
     return found
+
+
+def pearson(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
+    """r and its two-sided p; None for fewer than three pairs or constants, of which there is no r."""
+    if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
+        return None
+    test: Any = pearsonr(x, y)
+    return float(test.statistic), float(test.pvalue)
 
 
 def _over_orders(table: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -122,9 +135,13 @@ def minutes_an_epoch(part: Study) -> dict[str, dict[str, float]]:
         assert run.result is not None
         training = sum(value for phase, value in run.result["seconds"].items() if phase != "evaluation")
         epochs = len(run.result["stages"]) * int(run.settings["optim.epochs"])
-        backbone = str(run.settings["model.name"]).rsplit("/", 1)[-1]
-        found.setdefault(backbone, {}).setdefault(run.result["method"], []).append(training / 60 / epochs)
+        found.setdefault(backbone_of(run), {}).setdefault(run.result["method"], []).append(training / 60 / epochs)
     return {name: {method: fmean(values) for method, values in row.items()} for name, row in found.items()}
+
+
+def backbone_of(run: Run) -> str:
+    """The last part of its name, with which tables are headed."""
+    return str(run.settings["model.name"]).rsplit("/", 1)[-1]
 
 
 def _finished(part: Study) -> list[Run]:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from experiments.analyses import analyses
+from experiments.paper import Published
 from experiments.reading import read_mapping
 from experiments.rows import Row
 from experiments.runs import scale_of
@@ -25,6 +26,7 @@ def numbers(study: Study) -> dict[str, Any]:
     Each estimate has the number of runs that it is the mean of: a difference is of those that the reference has, too.
     """
     finished = [run for run in study.runs if run.result is not None]
+    assert study.example is not None
     where = [run.environment for run in finished if run.environment]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -53,16 +55,18 @@ def _row(study: Study, row: Row) -> dict[str, Any]:
         "variant": row.variant,
         "paper_variant": study.paper.get(row.variant, row.variant),
         "bound": row.bound,
+        "reference": row.reference,
         "runs": len(row.runs),
         "planned": row.planned,
         "op": _estimate(compared.op if compared else None),
         "bwt": _estimate(compared.bwt if compared else None),
         "forgetting": row.forgetting,
         "difference": _estimate(compared.difference if compared else None),
+        "bwt_difference": _estimate(compared.bwt_difference if compared else None),
         "p_holm": compared.p_holm if compared else None,
         "verdict": compared.verdict if compared else None,
         "resolution": compared.resolution if compared else None,
-        "paper": None if paper is None else {"op": paper.op, "bwt": paper.bwt, "difference": row.paper_difference},
+        "paper": None if paper is None else _paper(row, paper),
         "agreement": row.agreement,
         "same_setting": row.same_setting,
         "replays": row.events("replay"),
@@ -72,6 +76,11 @@ def _row(study: Study, row: Row) -> dict[str, Any]:
         "seconds": row.seconds,
         "gpu_hours": row.gpu_hours,
     }
+
+
+def _paper(row: Row, paper: Published) -> dict[str, float | None]:
+    differences = {"difference": row.paper_difference, "bwt_difference": row.paper_bwt_difference}
+    return {"op": paper.op, "bwt": paper.bwt, **differences}
 
 
 def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
