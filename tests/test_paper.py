@@ -42,6 +42,11 @@ def test_a_small_benchmark_stands_for_the_papers() -> None:
     assert published("main_results", "mini", "forever") is None  # for which of the three?
     assert published("main_results", "long", "forever") == TABLES["main_results"]["long"]["forever"]
     assert published("demo", "mini", "base") is None
+    assert published("components", "standard", "+FIR") is None  # which is not SuperNI at another size
+    main = TABLES["main_results"]
+    assert published("baselines", "mini", "forever") == published("baselines", "superni", "forever")
+    assert published("baselines", "superni", "forever") == main["superni"]["forever"]
+    assert published("baselines", "standard", "migu") == main["standard"]["migu"]
     assert published("memory_size", "superni", "vbm 5 %") == TABLES["memory_size"]["superni"]["vbm 5 %"]
 
 
