@@ -5,46 +5,60 @@ Each is a function of a part of a study (one benchmark), and absent where its ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from scipy.stats import pearsonr
 
-from experiments.forgetting_rate import PHASES, rates
+from experiments.forgetting_rate import rates
 from experiments.reading import read_records
 from experiments.rows import Run
 from experiments.study import Study
+from forever.statistics import RESAMPLES, Replicated, Unit, summarise
+
+Curves = Mapping[tuple[str, int], list[float]]  # by task and run
 
 
 def analyses(part: Study) -> dict[str, Any]:
     """Those that the runs of a part can tell, by name."""
     found = {
-        "forgetting_rate": mean_rates(part),
+        "forgetting_rate": {name: slowing(curves) for name, curves in forgetting_rates(part).items() if curves},
         "model_day": correlations(part) if part.name == "model_day" else {},
         "training_time": minutes_an_epoch(part) if part.name in ("training_time", "backbones") else {},
     }
     return {name: value for name, value in found.items() if value}
 
 
-def forgetting_rates(part: Study) -> dict[str, list[list[float]]]:
-    """By variant, for each task of each run, the rise of the loss on earlier tasks per update in phases 1, 2, ..."""
-    found: dict[str, list[list[float]]] = {}
-    for run in _finished(part):
+def forgetting_rates(part: Study) -> Mapping[str, Curves]:
+    """By variant, task and run, the rise of the loss on earlier tasks per update in phases 1, 2, ..."""
+    found: dict[str, dict[tuple[str, int], list[float]]] = {}
+    for number, run in enumerate(_finished(part)):
         if run.settings.get("method.probe_every") is not None:
             assert run.result is not None
             by_task = rates(run.result["tasks"], read_records(run.directory.events))
-            found.setdefault(run.variant, []).extend(by_task.values())
+            curves = {(task, number): curve for task, curve in by_task.items() if curve}
+            found.setdefault(run.variant, {}).update(curves)
     return found
 
 
-def mean_rates(part: Study) -> dict[str, list[float]]:
-    """By variant, the mean over the tasks and runs that reach a phase."""
-    means: dict[str, list[float]] = {}
-    for variant, curves in forgetting_rates(part).items():
-        phases = [[curve[phase] for curve in curves if len(curve) > phase] for phase in range(PHASES)]
-        means[variant] = [fmean(values) for values in phases if values]
-    return means
+def slowing(curves: Curves) -> dict[str, Any]:
+    """The mean rate in each phase, and by how much the first is above the last that any task reaches.
+
+    `fall` has a 95 % interval over tasks and, with several, runs of each, so it holds for other tasks like these; None
+    if there is nothing to compare: one phase, or a single task that reaches the last.
+    """
+    last = max(map(len, curves.values())) - 1
+    phases = [[curve[phase] for curve in curves.values() if len(curve) > phase] for phase in range(last + 1)]
+    falls = {unit: curve[0] - curve[last] for unit, curve in curves.items() if len(curve) > last}
+    fall = None
+    if last and len(falls) > 1:
+        exact: dict[Unit, Replicated] = {u: Replicated(fall, np.full(RESAMPLES, fall)) for u, fall in falls.items()}
+        fall = asdict(summarise(exact, (-math.inf, math.inf))[0])
+    return {"rates": [fmean(values) for values in phases], "fall": fall}
 
 
 def model_days(part: Study) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]], dict[str, float]]:
@@ -72,28 +86,41 @@ def model_days(part: Study) -> tuple[dict[str, dict[str, float]], dict[str, dict
     return means[0], means[1], {task: fmean(values) for task, values in joint.items()}
 
 
-def correlations(part: Study) -> dict[str, dict[str, float | int]]:
-    """Pearson's r of tau_day, its two-sided p and the number of pairs; absent where it is not defined.
+def day_pairs(part: Study) -> dict[str, dict[str, tuple[float, float]]]:
+    """What tau_day is compared with, by task: (tau_day, other number). The figure's points and what r is of.
 
     A pair a task: for BWT and joint training the mean of tau_day and BWT over the orders, since the paper's p of 0.0291
     belongs to 15 pairs.
     """
     days, bwt, joint = model_days(part)
-    orders = list(days)
-    pairs: dict[str, list[tuple[float, float]]] = {}
-    if len(orders) > 1:
-        first, second = days[orders[0]], days[orders[1]]
-        pairs["other order"] = [(first[task], second[task]) for task in first if task in second]
-    mean_days, mean_bwt = _over_orders(days), _over_orders(bwt)
-    pairs["BWT"] = [(day, mean_bwt[task]) for task, day in mean_days.items() if task in mean_bwt]
-    pairs["joint training"] = [(day, joint[task]) for task, day in mean_days.items() if task in joint]
+    first, second = [*days.values(), {}, {}][:2]
+    mean_days = _over_orders(days)
+    return {
+        "other order": _pairs(first, second),
+        "BWT": _pairs(mean_days, _over_orders(bwt)),
+        "joint training": _pairs(mean_days, joint),
+    }
+
+
+def _pairs(x: Mapping[str, float], y: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    return {task: (x[task], y[task]) for task in x if task in y}
+
+
+def correlations(part: Study) -> dict[str, dict[str, float | int]]:
+    """Pearson's r of `day_pairs`, its two-sided p and the number of pairs; absent where it is not defined."""
     found: dict[str, dict[str, float | int]] = {}
-    for name, points in pairs.items():
-        x, y = [p[0] for p in points], [p[1] for p in points]
-        if len(points) > 2 and len(set(x)) > 1 and len(set(y)) > 1:
-            test: Any = pearsonr(x, y)
-            found[name] = {"r": float(test.statistic), "p": float(test.pvalue), "pairs": len(points)}
+    for name, points in day_pairs(part).items():
+        if points and (one := pearson(*zip(*points.values(), strict=True))):
+            found[name] = {"r": one[0], "p": one[1], "pairs": len(points)}
     return found
+
+
+def pearson(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
+    """r and its two-sided p; None for fewer than three pairs or constants, of which there is no r."""
+    if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
+        return None
+    test: Any = pearsonr(x, y)
+    return float(test.statistic), float(test.pvalue)
 
 
 def _over_orders(table: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -108,9 +135,13 @@ def minutes_an_epoch(part: Study) -> dict[str, dict[str, float]]:
         assert run.result is not None
         training = sum(value for phase, value in run.result["seconds"].items() if phase != "evaluation")
         epochs = len(run.result["stages"]) * int(run.settings["optim.epochs"])
-        backbone = str(run.settings["model.name"]).rsplit("/", 1)[-1]
-        found.setdefault(backbone, {}).setdefault(run.result["method"], []).append(training / 60 / epochs)
+        found.setdefault(backbone_of(run), {}).setdefault(run.result["method"], []).append(training / 60 / epochs)
     return {name: {method: fmean(values) for method, values in row.items()} for name, row in found.items()}
+
+
+def backbone_of(run: Run) -> str:
+    """The last part of its name, with which tables are headed."""
+    return str(run.settings["model.name"]).rsplit("/", 1)[-1]
 
 
 def _finished(part: Study) -> list[Run]:

@@ -12,7 +12,8 @@ METHODS = ("mix_replay", "aimmerging", "vbm", "forever")
 
 def backbones(base: RunConfig, seeds: tuple[int, ...] = (0, 1, 2)) -> Sweep:
     """Every method on every backbone."""
-    return Sweep("backbones", base, variants(base), seeds, orders(base, "superni"), reference(base))
+    places = orders(base, "superni")
+    return Sweep("backbones", base, variants(base), seeds, places, reference(base), references=references(base))
 
 
 def variants(base: RunConfig) -> dict[str, dict[str, Any]]:
@@ -27,6 +28,11 @@ def variants(base: RunConfig) -> dict[str, dict[str, Any]]:
 def reference(base: RunConfig) -> str:
     """FOREVER on the first backbone."""
     return f"forever, {_short(_models(base)[0])}"
+
+
+def references(base: RunConfig) -> dict[str, str]:
+    """FOREVER on the same backbone: what another backbone gains or loses is not the method's."""
+    return {f"{method}, {_short(model)}": f"forever, {_short(model)}" for model in _models(base) for method in METHODS}
 
 
 def _models(base: RunConfig) -> tuple[str, ...]:

@@ -7,32 +7,32 @@ of a sweep are committed by copying its report.json to experiments/results/<name
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from experiments.paper import FORGETTING_RATE, MODEL_DAY, TABLES, TRAINING_TIME, agreement
+from experiments.paper import FORGETTING_RATE, MODEL_DAY, TABLES, TRAINING_TIME, agreement, table_of
 from experiments.runs import SCALES, named_run
 from experiments.sweeps import named_sweep
 
-HEAD = (
-    "claim", "ours", "published", "status", "scale", "runs", "revision", "hardware", "command",
-)  # fmt: skip
+HEAD = ("claim", "ours", "published", "status", "scale", "runs")
 # A verdict's agreement with the paper, in the words of the ledger.
 _STATUS = {
     "agrees": "reproduced",
     "opposite": "not reproduced: opposite",
     "not shown": "not reproduced: no difference shown",
+    "not equal": "not reproduced: they differ",
+    "too wide": "no difference shown: interval too wide",
+    "": "not judged",
 }
-_STATUS |= {"not equal": "not reproduced: they differ", "": "not judged"}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A row of the ledger. `ours` is empty if nobody tried."""
+    """A row of the ledger. `table`: the sweep that answers it; `ours` is empty if nobody tried."""
 
+    table: str
     text: str
     published: str
     ours: str = ""
@@ -42,107 +42,166 @@ class Claim:
     runs: str = ""
 
 
-def table(folder: Path) -> list[str]:
-    """All claims as lines of a Markdown table."""
+def sections(folder: Path) -> list[str]:
+    """All claims as Markdown, a heading and a table a sweep, what was tried first."""
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/report.json"))]
-    rows = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+    tables: dict[str, list[Claim]] = {}
     for claim in claims(reports):
-        where = claim.report or {"revisions": [], "hardware": [], "commands": []}
-        cells = [claim.text, claim.ours, claim.published, claim.status, claim.scale, claim.runs]
-        cells += [", ".join(where[key]) for key in ("revisions", "hardware")]
-        cells.append(" ; ".join(f"`{command}`" for command in where["commands"]))
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") or "–" for cell in cells) + " |")
-    return rows
+        tables.setdefault(claim.table, []).append(claim)
+    tried = {name: any(claim.report for claim in found) for name, found in tables.items()}
+    lines: list[str] = []
+    for name, found in sorted(tables.items(), key=lambda item: not tried[item[0]]):
+        lines += [f"### {name}", ""]
+        lines += _answers(found) if tried[name] else [f"Not attempted: `forever sweep {name} --scale paper`.", ""]
+        lines += [] if tried[name] else [*_table(("claim", "published"), [(c.text, c.published) for c in found]), ""]
+    return lines
+
+
+def _answers(found: list[Claim]) -> list[str]:
+    """The table of a sweep that was tried, and below it where the numbers come from."""
+    rows = sorted(found, key=lambda claim: claim.report is None)
+    cells = [(c.text, c.ours, c.published, c.status, c.scale, c.runs) for c in rows]
+    lines = [*_table(HEAD, cells), ""]
+    for report in {id(c.report): c.report for c in rows if c.report}.values():
+        where = "; ".join(", ".join(report[key]) for key in ("revisions", "hardware"))
+        lines += [f"- {report['scale']}, {where}:", *(f"  `{command}`" for command in report["commands"])]
+    return [*lines, ""]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [[cell.replace("|", "\\|") or "–" for cell in row] for row in (head, *rows)]
+    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    return [lines[0], "|" + "---|" * len(head), *lines[1:]]
 
 
 def claims(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
-    """Every claim, once for each scale at which it was tried."""
+    """Every claim, once for each report that answers it."""
     for name in TABLES:
-        found = [report for report in reports if report["name"] == name]
-        yield from _differences(name, found)
+        yield from _differences(name, reports)
     for name, tell in (("forgetting_rate", _forgetting), ("model_day", _model_day), ("training_time", _time)):
         yield from tell([report for report in reports if report["name"] == name])
 
 
 def _differences(name: str, reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
     sweep = named_sweep(name, named_run(SCALES["paper"]))
-    reference = sweep.paper.get(sweep.reference, sweep.reference)
+    references = {
+        sweep.paper.get(variant, variant): sweep.paper.get(other, other)
+        for variant in sweep.variants
+        for other in [sweep.references.get(variant, sweep.reference)]
+    }
     for benchmark, rows in TABLES[name].items():
         for variant, paper in rows.items():
+            reference = references[variant]
             if variant == reference or reference not in rows:
                 continue
-            text = f"{name}: OP of {variant} less {reference}'s" + f", {benchmark}" * (len(TABLES[name]) > 1)
-            published = f"{paper.op - rows[reference].op:+.1f}"
+            text = f"{benchmark}: " * (len(TABLES[name]) > 1) + f"{variant} less {reference}"
+            base = rows[reference]
+            published = f"OP {paper.op - base.op:+.1f}"
+            if paper.bwt is not None and base.bwt is not None:
+                published += f"; BWT {paper.bwt - base.bwt:+.1f}"
             tried = [
                 (report, row)
                 for report in reports
                 for part in report["parts"]
-                if part["benchmark"] == benchmark or len(TABLES[name]) == 1
-                for row in part["rows"]
-                if row["paper_variant"] == variant and row["difference"]
+                if table_of(report["name"], part["benchmark"]) == (name, benchmark)
+                for row in _compared(part["rows"], variant, reference)
             ]
             if not tried:
-                yield Claim(text, published)
+                yield Claim(name, text, published)
             for report, row in tried:
-                ours = "{value:+.1f} [{low:+.1f}, {high:+.1f}]".format(**row["difference"])
-                status = _STATUS[
-                    _bound_agreement(paper.op - rows[reference].op, row) if row["bound"] else row["agreement"]
-                ]
-                yield Claim(text, published, ours, status, report["scale"], report, str(row["runs"]))
+                ours = f"OP {_interval(row['difference'])}"
+                ours += f"; BWT {_interval(row['bwt_difference'])}" if row["bwt_difference"] else ""
+                status = _STATUS[_agreement(paper.op - base.op, row)]
+                runs = str(row["difference"]["runs"])
+                yield Claim(name, text, published, ours, status, report["scale"], report, runs)
 
 
-def _bound_agreement(published: float, row: Mapping[str, Any]) -> str:
+def _compared(rows: list[Mapping[str, Any]], variant: str, reference: str) -> Iterator[Mapping[str, Any]]:
+    """Rows that stand for a variant of the paper and were compared with what stands for its reference."""
+    paper = {row["variant"]: row["paper_variant"] for row in rows}
+    for row in rows:
+        if row["paper_variant"] == variant and row["difference"] and paper.get(row["reference"]) == reference:
+            yield row
+
+
+def _interval(estimate: Mapping[str, float], digits: int = 1) -> str:
+    value, low, high = (f"{estimate[key]:+.{digits}f}" for key in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
+
+
+def _agreement(published: float, row: Mapping[str, Any]) -> str:
     """Bounds are outside the corrected comparison; their interval alone says on which side they are."""
-    low, high = row["difference"]["low"], row["difference"]["high"]
-    return agreement(
-        published, ("tie" if low <= 0 <= high else "win" if low > 0 else "loss") if row["runs"] > 1 else None
-    )
+    low, high, runs = (row["difference"][key] for key in ("low", "high", "runs"))
+    verdict = row["verdict"]
+    if row["bound"] and runs > 1:  # from one run nothing can be said, however many rows it answered
+        verdict = "tie" if low <= 0 <= high else "win" if low > 0 else "loss"
+    return agreement(published, verdict, low, high)
 
 
 def _forgetting(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
-    text = "forgetting_rate: forgetting slows down from phase to phase of a task"
-    published = ", ".join(f"{rate:.4f}" for rate in FORGETTING_RATE)
-    if not reports:
-        yield Claim(text, published)
-    for report, found in _analyses(reports, "forgetting_rate"):
-        (rates,) = found.values()
-        falling = all(later < earlier for earlier, later in pairwise(rates))
-        status = "reproduced" if falling else "not reproduced"
-        ours = ", ".join(f"{rate:.4f}" for rate in rates)
-        yield Claim(text, published, ours, status, report["scale"], report, str(report["finished"]))
+    """The whole of the paper's table at its scale; smaller tasks have fewer phases, of which two tell a direction."""
+    text = "forgetting slows down within a task: rate of the first phase less the last's (rates)"
+    fall = FORGETTING_RATE[0] - FORGETTING_RATE[-1]
+    published = f"{fall:+.4f} ({_rates(FORGETTING_RATE)})"
+    tried = [
+        (report, found["finetune"]) for report, found in _analyses(reports, "forgetting_rate") if "finetune" in found
+    ]
+    if not tried:
+        yield Claim("forgetting_rate", text, published)
+    for report, found in tried:
+        rates, ours, status = found["rates"], found["fall"], "not judged"
+        if ours and (len(rates) == len(FORGETTING_RATE) or report["scale"] != "paper"):
+            status = _STATUS["agrees" if ours["low"] > 0 else "opposite" if ours["high"] < 0 else "not shown"]
+        told = f"{_interval(ours, 4)} " if ours else ""
+        yield Claim(
+            "forgetting_rate",
+            text,
+            published,
+            f"{told}({_rates(rates)})",
+            status,
+            report["scale"],
+            report,
+            str(report["finished"]),
+        )
+
+
+def _rates(values: Sequence[float]) -> str:
+    return ", ".join(f"{rate:.4f}" for rate in values)
 
 
 def _model_day(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
     for name, (r, p) in MODEL_DAY.items():
-        text = f"model_day: correlation of tau_day with {name}"
+        text = f"correlation of tau_day with {name}"
         published = f"r = {r:.2f}" + (f", p = {p:.4f}" if p is not None else "")
         tried = [(report, found[name]) for report, found in _analyses(reports, "model_day") if name in found]
         if not tried:
-            yield Claim(text, published)
+            yield Claim("model_day", text, published)
         for report, ours in tried:
             told = f"r = {ours['r']:.2f}, p = {ours['p']:.4f}, {ours['pairs']} pairs"
             significant = p is not None and p < 0.05
             alike = (ours["p"] < 0.05) == significant and (not significant or (ours["r"] > 0) == (r > 0))
             status = "reproduced" if alike else "not reproduced"
-            yield Claim(text, published, told, status, report["scale"], report, str(report["finished"]))
+            yield Claim("model_day", text, published, told, status, report["scale"], report, str(report["finished"]))
 
 
 def _time(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
     """Minutes depend on the machine; what replay costs beside MixReplay does so less."""
     for backbone, minutes in TRAINING_TIME.items():
-        text = f"training_time: an epoch of FOREVER as a multiple of MixReplay's, {backbone}"
+        text = f"an epoch of FOREVER as a multiple of MixReplay's, {backbone}"
         published = f"{minutes['forever'] / minutes['mix_replay']:.2f}"
         tried = [
             (report, found[name])
             for report, found in _analyses(reports, "training_time")
             for name in found
-            if name == backbone or report["scale"] != "paper"
+            if (name == backbone or report["scale"] != "paper") and {"forever", "mix_replay"} <= found[name].keys()
         ]
         if not tried:
-            yield Claim(text, published)
+            yield Claim("training_time", text, published)
         for report, ours in tried:
             ratio = f"{ours['forever'] / ours['mix_replay']:.2f}"
-            yield Claim(text, published, ratio, "measured", report["scale"], report, str(report["finished"]))
+            yield Claim(
+                "training_time", text, published, ratio, "measured", report["scale"], report, str(report["finished"])
+            )
 
 
 def _analyses(reports: list[Mapping[str, Any]], name: str) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from typing import Any
 
 import yaml
 
 from experiments.analyses import analyses
-from experiments.paper import agreement
+from experiments.paper import Published
 from experiments.reading import read_mapping
 from experiments.rows import Row
 from experiments.runs import scale_of
@@ -16,13 +17,17 @@ from experiments.study import Study
 from forever.config import RunConfig
 from forever.statistics import Estimate
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1: no runs in estimates; rates of forgetting without an interval
 
 
 def numbers(study: Study) -> dict[str, Any]:
-    """Everything a report says in numbers. OP in percent, BWT and differences in points, intervals at 95 %."""
+    """Everything a report says in numbers. OP in percent, BWT and differences in points, intervals at 95 %.
+
+    Each estimate has the number of runs that it is the mean of: a difference is of those that the reference has, too.
+    """
     finished = [run for run in study.runs if run.result is not None]
-    where = [run.environment for run in finished]
+    assert study.example is not None
+    where = [run.environment for run in finished if run.environment]
     return {
         "schema_version": SCHEMA_VERSION,
         "name": study.name,
@@ -50,17 +55,19 @@ def _row(study: Study, row: Row) -> dict[str, Any]:
         "variant": row.variant,
         "paper_variant": study.paper.get(row.variant, row.variant),
         "bound": row.bound,
+        "reference": row.reference,
         "runs": len(row.runs),
         "planned": row.planned,
         "op": _estimate(compared.op if compared else None),
         "bwt": _estimate(compared.bwt if compared else None),
         "forgetting": row.forgetting,
         "difference": _estimate(compared.difference if compared else None),
+        "bwt_difference": _estimate(compared.bwt_difference if compared else None),
         "p_holm": compared.p_holm if compared else None,
         "verdict": compared.verdict if compared else None,
         "resolution": compared.resolution if compared else None,
-        "paper": None if paper is None else {"op": paper.op, "bwt": paper.bwt, "difference": row.paper_difference},
-        "agreement": agreement(row.paper_difference, compared.verdict if compared else None),
+        "paper": None if paper is None else _paper(row, paper),
+        "agreement": row.agreement,
         "same_setting": row.same_setting,
         "replays": row.events("replay"),
         "consolidations": row.events("consolidation"),
@@ -71,8 +78,13 @@ def _row(study: Study, row: Row) -> dict[str, Any]:
     }
 
 
-def _estimate(estimate: Estimate | None) -> dict[str, float] | None:
-    return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+def _paper(row: Row, paper: Published) -> dict[str, float | None]:
+    differences = {"difference": row.paper_difference, "bwt_difference": row.paper_bwt_difference}
+    return {"op": paper.op, "bwt": paper.bwt, **differences}
+
+
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else asdict(estimate)
 
 
 def _distinct(values: list[Any]) -> list[Any]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.paper import EQUAL
-from experiments.rows import Row, Run
+from experiments.findings import findings
+from experiments.paper import ALIKE, EQUAL
+from experiments.rows import Row
 from experiments.settings import differences, show
 from experiments.study import Study
 from experiments.tables import NOTHING, paper_texts, row_texts
@@ -28,6 +29,7 @@ MAIN_FIELDS = (
     "optim.schedule",
     "memory.fraction",
 )
+UNFINISHED = "no run is finished"
 
 
 def page(study: Study) -> dict[str, Any]:
@@ -36,11 +38,13 @@ def page(study: Study) -> dict[str, Any]:
     variants: dict[str, str] = {}
     for part in parts:
         for row in part.rows:
-            variants.setdefault(row.variant, _changes(part.example, row))
+            if variants.get(row.variant, UNFINISHED) == UNFINISHED:
+                variants[row.variant] = _changes(part, row)
     return {
         "title": study.name,
         "subject": _subject(parts),
         "reference": study.reference,
+        "references": "; ".join(f"of {name} to {other}" for name, other in study.others.items()),
         "parts": [_part(part) for part in parts],
         "single": len(variants) == 1,
         "facts": _facts(study),
@@ -60,16 +64,17 @@ def _part(part: Study) -> dict[str, Any]:
         "rows": [row_texts(row) for row in rows if not row.bound],
         "bounds": [row_texts(row) for row in rows if row.bound],
         "on_gpus": any(row.gpu_hours is not None for row in rows),
+        "findings": findings(part),
         "paper": [paper_texts(row) for row in rows if row.paper],
         "intervals": _about_intervals(rows),
-        "verdicts": _about_verdicts(part, rows),
+        "verdicts": _about_verdicts(rows),
         "published": _about_published(rows),
-        "warning": _warning(part, rows),
+        "warning": _warning(rows),
     }
 
 
 def _subject(parts: list[Study]) -> str:
-    results = [part.example.result for part in parts]
+    results = [run.result for run in (part.example for part in parts) if run is not None]
     names = [f"{result['benchmark']}, {len(result['tasks'])} tasks" for result in results if result is not None]
     models = {run.settings["model.name"] for part in parts for run in part.runs if run.result is not None}
     return f"{' · '.join(names)} · {_listed(sorted(_short('model.name', model) for model in models))}"
@@ -78,6 +83,7 @@ def _subject(parts: list[Study]) -> str:
 def _facts(study: Study) -> list[tuple[str, str]]:
     """What ran, on what, with which code."""
     example = study.example
+    assert example is not None
     finished = [run for run in study.runs if run.result is not None]
     results = [run.result for run in finished if run.result is not None]
     result, settings = results[finished.index(example)], example.settings
@@ -116,15 +122,18 @@ def _short(key: str, value: Any) -> str:
     return Path(value).name if key == "model.name" and Path(value).is_absolute() else show(value)
 
 
-def _changes(example: Run, row: Row) -> str:
-    if not row.runs:
-        return "no run is finished"
+def _changes(part: Study, row: Row) -> str:
+    example = part.example
+    if example is None or not row.runs:
+        return UNFINISHED
     changes = differences(example.settings, row.runs[0].settings)
     return _settings(changes) if changes else ("the reference" if row.runs[0].variant == example.variant else "none")
 
 
 def _about_intervals(rows: list[Row]) -> str:
     counts = sorted({row.comparison.op.runs for row in rows if row.comparison})
+    if not counts:
+        return "No run is finished."
     text = (
         f"Brackets are 95 % percentile intervals of a paired bootstrap ({RESAMPLES:,} resamples, same draws for all "
         "variants). Tasks are taken as fixed. "
@@ -147,34 +156,37 @@ def _about_published(rows: list[Row]) -> str:
         return ""
     text = (
         "Published: FOREVER, arXiv 2601.03938. It agrees if our verdict has the sign of the published difference; "
-        f"a published difference below {EQUAL:g} points counts as none."
+        f"a published difference below {EQUAL:g} points counts as none, and agrees if our interval lies within "
+        f"±{ALIKE:g} points."
     )
     if all(row.same_setting for row in rows if row.paper):
         return text
     return text + " These runs are not the paper's setting: signs can be compared, sizes cannot."
 
 
-def _warning(part: Study, rows: list[Row]) -> str:
-    """Where the test set is too small for what the paper reports."""
+def _warning(rows: list[Row]) -> str:
+    """Where the test set is too small for what the paper reports, with as many runs as there are."""
     found: list[str] = []
     for row in rows:
-        resolution = row.comparison.resolution if row.comparison else None
-        if row.paper_difference and resolution and resolution > abs(row.paper_difference) >= EQUAL:
-            found.append(f"{row.variant} ({row.paper_difference:+.1f}, chance ±{resolution:.1f})".replace("(-", "(−"))
+        resolution, ours = (row.comparison.resolution, row.comparison.difference) if row.comparison else (None, None)
+        if ours and row.paper_difference and resolution and resolution > abs(row.paper_difference) >= EQUAL:
+            runs = f"{ours.runs} run{'s' * (ours.runs > 1)}"
+            text = f"{row.variant} ({row.paper_difference:+.1f}, chance ±{resolution:.1f} with {runs})"
+            found.append(text.replace("(-", "(−"))
     if not found:
         return ""
     return (
-        f"The test set is too small for the published difference to {part.reference}, whatever the number of seeds: "
+        f"The test set is too small for the published difference{'s' * (len(found) > 1)} with these runs: "
         f"{_listed(found)}."
     )
 
 
-def _about_verdicts(study: Study, rows: list[Row]) -> str:
+def _about_verdicts(rows: list[Row]) -> str:
     judged = sum(1 for row in rows if row.comparison and row.comparison.verdict)
     if not judged:
         return ""
     return (
-        f"Δ OP is the difference to {study.reference} over the runs (order and seed) that both have. Verdicts: "
+        "Δ OP and Δ BWT are differences over the runs (order and seed) that both have. Verdicts, on OP: "
         f"two-sided bootstrap test at {100 * ALPHA:g} %, Holm-corrected for {judged} comparison{'s' * (judged > 1)}; "
         "a tie means that no difference was shown, not that there is none. Bounds are not judged."
     )

@@ -4,12 +4,13 @@ OP and BWT in percent points, Qwen3-0.6B unless a variant says otherwise. A row 
 out: it then has no published number, not a zero.
 """
 
+import math
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Published:
-    """OP and BWT of one row of a table; BWT is None where there is none."""
+    """OP and BWT of one row of a table; BWT is None where there is none or it is not known here."""
 
     op: float
     bwt: float | None = None
@@ -35,6 +36,7 @@ TABLES: dict[str, dict[str, dict[str, Published]]] = {
             finetune: 47.2/-12.6
             mix_replay: 65.8/-8.0
             fixed_interval: 65.1/-9.2
+            migu: 69.9
             ssr: 68.4/-7.1
             recurrent_kif: 70.6/-6.5
             aimmerging: 71.9/-5.0
@@ -45,6 +47,7 @@ TABLES: dict[str, dict[str, dict[str, Published]]] = {
             finetune: 36.0/-17.5
             mix_replay: 65.1/-11.4
             fixed_interval: 64.5/-10.9
+            migu: 66.3
             ssr: 67.5/-9.0
             recurrent_kif: 67.7/-8.4
             aimmerging: 67.9/-6.3
@@ -55,6 +58,7 @@ TABLES: dict[str, dict[str, dict[str, Published]]] = {
             finetune: 8.2/-27.4
             mix_replay: 34.6/-14.1
             fixed_interval: 34.7/-14.5
+            migu: 35.0
             ssr: 40.1/-5.4
             recurrent_kif: 39.7/-5.0
             aimmerging: 41.0/-3.4
@@ -128,9 +132,6 @@ TABLES: dict[str, dict[str, dict[str, Published]]] = {
     },
 }
 
-# All methods on one order; the paper's numbers are means over both orders of SuperNI.
-TABLES["baselines"] = {"superni": TABLES["main_results"]["superni"]}
-
 # Rise of the loss on earlier tasks per update, in phases of 60 updates.
 FORGETTING_RATE = (0.0023, 0.0018, 0.0010, 0.0005, 0.0003)
 
@@ -145,30 +146,51 @@ TRAINING_TIME = {
 
 
 EQUAL = 0.5  # points; a smaller published difference, of three seeds and without an interval, is not called one
+ALIKE = 1.0  # points; equality is shown by an interval this close to zero, not by one that holds zero among much else
 
 
-def agreement(difference: float | None, verdict: str | None) -> str:
-    """Whether a verdict on our difference to the reference agrees with the published one.
+def agreement(difference: float | None, verdict: str | None, low: float = -math.inf, high: float = math.inf) -> str:
+    """Whether our difference to the reference agrees with the published one.
+
+    Args:
+        difference: the published one.
+        verdict: on ours.
+        low, high: the 95 % interval of ours, which matters where the paper has no difference.
 
     Returns:
         "agrees", "opposite", "not shown" (a tie here where the paper has a difference), "not equal" (a difference here
-        where the paper has none), or "" if there is nothing to compare.
+        where the paper has none), "too wide" (a tie here, too, but from an interval that excludes little), or "" if
+        there is nothing to compare.
     """
     if difference is None or verdict is None:
         return ""
     if abs(difference) < EQUAL:
-        return "agrees" if verdict == "tie" else "not equal"
+        if low >= -ALIKE and high <= ALIKE:
+            return "agrees"
+        return "too wide" if verdict == "tie" else "not equal"
     if verdict == "tie":
         return "not shown"
     return "agrees" if (verdict == "win") == (difference > 0) else "opposite"
 
 
-def published(sweep: str, benchmark: str, variant: str) -> Published | None:
-    """The paper's row, or None.
+def table_of(sweep: str, benchmark: str) -> tuple[str, str] | None:
+    """The table and the benchmark in it that runs of a sweep stand beside, or None.
 
     A benchmark of another size, such as `mini`, stands for the one of the table. A table with several benchmarks has
-    none that it could stand for.
+    none that it could stand for. `baselines` is one benchmark of the main table, a small one stands for SuperNI; it has
+    one order, while the paper's numbers are means over all orders of a benchmark.
     """
+    if sweep == "baselines":
+        sweep, benchmark = "main_results", benchmark if benchmark in BENCHMARKS else "superni"
     tables = TABLES.get(sweep, {})
-    table = tables.get(benchmark) or (next(iter(tables.values())) if len(tables) == 1 else {})
-    return table.get(variant)
+    if benchmark in tables:
+        return sweep, benchmark
+    if len(tables) == 1 and benchmark not in BENCHMARKS:
+        return sweep, next(iter(tables))
+    return None
+
+
+def published(sweep: str, benchmark: str, variant: str) -> Published | None:
+    """The paper's row that a variant stands beside, or None."""
+    place = table_of(sweep, benchmark)
+    return TABLES[place[0]][place[1]].get(variant) if place else None

@@ -10,7 +10,7 @@ from statistics import fmean
 from matplotlib.figure import Figure
 
 from experiments import figures
-from experiments.analyses import forgetting_rates, minutes_an_epoch, model_days
+from experiments.analyses import day_pairs, forgetting_rates, minutes_an_epoch, model_days
 from experiments.comparisons import bars_figure, radar_figure, training_time_figure
 from experiments.curves import forgetting_rate_figure, replay_loss_figure
 from experiments.paper import FORGETTING_RATE
@@ -44,6 +44,8 @@ def pictures(study: Study) -> Iterator[Picture]:
     """All figures of a study, part by part."""
     for part in study.parts:
         rows = [row for row in part.rows if row.comparison]
+        if not rows:
+            continue
         suffix = f"-{slug(part.benchmark)}" if part.several else ""
         where = f" ({part.benchmark})" if part.several else ""
         for shown in (_overview, _special, _matrices, _timelines):
@@ -121,13 +123,14 @@ def _special(part: Study, rows: list[Row]) -> Shown:
     }
     if part.name in special:
         yield from special[part.name](part, rows)
-    found = forgetting_rates(part)
+    found = {variant: list(curves.values()) for variant, curves in forgetting_rates(part).items()}
     if found:
         run = next(run for row in rows for run in row.runs if run.variant in found)
         figure = forgetting_rate_figure(found, int(run.settings["method.probe_every"]), FORGETTING_RATE, part.reference)
         caption = "Rise of the loss on earlier tasks while a task is learned, nothing replayed."
         yield "overview", "forgetting-rate", caption, figure
     run = part.example
+    assert run is not None
     events = read_lines(run.directory.events)
     if any(event["kind"] == "replay" for event in events):
         figure = replay_loss_figure(read_lines(run.directory.steps), events, _title(run))
@@ -189,7 +192,7 @@ def _training_time(part: Study, rows: list[Row]) -> Shown:
 
 
 def _model_day(part: Study, rows: list[Row]) -> Shown:
-    figure = model_day_figure(*model_days(part))
+    figure = model_day_figure(day_pairs(part), list(model_days(part)[0]))
     yield "overview", "model-day", "The length of a task's model day beside what it could go with.", figure
 
 
@@ -204,9 +207,11 @@ def _matrices(part: Study, rows: list[Row]) -> Shown:
 
 def _timelines(part: Study, rows: list[Row]) -> Shown:
     """The example's first, on every order; of the others one run each."""
-    for row in sorted(rows, key=lambda row: row.runs[0].variant != part.example.variant):
+    assert part.example is not None
+    first = part.example.variant
+    for row in sorted(rows, key=lambda row: row.variant != first):
         by_order = {run.order: run for run in reversed(row.runs)}
-        runs = [row.runs[0]] if row.runs[0].variant != part.example.variant else [*reversed(by_order.values())]
+        runs = [row.runs[0]] if row.variant != first else [*reversed(by_order.values())]
         for run in runs:
             lines = read_lines(run.directory.steps)
             figure = figures.timeline_figure(lines, read_lines(run.directory.events), _title(run))

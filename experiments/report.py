@@ -17,12 +17,19 @@ from forever.run_directory import write_text
 
 __all__ = ["summary_table", "write_report"]
 
+_GREEK = {"β": "beta", "γ": "gamma", "λ": "lambda", "μ": "mu", "τ": "tau", "Δ": "Delta"}
 _TEX = str.maketrans(
     {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
      "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "−": "$-$", "–": "--", "·": r"$\cdot$",
-     "Δ": r"$\Delta$", "±": r"$\pm$",
+     "±": r"$\pm$", "×": r"$\times$", "→": r"$\rightarrow$", "≤": r"$\leq$", "≥": r"$\geq$", "…": r"\dots{}",
      "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+    | {letter: f"$\\{name}$" for letter, name in _GREEK.items()}
 )  # fmt: skip
+
+
+def tex(text: object) -> str:
+    """Text for LaTeX in ASCII. A character that is not known here becomes a question mark, which compiles and shows."""
+    return str(text).translate(_TEX).encode("ascii", "replace").decode("ascii")
 
 
 def write_report(folder: Path) -> Path:
@@ -60,7 +67,7 @@ def write_report(folder: Path) -> Path:
             loader=loader, autoescape=escape, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
         )
         environment.filters["cell"] = lambda text: str(text).replace("|", "\\|")  # a bar would end a Markdown cell
-        environment.filters["tex"] = lambda text: str(text).translate(_TEX)
+        environment.filters["tex"] = tex
         write_text(study.folder / name, environment.get_template(f"{name}.j2").render(content))
     write_text(study.folder / "report.json", json.dumps(numbers(study), indent=1) + "\n")
     return study.folder / "report.html"

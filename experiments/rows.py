@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from experiments.paper import BACKBONES, BENCHMARKS, Published
+from experiments.paper import BACKBONES, BENCHMARKS, Published, agreement
 from experiments.reading import read_mapping, read_records
 from experiments.runs import SCALES, named_run
 from forever.config import flatten
@@ -57,6 +58,15 @@ class Run:
         path = self.directory.path / "environment.json"
         return read_mapping(path, json.loads) if path.is_file() else {}
 
+    def questions(self) -> str:
+        """A digest that changes with any test row: its place and its right answer, from predictions/."""
+        assert self.result is not None
+        last = len(self.result["stages"]) - 1
+        lines = [
+            line for i in range(len(self.result["tasks"])) for line in read_records(self.directory.predictions(last, i))
+        ]
+        return hashlib.sha256(json.dumps([(line["id"], line["reference"]) for line in lines]).encode()).hexdigest()
+
     def matrix(self) -> PerformanceMatrix:
         """The performance matrix with the score of every item, from predictions/.
 
@@ -83,7 +93,8 @@ class Row:
     Attributes:
         bound: whether it is a bound for the others rather than one of them.
         runs: finished ones. planned: how many there should be. stopped: early, by a search.
-        paper: the row of the paper's table, if there is one. paper_difference: its OP less the reference's.
+        reference: the variant that it is compared with; a reference has itself.
+        paper: the row of the paper's table, if there is one. paper_reference: that of its reference.
     """
 
     variant: str
@@ -92,12 +103,34 @@ class Row:
     planned: int
     comparison: Comparison | None
     stopped: int = 0
+    reference: str | None = None
     paper: Published | None = None
-    paper_difference: float | None = None
+    paper_reference: Published | None = None
 
     @property
     def results(self) -> list[Mapping[str, Any]]:
         return [run.result for run in self.runs if run.result is not None]
+
+    @property
+    def paper_difference(self) -> float | None:
+        """OP less the reference's, as published."""
+        if self.paper is None or self.paper_reference is None or self.reference == self.variant:
+            return None
+        return self.paper.op - self.paper_reference.op
+
+    @property
+    def paper_bwt_difference(self) -> float | None:
+        """BWT less the reference's, as published."""
+        bwt, base = (row.bwt if row else None for row in (self.paper, self.paper_reference))
+        return None if bwt is None or base is None or self.reference == self.variant else bwt - base
+
+    @property
+    def agreement(self) -> str:
+        """Whether the verdict agrees with the published difference; "" if there is nothing to compare."""
+        difference = self.comparison.difference if self.comparison else None
+        if self.comparison is None or difference is None:
+            return ""
+        return agreement(self.paper_difference, self.comparison.verdict, difference.low, difference.high)
 
     @property
     def forgetting(self) -> float | None:

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
-from scipy.stats import pearsonr
 
+from experiments.analyses import pearson
 from experiments.labels import place_labels
-from experiments.style import ACCENT, GREY, GRID, INK, MARKERS, NORMAL, SMALL, known, log_scale, minus, plain, tidy
+from experiments.style import ACCENT, GREY, GRID, INK, NORMAL, SMALL, known, log_scale, minus, plain, tidy
 from forever.statistics import Estimate
 
 WIDE = 5  # largest over smallest number, from where an axis is logarithmic
@@ -109,45 +109,35 @@ def _explain_points(figure: Figure, axis: Axes, stopped: Collection[str]) -> Non
 # ---- model days
 
 
-def model_day_figure(
-    days: Mapping[str, Mapping[str, float | None]],
-    bwt: Mapping[str, Mapping[str, float | None]],
-    joint: Mapping[str, float | None],
-) -> Figure:
+def model_day_figure(pairs: Mapping[str, Mapping[str, tuple[float, float]]], orders: Sequence[str]) -> Figure:
     """What the length of a task's model day goes with: the other order's, the task's BWT, joint training's score.
 
-    Each panel names Pearson's r and its two-sided p, for each order by itself: the two orders have the same tasks, so
-    pooling them would count each task twice.
+    A point a task, and in the title Pearson's r of these points with its two-sided p.
 
     Args:
-        days: tau_day (L2 distance) by order and task; the first two orders are compared.
-        bwt: a[i, K] - a[i, i] in points, by order and task.
-        joint: joint training's score (%) by task.
+        pairs: tau_day (L2 distance) and the other number by task, for "other order", "BWT" (points; both means over
+            orders) and "joint training" (%).
+        orders: the names of the two orders.
     """
     figure = Figure(figsize=(10.5, 3.7), layout="constrained")
     axes: list[Axes] = list(figure.subplots(1, 3))
-    for axis in axes:
+    tau = r"$\tau_\mathrm{day}$"
+    over = ", mean over orders" if len(orders) > 1 else ""
+    labels = {
+        "other order": tuple(f"{tau}, order {order}" for order in orders[:2]) if len(orders) > 1 else (tau, tau),
+        "BWT": (tau + over, "BWT of the task (points)"),
+        "joint training": (tau + over, "joint training's score (%)"),
+    }
+    for axis, (name, (x_label, y_label)) in zip(axes, labels.items(), strict=True):
         tidy(axis)
         axis.grid(color=GRID, linewidth=0.6)
         axis.margins(0.1, 0.1)
-    orders = list(days)[:2]
-    tau = r"$\tau_\mathrm{day}$"
-    pairs = _pairs(days[orders[0]], days[orders[1]]) if len(orders) == 2 else {}
-    _scatter(axes[0], {"": pairs})
-    if pairs:
+        _scatter(axis, pairs.get(name, {}))
+        axis.set_xlabel(x_label, fontsize=NORMAL)
+        axis.set_ylabel(y_label, fontsize=NORMAL)
+    if pairs.get("other order"):
         _draw_diagonal(axes[0])
-        for set_label, order in zip((axes[0].set_xlabel, axes[0].set_ylabel), orders, strict=True):
-            set_label(f"{tau}, order {order}", fontsize=NORMAL)
-    for axis, others, label in (
-        (axes[1], {order: bwt.get(order, {}) for order in orders}, "BWT of the task (points)"),
-        (axes[2], dict.fromkeys(orders, joint), "joint training's score (%)"),
-    ):
-        _scatter(axis, {f"order {order}": _pairs(days[order], others[order]) for order in orders})
-        axis.set_xlabel(tau, fontsize=NORMAL)
-        axis.set_ylabel(label, fontsize=NORMAL)
-    handles, names = axes[2].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize=SMALL + 0.5)
-    place_labels(axes[0], pairs)
+    place_labels(axes[0], pairs.get("other order", {}))
     return figure
 
 
@@ -160,31 +150,20 @@ def _draw_diagonal(axis: Axes) -> None:
     axis.set(xlim=x, ylim=y)
 
 
-def _pairs(x: Mapping[str, float | None], y: Mapping[str, float | None]) -> dict[str, tuple[float, float]]:
-    """Tasks that have both numbers."""
-    both = {task: (x[task], y.get(task)) for task in x}
-    return {task: (a, b) for task, (a, b) in both.items() if known(a) and known(b)}
-
-
-def _scatter(axis: Axes, series: Mapping[str, Mapping[str, tuple[float, float]]]) -> None:
-    """Points of each series, and its correlation in the title."""
-    titles: list[str] = []
-    for number, (name, pairs) in enumerate(series.items()):
-        colour = (ACCENT, "#CC6677")[number % 2]
-        x, y = [pair[0] for pair in pairs.values()], [pair[1] for pair in pairs.values()]
-        style: dict[str, Any] = {"marker": MARKERS[number], "markersize": 5.5, "linestyle": "none", "color": colour}
-        axis.plot(x, y, label=name, markerfacecolor=colour if number == 0 else "white", **style)
-        titles.append(f"{name}: {correlation(x, y)}" if name else correlation(x, y))
-    if not any(series.values()):
+def _scatter(axis: Axes, points: Mapping[str, tuple[float, float]]) -> None:
+    """A point a task, and their correlation in the title."""
+    x, y = [point[0] for point in points.values()], [point[1] for point in points.values()]
+    axis.plot(x, y, marker="o", markersize=5.5, linestyle="none", color=ACCENT)
+    if not points:
         axis.set(xticks=[], yticks=[])
         axis.text(0.5, 0.5, "no task has both", transform=axis.transAxes, ha="center", color=GREY, fontsize=SMALL)
-    axis.set_title("\n".join(titles), fontsize=SMALL + 0.5, color=INK)
+    axis.set_title(correlation(x, y), fontsize=SMALL + 0.5, color=INK)
 
 
 def correlation(x: Sequence[float], y: Sequence[float]) -> str:
     """Pearson's r with its p and the number of pairs; it is not defined for fewer than three or for constants."""
-    if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
+    found = pearson(x, y)
+    if found is None:
         return f"r not defined (n = {len(x)})"
-    found: Any = pearsonr(x, y)
-    p = "p < 0.001" if found.pvalue < 0.001 else f"p = {found.pvalue:.3f}"
-    return minus(f"r = {found.statistic:.2f}, {p}, n = {len(x)}")
+    p = "p < 0.001" if found[1] < 0.001 else f"p = {found[1]:.3f}"
+    return minus(f"r = {found[0]:.2f}, {p}, n = {len(x)}")

@@ -36,6 +36,7 @@ class Study:
 
     Attributes:
         reference: the variant that the others are compared with, if there is one.
+        references: of variants that are compared with another one, or, if with themselves, with none.
         paper: the paper's names of variants that have others here.
         several: whether this is a part of a study of several benchmarks.
     """
@@ -45,12 +46,22 @@ class Study:
     runs: tuple[Run, ...]
     reference: str | None
     paper: Mapping[str, str] = field(default_factory=dict)
+    references: Mapping[str, str] = field(default_factory=dict)
     several: bool = False
 
     @property
+    def others(self) -> dict[str, str]:
+        """Variants that are compared with another than `reference`, and with which."""
+        own = {run.variant for run in self.runs}
+        return {name: to for name, to in self.references.items() if name in own and to not in (name, self.reference)}
+
+    @property
     def parts(self) -> list[Study]:
-        """The study benchmark by benchmark: scores on different tasks have no common mean."""
-        names = dict.fromkeys(run.benchmark for run in self.runs if run.result is not None)
+        """The study benchmark by benchmark: scores on different tasks have no common mean.
+
+        A benchmark of which nothing is finished yet has a part, too.
+        """
+        names = dict.fromkeys(run.benchmark for run in self.runs if run.benchmark)
         return [
             replace(self, runs=tuple(run for run in self.runs if run.benchmark == name), several=len(names) > 1)
             for name in names
@@ -80,28 +91,25 @@ class Study:
         bounds = [name for name, runs in finished.items() if name != self.reference and _is_bound(runs)]
         if len(bounds) == len(finished):
             bounds = []  # nothing lies between them
-        compared = compare({name: _matrices(runs) for name, runs in finished.items()}, self.reference, outside=bounds)
+        matrices = {name: _matrices(runs) for name, runs in finished.items()}
+        compared = compare(matrices, self.reference, outside=bounds, references=self.references)
         rows: list[Row] = []
         for name, runs in finished.items():
             own = [run for run in self.runs if run.variant == name]
             stopped = sum(run.state == "stopped early" for run in own)
-            published = self._published(name)
-            rows.append(Row(name, name in bounds, runs, len(own), compared.get(name), stopped, *published))
+            reference = self.references.get(name, self.reference)
+            papers = [self._published(name), self._published(reference)]
+            rows.append(Row(name, name in bounds, runs, len(own), compared.get(name), stopped, reference, *papers))
         return sorted(rows, key=lambda row: row.bound)
 
-    def _published(self, variant: str) -> tuple[Published | None, float | None]:
-        """The paper's row, and its difference to the row of the reference."""
-        row, base = (
-            published(self.name, self.benchmark, self.paper.get(name, name)) if name else None
-            for name in (variant, self.reference)
-        )
-        return row, row.op - base.op if row and base and row is not base else None
+    def _published(self, variant: str | None) -> Published | None:
+        return published(self.name, self.benchmark, self.paper.get(variant, variant)) if variant else None
 
     @property
-    def example(self) -> Run:
+    def example(self) -> Run | None:
         """A finished run to show settings of: the reference's first, or else the first."""
         finished = [run for run in self.runs if run.result is not None]
-        return next((run for run in finished if run.variant == self.reference), finished[0])
+        return next((run for run in finished if run.variant == self.reference), next(iter(finished), None))
 
 
 def _matrices(runs: Sequence[Run]) -> dict[Unit, PerformanceMatrix]:
@@ -114,10 +122,12 @@ def _matrices(runs: Sequence[Run]) -> dict[Unit, PerformanceMatrix]:
 
 
 def unit(run: Run) -> Unit:
-    """What a run of one variant and a run of another must share to be compared with each other."""
+    """What a run of one variant and a run of another must share to be compared with each other.
+
+    The digests of the tasks in result.json cover training rows as well, in which a variant may well differ.
+    """
     assert run.result is not None
-    rows = tuple(run.result["rows"][task]["test"] for task in run.result["tasks"])
-    return (run.result["benchmark"], run.result["order"], rows), run.seed
+    return (run.result["benchmark"], run.result["order"], run.questions()), run.seed
 
 
 def read_study(folder: Path) -> Study:
@@ -139,10 +149,16 @@ def read_study(folder: Path) -> Study:
 def _find(folder: Path) -> Study:
     if (folder / MANIFEST).is_file():
         manifest = read_mapping(folder / MANIFEST, lambda _: read_manifest(folder))
-        runs = [
+        listed = [
             _run(folder / t["key"], t["variant"], t["benchmark"], t["order"], t["seed"]) for t in manifest["trials"]
         ]
-        return Study(manifest["name"], folder, tuple(_name_variants(runs)), manifest["reference"], manifest["paper"])
+        runs = tuple(_name_variants(listed))
+        references = {
+            run.variant: manifest["references"][before.variant]
+            for before, run in zip(listed, runs, strict=True)
+            if before.variant in manifest["references"]
+        }
+        return Study(manifest["name"], folder, runs, manifest["reference"], manifest["paper"], references)
     if (folder / "config.yaml").is_file():
         run = _run(folder)
         return Study(run.key, folder, (run,), None)

@@ -3,11 +3,11 @@
 The runs of `backbones` tell the same; this one needs a single seed and order.
 """
 
-from experiments.backbones import reference, variants
+from experiments.backbones import reference, references, variants
 from forever.config import RunConfig
 from forever.sweep import Sweep
 
 
 def training_time(base: RunConfig, seeds: tuple[int, ...] = (0,)) -> Sweep:
     """Every method on every backbone, once."""
-    return Sweep("training_time", base, variants(base), seeds, reference=reference(base))
+    return Sweep("training_time", base, variants(base), seeds, reference=reference(base), references=references(base))

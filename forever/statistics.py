@@ -66,10 +66,12 @@ class Comparison:
 
     Attributes:
         op, bwt: means over its runs. bwt is None for joint training and for a single task.
-        difference: OP minus the reference's, over the runs (order and seed) that both have; None if there are none.
-        p: of the difference, two-sided, by the bootstrap; p_holm: corrected for all variants that get a verdict.
+        difference, bwt_difference: OP and BWT minus the reference's, over the runs (order and seed) that both have;
+            None if there are none.
+        p: of the difference in OP, two-sided, by the bootstrap; p_holm: corrected for all variants that get a verdict.
         resolution: half the width of the difference's 95 % interval if only test items are resampled, in points: what
-            is smaller than that, this test set cannot show, however many seeds are run.
+            is smaller than that, this test set cannot show with these runs. More of them average the luck of single
+            answers, so it shrinks with their number.
         verdict: None for the reference itself, for variants outside the comparison, such as bounds, and if there is
             only one run to compare.
     """
@@ -77,6 +79,7 @@ class Comparison:
     op: Estimate
     bwt: Estimate | None
     difference: Estimate | None = None
+    bwt_difference: Estimate | None = None
     p: float | None = None
     p_holm: float | None = None
     verdict: Verdict | None = None
@@ -105,11 +108,15 @@ def compare(
     outside: Collection[str] = (),
     resamples: int = RESAMPLES,
     seed: int = 0,
+    references: Mapping[str, str] | None = None,
 ) -> dict[str, Comparison]:
     """Estimates for all variants that have runs, and their differences to the reference.
 
+    Verdicts are on OP.
+
     Args:
         variants: by name, the runs by order and seed.
+        references: of variants that are compared with another than `reference`; with themselves: with none.
         outside: variants that are shown but not judged, and so do not count for the correction.
         resamples, seed: of the bootstrap. The same arguments give the same numbers.
     """
@@ -118,8 +125,11 @@ def compare(
     by_variant: dict[str, dict[Unit, RunReplicates]] = {}
     for (variant, unit), replicate in zip(keys, replicates, strict=True):
         by_variant.setdefault(variant, {})[unit] = replicate
-    base = by_variant.get(reference, {}) if reference is not None else {}
-    found = {name: _compare_one(runs, {} if name == reference else base, seed) for name, runs in by_variant.items()}
+    found: dict[str, Comparison] = {}
+    for name, runs in by_variant.items():
+        other = (references or {}).get(name, reference)
+        base = by_variant.get(other, {}) if other is not None and other != name else {}
+        found[name] = _compare_one(runs, base, seed)
     judged = {name: one.p for name, one in found.items() if one.p is not None and _can_be_judged(one)}
     judged = {name: p for name, p in judged.items() if name not in outside}
     for name, p_holm in zip(judged, holm(list(judged.values())), strict=True):
@@ -139,14 +149,21 @@ def _compare_one(runs: Mapping[Unit, RunReplicates], base: Mapping[Unit, RunRepl
     op, _ = summarise({unit: run.op for unit, run in runs.items()}, (0, 100), seed)
     bwts = {unit: run.bwt for unit, run in runs.items() if run.bwt is not None}
     bwt = summarise(bwts, (-100, 100), seed)[0] if len(bwts) == len(runs) else None
-    pairs = {unit: (runs[unit].op, base[unit].op) for unit in runs if unit in base}
+    pairs = [(unit, runs[unit], base[unit]) for unit in runs if unit in base]
     if not pairs:
         return Comparison(op, bwt)
-    differences = {unit: Replicated(a.value - b.value, a.samples - b.samples) for unit, (a, b) in pairs.items()}
+    differences = {unit: _less(one.op, other.op) for unit, one, other in pairs}
     items = np.mean([run.samples for run in differences.values()], axis=0)
     tail = (1 - LEVEL) / 2
     resolution = float(np.subtract(*np.quantile(items, [1 - tail, tail]))) / 2
-    return Comparison(op, bwt, *summarise(differences, (-100, 100), seed), resolution=resolution)
+    difference, p = summarise(differences, (-100, 100), seed)
+    bwts = {unit: _less(one.bwt, other.bwt) for unit, one, other in pairs if one.bwt and other.bwt}
+    bwt_difference = summarise(bwts, (-200, 200), seed)[0] if len(bwts) == len(pairs) else None
+    return Comparison(op, bwt, difference, bwt_difference, p, resolution=resolution)
+
+
+def _less(one: Replicated, other: Replicated) -> Replicated:
+    return Replicated(one.value - other.value, one.samples - other.samples)
 
 
 def resample_items(matrices: Sequence[PerformanceMatrix], resamples: int, seed: int) -> list[RunReplicates]:

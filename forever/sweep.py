@@ -36,6 +36,8 @@ class Sweep:
         seeds: every variant runs with each of them.
         orders: by name, the dotted keys of benchmark and order; every variant runs on each. None: the base's own.
         reference: the variant that the others are compared with in reports.
+        references: of variants that are compared with another one, such as the same method on their own backbone; with
+            themselves: with none.
         paper: variants that stand for one of the paper's under another name, which is what small runs need.
     """
 
@@ -46,6 +48,7 @@ class Sweep:
     orders: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reference: str = "base"
     paper: Mapping[str, str] = field(default_factory=dict)
+    references: Mapping[str, str] = field(default_factory=dict)
 
     def trials(self) -> list[Trial]:
         """All runs, seeds outermost, so that an interrupted sweep has compared all variants on the first seeds.
@@ -72,7 +75,7 @@ class Sweep:
     def write_manifest(self, folder: Path) -> None:
         """Say in `folder` which run is which, for reports; runs of earlier invocations stay listed."""
         path = folder / MANIFEST
-        before = read_manifest(folder) if path.is_file() else {"trials": [], "paper": {}}
+        before = read_manifest(folder) if path.is_file() else {"trials": [], "paper": {}, "references": {}}
         trials = {trial["key"]: trial for trial in before["trials"]}
         for trial in self.trials():
             trials[trial.key] = {
@@ -85,6 +88,7 @@ class Sweep:
         content = {
             "name": self.name,
             "reference": self.reference,
+            "references": {**before["references"], **self.references},
             "paper": {**before["paper"], **self.paper},
             "trials": list(trials.values()),
         }
@@ -96,8 +100,8 @@ def _own_order(base: RunConfig) -> str:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What `write_manifest` wrote: `name`, `reference`, `paper`, and `trials` with `key`, `variant`, `benchmark`,
-    `order`, `seed`.
+    """What `write_manifest` wrote: `name`, `reference`, `references`, `paper`, and `trials` with `key`, `variant`,
+    `benchmark`, `order`, `seed`.
 
     Raises:
         InputError: the folder holds no sweep.
@@ -106,8 +110,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{folder} holds no sweep: there is no {MANIFEST} in it")
     manifest = json.loads(path.read_text(encoding="utf-8"))
-    # The first versions wrote neither.
-    return {"paper": {}, **manifest, "trials": [{"benchmark": "", **trial} for trial in manifest["trials"]]}
+    # The first versions wrote none of these.
+    absent = {"paper": {}, "references": {}}
+    return {**absent, **manifest, "trials": [{"benchmark": "", **trial} for trial in manifest["trials"]]}
 
 
 def slug(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.claims import claims
+from experiments.claims import claims, sections
 from experiments.ledger import LEDGER, page, section
 from experiments.paper import MODEL_DAY
 
@@ -38,20 +38,27 @@ def test_a_row_is_a_mean_with_the_smallest_and_the_largest(tmp_path: Path) -> No
     assert lines.count("forever run 'x y'") == 1
 
 
-def report(**changes: Any) -> dict[str, Any]:
-    """A committed report of `components` on mini with three variants."""
+Numbers = tuple[float, float, float]
 
-    def row(variant: str, difference: tuple[float, float, float] | None, agreement: str, bound: bool = False) -> Any:
-        return {
-            "variant": variant,
-            "paper_variant": variant,
-            "bound": bound,
-            "runs": 5,
-            "difference": difference and dict(zip(("value", "low", "high"), difference, strict=True)),
-            "agreement": agreement,
-        }
 
-    rows = [row("base", None, ""), row("+FIR", (-3.0, -5.0, -1.0), "agrees"), row("+RR", (2.0, -1.0, 5.0), "not shown")]
+def row(variant: str, op: Numbers | None, verdict: str | None, bwt: Numbers | None = None, **changes: Any) -> Any:
+    def estimate(numbers: Numbers | None) -> dict[str, float] | None:
+        return numbers and dict(zip(("value", "low", "high", "runs"), (*numbers, 5), strict=True))
+
+    content = {
+        "variant": variant, "paper_variant": variant, "reference": "base", "bound": False, "difference": estimate(op),
+        "bwt_difference": estimate(bwt), "verdict": verdict,
+    }  # fmt: skip
+    return content | changes
+
+
+def report(rows: list[Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """A committed report, of `components` on mini unless told otherwise."""
+    rows = rows or [
+        row("base", None, None), row("+FIR", (-3.0, -5.0, -1.0), "loss", (-2.0, -4.0, 0.5)),
+        row("+RR", (2.0, -1.0, 5.0), "tie"), row("+PIR", (1.0, -30.0, 32.0), "tie"),
+        row("+IAR&PIR", (-0.1, -0.6, 0.4), "tie"),
+    ]  # fmt: skip
     content = {
         "name": "components", "scale": "mini", "finished": 15, "revisions": ["abc"], "hardware": ["chip, 2 cores"],
         "commands": ["forever sweep components"], "parts": [{"benchmark": "mini", "rows": rows, "analyses": {}}],
@@ -59,41 +66,132 @@ def report(**changes: Any) -> dict[str, Any]:
     return content | changes
 
 
-def found(reports: list[Any], text: str) -> list[tuple[str, str, str]]:
-    return [(claim.ours, claim.status, claim.scale) for claim in claims(reports) if claim.text.startswith(text)]
+def found(reports: list[Any], table: str, text: str = "") -> list[tuple[str, str, str]]:
+    return [(c.ours, c.status, c.scale) for c in claims(reports) if c.table == table and c.text.startswith(text)]
 
 
 def test_claims_are_answered_by_reports() -> None:
-    fir = "components: OP of +FIR"
-    assert found([], fir) == [("", "not attempted", "")]
-    assert found([report()], fir) == [("-3.0 [-5.0, -1.0]", "reproduced", "mini")]
-    assert found([report()], "components: OP of +RR") == [
-        ("+2.0 [-1.0, +5.0]", "not reproduced: no difference shown", "mini")
+    assert found([], "components", "+FIR") == [("", "not attempted", "")]
+    assert found([report()], "components", "+FIR") == [
+        ("OP -3.0 [-5.0, -1.0]; BWT -2.0 [-4.0, +0.5]", "reproduced", "mini")
     ]
-    assert found([report()], "components: OP of +STC") == [("", "not attempted", "")]
-    assert [scale for *_, scale in found([report(), report(scale="paper")], fir)] == ["mini", "paper"]
+    assert found([report()], "components", "+RR") == [
+        ("OP +2.0 [-1.0, +5.0]", "not reproduced: no difference shown", "mini")
+    ]
+    assert found([report()], "components", "+PIR") == [
+        ("OP +1.0 [-30.0, +32.0]", "no difference shown: interval too wide", "mini")  # published: +0.2
+    ]
+    assert found([report()], "components", "+IAR&PIR") == [("OP -0.1 [-0.6, +0.4]", "reproduced", "mini")]
+    assert found([report()], "components", "+STC") == [("", "not attempted", "")]
+    assert [scale for *_, scale in found([report(), report(scale="paper")], "components", "+FIR")] == ["mini", "paper"]
+
+
+def test_published_differences_are_between_variant_and_reference() -> None:
+    told = {(claim.table, claim.text): claim.published for claim in claims([])}
+    assert len(told) == len([*claims([])])  # each claim once
+    assert told["components", "+FIR less base"] == "OP -2.4; BWT -2.4"
+    assert told["main_results", "superni: vbm less forever"] == "OP -0.8; BWT -0.8"
+    assert told["main_results", "long: migu less forever"] == "OP -3.1"  # its BWT is not known here
+    assert told["backbones", "vbm, Llama-3.1-8B less forever, Llama-3.1-8B"] == "OP -1.6; BWT -0.8"
+    assert told["memory_size", "vbm 5 % less forever 5 %"] == "OP -1.1"
+    assert told["memory_size", "forever 5 % less forever 2 %"] == "OP +1.0"
+
+
+def test_a_difference_to_another_reference_answers_nothing() -> None:
+    """As a sweep has that was made before each variant had its own."""
+    names = ("forever 2 %", "forever 5 %", "vbm 5 %")
+    rows = [row(name, (-2.0, -3.0, -1.0), "loss", reference="forever 2 %") for name in names]
+    vbm = ("memory_size", "vbm 5 %")
+    assert found([report(rows, name="memory_size")], *vbm) == [("", "not attempted", "")]
+    rows[-1]["reference"] = "forever 5 %"
+    assert found([report(rows, name="memory_size")], *vbm) == [("OP -2.0 [-3.0, -1.0]", "reproduced", "mini")]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "answered"),
+    [("superni", "superni"), ("mini", "superni"), ("standard", "standard"), ("own", "superni")],
+)
+def test_all_methods_on_one_benchmark_answer_the_main_table(benchmark: str, answered: str) -> None:
+    rows = [
+        row("forever", None, None, reference="forever"),
+        row("ssr", (-2.0, -3.0, -1.0), "loss", reference="forever"),
+    ]
+    parts = [{"benchmark": benchmark, "rows": rows, "analyses": {}}]
+    told = [claim for claim in claims([report(name="baselines", parts=parts)]) if claim.ours]
+    assert [(claim.table, claim.text, claim.status) for claim in told] == [
+        ("main_results", f"{answered}: ssr less forever", "reproduced")
+    ]
+
+
+def test_what_was_tried_stands_first_with_its_commands_below(tmp_path: Path) -> None:
+    for scale in ("mini", "cpu"):
+        (tmp_path / scale).mkdir()
+        content = report(scale=scale, commands=[f"forever sweep components --scale {scale}"])
+        (tmp_path / scale / "report.json").write_text(json.dumps(content), encoding="utf-8")
+    lines = sections(tmp_path)
+    headings = [line for line in lines if line.startswith("### ")]
+    assert headings[:2] == ["### components", "### main_results"]
+    assert len(headings) == len({*headings})
+    own = lines[: lines.index("### main_results")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in own if line.startswith("| ")]
+    assert rows[0] == ["claim", "ours", "published", "status", "scale", "runs"]
+    assert rows[1][0] == rows[2][0] == "+FIR less base"
+    assert [line[4] for line in rows[1:]] == ["cpu", "mini"] * 4 + ["–"] * 3
+    assert own[-4:-1] == ["  `forever sweep components --scale cpu`", "- mini, abc; chip, 2 cores:",
+                          "  `forever sweep components --scale mini`"]  # fmt: skip
+    assert "Not attempted: `forever sweep spacing --scale paper`." in lines
 
 
 def test_a_bound_is_judged_by_its_interval() -> None:
-    low = {"value": -30.0, "low": -33.0, "high": -27.0}
-    row = {
-        "variant": "finetune",
-        "paper_variant": "finetune",
-        "bound": True,
-        "runs": 2,
-        "difference": low,
-        "agreement": "",
-    }
-    part = {"benchmark": "mini", "rows": [row], "analyses": {}}
-    assert found([report(name="baselines", parts=[part])], "baselines: OP of finetune")[0][1] == "reproduced"
-    part = {"benchmark": "mini", "rows": [row | {"runs": 1}], "analyses": {}}
-    assert found([report(name="baselines", parts=[part])], "baselines: OP of finetune")[0][1] == "not judged"
+    bound = row("finetune", (-30.0, -33.0, -27.0), None, reference="forever", bound=True)
+    forever = row("forever", None, None, reference="forever")
+
+    def status(**difference: float) -> str:
+        rows = [forever, bound | {"runs": 2, "difference": bound["difference"] | difference}]
+        return found([report(rows, name="baselines")], "main_results", "superni: finetune")[0][1]
+
+    assert status() == "reproduced"
+    assert status(value=30.0, low=27.0, high=33.0) == "not reproduced: opposite"
+    assert status(runs=1) == "not judged"  # two runs of its own, of which the reference has one
 
 
-@pytest.mark.parametrize(("rates", "status"), [([0.3, 0.2, 0.1], "reproduced"), ([0.3, 0.1, 0.2], "not reproduced")])
-def test_forgetting_slows_down_or_not(rates: list[float], status: str) -> None:
-    part = {"benchmark": "mini", "rows": [], "analyses": {"forgetting_rate": {"finetune": rates}}}
-    assert found([report(name="forgetting_rate", parts=[part])], "forgetting_rate")[0][1:] == (status, "mini")
+def forgetting(scale: str, phases: int, low: float | None, high: float = 0.01) -> list[tuple[str, str, str]]:
+    fall = None if low is None else {"value": (low + high) / 2, "low": low, "high": high, "runs": 4}
+    analysis = {"finetune": {"rates": [0.003, 0.002, 0.001, 0.0009, 0.0008][:phases], "fall": fall}}
+    part = {"benchmark": "mini", "rows": [], "analyses": {"forgetting_rate": analysis}}
+    return found([report(name="forgetting_rate", scale=scale, parts=[part])], "forgetting_rate")
+
+
+@pytest.mark.parametrize(
+    ("scale", "phases", "low", "high", "status"),
+    [
+        ("mini", 2, 0.001, 0.003, "reproduced"), ("mini", 2, -0.001, 0.003, "not reproduced: no difference shown"),
+        ("mini", 2, -0.003, -0.001, "not reproduced: opposite"), ("mini", 1, None, 0.0, "not judged"),
+        ("paper", 4, 0.001, 0.003, "not judged"), ("paper", 5, 0.001, 0.003, "reproduced"),
+    ],
+)  # fmt: skip
+def test_forgetting_slows_down_or_not(scale: str, phases: int, low: float | None, high: float, status: str) -> None:
+    """The paper's scale needs the paper's five phases, a smaller one two; means that fall are not enough."""
+    ((ours, told, _),) = forgetting(scale, phases, low, high)
+    assert told == status
+    assert ours == {
+        ("mini", 2, 0.001): "+0.0020 [+0.0010, +0.0030] (0.0030, 0.0020)", ("mini", 1, None): "(0.0030)",
+    }.get((scale, phases, low), ours)  # fmt: skip
+
+
+def test_a_report_that_lacks_a_part_answers_nothing_and_stops_nothing() -> None:
+    """A folder used again has a variant more, an interrupted sweep a method less."""
+    looks = {name: {"rates": [0.2, 0.1], "fall": None} for name in ("finetune", "finetune (optim.lr=0.1)")}
+    parts = [{"benchmark": "mini", "rows": [], "analyses": {"forgetting_rate": looks}}]
+    assert [status for _, status, _ in found([report(name="forgetting_rate", parts=parts)], "forgetting_rate")] == [
+        "not judged"
+    ]
+    parts = [{"benchmark": "mini", "rows": [], "analyses": {"training_time": {"tiny": {"forever": 1.0}}}}]
+    times = found([report(name="training_time", parts=parts)], "training_time")
+    assert {status for _, status, _ in times} == {"not attempted"}
+    parts[0]["analyses"]["training_time"]["tiny"]["mix_replay"] = 0.5
+    times = found([report(name="training_time", parts=parts)], "training_time")
+    assert {(ours, status) for ours, status, _ in times} == {("2.00", "measured")}
 
 
 @pytest.mark.parametrize(

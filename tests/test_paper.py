@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
-from experiments.analyses import analyses, correlations, minutes_an_epoch
+from experiments.analyses import analyses, correlations, minutes_an_epoch, slowing
+from experiments.findings import findings
 from experiments.paper import TABLES, agreement, published
-from experiments.report import write_report
+from experiments.report import summary_table, tex, write_report
 from experiments.rows import Row, Run
 from experiments.runs import named_run
 from experiments.study import read_study
 from experiments.sweeps import named_sweep
+from experiments.tables import row_texts
 from forever.config import RunConfig
 from forever.launch.local import run_local
 from forever.run_directory import RunDirectory
@@ -42,6 +45,11 @@ def test_a_small_benchmark_stands_for_the_papers() -> None:
     assert published("main_results", "mini", "forever") is None  # for which of the three?
     assert published("main_results", "long", "forever") == TABLES["main_results"]["long"]["forever"]
     assert published("demo", "mini", "base") is None
+    assert published("components", "standard", "+FIR") is None  # which is not SuperNI at another size
+    main = TABLES["main_results"]
+    assert published("baselines", "mini", "forever") == published("baselines", "superni", "forever")
+    assert published("baselines", "superni", "forever") == main["superni"]["forever"]
+    assert published("baselines", "standard", "migu") == main["standard"]["migu"]
     assert published("memory_size", "superni", "vbm 5 %") == TABLES["memory_size"]["superni"]["vbm 5 %"]
 
 
@@ -49,12 +57,25 @@ def test_a_small_benchmark_stands_for_the_papers() -> None:
     ("difference", "verdict", "expected"),
     [
         (-2.4, "loss", "agrees"), (-2.4, "win", "opposite"), (-2.4, "tie", "not shown"), (1.0, "win", "agrees"),
-        (1.0, "loss", "opposite"), (0.2, "tie", "agrees"), (-0.3, "loss", "not equal"), (None, "win", ""),
-        (-2.4, None, ""),
+        (1.0, "loss", "opposite"), (-0.3, "loss", "not equal"), (None, "win", ""), (-2.4, None, ""), (0.2, None, ""),
     ],
 )  # fmt: skip
 def test_agreement(difference: float | None, verdict: str | None, expected: str) -> None:
     assert agreement(difference, verdict) == expected
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict", "expected"),
+    [
+        ((-0.9, 0.8), "tie", "agrees"), ((0.1, 0.7), "win", "agrees"), ((-30.0, 30.0), "tie", "too wide"),
+        ((-0.5, 1.2), "tie", "too wide"), ((0.5, 1.5), "win", "not equal"), ((-0.9, 0.8), None, ""),
+    ],
+)  # fmt: skip
+def test_equality_is_shown_by_a_narrow_interval(
+    interval: tuple[float, float], verdict: str | None, expected: str
+) -> None:
+    """Published +0.2: a tie among +-30 points says nothing of that."""
+    assert agreement(0.2, verdict, *interval) == expected
 
 
 # ---- a report of two benchmarks under the name of one of the paper's tables
@@ -136,6 +157,96 @@ def test_published_numbers_stand_beside_ours(folder: Path) -> None:
     assert "finetune" not in "".join(table)  # which the table of components has not
 
 
+def test_forgetting_is_compared_beside_performance(folder: Path) -> None:
+    """BWT less the reference's, with an interval, in all formats; the verdict is OP's."""
+    part = read_study(folder).parts[0]
+    fir = next(row for row in part.rows if row.variant == "+FIR")
+    assert fir.comparison is not None
+    ours = fir.comparison.bwt_difference
+    assert ours is not None
+    by_seed = [[row.results[seed]["bwt"] for row in part.rows if row.variant in ("base", "+FIR")] for seed in (0, 1)]
+    assert ours.value == pytest.approx(sum(b - a for a, b in by_seed) / 2)
+    assert fir.paper_bwt_difference == pytest.approx(-5.2 + 2.8)
+    numbers = json.loads((folder / "report.json").read_text(encoding="utf-8"))["parts"][0]["rows"][1]
+    assert numbers["bwt_difference"] == {"value": ours.value, "low": ours.low, "high": ours.high, "runs": 2}
+    assert numbers["paper"]["bwt_difference"] == fir.paper_bwt_difference
+    shown = row_texts(fir)
+    cell = f"{shown['bwt_difference']} {shown['bwt_difference_interval']}"
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert f"| {cell} |" in next(line for line in text.splitlines() if line.startswith("| +FIR |"))
+    assert f"| {shown['bwt_difference']} / −2.4 |" in text
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert f'<td class="n">{shown["bwt_difference"]} / −2.4</td>' in page
+    assert f'<td class="i">{shown["bwt_difference_interval"]}</td>' in page
+    assert rf"{tex(shown['bwt_difference'])} / $-$2.4 \\" in (folder / "report.tex").read_text(encoding="utf-8")
+
+
+def test_a_benchmark_of_which_nothing_is_finished_is_missing(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "components"))
+    for path in copy.glob("*-o2-*"):
+        shutil.rmtree(path)
+    write_report(copy)
+    text = (copy / "report.md").read_text(encoding="utf-8")
+    other = text[text.index("### other") :]
+    line = next(line for line in other.splitlines() if line.startswith("| +FIR |"))
+    assert [cell.strip() for cell in line.split("|")][2:4] == ["0 of 2", "missing"]
+    assert not re.search(r"\d", line.replace("0 of 2", ""))
+    assert "No run is finished." in other
+    assert "missing" in (copy / "report.tex").read_text(encoding="utf-8")
+    content = json.loads((copy / "report.json").read_text(encoding="utf-8"))
+    assert [row["op"] for row in content["parts"][1]["rows"]] == [None] * 3
+    console = Console(width=100, record=True, force_terminal=False)
+    console.print(summary_table(copy))
+    assert "missing" in console.export_text()
+
+
+def test_each_variant_has_its_own_reference(folder: Path, tmp_path: Path) -> None:
+    """As `backbones` has: two pairs, compared within."""
+    copy = Path(shutil.copytree(folder, tmp_path / "backbones"))
+    manifest = json.loads((copy / "sweep.json").read_text(encoding="utf-8"))
+    names = {"base": "forever, Llama-3.1-8B", "+FIR": "vbm, Llama-3.1-8B", "finetune": "forever, Qwen3-0.6B"}
+    manifest |= {"name": "backbones", "reference": names["finetune"]}
+    manifest["trials"] = [trial | {"variant": names[trial["variant"]]} for trial in manifest["trials"]]
+    manifest["references"] = {names["base"]: names["base"], names["+FIR"]: names["base"]}
+    (copy / "sweep.json").write_text(json.dumps(manifest), encoding="utf-8")
+    write_report(copy)
+    old, new = (json.loads((path / "report.json").read_text(encoding="utf-8"))["parts"][0] for path in (folder, copy))
+    before, after = ({row["variant"]: row for row in part["rows"]} for part in (old, new))
+    vbm = after["vbm, Llama-3.1-8B"]
+    assert vbm["reference"] == "forever, Llama-3.1-8B"
+    assert vbm["difference"] == before["+FIR"]["difference"]
+    assert after["forever, Llama-3.1-8B"]["difference"] is None
+    assert vbm["paper"] == {
+        "op": 49.0, "bwt": -2.9, "difference": pytest.approx(-1.6), "bwt_difference": pytest.approx(-0.8)
+    }  # fmt: skip
+    said = "Differences are to forever, Qwen3-0.6B; of vbm, Llama-3.1-8B to forever, Llama-3.1-8B."
+    assert said in (copy / "report.md").read_text(encoding="utf-8")
+    assert said in (copy / "report.tex").read_text(encoding="utf-8")
+
+
+def test_runs_on_other_test_rows_are_not_paired(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "components"))
+    paired = {row.variant: row.comparison for row in read_study(copy).parts[0].rows}
+    for path in copy.glob("plus_FIR-o1-s0*/predictions/*/1.jsonl"):  # as many rows with another answer among them
+        first, *rest = path.read_text(encoding="utf-8").splitlines()
+        path.write_text("\n".join([json.dumps(json.loads(first) | {"reference": "other"}), *rest]), encoding="utf-8")
+    found = {row.variant: row.comparison for row in read_study(copy).parts[0].rows}
+    counts = [one["+FIR"].difference.runs for one in (paired, found) if one["+FIR"] and one["+FIR"].difference]
+    assert counts == [2, 1]
+
+
+def test_runs_with_other_training_rows_are_paired(folder: Path, tmp_path: Path) -> None:
+    """Their test rows are the same, whatever the digests of the tasks say."""
+    copy = Path(shutil.copytree(folder, tmp_path / "components"))
+    for path in copy.glob("plus_FIR-o1-*/result.json"):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps(result | {"data": dict.fromkeys(result["data"], "0")}), encoding="utf-8")
+    found = next(row.comparison for row in read_study(copy).parts[0].rows if row.variant == "+FIR")
+    assert found is not None
+    assert found.difference is not None
+    assert found.difference.runs == 2
+
+
 def test_numbers_for_programs(folder: Path) -> None:
     content = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert (content["name"], content["reference"], content["seeds"]) == ("components", "base", [0, 1])
@@ -148,18 +259,43 @@ def test_numbers_for_programs(folder: Path) -> None:
             assert numbers["op"]["value"] == row.comparison.op.value
             assert numbers["verdict"] == row.comparison.verdict
             assert numbers["gpu_hours"] is None
+            if row.comparison.difference is not None:
+                assert numbers["difference"]["runs"] == row.comparison.difference.runs == 2
+
+
+def test_a_difference_counts_the_runs_that_both_have(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "components"))
+    next(copy.glob("base-o1-s1*/result.json")).unlink()
+    next(copy.glob("finetune-o1-s0*/environment.json")).unlink()  # a run that does not say where it was
+    write_report(copy)
+    content = json.loads((copy / "report.json").read_text(encoding="utf-8"))
+    rows = {row["variant"]: row for row in content["parts"][0]["rows"]}
+    assert rows["base"]["op"]["runs"] == 1
+    for name in ("+FIR", "finetune"):
+        assert (rows[name]["op"]["runs"], rows[name]["difference"]["runs"]) == (2, 1)
+    assert content["hardware"]
 
 
 def test_latex_is_well_formed(folder: Path) -> None:
     text = (folder / "report.tex").read_text(encoding="utf-8")
     bare = re.sub(r"\\[{}]", "", text)
     assert bare.count("{") == bare.count("}")
-    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 4
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 6  # for two benchmarks: scores, costs, paper
     assert text.isascii()
     for table in re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, flags=re.DOTALL):
         rows = [row for row in table[1].split("\\\\") if "&" in row]
         assert {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows} == {len(table[0])}
     assert not re.findall(r"(?<!\\)[%_#]", text.split("\n", 1)[1])
+    for expected in ("& seconds", "Holm-corrected", "are not the paper's setting"):
+        assert expected in text
+
+
+def test_labels_of_a_search_can_be_set_by_latex() -> None:
+    """pdflatex knows no Greek outside of formulas."""
+    assert tex("uniform S8 E2 IAR β0.001 γ1 λ0.05") == r"uniform S8 E2 IAR $\beta$0.001 $\gamma$1 $\lambda$0.05"
+    assert tex("2 × Δ −1 – 3 ± 4 → 5 & 6_7") == r"2 $\times$ $\Delta$ $-$1 -- 3 $\pm$ 4 $\rightarrow$ 5 \& 6\_7"
+    assert tex("{~^\\}") == r"\{\textasciitilde{}\textasciicircum{}\textbackslash{}\}"
+    assert tex("日") == "?"
 
 
 def test_a_test_set_that_is_too_small_is_called_so(folder: Path) -> None:
@@ -231,6 +367,12 @@ def test_model_days_by_hand(days: Path) -> None:
     assert found["joint training"]["r"] == pytest.approx(-30 / (2 * 1400 / 3) ** 0.5)
     assert "BWT" not in found  # the last task of an order is not forgotten, and two pairs say nothing
     assert analyses(part)["model_day"] == found
+    assert findings(part) == [
+        {"what": "model day of a task with its length in the other order", "ours": "r = +0.76, p = 0.45",
+         "published": "r = +0.74, p = 0.0017", "basis": "3 tasks"},
+        {"what": "model day of a task with joint training", "ours": "r = −0.98, p = 0.12",
+         "published": "r = −0.56, p = 0.029", "basis": "3 tasks"},
+    ]  # fmt: skip
 
 
 def test_minutes_an_epoch_by_hand(folder: Path, tmp_path: Path) -> None:
@@ -243,3 +385,36 @@ def test_minutes_an_epoch_by_hand(folder: Path, tmp_path: Path) -> None:
     ((_, minutes),) = minutes_an_epoch(part).items()
     assert minutes == {"forever": pytest.approx(0.4), "finetune": pytest.approx(0.4)}
     assert "training_time" not in analyses(part)  # where it was not asked for
+    manifest = json.loads((copy / "sweep.json").read_text(encoding="utf-8"))
+    (copy / "sweep.json").write_text(json.dumps(manifest | {"name": "training_time"}), encoding="utf-8")
+    write_report(copy)
+    what = "forever, backbone0: minutes an epoch"  # of base and +FIR, two seeds each
+    assert f"| {what} | 0.4 | – | 4 runs |" in (copy / "report.md").read_text(encoding="utf-8")
+    assert rf"{what} & 0.4 & -- & 4 runs \\" in (copy / "report.tex").read_text(encoding="utf-8")
+    page = (copy / "report.html").read_text(encoding="utf-8")
+    assert f'<td class="name">{what}</td><td class="n">0.4</td><td class="n">–</td><td>4 runs</td>' in page
+
+
+def test_forgetting_falls_by_more_than_chance_or_not() -> None:
+    """Three tasks that fall by 1, 2 and 3: Student's interval with two degrees of freedom, 2 +- 4.303 / sqrt(3)."""
+    curves = {(task, 0): [5.0, 3.0, 5.0 - fall] for task, fall in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
+    found = slowing({**curves, ("short", 0): [9.0, 1.0]})
+    assert found["rates"] == pytest.approx([6.0, 2.5, 3.0])
+    fall = found["fall"]
+    assert (fall["value"], fall["runs"]) == (2.0, 3)
+    assert (fall["low"], fall["high"]) == pytest.approx((2 - 2.484, 2 + 2.484), rel=0.15)
+    assert slowing({("a", 0): [2.0, 1.0]})["fall"] is None  # nothing tells how much tasks differ
+    assert slowing({("a", 0): [2.0], ("b", 0): [3.0]}) == {"rates": [2.5], "fall": None}
+
+
+def test_rates_of_forgetting_are_findings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"forgetting_rate": {"finetune": {"rates": [0.003, 0.001], "fall": None}}}
+    monkeypatch.setattr("experiments.findings.analyses", lambda _: found)
+    part = read_study(folder).parts[0]
+    assert [row["ours"] for row in findings(part)] == ["0.0030", "0.0010"]
+    found["forgetting_rate"]["finetune"]["fall"] = {"value": 0.002, "low": -0.001, "high": 0.005, "runs": 4}
+    assert findings(part)[1:] == [
+        {"what": "finetune: forgetting per update, phase 2", "ours": "0.0010", "published": "0.0018", "basis": "–"},
+        {"what": "finetune: phase 1 less phase 2", "ours": "+0.0020 [−0.0010, +0.0050]", "published": "+0.0020",
+         "basis": "4 tasks, each run's for itself"},
+    ]  # fmt: skip

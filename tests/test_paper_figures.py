@@ -188,18 +188,17 @@ def test_pareto_of_next_to_nothing(count: int) -> None:
 
 
 def test_model_days_and_their_correlations() -> None:
-    days = {"7": {t: 1.0 + n for n, t in enumerate(TASKS)}, "8": {t: 2.0 * (1 + n) for n, t in enumerate(TASKS)}}
-    bwt = {"7": {t: -float(n) for n, t in enumerate(TASKS[:-1])}, "8": {TASKS[0]: -1.0, TASKS[1]: math.nan}}
-    figure = model_day_figure(days, bwt, dict.fromkeys(TASKS, 50.0))
+    """One number a panel: what report.json and the ledger have."""
+    days = {t: (1.0 + n, 2.0 * (1 + n)) for n, t in enumerate(TASKS)}
+    bwt = {t: (1.5 * (1 + n), -float(n)) for n, t in enumerate(TASKS[:-1])}
+    joint = {t: (1.5 * (1 + n), 50.0) for n, t in enumerate(TASKS)}
+    figure = model_day_figure({"other order": days, "BWT": bwt, "joint training": joint}, ["7", "8"])
     assert [axis.get_title() for axis in figure.axes] == [
-        "r = 1.00, p < 0.001, n = 15",
-        "order 7: r = −1.00, p < 0.001, n = 14\norder 8: r not defined (n = 1)",
-        "order 7: r not defined (n = 15)\norder 8: r not defined (n = 15)",
-    ]
-    drawn = [lines_of(axis) for axis in figure.axes]
-    assert drawn[1]["order 7"] == (list(days["7"].values())[:-1], [-float(n) for n in range(14)])
-    assert drawn[1]["order 8"] == ([2.0], [-1.0])
-    assert drawn[2]["order 8"] == (list(days["8"].values()), [50.0] * 15)
+        "r = 1.00, p < 0.001, n = 15", "r = −1.00, p < 0.001, n = 14", "r not defined (n = 15)",
+    ]  # fmt: skip
+    for axis, points in zip(figure.axes, (days, bwt, joint), strict=True):
+        assert data_of(axis.get_lines()[0]) == tuple(map(list, zip(*points.values(), strict=True)))
+    assert [axis.get_xlabel().partition(", ")[2] for axis in figure.axes] == ["order 7", *["mean over orders"] * 2]
     assert overlaps(text_boxes(figure, figure.axes[0].texts)) == 0
 
 
@@ -212,7 +211,7 @@ def test_pearson_against_numbers_known_from_elsewhere() -> None:
 
 
 def test_model_days_of_one_order() -> None:
-    figure = model_day_figure({"1": {"a": 1.0}}, {}, {})
+    figure = model_day_figure({"other order": {}, "BWT": {}, "joint training": {}}, ["1"])
     assert [text.get_text() for axis in figure.axes for text in axis.texts] == ["no task has both"] * 3
 
 

@@ -145,6 +145,42 @@ def test_only_runs_that_both_have_are_compared() -> None:
     assert (alone.difference, alone.verdict) == (None, None)
 
 
+def test_differences_in_backward_transfer_are_paired_and_not_judged() -> None:
+    """The reference forgets half of the first task, the variant nothing; OP differs by what is not forgotten."""
+    kept, lost, other = [1.0] * 8, [1.0, 0.0] * 4, [1.0] * 8
+    runs = {
+        "base": {("1", s): matrix([lost, other], [kept]) for s in range(2)},
+        "a": {("1", s): matrix([kept, other], [kept]) for s in range(3)},
+    }
+    found = compare(runs, "base")
+    one = found["a"]
+    assert one.bwt_difference is not None
+    assert one.difference is not None
+    assert (one.bwt_difference.value, one.bwt_difference.runs) == (50.0, 2)
+    assert (one.bwt_difference.low, one.bwt_difference.high) == (2 * one.difference.low, 2 * one.difference.high)
+    assert found["base"].bwt_difference is None
+    joint = PerformanceMatrix(("task0", "task1"), ("joint",), {(0, 0): kept, (1, 0): other})
+    assert compare({**runs, "mtl": {("1", 0): joint}}, "base")["mtl"].bwt_difference is None
+
+
+def test_a_variant_can_have_its_own_reference() -> None:
+    """Two families: each method against its own base, and one correction for all."""
+    random = np.random.default_rng(8)
+    chances = {"base": 0.3, "a": 0.3, "base2": 0.8, "b": 0.8}
+    runs = {n: {("1", s): matrix([coins(random, np.full(200, p))]) for s in range(3)} for n, p in chances.items()}
+    found = compare(runs, "base", references={"base2": "base2", "b": "base2"})
+    assert found["base2"].difference is None
+    alone = compare({n: runs[n] for n in ("base2", "b")}, "base2")
+    assert found["b"].difference == alone["b"].difference
+    assert found["b"].p_holm is not None
+    assert alone["b"].p is not None
+    assert found["b"].p_holm == pytest.approx(min(1.0, holm([alone["b"].p, found["a"].p or 0.0])[0]))
+    other = compare(runs, "base")["b"].difference
+    assert other is not None
+    assert other.low > 30
+    assert compare({n: runs[n] for n in ("base", "b")}, "base", references={"b": "base2"})["b"].difference is None
+
+
 def test_the_same_arguments_give_the_same_numbers() -> None:
     random = np.random.default_rng(4)
     runs = {name: {("1", s): matrix([coins(random, np.full(30, 0.6))]) for s in range(2)} for name in "abc"}

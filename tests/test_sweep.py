@@ -1,5 +1,6 @@
 """Sweeps: pure data, stable keys, differences only."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,28 @@ def test_manifest_keeps_earlier_trials(base_config: RunConfig, tmp_path: Path) -
     assert manifest["name"] == "components"
     assert manifest["reference"] == "base"
     assert [(t["variant"], t["seed"]) for t in manifest["trials"]] == [(v, s) for s in (0, 1) for v in VARIANTS]
+
+
+def test_manifest_says_who_is_compared_with_whom(base_config: RunConfig, tmp_path: Path) -> None:
+    Sweep("s", base_config, {"a": {}, "b": {}}, references={"b": "a"}).write_manifest(tmp_path)
+    Sweep("s", base_config, {"c": {}}, references={"c": "a"}).write_manifest(tmp_path)
+    assert read_manifest(tmp_path)["references"] == {"b": "a", "c": "a"}
+    content = read_manifest(tmp_path)
+    del content["references"]  # as earlier versions wrote it
+    (tmp_path / "sweep.json").write_text(json.dumps(content), encoding="utf-8")
+    assert read_manifest(tmp_path)["references"] == {}
+
+
+@pytest.mark.parametrize("scale", ["mini/forever", "superni/7/forever"])
+def test_methods_are_compared_on_the_same_backbone_and_memory(scale: str) -> None:
+    for name, key in (("backbones", "model.name"), ("training_time", "model.name"), ("memory_size", "memory.fraction")):
+        sweep = named_sweep(name, named_run(scale))
+        assert sweep.reference not in sweep.references or sweep.references[sweep.reference] == sweep.reference
+        for variant, other in sweep.references.items():
+            assert sweep.variants[variant].get(key) == sweep.variants[other].get(key)
+            assert other.startswith("forever")
+        if name == "memory_size":  # FOREVER's own curve begins at its smallest memory
+            assert not [variant for variant in sweep.references if variant.startswith("forever")]
 
 
 def test_no_manifest(tmp_path: Path) -> None:
