@@ -11,7 +11,11 @@ from experiments.paper import FORGETTING_RATE, MODEL_DAY, TRAINING_TIME
 from experiments.study import Study
 from experiments.tables import NOTHING, number
 
-_WITH = {"other order": "its length in the other order", "BWT": "the task's BWT", "joint training": "joint training"}
+_WITH = {
+    "other order": "its length in the other order",
+    "BWT": "the task's BWT",
+    "joint training": "joint training's score",
+}
 
 
 def findings(part: Study) -> list[dict[str, str]]:
@@ -41,7 +45,7 @@ def _model_day(_: Study, found: Mapping[str, Mapping[str, float]]) -> Rows:
     for name, one in found.items():
         r, p = MODEL_DAY[name]
         ours, paper = (_correlation(*pair) for pair in ((one["r"], one["p"]), (r, p)))
-        yield f"model day of a task with {_WITH[name]}", ours, paper, f"{one['pairs']} tasks"
+        yield f"a task's model day with {_WITH[name]}", ours, paper, f"{one['pairs']} tasks"
 
 
 def _correlation(r: float, p: float | None) -> str:

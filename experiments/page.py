@@ -69,7 +69,7 @@ def _part(part: Study) -> dict[str, Any]:
         "intervals": _about_intervals(rows),
         "verdicts": _about_verdicts(rows),
         "published": _about_published(rows),
-        "warning": _warning(rows),
+        "warning": about_resolution(rows),
     }
 
 
@@ -164,7 +164,7 @@ def _about_published(rows: list[Row]) -> str:
     return text + " These runs are not the paper's setting: signs can be compared, sizes cannot."
 
 
-def _warning(rows: list[Row]) -> str:
+def about_resolution(rows: list[Row]) -> str:
     """Where the test set is too small for what the paper reports, with as many runs as there are."""
     found: list[str] = []
     for row in rows:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from experiments.analyses import analyses, correlations, minutes_an_epoch, slowing
 from experiments.findings import findings
+from experiments.page import about_resolution
 from experiments.paper import TABLES, agreement, published
 from experiments.report import summary_table, tex, write_report
 from experiments.rows import Row, Run
@@ -308,6 +310,17 @@ def test_a_test_set_that_is_too_small_is_called_so(folder: Path) -> None:
     assert (fir.comparison.resolution > 2.4) == ("too small for the published difference" in text)
 
 
+def test_the_warning_says_with_how_many_runs(folder: Path) -> None:
+    """More runs average the luck of single answers, so it does not hold for any number of them."""
+    fir = next(row for row in read_study(folder).parts[0].rows if row.variant == "+FIR")
+    assert fir.comparison is not None
+    wide = replace(fir, comparison=replace(fir.comparison, resolution=3.04))
+    assert about_resolution([wide]) == (
+        "The test set is too small for the published difference with these runs: +FIR (−2.4, chance ±3.0 with 2 runs)."
+    )
+    assert about_resolution([replace(fir, comparison=replace(fir.comparison, resolution=2.3))]) == ""
+
+
 def test_hours_of_gpus(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "components"))
     for path in copy.glob("*/environment.json"):
@@ -368,9 +381,9 @@ def test_model_days_by_hand(days: Path) -> None:
     assert "BWT" not in found  # the last task of an order is not forgotten, and two pairs say nothing
     assert analyses(part)["model_day"] == found
     assert findings(part) == [
-        {"what": "model day of a task with its length in the other order", "ours": "r = +0.76, p = 0.45",
+        {"what": "a task's model day with its length in the other order", "ours": "r = +0.76, p = 0.45",
          "published": "r = +0.74, p = 0.0017", "basis": "3 tasks"},
-        {"what": "model day of a task with joint training", "ours": "r = −0.98, p = 0.12",
+        {"what": "a task's model day with joint training's score", "ours": "r = −0.98, p = 0.12",
          "published": "r = −0.56, p = 0.029", "basis": "3 tasks"},
     ]  # fmt: skip
 
