@@ -52,6 +52,7 @@ import json, sys
 from dataclasses import asdict
 from pathlib import Path
 from forever.config import RunConfig
+from forever.launch.fleet import Fleet
 from forever.launch.ray_tune import run_sweep
 from forever.sweep import Sweep
 
