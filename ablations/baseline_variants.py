@@ -27,7 +27,7 @@ def baseline_variants(base: RunConfig, seeds: tuple[int, ...] = (0,)) -> Sweep:
     }
     interval = getattr(base.override(own["fixed_interval"]).method, "warmup_steps")  # noqa: B009 - its own field
     rows = min(1.0, round(5 * base.memory.fraction, 6))
-    demos = 10 if scale_of(base) == "paper" else 4  # of a thousand rows, or of a hundred or two: half of what is kept
+    demos = 10 if scale_of(base) == "paper" else 4  # a tenth of what this variant keeps
     changes: dict[str, tuple[str, dict[str, Any]]] = {
         "fixed_interval, I = S": ("fixed_interval", {"method.interval": interval}),
         **{f"ewc, lambda = {strength:g}": ("ewc", {"method.strength": strength}) for strength in STRENGTHS},

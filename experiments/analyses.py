@@ -48,15 +48,21 @@ def forgetting_rates(part: Study) -> Mapping[str, Curves]:
 def slowing(curves: Curves) -> dict[str, Any]:
     """The mean rate in each phase, and by how much the first is above the last that any task reaches.
 
-    `fall` has a 95 % interval over tasks and, with several, runs of each, so it holds for other tasks like these; None
-    if there is nothing to compare: one phase, or a single task that reaches the last.
+    `fall` is of each task the mean over its runs, and its 95 % interval is over tasks, so it holds for other tasks like
+    these; `runs` counts the tasks. None if there is nothing to compare: one phase, or one task that reaches the last.
     """
     last = max(map(len, curves.values())) - 1
     phases = [[curve[phase] for curve in curves.values() if len(curve) > phase] for phase in range(last + 1)]
-    falls = {unit: curve[0] - curve[last] for unit, curve in curves.items() if len(curve) > last}
+    falls: dict[str, list[float]] = {}
+    for (task, _), curve in curves.items():
+        if len(curve) > last:
+            falls.setdefault(task, []).append(curve[0] - curve[last])
     fall = None
     if last and len(falls) > 1:
-        exact: dict[Unit, Replicated] = {u: Replicated(fall, np.full(RESAMPLES, fall)) for u, fall in falls.items()}
+        means = [fmean(values) for values in falls.values()]
+        exact: dict[Unit, Replicated] = {
+            ("tasks", i): Replicated(mean, np.full(RESAMPLES, mean)) for i, mean in enumerate(means)
+        }
         fall = asdict(summarise(exact, (-math.inf, math.inf))[0])
     return {"rates": [fmean(values) for values in phases], "fall": fall}
 

@@ -7,6 +7,7 @@ of a sweep are committed by copying its report.json to experiments/results/<name
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ _STATUS = {
     "too wide": "no difference shown: interval too wide",
     "": "not judged",
 }
+
+_SIGNIFICANT = 0.05
+_WEAK = 0.5  # a correlation that explains less than a quarter of the variance
 
 
 @dataclass(frozen=True)
@@ -178,10 +182,19 @@ def _model_day(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
             yield Claim("model_day", text, published)
         for report, ours in tried:
             told = f"r = {ours['r']:.2f}, p = {ours['p']:.4f}, {ours['pairs']} pairs"
-            significant = p is not None and p < 0.05
-            alike = (ours["p"] < 0.05) == significant and (not significant or (ours["r"] > 0) == (r > 0))
-            status = "reproduced" if alike else "not reproduced"
+            status = _correlated(r, p is not None and p < _SIGNIFICANT, ours)
             yield Claim("model_day", text, published, told, status, report["scale"], report, str(report["finished"]))
+
+
+def _correlated(published: float, significant: bool, ours: Mapping[str, float]) -> str:
+    """The status of a correlation. That there is none is shown by an interval (Fisher's z), not by a large p."""
+    if ours["p"] < _SIGNIFICANT:
+        return "reproduced" if significant and (ours["r"] > 0) == (published > 0) else "not reproduced"
+    if significant:
+        return "not reproduced: no correlation shown"
+    room = 1.96 / math.sqrt(ours["pairs"] - 3) if ours["pairs"] > 3 else math.inf
+    weak = all(abs(math.tanh(math.atanh(ours["r"]) + end)) < _WEAK for end in (-room, room))
+    return "reproduced" if weak else "no correlation shown: too few tasks"
 
 
 def _time(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:

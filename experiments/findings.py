@@ -36,9 +36,9 @@ def _forgetting(_: Study, found: Mapping[str, Mapping[str, Any]]) -> Rows:
             yield f"{variant}: forgetting per update, phase {phase + 1}", number(rate, "{:.4f}"), paper, NOTHING
         if fall := one["fall"]:
             value, low, high = (number(fall[key], "{:+.4f}") for key in ("value", "low", "high"))
-            paper = number(FORGETTING_RATE[0] - FORGETTING_RATE[-1], "{:+.4f}")
+            compared = FORGETTING_RATE[0] - FORGETTING_RATE[last - 1] if last <= len(FORGETTING_RATE) else None
             what = f"{variant}: phase 1 less phase {last}"
-            yield what, f"{value} [{low}, {high}]", paper, f"{fall['runs']} tasks, each run's for itself"
+            yield what, f"{value} [{low}, {high}]", number(compared, "{:+.4f}"), f"{fall['runs']} tasks"
 
 
 def _model_day(_: Study, found: Mapping[str, Mapping[str, float]]) -> Rows:

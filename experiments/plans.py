@@ -91,7 +91,7 @@ def plan_table(
     Raises:
         InputError: unknown name, bad data, as for the run itself; a calibration for a device that is not here.
     """
-    runs = _runs(name, on, changes, seeds, out, terms.trials)
+    runs = _runs(name, on, changes, seeds, out, terms)
     failed = [run for run in runs if name in SWEEPS and run.failed and not terms.retry_failed]
     runs = [run for run in runs if run not in failed]
     todo = [run for run in runs if run.result is None]
@@ -121,10 +121,10 @@ def plan_table(
 
 
 def _runs(
-    name: str, on: str, changes: Mapping[str, Any], seeds: tuple[int, ...] | None, out: Path, trials: int | None
+    name: str, on: str, changes: Mapping[str, Any], seeds: tuple[int, ...] | None, out: Path, terms: Terms
 ) -> list[_Run]:
     if name == "search":
-        found = _points(load_run(on).override(changes), seeds, out / name, trials)
+        found = _points(load_run(on).override(changes), seeds, out / name, terms)
     elif name in SWEEPS:
         sweep = named_sweep(name, load_run(on).override(changes), seeds)
         several = len(sweep.orders) > 1
@@ -144,18 +144,19 @@ def _runs(
 
 
 def _points(
-    base: RunConfig, seeds: tuple[int, ...] | None, folder: Path, trials: int | None
+    base: RunConfig, seeds: tuple[int, ...] | None, folder: Path, terms: Terms
 ) -> list[tuple[str, RunConfig, RunDirectory]]:
     """The runs of a search: those of its folder that are not given up, and as many more, drawn at random from its
     space as its first ones are, as are missing. The real ones are known only while the search goes on."""
     search = find_search(base, seeds)
     before = known(search, folder)
-    drawn = [run.trial for run in before if run.state in ("finished", "interrupted")]
+    given_up = ("stopped",) if terms.retry_failed else ("stopped", "failed")
+    drawn = [run.trial for run in before if run.state not in given_up]
     if not before and (own := search.own_point()) is not None:
         drawn.append(search.trial(own))
     random = Random(0)  # a plan says the same each time
-    given_up = sum(run.state in ("stopped", "failed") for run in before)
-    while len(drawn) + given_up < (trials or TRIALS):
+    missing = max(len(before), terms.trials or TRIALS) - sum(run.state in given_up for run in before) - len(drawn)
+    for _ in range(missing):
         drawn.append(search.draw(random))
     return [("search", trial.config, RunDirectory(folder / trial.key)) for trial in drawn]
 

@@ -74,7 +74,8 @@ def run(
     if directory.finished() is not None:
         console.print(f"{directory.path} is finished; nothing to do", soft_wrap=True)
     elif origin is not None:
-        for change in plant(origin, settings, benchmark, directory):
+        changes = plant(origin, settings, benchmark, directory)
+        for change in [] if quiet else changes:
             console.print(change, markup=False, highlight=False, soft_wrap=True)
     placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
     uri = commands.mlflow_uri(mlflow)

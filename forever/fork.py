@@ -18,7 +18,10 @@ import yaml
 from forever.config import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError, unknown
+from forever.methods.base import MethodConfig
+from forever.methods.moelora import MoeLoraConfig
 from forever.methods.registry import METHODS
+from forever.methods.sapt import SaptConfig
 from forever.run_directory import RunDirectory, differences, keep_lines, read_lines, write_text
 
 if TYPE_CHECKING:
@@ -103,7 +106,7 @@ def plant(origin: Origin, config: RunConfig, benchmark: Benchmark, target: RunDi
     if saved is None:
         raise InputError(f"{origin.directory.weights(origin.stage)} is damaged; fork at another task")
     _check_data(origin, config, benchmark, saved.state["data"])
-    _check_method(origin, config, saved)
+    _check_method(origin, config, saved, len(benchmark.tasks))
     temporary = RunDirectory(target.path.with_name(f".{target.path.name}.{os.getpid()}"))
     shutil.rmtree(temporary.path, ignore_errors=True)
     for stage in range(origin.stage + 2):  # folder 0 is before training
@@ -154,7 +157,7 @@ def _check_data(origin: Origin, config: RunConfig, benchmark: Benchmark, digests
                          f"{origin.stage + 1} needs more of them")  # fmt: skip
 
 
-def _check_method(origin: Origin, config: RunConfig, saved: "Checkpoint") -> None:
+def _check_method(origin: Origin, config: RunConfig, saved: "Checkpoint", tasks: int) -> None:
     """A method that carries something from task to task hands it to itself only.
 
     What carries nothing can be followed by any method, for example fine-tuning by FOREVER; a method that would like to
@@ -168,7 +171,8 @@ def _check_method(origin: Origin, config: RunConfig, saved: "Checkpoint") -> Non
                     f"method.name is {there['name']!r} there, {here['name']!r} here, and {name} trains weights that no "
                     "other method has; fork it with the same method"
                 )
-    if here["name"] == there["name"]:
+    else:
+        _check_sizes(origin.config.method, config.method, len(saved.state["data"]), tasks)
         _check_written(origin, saved.state["method"])
     carried = sorted({*saved.state["method"], *(name.partition("/")[2] for name in saved.tensors if "/" in name)})
     if not carried:
@@ -182,6 +186,19 @@ def _check_method(origin: Origin, config: RunConfig, saved: "Checkpoint") -> Non
     modes: Mapping[str, Any] = {key: value for key, value in there.items() if isinstance(value, str | bool)}
     if found := differences({"method": modes}, {"method": {key: here[key] for key in modes}}):
         raise InputError(f"{there['name']} carries {', '.join(carried[:3])} from task to task, and {found[0]}")
+
+
+def _check_sizes(there: MethodConfig, here: MethodConfig, tasks_there: int, tasks_here: int) -> None:
+    """What makes the trained weights so many, beside the model."""
+    if isinstance(there, MoeLoraConfig) and isinstance(here, MoeLoraConfig):
+        experts = there.experts_for(tasks_there)
+        if here.experts_for(tasks_here) != experts:
+            raise InputError(
+                f"moelora has {experts} experts there, {here.experts_for(tasks_here)} here; "
+                f"a fork keeps them, with method.experts={experts}"
+            )
+    if isinstance(there, SaptConfig) and isinstance(here, SaptConfig) and there.hidden != here.hidden:
+        raise InputError(f"method.hidden is {there.hidden} there, {here.hidden} here; a fork of sapt keeps it")
 
 
 def _check_written(origin: Origin, state: Mapping[str, Any]) -> None:

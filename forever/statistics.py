@@ -12,12 +12,13 @@ What is resampled, and what is shared:
 A replicate is the mean over all runs under the drawn items, plus what the drawn runs differ from the mean of all runs
 on the true items. Drawing from S seeds gives intervals that are too short if S is small (Hesterberg 2015, "What
 teachers should know about the bootstrap": variance short by (S-1)/S, normal instead of t tails). Therefore the part
-that comes from drawing seeds is stretched by sqrt(S / (S-1)) sqrt(f / chi^2_f), f the sum of S-1 over the orders,
-with chi^2 drawn anew each time, which gives Student tails. Two seeds give a wide interval, as they should. Runs also
-differ by the luck of single answers, and that part is drawn twice, with the items and with the runs, as the luck of
-seeds is once more with the orders: where it dominates, intervals are too wide rather than too narrow. The orders'
-part is not stretched: they are the benchmark's own two or three and not a sample of all. With one seed each they are
-the only repetitions, and are drawn and stretched as seeds are.
+that comes from drawing seeds is stretched by sqrt(S / (S-1)) sqrt(f / chi^2_f), f the sum of S-1 over the orders, with
+chi^2 drawn anew each time, which gives Student tails. Runs also differ by the luck of single answers, and that part is
+drawn twice, with the items and with the runs, as the luck of seeds is once more with the orders: where it dominates,
+intervals are too wide rather than too narrow. The orders' part is not stretched: they are the benchmark's own two or
+three and not a sample of all. With one seed each they are the only repetitions, and are drawn and stretched as seeds
+are. Joint training gives the same in every order: where it takes part, a seed is drawn for all orders together, and f
+is S-1.
 
 With one run nothing is known about seeds, and only items are resampled: such an interval says how far another test set
 could move the score of *this* run. An interval over items of a task on which all rows score the same has no width.
@@ -130,7 +131,8 @@ def compare(
         other = (references or {}).get(name, reference)
         base = by_variant.get(other, {}) if other is not None and other != name else {}
         found[name] = _compare_one(runs, base, seed)
-    judged = {name: one.p for name, one in found.items() if one.p is not None and _can_be_judged(one)}
+    # From one seed nothing can be said of others, however many test items there are.
+    judged = {n: one.p for n, one in found.items() if one.p is not None and one.difference and one.difference.runs > 1}
     judged = {name: p for name, p in judged.items() if name not in outside}
     for name, p_holm in zip(judged, holm(list(judged.values())), strict=True):
         one = found[name]
@@ -140,13 +142,9 @@ def compare(
     return found
 
 
-def _can_be_judged(one: Comparison) -> bool:
-    """From one seed nothing can be said of others, however many test items there are."""
-    return one.difference is not None and one.difference.runs > 1
-
-
 def _compare_one(runs: Mapping[Unit, RunReplicates], base: Mapping[Unit, RunReplicates], seed: int) -> Comparison:
-    op, _ = summarise({unit: run.op for unit, run in runs.items()}, (0, 100), seed)
+    joint = any(run.bwt is None for run in (*runs.values(), *base.values()))
+    op, _ = summarise({unit: run.op for unit, run in runs.items()}, (0, 100), seed, joint)
     bwts = {unit: run.bwt for unit, run in runs.items() if run.bwt is not None}
     bwt = summarise(bwts, (-100, 100), seed)[0] if len(bwts) == len(runs) else None
     pairs = [(unit, runs[unit], base[unit]) for unit in runs if unit in base]
@@ -156,7 +154,7 @@ def _compare_one(runs: Mapping[Unit, RunReplicates], base: Mapping[Unit, RunRepl
     items = np.mean([run.samples for run in differences.values()], axis=0)
     tail = (1 - LEVEL) / 2
     resolution = float(np.subtract(*np.quantile(items, [1 - tail, tail]))) / 2
-    difference, p = summarise(differences, (-100, 100), seed)
+    difference, p = summarise(differences, (-100, 100), seed, joint)
     bwts = {unit: _less(one.bwt, other.bwt) for unit, one, other in pairs if one.bwt and other.bwt}
     bwt_difference = summarise(bwts, (-200, 200), seed)[0] if len(bwts) == len(pairs) else None
     return Comparison(op, bwt, difference, bwt_difference, p, resolution=resolution)
@@ -218,41 +216,50 @@ def _resampled_means(vectors: np.ndarray, resamples: int, seed: int) -> np.ndarr
     return np.concatenate(parts)
 
 
-def summarise(runs: Mapping[Unit, Replicated], limits: tuple[float, float], seed: int = 0) -> tuple[Estimate, float]:
+def summarise(
+    runs: Mapping[Unit, Replicated], limits: tuple[float, float], seed: int = 0, together: bool = False
+) -> tuple[Estimate, float]:
     """The mean over runs with its interval, and the two-sided p-value of zero.
 
     Args:
-        limits: what the number cannot exceed; a stretched interval is cut there.
-        seed: of the draws of runs; equal for equal numbers of runs.
+        limits: what the number cannot exceed; a stretched interval is cut there. seed: of the draws of runs.
+        together: draw a seed for all orders at once.
     """
     orders: dict[Hashable, list[float]] = {}
-    for (order, _), run in runs.items():
+    seeds: dict[int, list[float]] = {}
+    for (order, number), run in runs.items():
         orders.setdefault(order, []).append(run.value)
+        seeds.setdefault(number, []).append(run.value)
     value = float(np.mean([run.value for run in runs.values()]))
     centre = np.mean([run.samples for run in runs.values()], axis=0)
-    samples = centre + _run_effects([np.array(values) for values in orders.values()], len(centre), seed)
+    shared = np.array([np.mean(values) for values in seeds.values()]) if together else None
+    effects = _run_effects([np.array(values) for values in orders.values()], len(centre), seed, shared)
+    samples = centre + effects
     tail = (1 - LEVEL) / 2
     low, high = np.clip(np.quantile(samples, [tail, 1 - tail]), *limits)
     return Estimate(value, float(low), float(high), len(runs)), _p_value(samples)
 
 
-def _run_effects(orders: Sequence[np.ndarray], resamples: int, seed: int) -> np.ndarray:
+def _run_effects(orders: Sequence[np.ndarray], resamples: int, seed: int, shared: np.ndarray | None) -> np.ndarray:
     """What drawing orders, and seeds of each, adds to the mean of all runs; the stretch is explained above.
 
     Args:
         orders: the values of each order's seeds.
+        shared: the mean of each seed over all orders, if seeds are drawn for all orders together.
     """
     count = sum(map(len, orders))
-    if len(orders) == count:  # one seed each
+    if len(orders) == count and shared is None:  # one seed each
         orders = [np.concatenate(orders)]
     if count == 1:
         return np.zeros(resamples)
     random = np.random.default_rng(derive(seed, "runs", count))
-    free = count - len(orders)
-    stretch = np.sqrt(free / random.chisquare(free, resamples))
+    free = count - len(orders) if shared is None else len(shared) - 1
+    stretch = np.sqrt(free / random.chisquare(free, resamples)) if free else 0.0
     means = np.array([values.mean() for values in orders])
     drawn = random.integers(len(orders), size=(len(orders), resamples))
     effects = means[drawn].mean(axis=0) - means.mean()
+    if shared is not None:
+        return effects + stretch * _seed_effects(shared, resamples, random)
     for places in drawn:
         luck = np.stack([_seed_effects(values, resamples, random) for values in orders])
         effects += stretch * luck[places, np.arange(resamples)] / len(orders)

@@ -20,7 +20,7 @@ from forever.launch.local import check
 from forever.run_directory import RunDirectory
 
 CARRY = ["ewc", "olora"]  # tensors of the method; frozen adapters
-METHODS = ["forever", "finetune", *CARRY]
+METHODS = ["forever", "finetune", "moelora", *CARRY]
 Runs = dict[str, tuple[RunConfig, Path]]
 
 
@@ -76,6 +76,12 @@ def test_only_the_future_changes(runs: Runs, whole: dict[str, Outcome], tmp_path
     assert json.loads(about.read_text())["changes"][-1] == "optim.lr is 0.01 there, 0.05 here"
 
 
+def test_experts_can_be_said_where_the_number_of_tasks_does_not(runs: Runs, tmp_path: Path) -> None:
+    config, path = runs["moelora"]
+    fewer = config.override({"data.order": ["colour", "shape"], "method.experts": 3})
+    assert (fork(fewer, f"{path}@1", tmp_path) / "result.json").is_file()
+
+
 def test_fine_tuning_is_followed_by_forever(runs: Runs, tmp_path: Path) -> None:
     config, path = runs["finetune"]
     after = config.override({"method.name": "forever", "method.warmup_steps": 1})
@@ -124,6 +130,7 @@ def test_a_fork_of_a_fork_is_told_from_a_fork_of_the_run(runs: Runs, tmp_path: P
         ("olora", "2", {"method.name": "forever"}, "olora carries"),
         ("finetune", "1", {"method.name": "sapt"}, "sapt trains weights that no other method has"),
         ("forever", "1", {"method.name": "moelora"}, "moelora trains weights that no other method has"),
+        ("moelora", "1", {"data.order": ["colour", "shape"]}, "moelora has 3 experts there, 2 here"),
     ],
 )
 def test_what_does_not_fit_is_refused(

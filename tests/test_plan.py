@@ -280,6 +280,10 @@ def test_a_search_is_planned_by_points_of_its_space(small_config: RunConfig, tmp
     found = rows(5)
     assert found["done, skipped"]["runs"] == "1"
     assert found["to do"]["runs"] == "3"  # the interrupted one and two new ones
+    RunDirectory(tmp_path / "search" / remembered[2].key).end("failed", "no memory")
+    assert rows(3).get("to do", {"runs": "0"})["runs"] == "0"
+    again = plan_table("search", on, {}, (3,), tmp_path, Terms(trials=3, device="cpu", retry_failed=True))
+    assert cells(again)["to do"]["runs"] == "1"
     with pytest.raises(InputError, match="one seed"):
         plan_table("search", on, {}, (0, 1), tmp_path, Terms())
 

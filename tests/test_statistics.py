@@ -241,6 +241,23 @@ def test_orders_of_one_seed_each_are_drawn_as_seeds_are() -> None:
     assert summarise(orders, (-100, 100)) == summarise(seeds, (-100, 100))
 
 
+def test_joint_training_is_not_surer_for_being_listed_under_several_orders() -> None:
+    """It gives the same in each, so three seeds stay three seeds; and so they do in a difference to it."""
+    random = np.random.default_rng(0)
+
+    def joint(score: float) -> PerformanceMatrix:
+        return PerformanceMatrix(("a", "b"), ("joint",), {(i, 0): [score] * 20 for i in range(2)})
+
+    seeds = dict(enumerate([0.88, 0.84, 0.93]))
+    orders = ("1", "2", "3")
+    base: Runs = {(o, s): matrix([[random.random()] * 20, [0.5] * 20]) for o in orders for s in seeds}
+    one = compare({"mtl": {("1", s): joint(v) for s, v in seeds.items()}})["mtl"]
+    found = compare({"base": base, "mtl": {(o, s): joint(v) for o in orders for s, v in seeds.items()}}, "base")["mtl"]
+    assert (found.op.low, found.op.high) == pytest.approx((one.op.low, one.op.high), abs=1.0)
+    assert found.difference is not None
+    assert found.difference.high - found.difference.low > one.op.high - one.op.low
+
+
 def test_orders_that_differ_widen_the_interval() -> None:
     """Three orders x three seeds, orders as different as seeds. As nine equals they would cover 75 of 100."""
     random = np.random.default_rng(0)

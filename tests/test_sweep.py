@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from ablations.components import VARIANTS, components
-from experiments.runs import SCALES, named_run, scale_of
+from experiments.runs import CPU_TASKS, SCALES, named_run, scale_of
 from experiments.sweeps import SWEEPS, named_sweep
 from forever.config import RunConfig
 from forever.errors import InputError
+from forever.launch.local import refused
 from forever.sweep import Sweep, read_manifest, slug
 
 
@@ -117,10 +118,21 @@ def test_sizes_that_are_asked_for_survive_the_orders(scale: str, name: str) -> N
         assert asked.items() <= trial.config.data.model_dump().items()
 
 
+@pytest.mark.parametrize("rows", [50, 200])
+def test_sizes_do_not_change_the_tasks(rows: int) -> None:
+    """Two cores have four tasks of SuperNI however many rows, GPUs all of them however few."""
+
+    def tasks(base: str) -> list[Any]:
+        run = named_run(base).override({"data.train_rows": rows})
+        return [trial.config.data.order for trial in named_sweep("model_day", run, (0,)).trials()][::2]
+
+    assert tasks(SCALES["cpu"]) == [*CPU_TASKS["superni"].values()]
+    assert tasks(SCALES["paper"]) == ["7", "8"]
+
+
 def test_the_scale_is_that_of_the_data() -> None:
-    changed = {"optim.epochs": 1, "model.max_length": 100}
     for name, base in SCALES.items():
-        assert scale_of(named_run(base)) == scale_of(named_run(base).override(changed)) == name
+        assert scale_of(named_run(base)) == scale_of(named_run(base).override({"optim.epochs": 1})) == name
     assert scale_of(named_run(SCALES["cpu"]).override({"data.train_rows": 48})) == "cpu"
     for key, value in {"data.train_rows": 500, "data.validation": 0.2, "data.order": ["task363", "task875"]}.items():
         assert scale_of(named_run(SCALES["paper"]).override({key: value})) == "other"
@@ -139,6 +151,15 @@ def test_orders_and_seeds() -> None:
     sweep = Sweep("s", named_run("long/4/finetune"), {"base": {}}, seeds=(0, 1), orders=where)
     found = [(t.seed, t.order, t.config.data.order, t.config.seed) for t in sweep.trials()]
     assert found == [(0, "4", "4", 0), (0, "5", "5", 0), (1, "4", "4", 1), (1, "5", "5", 1)]
+
+
+def test_what_is_refused_stops_a_sweep_that_has_nothing_else(base_config: RunConfig, tmp_path: Path) -> None:
+    nowhere = base_config.override({"data.root": str(tmp_path / "nowhere")})
+    trials = Sweep("toys", nowhere, {"base": {}, "none": {"method.regularizer": "none"}}).trials()
+    with pytest.raises(InputError, match="nowhere"):
+        refused(trials)
+    assert sorted(refused(trials, others=True)) == sorted(trial.key for trial in trials)
+    assert list(refused([*trials, *Sweep("toys", base_config, {"base": {}}).trials()])) == [t.key for t in trials]
 
 
 def test_manifest_keeps_earlier_trials(base_config: RunConfig, tmp_path: Path) -> None:

@@ -30,8 +30,9 @@ def sweep(what: Sweep, out: Path, fleet: Fleet) -> bool:
         InputError: see `run_sweep`.
     """
     folder = (out / what.name).absolute()
-    # Ray takes seconds to import: after the data has been checked.
-    refused([trial for trial in what.trials() if RunDirectory(folder / trial.key).finished() is None])
+    trials = what.trials()
+    todo = [trial for trial in trials if RunDirectory(folder / trial.key).finished() is None]
+    refused(todo, others=len(todo) < len(trials))  # before Ray is imported, which takes seconds
     from forever.launch.ray_tune import run_sweep
 
     outcome = run_sweep(what, folder, fleet)

@@ -53,8 +53,11 @@ def _check_width(config: RunConfig, tasks: int) -> None:
         config.method.check_width(config, tasks, width)
 
 
-def refused(trials: Sequence[Trial]) -> dict[str, str]:
+def refused(trials: Sequence[Trial], others: bool = False) -> dict[str, str]:
     """What is wrong with the trials of a sweep, by key, found before anything starts.
+
+    Args:
+        others: whether the sweep has other trials, which are finished: then it has something to show in any case.
 
     Raises:
         InputError: something is wrong with every one.
@@ -73,7 +76,7 @@ def refused(trials: Sequence[Trial]) -> dict[str, str]:
         except InputError as error:
             known.setdefault(about, error)
             problems[trial.key] = str(error)
-    if trials and len(problems) == len(trials):
+    if trials and len(problems) == len(trials) and not others:
         raise InputError(next(iter(problems.values())))
     return problems
 

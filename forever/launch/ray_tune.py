@@ -28,7 +28,7 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
     outcome.skipped = [trial.key for trial in trials if RunDirectory(out / trial.key).finished() is not None]
     before = {} if fleet.retry_failed else failed_before(out, trials)
     todo = [trial for trial in trials if trial.key not in outcome.skipped and trial.key not in before]
-    outcome.failed = before | refused(todo)
+    outcome.failed = before | refused(todo, others=bool(outcome.skipped or before))
     sweep.write_manifest(out)
     with SweepTable(trials, fleet.show) as table:
         for key in outcome.skipped:

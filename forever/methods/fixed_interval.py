@@ -26,8 +26,6 @@ class FixedIntervalConfig(ScheduledReplayConfig):
     name: Literal["fixed_interval"] = "fixed_interval"
     warmup_steps: Annotated[int, Field(ge=1)] = 24
     """S of the FOREVER whose number of events J is matched; nothing is warmed up."""
-    consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
-    """Passes when the task is over. "matched" is a whole budget more, on top of that of the J events."""
     interval: Annotated[int, Field(ge=1)] | None = None
     """Updates between events; None is floor(T / J). 24 gives the literal reading of the ablation example (A21)."""
 

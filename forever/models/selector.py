@@ -43,11 +43,11 @@ class Selector(nn.Module):
         return self.key.clone() if frozen is None else torch.cat([frozen, self.key])
 
     def pooled(self, embedding: nn.Embedding, prompts: Sequence[tuple[int, ...]]) -> Tensor:
-        """u [B, D] of `prompts`, see `pool`; of each once, as the embedding is frozen."""
+        """u [B, D] of `prompts`, see `pool`; of each once, as the embedding is frozen, and kept off the accelerator."""
         for prompt in prompts:
             if prompt not in self._pooled:
-                self._pooled[prompt] = pool(embedding, prompt)
-        return torch.stack([self._pooled[prompt] for prompt in prompts])
+                self._pooled[prompt] = pool(embedding, prompt).cpu()
+        return torch.stack([self._pooled[prompt] for prompt in prompts]).to(embedding.weight.device)
 
     def log_attention(self, words: Tensor, frozen: Tensor | None) -> Tensor:
         """log a = log softmax(k_i . q / sqrt(D)), [B, t], over the `frozen` keys [t-1, D] and the current one.
