@@ -18,7 +18,7 @@ from experiments.forgetting_rate import rates
 from experiments.reading import read_records
 from experiments.rows import Run
 from experiments.study import Study
-from forever.statistics import RESAMPLES, Replicated, Unit, summarise
+from forever.bootstrap import RESAMPLES, Replicated, Unit, summarise
 
 Curves = Mapping[tuple[str, int], list[float]]  # by task and run
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 
 from experiments.style import ACCENT, GREY, GRID, INK, LARGE, NORMAL, SMALL, Look, known, looks, tidy
-from forever.statistics import Estimate
+from forever.bootstrap import Estimate
 
 Retention = Mapping[str, float | None]  # by task: final score as a share of the upper bound's
 Bars = Mapping[str, Mapping[str, Estimate | float | None]]  # by group, such as a backbone, and method

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.style import ACCENT, DASHES, INK, LARGE, MARKERS, NORMAL, PALETTE, SMALL, png, signed, tidy
 from experiments.timeline import timeline_figure
-from forever.statistics import Estimate
+from forever.bootstrap import Estimate
 
 __all__ = ["accuracy_figure", "interval_figure", "matrix_figure", "png", "seen", "timeline_figure"]
 

@@ -14,8 +14,8 @@ from experiments.reading import read_mapping
 from experiments.rows import Row
 from experiments.runs import scale_of
 from experiments.study import Study
+from forever.bootstrap import Estimate
 from forever.config import RunConfig
-from forever.statistics import Estimate
 
 SCHEMA_VERSION = 2  # 1: no runs in estimates; rates of forgetting without an interval
 

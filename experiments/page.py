@@ -12,7 +12,8 @@ from experiments.rows import Row
 from experiments.settings import differences, show
 from experiments.study import Study
 from experiments.tables import NOTHING, paper_texts, row_texts
-from forever.statistics import ALPHA, RESAMPLES
+from forever.bootstrap import RESAMPLES
+from forever.statistics import ALPHA
 
 MAIN_FIELDS = (
     "data.benchmark",

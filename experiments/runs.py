@@ -16,7 +16,7 @@ MINI: dict[str, Any] = {
     "model.name": "tiny",
     "model.dropout": 0.0,  # on a CPU a third of an update's time, for an adapter that does not overfit in five epochs
     "optim.lr": 5e-3,
-    "optim.epochs": 5,  # with four, joint training leaves more of the five tasks near chance
+    "optim.epochs": 5,  # with four, joint training left more tasks near chance when this was chosen
     "memory.fraction": 0.04,  # 8 of 200 rows, one batch a task; with 20 rows MixReplay forgets next to nothing
     "evaluation.max_new_tokens": 16,  # the longest answer has 15 tokens and EOS
 }
@@ -90,7 +90,7 @@ def named_run(name: str) -> RunConfig:
 
 
 def scale_of(run: RunConfig) -> str:
-    """The scale that a run has by its data: mini, cpu, paper (a whole benchmark of the paper), or else "other"."""
+    """The scale that a run has by its data: mini, cpu (few and short rows), paper (a whole benchmark), or "other"."""
     data = run.data
     if data.benchmark == "mini":
         return "mini"

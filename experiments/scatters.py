@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter
 from experiments.analyses import pearson
 from experiments.labels import place_labels
 from experiments.style import ACCENT, GREY, GRID, INK, NORMAL, SMALL, known, log_scale, minus, plain, tidy
-from forever.statistics import Estimate
+from forever.bootstrap import Estimate
 
 WIDE = 5  # largest over smallest number, from where an axis is logarithmic
 STOPPED = "#B0B0B0"

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from experiments.style import ACCENT, GRID, NORMAL, SMALL, Look, draw_line, known, looks, shifted, tidy
-from forever.statistics import Estimate
+from forever.bootstrap import Estimate
 
 LOGARITHMIC = 8  # largest over smallest value, from where values count as powers
 

@@ -17,10 +17,11 @@ from experiments.paper import Published, published
 from experiments.reading import read_mapping
 from experiments.rows import Row, Run
 from experiments.settings import differences, show
+from forever.bootstrap import Unit
 from forever.errors import InputError
 from forever.metrics import PerformanceMatrix
 from forever.run_directory import RunDirectory
-from forever.statistics import Unit, compare
+from forever.statistics import compare
 from forever.sweep import MANIFEST, read_manifest
 
 # Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods are seen between.

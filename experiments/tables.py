@@ -11,7 +11,7 @@ from rich.table import Table
 
 from experiments.rows import Row
 from experiments.study import Study, read_study
-from forever.statistics import Estimate
+from forever.bootstrap import Estimate
 
 NOTHING = "–"
 

@@ -74,9 +74,9 @@ def run(
     if directory.finished() is not None:
         console.print(f"{directory.path} is finished; nothing to do", soft_wrap=True)
     elif origin is not None:
-        changes = plant(origin, settings, benchmark, directory)
-        for change in [] if quiet else changes:
-            console.print(change, markup=False, highlight=False, soft_wrap=True)
+        differences = plant(origin, settings, benchmark, directory)
+        for difference in [] if quiet else differences:
+            console.print(difference, markup=False, highlight=False, soft_wrap=True)
     placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
     uri = commands.mlflow_uri(mlflow)
     with commands.mirrored(directory.path, uri) as mirror, closing(ConsoleTracker(Console(quiet=quiet))) as progress:

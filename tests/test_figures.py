@@ -9,7 +9,7 @@ import pytest
 
 from experiments.figures import accuracy_figure, interval_figure, matrix_figure, png, timeline_figure
 from experiments.style import MARKERS, PALETTE
-from forever.statistics import Estimate
+from forever.bootstrap import Estimate
 
 
 def run_of(tasks: int, updates: int, warmup: int, days: list[float]) -> tuple[list[dict], list[dict]]:

@@ -10,7 +10,7 @@ from test_paper_figures import METHODS, around, assert_inside, data_of, legend_o
 from experiments.curves import forgetting_rate_figure, replay_loss_figure
 from experiments.sensitivity import Point, sensitivity_figure
 from experiments.style import png
-from forever.statistics import Estimate
+from forever.bootstrap import Estimate
 
 # ---- replay events
 

@@ -15,7 +15,7 @@ from matplotlib.transforms import Bbox
 from experiments.comparisons import TOGETHER, bars_figure, radar_figure, training_time_figure
 from experiments.scatters import correlation, front, model_day_figure, pareto_figure
 from experiments.style import looks, png
-from forever.statistics import Estimate
+from forever.bootstrap import Estimate
 
 METHODS = [f"a method with number {n}" for n in range(14)]
 TASKS = [f"task{1500 + n}" for n in range(15)]

@@ -5,18 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from forever.bootstrap import Estimate, Replicated, Runs, Unit, resample_items, summarise
 from forever.metrics import PerformanceMatrix
-from forever.statistics import (
-    Estimate,
-    Replicated,
-    Runs,
-    Unit,
-    compare,
-    holm,
-    resample_items,
-    summarise,
-    verdict,
-)
+from forever.statistics import compare, holm, verdict
 
 
 def matrix(last: list[list[float]], first: list[list[float]] | None = None) -> PerformanceMatrix:
@@ -316,6 +307,6 @@ def test_verdicts() -> None:
 
 
 def test_many_rows_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forever.statistics._CELLS", 100)
+    monkeypatch.setattr("forever.bootstrap._CELLS", 100)
     op = compare({"a": {("1", 0): matrix([[1.0, 0.0] * 30])}}, resamples=501)["a"].op
     assert op.low < 50 < op.high
