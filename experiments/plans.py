@@ -36,12 +36,13 @@ class Terms:
     Attributes:
         calibrate: measure on this machine. tokens_per_second: or take this training throughput.
         price_per_hour: of what one run occupies: a GPU, or its share of a machine.
-        trials, retry_failed, device, concurrent: as for the sweep itself.
+        only, trials, retry_failed, device, concurrent: as for the sweep itself.
     """
 
     calibrate: bool = False
     tokens_per_second: float | None = None
     price_per_hour: float | None = None
+    only: Sequence[str] = ()
     trials: int | None = None
     retry_failed: bool = False
     device: str = "auto"
@@ -126,7 +127,7 @@ def _runs(
     if name == "search":
         found = _points(load_run(on).override(changes), seeds, out / name, terms)
     elif name in SWEEPS:
-        sweep = named_sweep(name, load_run(on).override(changes), seeds)
+        sweep = named_sweep(name, load_run(on).override(changes), seeds).only(terms.only)
         several = len(sweep.orders) > 1
         found = [
             (f"{t.variant} o{t.order}" if several else t.variant, t.config, RunDirectory(out / sweep.name / t.key))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,7 @@ from forever.options import (
     MicroBatch,
     Mlflow,
     On,
+    Only,
     Out,
     RetryFailed,
     Scale,
@@ -98,6 +100,7 @@ def sweep(
     scale: Scale = "mini",
     on: On = None,
     seeds: Seeds = None,
+    only: Only = None,
     out: Out = Path("runs"),
     concurrent: Concurrent = None,
     workers: Workers = None,
@@ -119,11 +122,11 @@ def sweep(
     placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
     uri = commands.mlflow_uri(mlflow)
     fleet = Fleet(concurrent, workers, placement, uri, retry_failed=retry_failed)
-    _only_of_search(name, trials)
+    _check_selection(name, trials, only)
     if name == "search":
         _search(base, _seeds(seeds), trials, out, fleet)
     else:
-        _sweep(name, base, seeds, out, fleet)
+        _sweep(name, base, seeds, out, fleet, only or [])
 
 
 @app.command()
@@ -147,6 +150,7 @@ def plan(
     scale: Scale = "mini",
     on: On = None,
     seeds: Seeds = None,
+    only: Only = None,
     out: Out = Path("runs"),
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure this machine for 20 seconds.")] = False,
     tokens_per_second: Annotated[float | None, typer.Option(min=1, help="Training throughput, instead.")] = None,
@@ -159,8 +163,8 @@ def plan(
     """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started."""
     from experiments.plans import Terms, plan_table
 
-    _only_of_search(name, trials)
-    terms = Terms(calibrate, tokens_per_second, price_per_hour, trials, retry_failed, device, concurrent)
+    _check_selection(name, trials, only)
+    terms = Terms(calibrate, tokens_per_second, price_per_hour, only or (), trials, retry_failed, device, concurrent)
     console.print(plan_table(name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, terms))
 
 
@@ -216,10 +220,10 @@ def _settings(config: str | None, changes: list[str], own: RunConfig | None) -> 
     return load_run(config).override(parse_assignments(changes))
 
 
-def _sweep(name: str, base: RunConfig, seeds: str | None, out: Path, fleet: Fleet) -> None:
+def _sweep(name: str, base: RunConfig, seeds: str | None, out: Path, fleet: Fleet, only: Sequence[str] = ()) -> None:
     from experiments.sweeps import named_sweep
 
-    if not commands.sweep(named_sweep(name, base, _seeds(seeds)), out, fleet):
+    if not commands.sweep(named_sweep(name, base, _seeds(seeds)).only(only), out, fleet):
         raise typer.Exit(1)
 
 
@@ -230,9 +234,13 @@ def _search(base: RunConfig, seeds: tuple[int, ...] | None, trials: int | None, 
         raise typer.Exit(1)
 
 
-def _only_of_search(name: str, trials: int | None) -> None:
+def _check_selection(name: str, trials: int | None, only: Sequence[str] | None) -> None:
+    from experiments.sweeps import SWEEPS
+
     if trials is not None and name != "search":
         raise InputError(f"--trials {trials}: {name} has its own variants; only the sweep search has a number of them")
+    if only and name not in SWEEPS:
+        raise InputError(f"--only {only[0]!r}: {name} has no variants by name; valid: {', '.join(SWEEPS)}")
 
 
 def _base(scale: str, on: str | None) -> str:

@@ -15,6 +15,12 @@ Scale = Annotated[
 ]
 On = Annotated[str | None, typer.Option(help=f"The base run, instead of a scale's: a YAML file or {NAMED_RUN}.")]
 Seeds = Annotated[str | None, typer.Option(help="Seeds, separated by commas; default: the sweep's own.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="VARIANT", help="This variant of the sweep and what it is compared with, not all; may be repeated."
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option(min=0, help="Ray Train workers a run; 0 is its own process; default: 1 in a sweep on a GPU cluster."),

@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from forever.config import RunConfig
-from forever.errors import InputError
+from forever.errors import InputError, unknown
 from forever.run_directory import write_text
 
 MANIFEST = "sweep.json"
@@ -39,6 +39,7 @@ class Sweep:
         references: of variants that are compared with another one, such as the same method on their own backbone; with
             themselves: with none.
         paper: variants that stand for one of the paper's under another name, which is what small runs need.
+        selected: the variants to run now; None: all.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Sweep:
     reference: str = "base"
     paper: Mapping[str, str] = field(default_factory=dict)
     references: Mapping[str, str] = field(default_factory=dict)
+    selected: frozenset[str] | None = None
 
     def trials(self) -> list[Trial]:
         """All runs, seeds outermost, so that an interrupted sweep has compared all variants on the first seeds.
@@ -60,6 +62,8 @@ class Sweep:
         for seed in self.seeds:
             for order, place in (self.orders or {_own_order(self.base): {}}).items():
                 for variant, difference in self.variants.items():
+                    if self.selected is not None and variant not in self.selected:
+                        continue
                     try:
                         config = self.base.override({**difference, **place, "seed": seed})
                     except InputError as error:
@@ -72,8 +76,23 @@ class Sweep:
         """The same sweep on another base: dotted keys as for a run."""
         return replace(self, base=self.base.override(changes))
 
+    def only(self, names: Sequence[str]) -> "Sweep":
+        """The variants of these names and those that they are compared with; no names: all of them.
+
+        Raises:
+            InputError: a name that no variant has.
+        """
+        for name in names:
+            if name not in self.variants:
+                raise unknown(f"variant of {self.name}", name, self.variants)
+        compared = {self.references.get(name, self.reference) for name in names}
+        return replace(self, selected=frozenset({*names, *compared}) if names else None)
+
     def write_manifest(self, folder: Path) -> None:
-        """Say in `folder` which run is which, for reports; runs of earlier invocations stay listed."""
+        """Say in `folder` which run is which, for reports; runs of earlier invocations stay listed.
+
+        Variants are in the order of the sweep, in whatever order they were asked for.
+        """
         path = folder / MANIFEST
         before = read_manifest(folder) if path.is_file() else {"trials": [], "paper": {}, "references": {}}
         trials = {trial["key"]: trial for trial in before["trials"]}
@@ -85,12 +104,14 @@ class Sweep:
                 "order": trial.order,
                 "seed": trial.seed,
             }
+        rank = {variant: place for place, variant in enumerate(self.variants)}
+        order = sorted(trials.values(), key=lambda trial: (trial["seed"], rank.get(trial["variant"], len(rank))))
         content = {
             "name": self.name,
             "reference": self.reference,
             "references": {**before["references"], **self.references},
             "paper": {**before["paper"], **self.paper},
-            "trials": list(trials.values()),
+            "trials": order,
         }
         write_text(path, json.dumps(content, indent=1) + "\n")
 

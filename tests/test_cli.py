@@ -68,6 +68,9 @@ BAD = [
     ("sweep components --seeds 1,1", "seeds must be different"),
     ("sweep components --on mini/finetune", "unknown key 'method.days'"),
     ("sweep components --trials 3", "--trials 3: components has its own variants"),
+    ("sweep components --only +FIRR", "unknown variant of components '+FIRR'; did you mean '+FIR'?"),
+    ("sweep search --only base", "--only 'base': search has no variants by name"),
+    ("plan mini/forever --only base", "--only 'base': mini/forever has no variants by name"),
     ("sweep search --seeds 0,1", "search compares all its runs on one seed"),
     ("sweep search --on mini/finetune", "the base run's method is 'finetune'"),
     ("sweep search --on superni/7/forever data.root=nowhere", "there is no folder nowhere/superni"),
@@ -210,6 +213,10 @@ def test_plan_and_data_check_print_tables(
     assert call(["plan", "components", "--on", run_file, "--tokens-per-second", "1000"], monkeypatch) == 0
     printed = capsys.readouterr().out
     assert "+IAR&PIR" in printed
+    assert call(["plan", "components", "--on", run_file, "--only", "-IAR", "--only", "+RR"], monkeypatch) == 0
+    printed = capsys.readouterr().out
+    assert all(f" {variant} " in printed for variant in ("base", "+RR", "-IAR"))
+    assert "+FIR" not in printed
     assert call(["data", "check", str(data_root)], monkeypatch) == 0
     printed = capsys.readouterr().out
     assert all(task in printed for task in ("colour", "shape", "weight"))

@@ -162,6 +162,36 @@ def test_what_is_refused_stops_a_sweep_that_has_nothing_else(base_config: RunCon
     assert list(refused([*trials, *Sweep("toys", base_config, {"base": {}}).trials()])) == [t.key for t in trials]
 
 
+def test_a_selection_brings_what_it_is_compared_with(base_config: RunConfig) -> None:
+    def variants(sweep: Sweep) -> list[str]:
+        return [trial.variant for trial in sweep.trials()]
+
+    whole = components(base_config)
+    some = whole.only(["-IAR", "+FIR"])
+    assert variants(some) == ["base", "+FIR", "-IAR"]
+    assert {trial.key for trial in some.trials()} < {trial.key for trial in whole.trials()}
+    assert whole.only([]) == whole
+    assert variants(whole.only(["base"])) == ["base"]
+    sizes = named_sweep("memory_size", named_run("superni/7/forever"), (0,))
+    assert variants(sizes.only(["vbm 10 %"])) == ["forever 10 %", "vbm 10 %"]
+    with pytest.raises(InputError, match=r"unknown variant of components '\+FIRE'; did you mean '\+FIR'"):
+        whole.only(["+FIRE"])
+
+
+def test_a_selection_is_extended_to_the_whole(base_config: RunConfig, tmp_path: Path) -> None:
+    whole = components(base_config)
+
+    def listed() -> list[str]:
+        return [trial["variant"] for trial in read_manifest(tmp_path)["trials"]]
+
+    whole.only(["-IAR"]).write_manifest(tmp_path)
+    assert listed() == ["base", "-IAR"]
+    whole.only(["+RR"]).write_manifest(tmp_path)
+    assert listed() == ["base", "+RR", "-IAR"]
+    whole.write_manifest(tmp_path)
+    assert listed() == list(VARIANTS)
+
+
 def test_manifest_keeps_earlier_trials(base_config: RunConfig, tmp_path: Path) -> None:
     components(base_config, (0,)).write_manifest(tmp_path)
     components(base_config, (1,)).write_manifest(tmp_path)
