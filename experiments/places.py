@@ -2,18 +2,22 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forever.config import RunConfig
 from forever.costs import Speed
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
 
+if TYPE_CHECKING:  # a plan that is refused loads no torch
+    from forever.plan import Pace
+
 CALIBRATION_S = 20.0
+_PILOTS = 1 / 4  # of that time, if there is a run by the model clock
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,18 @@ def find_place(runs: int, by_ray: bool, device: str, concurrent: int | None) -> 
     return Place(share.concurrent, share.device, share.threads, f"{share.concurrent} at a time{threads} on {where}")
 
 
-def calibrated(configs: Sequence[RunConfig], place: Place) -> tuple[dict[str, Speed], dict[str, Any]]:
-    """The speed of each `group` of runs, and the encoder of each `tokenizer`.
+@dataclass(frozen=True)
+class Measured:
+    """What a calibration found: the speed of each `group` of runs, the encoder of each `tokenizer`, and the pace of
+    each `course` of runs by the model clock."""
+
+    speeds: Mapping[str, Speed] = field(default_factory=dict)
+    encoders: Mapping[str, Any] = field(default_factory=dict)
+    paces: "Mapping[str, Pace]" = field(default_factory=dict)
+
+
+def calibrated(configs: Sequence[RunConfig], place: Place) -> Measured:
+    """Measure what these runs need.
 
     Raises:
         InputError: the runs would have a device that is not here.
@@ -63,6 +77,7 @@ def calibrated(configs: Sequence[RunConfig], place: Place) -> tuple[dict[str, Sp
     import torch
 
     from forever.calibrate import calibrate, load_libraries
+    from forever.pilot import pilot
     from forever.world import pick_device
 
     if place.device == "cuda" and not torch.cuda.is_available():
@@ -72,17 +87,22 @@ def calibrated(configs: Sequence[RunConfig], place: Place) -> tuple[dict[str, Sp
         )
     device = pick_device(place.device)
     groups = {group(config): config for config in reversed(configs)}  # the first run stands for its group
+    courses = {course(config): config for config in reversed(configs) if by_model_clock(config)}
+    training_s = CALIBRATION_S * _PILOTS if courses else 0.0
     speeds: dict[str, Speed] = {}
     encoders: dict[str, Any] = {}
+    paces: dict[str, Pace] = {}
     with _threads(place.threads):
         load_libraries(device)
         libraries = time.perf_counter() - begun  # the process of each run loads them, too
         for name, config in groups.items():
             benchmark = load_benchmark(config.data)
-            speed, encoder = calibrate(config, benchmark, device, CALIBRATION_S / len(groups))
+            speed, encoder = calibrate(config, benchmark, device, (CALIBRATION_S - training_s) / len(groups))
             speeds[name] = Speed(speed.rates, speed.start + libraries)
             encoders[tokenizer(config)] = encoder
-    return speeds, encoders
+        for name, config in courses.items():
+            paces[name] = pilot(config, load_benchmark(config.data), device, training_s / len(courses))
+    return Measured(speeds, encoders, paces)
 
 
 @contextmanager
@@ -101,6 +121,16 @@ def _threads(count: int | None) -> Iterator[None]:
 def group(config: RunConfig) -> str:
     """Runs that compute alike: tokens and updates differ in number, but not in what they take."""
     return f"{config.method.name} {config.optim.batch_size} {config.model.model_dump_json()}"
+
+
+def by_model_clock(config: RunConfig) -> bool:
+    """Whether the number of a run's replays hangs on how far its updates move."""
+    return getattr(config.method, "clock", "") == "model"
+
+
+def course(config: RunConfig) -> str:
+    """Runs whose updates on the tasks move about equally far, replays or not."""
+    return config.model_dump_json(include={"model", "data", "optim"})
 
 
 def tokenizer(config: RunConfig) -> str:

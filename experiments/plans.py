@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ablations.search import TRIALS
 from ablations.search import search as find_search
-from experiments.places import Place, calibrated, find_place, group, tokenizer
+from experiments.places import Measured, Place, by_model_clock, calibrated, course, find_place, group, tokenizer
 from experiments.runs import load_run
 from experiments.sweeps import SWEEPS, named_sweep
 from forever.config import RunConfig
@@ -27,6 +27,12 @@ from forever.run_directory import RunDirectory, read_lines
 from forever.search import known
 
 _COUNTS = ("task", "replay", "consolidation", "generator")
+_MEASURED, _LEVEL = "of the first task, measured here", "of updates that all move equally far (fewer if they shrink)"
+# Methods whose training has a say in what they do next.
+_ESTIMATED = {
+    "aimmerging": "AIMMerging replays when its losses say so",
+    "ssr": "SSR keeps what it manages to write",
+}
 
 
 @dataclass(frozen=True)
@@ -99,14 +105,14 @@ def plan_table(
     place = find_place(len(todo), name in (*SWEEPS, "search"), terms.device, terms.concurrent)
     if not runs:
         raise InputError(f"all runs of {name} failed before; --retry-failed plans them again")
-    speeds, encoders = calibrated([run.config for run in todo], place) if terms.calibrate else ({}, {})
-    planner = _Planner(runs, encoders)
+    measured = calibrated([run.config for run in todo], place) if terms.calibrate else Measured()
+    planner = _Planner(runs, measured)
     rows: defaultdict[str, dict[str, float]] = defaultdict(dict)
     done, left = {}, {}
     progress = Console(stderr=True)  # eight orders of fourteen methods take a minute and more
     for run in track(runs, "planning", console=progress, transient=True, disable=not progress.is_terminal):
         plan = planner.plan(run)
-        run.seconds = _seconds(run, plan, speeds.get(group(run.config)), terms)
+        run.seconds = _seconds(run, plan, measured.speeds.get(group(run.config)), terms)
         numbers = run.numbers(plan, terms.price_per_hour)
         _add(rows[run.label], numbers)
         _add(left if run.result is None else done, numbers)
@@ -165,10 +171,11 @@ def _points(
 class _Planner:
     """Plans of many runs. Those that differ in the seed alone have the same counts, but for the rows that are kept."""
 
-    def __init__(self, runs: Sequence[_Run], encoders: Mapping[str, Any]) -> None:
+    def __init__(self, runs: Sequence[_Run], measured: Measured) -> None:
         self.finished = [run for run in runs if run.result is not None]
-        self.encoders = encoders
-        self.paced = False  # whether a plan followed the pace of a finished run
+        self.methods = {run.config.method.name for run in runs}
+        self.measured = measured
+        self.paces: dict[str, None] = {}  # whose paces the plans by the model clock followed, in words
         self._benchmarks: dict[str, Benchmark] = {}
         self._plans: dict[tuple[str, Path | None], Plan] = {}
 
@@ -176,25 +183,20 @@ class _Planner:
         from forever.plan import pace_of, plan
 
         config = run.config
-        like = self._like(run)
+        like = self._like(run) if by_model_clock(config) else None
         key = (config.model_copy(update={"seed": 0}).fingerprint(), like and like.directory.path)
         if key not in self._plans:
-            pace = pace_of(read_lines(like.directory.steps)) if like else None
-            self.paced |= pace is not None
-            encoder = self.encoders.get(tokenizer(config))
+            pace = pace_of(read_lines(like.directory.steps)) if like else self.measured.paces.get(course(config))
+            if by_model_clock(config):
+                self.paces["of finished runs" if like else _MEASURED if pace else _LEVEL] = None
+            encoder = self.measured.encoders.get(tokenizer(config))
             self._plans[key] = plan(config, self._benchmark(config), encoder, pace)
         return self._plans[key]
 
     def _like(self, run: _Run) -> _Run | None:
         """The finished run whose pace a plan by the model clock follows: itself, or one of the same way of training."""
-        if getattr(run.config.method, "clock", "") != "model":
-            return None
-        alike = [
-            other
-            for other in self.finished
-            if all(getattr(other.config, part) == getattr(run.config, part) for part in ("model", "data", "optim"))
-            and other.config.method.name != "mtl"
-        ]
+        own = course(run.config)
+        alike = [other for other in self.finished if other.config.method.name != "mtl" and course(other.config) == own]
         alike.sort(key=lambda other: (other is not run, other.label != run.label))
         return alike[0] if alike else None
 
@@ -269,15 +271,13 @@ def _text(column: str, number: float) -> str:
 
 
 def _caption(planner: _Planner, place: Place, terms: Terms, runs: int, wall: float) -> str:
-    found = [
-        "Sums over the runs of a row. Exact: updates on the task, and replays that their number triggers. By the model "
-        "clock, replays are "
-        + (
-            "those at the pace of finished runs."
-            if planner.paced
-            else "those of updates that all move equally far: fewer if they shrink."
-        ),
-        "Tokens by the runs' own tokenizer." if planner.encoders else "Tokens at four characters each.",
+    found = ["Sums over the runs of a row. Exact: updates on the task, and replays that their number triggers."]
+    if planner.paces:
+        found.append(f"By the model clock, replays are those at the pace {', or '.join(planner.paces)}.")
+    if estimated := [why for name, why in _ESTIMATED.items() if name in planner.methods]:
+        found.append(f"Estimates: {'; '.join(estimated)}.")
+    found += [
+        "Tokens by the runs' own tokenizer." if planner.measured.encoders else "Tokens at four characters each.",
         f"{runs} run{'s' * (runs != 1)} to do, {place.text}.",
     ]
     if terms.calibrate:

@@ -19,6 +19,8 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.encoding import Encoder
 from forever.errors import InputError
 from forever.models.backbone import load
+from forever.optim import learning_rate
+from forever.pilot import pilot
 from forever.plan import pace_of, plan
 from forever.run_directory import RunDirectory
 from forever.search import remember
@@ -89,6 +91,33 @@ def test_the_model_clock_at_the_pace_of_the_run(base_config: RunConfig, tmp_path
         result["tokens"],
     )
     assert counted.updates != planned(config).updates  # or the pace would not have mattered
+
+
+def test_a_pilot_begins_as_the_run_does(base_config: RunConfig, tmp_path: Path) -> None:
+    """Its updates are those of the run's first task, to the last bit; where it stops, the learning rate goes on."""
+    config = base_config.override({"method.clock": "model", "optim.epochs": 6, "optim.schedule": "linear"})
+    benchmark = load_benchmark(config.data)
+    execute(config, tmp_path / "run")
+    first = pace_of(lines(tmp_path / "run" / "steps.jsonl"))[benchmark.tasks[0].name]
+    whole = pilot(config, benchmark, torch.device("cpu"), 600)
+    assert list(whole) == [task.name for task in benchmark.tasks]
+    assert all(norms == first for norms in whole.values())
+    short = pilot(config, benchmark, torch.device("cpu"), 0)[benchmark.tasks[0].name]
+    rates = [learning_rate(config.optim, step, len(first)) for step in range(len(first))]
+    assert short == pytest.approx([first[0] * rate / rates[0] for rate in rates])
+
+
+def test_the_pace_of_another_seed_gives_the_replays_of_a_run(small_config: RunConfig, tmp_path: Path) -> None:
+    """A plan is made before its run: by the pace of a run that is not it, events of a task differ by one at most."""
+    config = small_config.override({"method.clock": "model", "optim.epochs": 6})
+    execute(config, tmp_path / "run")
+    pace = pace_of(lines(tmp_path / "run" / "steps.jsonl"))
+    result = execute(config.override({"seed": 1}), tmp_path / "other")
+    counted = planned(config.override({"seed": 1}), pace=pace)
+    later = len(result["tasks"]) - 1  # the first task has no memory to replay
+    assert 0 < fired(result)["replay"] < planned(config).events["replay"]
+    assert abs(counted.events["replay"] - fired(result)["replay"]) <= later
+    assert counted.updates["task"] == result["updates"]["task"]
 
 
 def test_counts_do_not_hang_on_the_seed(base_config: RunConfig) -> None:
@@ -179,7 +208,8 @@ def test_a_calibration_times_every_kind_of_work(method: str, small_config: RunCo
     """No wall-clock is compared: only that all work has a rate, and that one update is not faster than light."""
     config = small_config.override({"method.name": method})
     threads = torch.get_num_threads()
-    speeds, encoders = calibrated([config, config.override({"seed": 1})], Place(1, "cpu", 1, ""))
+    measured = calibrated([config, config.override({"seed": 1})], Place(1, "cpu", 1, ""))
+    speeds, encoders = measured.speeds, measured.encoders
     assert torch.get_num_threads() == threads
     speed = speeds[group(config)]
     assert len(speeds) == len(encoders) == 1
@@ -217,7 +247,7 @@ def test_what_is_done_is_skipped_and_lends_its_pace(small_config: RunConfig, tmp
     terms = Terms(tokens_per_second=1000, price_per_hour=3600)
     before = plan_table(run, "", {}, (0, 1, 2), tmp_path, terms)
     assert cells(before)["to do"]["runs"] == "3"
-    assert "at the pace" not in str(before.caption)
+    assert "finished runs" not in str(before.caption)
     result = execute(small_config, tmp_path / small_config.key())
     after = plan_table(run, "", {}, (0, 1, 2), tmp_path, terms)
     rows = cells(after)
@@ -228,7 +258,7 @@ def test_what_is_done_is_skipped_and_lends_its_pace(small_config: RunConfig, tmp
         kind: str(result["updates"].get(kind, 0)) for kind in ("task", "replay")
     }
     assert rows["to do"]["runs"] == "2"
-    assert "at the pace" in str(after.caption)
+    assert "at the pace of finished runs" in str(after.caption)
     each = planned(small_config, pace=pace_of(lines(tmp_path / small_config.key() / "steps.jsonl")))
     assert rows["to do"]["cost"] == f"{2 * each.seconds_at(1000):.2f}"
 
@@ -294,6 +324,18 @@ def test_a_calibrated_table(small_config: RunConfig, tmp_path: Path) -> None:
     assert float(cells(table)["to do"]["hours"]) >= 0
     assert "measured here on cpu" in str(table.caption)
     assert "own tokenizer" in str(table.caption)
+    assert "at the pace of the first task, measured here" in str(table.caption)
+
+
+def test_a_table_says_what_it_can_only_estimate(small_config: RunConfig, tmp_path: Path) -> None:
+    captions = {}
+    for name in ("finetune", "ssr", "forever"):
+        on = saved(small_config.override({"method.name": name}), tmp_path / f"{name}.yaml")
+        captions[name] = str(plan_table(on, "", {}, None, tmp_path, Terms(device="cpu")).caption)
+    assert "Estimates: SSR keeps what it manages to write." in captions["ssr"]
+    assert "equally far" in captions["forever"]
+    assert "Estimates" not in captions["finetune"] + captions["forever"]
+    assert "pace" not in captions["finetune"] + captions["ssr"]
 
 
 def test_runs_take_their_places_in_order() -> None:
