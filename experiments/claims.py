@@ -28,6 +28,16 @@ _STATUS = {
     "": "not judged",
 }
 
+_UNTRIED = "not attempted"
+_AS_FINETUNING = "not judged: ends as fine-tuning does, to the last digit"
+# What a status comes down to, by its beginning.
+_OUTCOMES = {
+    "reproduced": "reproduced",
+    "contradicted": "not reproduced",
+    "not shown": ("not reproduced: no", "no "),
+    "not judged": ("not judged", "measured"),
+}
+
 _SIGNIFICANT = 0.05
 _WEAK = 0.5  # a correlation that explains less than a quarter of the variance
 
@@ -40,17 +50,22 @@ class Claim:
     text: str
     published: str
     ours: str = ""
-    status: str = "not attempted"
+    status: str = _UNTRIED
     scale: str = ""
     report: Mapping[str, Any] | None = None
     runs: str = ""
 
 
-def sections(folder: Path) -> list[str]:
-    """All claims as Markdown, a heading and a table a sweep, what was tried first."""
+def read_claims(folder: Path) -> list[Claim]:
+    """Every claim, with what the reports in the folders of `folder` say to it."""
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/report.json"))]
+    return list(claims(reports))
+
+
+def sections(all_claims: Sequence[Claim]) -> list[str]:
+    """Claims as Markdown, a heading and a table a sweep, what was tried first."""
     tables: dict[str, list[Claim]] = {}
-    for claim in claims(reports):
+    for claim in all_claims:
         tables.setdefault(claim.table, []).append(claim)
     tried = {name: any(claim.report for claim in found) for name, found in tables.items()}
     lines: list[str] = []
@@ -58,7 +73,44 @@ def sections(folder: Path) -> list[str]:
         lines += [f"### {name}", ""]
         lines += _answers(found) if tried[name] else [f"Not attempted: `forever sweep {name} --scale paper`.", ""]
         lines += [] if tried[name] else [*_table(("claim", "published"), [(c.text, c.published) for c in found]), ""]
+        if unknown := _unknown(name):
+            lines += [f"The paper's numbers of {'; '.join(unknown)} are not known here.", ""]
     return lines
+
+
+def tally(found: Sequence[Claim]) -> list[str]:
+    """How many claims were answered at each scale, and how."""
+    rows: list[Sequence[str]] = []
+    for scale in SCALES:
+        here = [_outcome(claim.status) for claim in found if claim.scale == scale]
+        if here:
+            rows.append([scale, str(len(here)), *(str(here.count(outcome)) for outcome in _OUTCOMES)])
+    texts = {(claim.table, claim.text) for claim in found}
+    answered = {(claim.table, claim.text) for claim in found if claim.report}
+    lines = [*_table(("scale", "answers", *_OUTCOMES), rows), ""] if rows else []
+    some = f"{len(answered)} of {len(texts)} claims have an answer"
+    full = any(claim.scale == "paper" for claim in found)
+    return [*lines, f"{some}{'' if full else ', none at full scale, which needs a GPU'}.", ""]
+
+
+def _outcome(status: str) -> str:
+    """What a status comes down to; the longest beginning that fits decides."""
+    fits = [
+        (len(start), outcome)
+        for outcome, starts in _OUTCOMES.items()
+        for start in ((starts,) if isinstance(starts, str) else starts)
+        if status.startswith(start)
+    ]
+    return max(fits)[1]
+
+
+def _unknown(name: str) -> list[str]:
+    """Variants of a paper's table of which no number is known here."""
+    if name not in TABLES:
+        return []
+    sweep = named_sweep(name, named_run(SCALES["paper"]))
+    known = {variant for rows in TABLES[name].values() for variant in rows}
+    return [variant for variant in sweep.variants if sweep.paper.get(variant, variant) not in known]
 
 
 def _answers(found: list[Claim]) -> list[str]:
@@ -104,7 +156,7 @@ def _differences(name: str, reports: list[Mapping[str, Any]]) -> Iterator[Claim]
             if paper.bwt is not None and base.bwt is not None:
                 published += f"; BWT {paper.bwt - base.bwt:+.1f}"
             tried = [
-                (report, row)
+                (report, part["rows"], row)
                 for report in reports
                 for part in report["parts"]
                 if table_of(report["name"], part["benchmark"]) == (name, benchmark)
@@ -112,10 +164,11 @@ def _differences(name: str, reports: list[Mapping[str, Any]]) -> Iterator[Claim]
             ]
             if not tried:
                 yield Claim(name, text, published)
-            for report, row in tried:
+            for report, beside, row in tried:
                 ours = f"OP {_interval(row['difference'])}"
                 ours += f"; BWT {_interval(row['bwt_difference'])}" if row["bwt_difference"] else ""
-                status = _STATUS[_agreement(paper.op - base.op, row)]
+                idle = _as_finetuning(row, beside)
+                status = _AS_FINETUNING if idle else _STATUS[_agreement(paper.op - base.op, row)]
                 runs = str(row["difference"]["runs"])
                 yield Claim(name, text, published, ours, status, report["scale"], report, runs)
 
@@ -126,6 +179,13 @@ def _compared(rows: list[Mapping[str, Any]], variant: str, reference: str) -> It
     for row in rows:
         if row["paper_variant"] == variant and row["difference"] and paper.get(row["reference"]) == reference:
             yield row
+
+
+def _as_finetuning(row: Mapping[str, Any], beside: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a method did nothing of its own: SSR that writes no usable row is fine-tuning."""
+    plain = [other for other in beside if other["variant"] == "finetune" and row["variant"] != "finetune"]
+    own = (row["difference"], row["bwt_difference"])
+    return any(own == (other["difference"], other["bwt_difference"]) for other in plain)
 
 
 def _interval(estimate: Mapping[str, float], digits: int = 1) -> str:
@@ -198,20 +258,21 @@ def _correlated(published: float, significant: bool, ours: Mapping[str, float]) 
 
 
 def _time(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
-    """Minutes depend on the machine; what replay costs beside MixReplay does so less."""
-    for backbone, minutes in TRAINING_TIME.items():
-        text = f"an epoch of FOREVER as a multiple of MixReplay's, {backbone}"
-        published = f"{minutes['forever'] / minutes['mix_replay']:.2f}"
+    """Minutes depend on the machine; what a method costs beside MixReplay does so less."""
+    for backbone, method in ((b, m) for b, minutes in TRAINING_TIME.items() for m in minutes if m != "mix_replay"):
+        text = f"an epoch of {method} as a multiple of mix_replay's, {backbone}"
+        minutes = TRAINING_TIME[backbone]
+        published = f"{minutes[method] / minutes['mix_replay']:.2f}"
         tried = [
             (report, found[name])
             for report, found in _analyses(reports, "training_time")
             for name in found
-            if (name == backbone or report["scale"] != "paper") and {"forever", "mix_replay"} <= found[name].keys()
+            if (name == backbone or report["scale"] != "paper") and {method, "mix_replay"} <= found[name].keys()
         ]
         if not tried:
             yield Claim("training_time", text, published)
         for report, ours in tried:
-            ratio = f"{ours['forever'] / ours['mix_replay']:.2f}"
+            ratio = f"{ours[method] / ours['mix_replay']:.2f}"
             yield Claim(
                 "training_time", text, published, ratio, "measured", report["scale"], report, str(report["finished"])
             )

@@ -14,17 +14,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from experiments.claims import sections
+from experiments.claims import read_claims, sections, tally
 
 FOLDER = Path(__file__).parent / "results"
 LEDGER = Path(__file__).parent / "RESULTS.md"
 
 HEAD = """# Results
 
-Every number here comes from a result file in `experiments/results/`; this page is written by
-`python -m experiments.ledger`. OP, BWT and forgetting in percent points; with several seeds their mean, and in brackets
-the smallest and the largest. Replays are events at scheduled times; updates on memory are those apart from the task's
-own (MixReplay, MIGU and SSR mix memory into the task's); minutes are a mean.
+Every number in a table comes from a result file in `experiments/results/`; this page is written by
+`python -m experiments.ledger`. Sweeps on `mini` share runs: those that another sweep had made were copied, so a report
+names the commands of both, and minutes are comparable within a sweep's own runs only.
+
+OP, BWT and forgetting in percent points; with several seeds their mean, and in brackets the smallest and the largest.
+Replays are events at scheduled times; updates on memory are those apart from the task's own (MixReplay, MIGU and SSR
+mix memory into the task's); minutes are a mean.
 """
 CLAIMS = """## The paper's claims
 
@@ -32,7 +35,8 @@ FOREVER, arXiv 2601.03938: the differences in its tables to FOREVER, or to the d
 know the numbers, and its findings on forgetting, model days and time. Ours as points with a 95 % interval; the status
 is OP's after Holm's correction for all variants of a sweep, which the intervals do not have; BWT stands beside it. A
 published difference below half a point counts as none, and is reproduced by an interval within one point of zero.
-"mini" and "cpu" are small stand-ins: what they agree or disagree with is the sign.
+"mini" and "cpu" are small stand-ins: what they agree or disagree with is the sign. Runs are those that were compared;
+where a finding is no comparison, all.
 """
 COLUMNS = (
     "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes", "revision", "hardware",
@@ -42,7 +46,8 @@ COLUMNS = (
 def page() -> str:
     """The whole page."""
     groups = sorted(folder for folder in FOLDER.glob("*") if folder.is_dir())
-    return "\n".join([HEAD, CLAIMS, *sections(FOLDER), *(section(group) for group in groups)])
+    claims = read_claims(FOLDER)
+    return "\n".join([HEAD, CLAIMS, *tally(claims), *sections(claims), *(section(group) for group in groups)])
 
 
 def section(group: Path) -> str:

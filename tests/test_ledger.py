@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.claims import claims, sections
+from experiments.claims import claims, read_claims, sections, tally
 from experiments.ledger import LEDGER, page, section
 from experiments.paper import MODEL_DAY
 
@@ -128,7 +128,7 @@ def test_what_was_tried_stands_first_with_its_commands_below(tmp_path: Path) -> 
         (tmp_path / scale).mkdir()
         content = report(scale=scale, commands=[f"forever sweep components --scale {scale}"])
         (tmp_path / scale / "report.json").write_text(json.dumps(content), encoding="utf-8")
-    lines = sections(tmp_path)
+    lines = sections(read_claims(tmp_path))
     headings = [line for line in lines if line.startswith("### ")]
     assert headings[:2] == ["### components", "### main_results"]
     assert len(headings) == len({*headings})
@@ -140,6 +140,42 @@ def test_what_was_tried_stands_first_with_its_commands_below(tmp_path: Path) -> 
     assert own[-4:-1] == ["  `forever sweep components --scale cpu`", "- mini, abc; chip, 2 cores:",
                           "  `forever sweep components --scale mini`"]  # fmt: skip
     assert "Not attempted: `forever sweep spacing --scale paper`." in lines
+
+
+def test_a_method_that_did_nothing_of_its_own_answers_nothing() -> None:
+    """SSR that writes no usable row is fine-tuning, digit for digit, and its distance to FOREVER says nothing of it."""
+    low, bwt = (-30.0, -33.0, -27.0), (-40.0, -45.0, -35.0)
+
+    def told(ssr: Numbers, bwt_of_ssr: Numbers) -> list[str]:
+        rows = [
+            row("forever", None, None, reference="forever"),
+            row("finetune", low, "loss", bwt, reference="forever"),
+            row("ssr", ssr, "loss", bwt_of_ssr, reference="forever"),
+        ]
+        parts = [{"benchmark": "mini", "rows": rows, "analyses": {}}]
+        return [c.status for c in claims([report(name="baselines", parts=parts)]) if c.report]
+
+    assert told(low, bwt) == ["reproduced", "not judged: ends as fine-tuning does, to the last digit"]
+    assert told((-30.0, -33.0, -27.1), bwt) == told(low, (-40.0, -45.0, -35.1)) == ["reproduced", "reproduced"]
+
+
+def test_the_tally_counts_each_answer_once() -> None:
+    rows = [
+        row("base", None, None), row("+FIR", (-3.0, -5.0, -1.0), "loss"), row("+RR", (9.0, 6.0, 12.0), "win"),
+        row("+ER", (2.0, -1.0, 5.0), "tie"), row("+PIR", (1.0, -30.0, 32.0), "tie"), row("-IAR", (1.0, 0, 2), None),
+    ]  # fmt: skip
+    parts = [{"benchmark": "mini", "rows": rows, "analyses": {}}]
+    claimed = list(claims([report(parts=parts), report(scale="cpu", parts=parts)]))
+    lines = tally(claimed)
+    assert lines[0] == "| scale | answers | reproduced | contradicted | not shown | not judged |"
+    assert lines[2:4] == ["| mini | 5 | 1 | 1 | 2 | 1 |", "| cpu | 5 | 1 | 1 | 2 | 1 |"]
+    assert f"5 of {len(claimed) - 5} claims have an answer, none at full scale, which needs a GPU." in lines
+    assert tally(list(claims([])))[0].startswith("0 of ")
+
+
+def test_what_the_paper_has_and_we_do_not_know_is_named() -> None:
+    lines = sections(list(claims([])))
+    assert "The paper's numbers of ewc; olora; moelora; sapt are not known here." in lines
 
 
 def test_a_bound_is_judged_by_its_interval() -> None:
@@ -191,7 +227,7 @@ def test_a_report_that_lacks_a_part_answers_nothing_and_stops_nothing() -> None:
     assert {status for _, status, _ in times} == {"not attempted"}
     parts[0]["analyses"]["training_time"]["tiny"]["mix_replay"] = 0.5
     times = found([report(name="training_time", parts=parts)], "training_time")
-    assert {(ours, status) for ours, status, _ in times} == {("2.00", "measured")}
+    assert {(ours, status) for ours, status, _ in times} == {("2.00", "measured"), ("", "not attempted")}
 
 
 NONE = "no correlation shown"
