@@ -49,6 +49,7 @@ def page(study: Study) -> dict[str, Any]:
         "parts": [_part(part) for part in parts],
         "single": len(variants) == 1,
         "facts": _facts(study),
+        "seeds": _listed(sorted({run.seed for run in study.runs if run.result is not None})),
         "variants": list(variants.items()),
         "missing": study.missing,
         "stopped": len(study.stopped),
@@ -170,7 +171,7 @@ def about_resolution(rows: list[Row]) -> str:
     found: list[str] = []
     for row in rows:
         resolution, ours = (row.comparison.resolution, row.comparison.difference) if row.comparison else (None, None)
-        if ours and row.paper_difference and resolution and resolution > abs(row.paper_difference) >= EQUAL:
+        if ours and row.paper_difference and resolution and resolution > abs(row.paper_difference):
             runs = f"{ours.runs} run{'s' * (ours.runs > 1)}"
             text = f"{row.variant} ({row.paper_difference:+.1f}, chance ±{resolution:.1f} with {runs})"
             found.append(text.replace("(-", "(−"))

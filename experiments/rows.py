@@ -142,8 +142,8 @@ class Row:
 
     @property
     def replayed_rows(self) -> float | None:
-        seen = [result["rows_seen"] for result in self.results]
-        return _mean([rows.get("replay", 0) + rows.get("consolidation", 0) for rows in seen])
+        """Rows of memory a run, repetitions counted: in batches of their own, and mixed into those of a task."""
+        return _mean([_replayed(run) for run in self.runs])
 
     @property
     def updates(self) -> float | None:
@@ -164,6 +164,16 @@ class Row:
         if not all(run.environment.get("gpus") for run in self.runs):
             return None
         return _mean([sum(r["seconds"].values()) * r.get("world_size", 1) / 3600 for r in self.results])
+
+
+def _replayed(run: Run) -> float | None:
+    assert run.result is not None
+    if run.settings.get("method.variant") == "mix":
+        return None  # with several views a pass over the mixed rows may end early, after we do not know which
+    seen = run.result["rows_seen"]
+    own = run.settings["optim.epochs"] * sum(count["train"] for count in run.result["rows"].values())
+    mixed = max(seen.get("task", 0) - own, 0)  # less than none in a fork, which has not seen all rows itself
+    return seen.get("replay", 0) + seen.get("consolidation", 0) + mixed
 
 
 def _as_in_the_paper(run: Run) -> bool:

@@ -14,7 +14,7 @@ from rich.console import Console
 from experiments.analyses import analyses, correlations, minutes_an_epoch, slowing
 from experiments.findings import findings
 from experiments.page import about_resolution
-from experiments.paper import TABLES, agreement, published
+from experiments.paper import FORGETTING_RATE, MODEL_DAY, TABLES, TRAINING_TIME, agreement, published
 from experiments.report import summary_table, tex, write_report
 from experiments.rows import Row, Run
 from experiments.runs import named_run
@@ -37,6 +37,51 @@ def test_every_published_row_is_a_variant_of_its_sweep(name: str) -> None:
         assert set(table) <= variants
         # The paper prints two numbers of backbones.
         assert name == "backbones" or sweep.paper.get(sweep.reference, sweep.reference) in table
+
+
+# The published tables as text, to be compared by eye with the paper; a benchmark's name before a bar, else SuperNI.
+PRINTED = """
+components: base 42.5/-2.8, +FIR 40.1/-5.2, +RR 37.2/-7.8, +ER 40.9/-6.9, +STC 41.3/-3.9, -IAR 39.9/-4.4, +PIR 42.7/-3.0, +IAR&PIR 42.8/-2.6
+spacing: standard 42.5/-2.8, exponential 42.3/-2.6, polynomial 41.5/-3.2, uniform 40.9/-3.6, decreasing 37.2/-7.8
+memory_size: forever 2 % 42.5, forever 5 % 43.5, forever 10 % 43.9, forever 50 % 46.4
+memory_size: vbm 2 % 41.2, vbm 5 % 42.4, vbm 10 % 43.0, vbm 50 % 45.4
+warmup_window: S = 3 41.8/-3.8, S = 6 42.1/-3.7, S = 12 42.0/-3.4, S = 24 42.5/-2.8, S = 48 42.3/-3.0, S = 96 41.2/-4.4
+memory_epochs: E_mem = 1 42.2/-3.0, E_mem = 2 42.5/-2.8, E_mem = 4 42.6/-2.9
+full_finetuning: recurrent_kif 46.0/-4.1, aimmerging 46.4/-3.0, vbm 46.4/-3.1, forever 47.5/-2.2
+long_sequence: thirty | recurrent_kif 24.7/-15.0, aimmerging 26.1/-11.6, vbm 26.7/-12.8, forever 27.9/-10.8
+backbones: vbm; Llama-3.1-8B 49.0/-2.9, forever; Llama-3.1-8B 50.6/-2.1
+main_results: standard | finetune 47.2/-12.6, mix_replay 65.8/-8.0, fixed_interval 65.1/-9.2, migu 69.9, ssr 68.4/-7.1
+main_results: standard | recurrent_kif 70.6/-6.5, aimmerging 71.9/-5.0, vbm 71.5/-5.2, forever 72.9/-4.7, mtl 77.4
+main_results: long | finetune 36.0/-17.5, mix_replay 65.1/-11.4, fixed_interval 64.5/-10.9, migu 66.3, ssr 67.5/-9.0
+main_results: long | recurrent_kif 67.7/-8.4, aimmerging 67.9/-6.3, vbm 68.1/-6.1, forever 69.4/-5.0, mtl 77.8
+main_results: finetune 8.2/-27.4, mix_replay 34.6/-14.1, fixed_interval 34.7/-14.5, migu 35.0, ssr 40.1/-5.4
+main_results: recurrent_kif 39.7/-5.0, aimmerging 41.0/-3.4, vbm 41.3/-3.7, forever 42.1/-2.9, mtl 48.2
+"""  # noqa: E501
+
+
+def test_the_published_numbers() -> None:
+    printed: dict[tuple[str, str, str], tuple[float, float | None]] = {}
+    for line in PRINTED.strip().splitlines():
+        name, rest = line.split(": ", 1)
+        benchmark, rows = rest.split(" | ") if " | " in rest else ("superni", rest)
+        for row in rows.split(", "):
+            variant, numbers = row.rsplit(" ", 1)
+            op, *bwt = map(float, numbers.split("/"))
+            printed[name, benchmark, variant.replace(";", ",")] = (op, *(bwt or [None]))  # pyright: ignore
+    known = {
+        (name, benchmark, variant): (row.op, row.bwt)
+        for name, tables in TABLES.items()
+        for benchmark, table in tables.items()
+        for variant, row in table.items()
+    }
+    assert known == printed
+    assert FORGETTING_RATE == (0.0023, 0.0018, 0.0010, 0.0005, 0.0003)
+    assert [r for r, _ in MODEL_DAY.values()] == [0.7379, 0.2182, -0.5625]
+    assert [p for _, p in MODEL_DAY.values()] == [0.0017, None, 0.0291]
+    times = [
+        [minutes[name] for name in ("mix_replay", "aimmerging", "vbm", "forever")] for minutes in TRAINING_TIME.values()
+    ]
+    assert times == [[1.3, 1.5, 1.4, 1.4], [6.8, 9.9, 9.1, 8.5]]
 
 
 def test_a_small_benchmark_stands_for_the_papers() -> None:
@@ -288,7 +333,7 @@ def test_latex_is_well_formed(folder: Path) -> None:
         rows = [row for row in table[1].split("\\\\") if "&" in row]
         assert {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows} == {len(table[0])}
     assert not re.findall(r"(?<!\\)[%_#]", text.split("\n", 1)[1])
-    for expected in ("& seconds", "Holm-corrected", "are not the paper's setting"):
+    for expected in ("& seconds", "Holm-corrected", "are not the paper's setting", "Seeds 0, 1.", "& ours less theirs"):
         assert expected in text
 
 

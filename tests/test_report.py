@@ -4,9 +4,11 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from conftest import execute
 from rich.console import Console
 
 from experiments.report import summary_table, write_report
@@ -14,8 +16,11 @@ from experiments.study import read_study
 from forever.config import RunConfig
 from forever.errors import InputError
 from forever.launch.local import run_local
+from forever.learner import Learner
 from forever.run_directory import RunDirectory, read_lines
+from forever.steps import Step
 from forever.sweep import Sweep
+from forever.train import perform
 
 VARIANTS = {
     "base": {},
@@ -93,6 +98,33 @@ def test_replays_and_replayed_rows_are_those_of_the_journal(finished: Path) -> N
     assert replays > 0
     assert cells(finished)["-IAR"][-4:-2] == [f"{replays} + {len(events) - replays}", str(rows)]
     assert cells(finished)["finetune"][-4:-2] == ["0 + 0", "0"]
+
+
+@pytest.mark.parametrize(
+    "method", ["finetune", "mtl", "mix_replay", "migu", "recurrent_kif", "forever", "vbm", "vbm mix"]
+)
+def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
+    method: str, base_config: RunConfig, tmp_path: Path
+) -> None:
+    """Equal to the rows of other tasks, repetitions counted, in the batches that the run was given."""
+    name, _, variant = method.partition(" ")
+    changes = {"method.variant": variant, "method.views": 2} if variant else {}
+    config = base_config.override({"method.name": name, "optim.epochs": 2, **changes})
+    replayed = 0
+
+    def count(learner: Learner, method: Any, action: Any) -> Any:
+        nonlocal replayed
+        if isinstance(action, Step):
+            assert learner.task is not None
+            replayed += len([row for row in action.batch.examples if row not in learner.task.train])
+        return perform(learner, method, action)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("forever.train.perform", count)
+        execute(config, tmp_path / "run")
+    (row,) = read_study(tmp_path / "run").rows
+    assert row.replayed_rows == (None if variant else replayed)
+    assert (replayed > 0) == (method not in ("finetune", "mtl"))
 
 
 def test_matrix_is_read_back_as_it_was_measured(finished: Path) -> None:
