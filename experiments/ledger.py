@@ -26,8 +26,8 @@ Every number in a table comes from a result file in `experiments/results/`; this
 names the commands of both, and minutes are comparable within a sweep's own runs only.
 
 OP, BWT and forgetting in percent points; with several seeds their mean, and in brackets the smallest and the largest.
-Replays are events at scheduled times; updates on memory are those apart from the task's own (MixReplay, MIGU and SSR
-mix memory into the task's); minutes are a mean.
+Replays are events, those at the end of a task with them; updates on memory are those apart from the task's own
+(MixReplay, MIGU and SSR mix memory into the task's); minutes are a mean.
 """
 CLAIMS = """## The paper's claims
 
@@ -38,6 +38,7 @@ published difference below half a point counts as none, and is reproduced by an 
 "mini" and "cpu" are small stand-ins: what they agree or disagree with is the sign. Runs are those that were compared;
 where a finding is no comparison, all.
 """
+_REPLAYS = ("replay", "consolidation")
 COLUMNS = (
     "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes", "revision", "hardware",
 )  # fmt: skip
@@ -70,9 +71,9 @@ def _read(folder: Path) -> dict[str, Any]:
         "command": shlex.join(where["argv"]),
         "revision": where["revision"] or "-",
         "hardware": f"{where['gpus'][0] if where['gpus'] else where['cpu']}, {where['cores']} cores",
-        "replays": sum(count for kinds in result["events"].values() for count in kinds.values()),
+        "replays": sum(kinds.get(kind, 0) for kinds in result["events"].values() for kind in _REPLAYS),
         "all_updates": sum(result["updates"].values()),
-        "on_memory": sum(result["updates"].get(kind, 0) for kind in ("replay", "consolidation")),
+        "on_memory": sum(result["updates"].get(kind, 0) for kind in _REPLAYS),
         "minutes": sum(result["seconds"].values()) / 60,
     }
 

@@ -27,7 +27,7 @@ def numbers(study: Study) -> dict[str, Any]:
     """
     finished = [run for run in study.runs if run.result is not None]
     assert study.example is not None
-    where = [run.environment for run in finished if run.environment]
+    where = [environment for run in finished for environment in run.environments]
     return {
         "schema_version": SCHEMA_VERSION,
         "name": study.name,

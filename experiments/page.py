@@ -92,9 +92,10 @@ def _facts(study: Study) -> list[tuple[str, str]]:
     fields = [*MAIN_FIELDS, *(key for key in settings if key.startswith("method."))]
     base = {key: settings[key] for key in fields if settings.get(key) is not None}
     tests = sorted({count["test"] for one in results for count in one["rows"].values()})
-    gpus = {gpu for run in finished for gpu in run.environment.get("gpus", ())}
-    cpus = {f"{env.get('cpu')}, {env.get('cores')} cores" for env in (run.environment for run in finished) if env}
-    packages = [run.environment.get("packages", {}) for run in finished]
+    where = [environment for run in finished for environment in run.environments]
+    gpus = {gpu for environment in where for gpu in environment.get("gpus", ())}
+    cpus = {f"{environment.get('cpu')}, {environment.get('cores')} cores" for environment in where}
+    packages = [environment.get("packages", {}) for environment in where]
     versions = {
         f"{name} {one[name]}" for one in packages for name in ("forever-cl", "torch", "transformers") if name in one
     }
@@ -109,7 +110,7 @@ def _facts(study: Study) -> list[tuple[str, str]]:
         ("seeds", _listed(sorted({run.seed for run in finished}))),
         ("orders", _listed(sorted({run.order for run in finished}))),
         ("hardware", _listed(sorted(gpus or cpus)) + _workers({one.get("world_size", 1) for one in results})),
-        ("revision", _listed(sorted({str(run.environment.get("revision") or "unknown") for run in finished}))),
+        ("revision", _listed(sorted({str(one.get("revision") or "unknown") for one in where}) or ["unknown"])),
         ("versions", _listed(sorted(versions))),
         ("truncated training rows", f"{truncated} in all runs together"),
     ]

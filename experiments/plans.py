@@ -17,7 +17,7 @@ from ablations.search import TRIALS
 from ablations.search import search as find_search
 from experiments.places import Measured, Place, by_model_clock, calibrated, course, find_place, group, tokenizer
 from experiments.runs import load_run
-from experiments.sweeps import SWEEPS, named_sweep
+from experiments.sweeps import SWEEPS, asked_sweep
 from forever.config import RunConfig
 from forever.costs import Plan, Speed
 from forever.data.benchmarks import load_benchmark
@@ -76,13 +76,17 @@ class _Run:
         return ended is not None and ended["state"] == "failed"
 
     def numbers(self, plan: Plan, price: float | None) -> dict[str, float]:
+        """What is planned; of a finished run what it did, as far as it says."""
         hours = (self.seconds or 0.0) / 3600
-        events = sum(plan.events.get(kind, 0) for kind in ("replay", "consolidation"))
-        tokens = {"train": plan.train_tokens, "other": plan.other_tokens, "eval": plan.evaluation_tokens}
+        updates, train, kinds = plan.updates, plan.train_tokens, [plan.events]
+        if self.result is not None:
+            updates, train, kinds = self.result["updates"], self.result["tokens"], self.result["events"].values()
+        events = sum(found.get(kind, 0) for found in kinds for kind in ("replay", "consolidation"))
+        tokens = {"train": train, "other": plan.other_tokens, "eval": plan.evaluation_tokens}
         return {
             "runs": 1,
             "done": self.result is not None,
-            **{kind: plan.updates.get(kind, 0) for kind in _COUNTS},
+            **{kind: updates.get(kind, 0) for kind in _COUNTS},
             "events": events,
             **{f"{name} MTok": count / 1e6 for name, count in tokens.items()},
             "hours": hours,
@@ -133,7 +137,7 @@ def _runs(
     if name == "search":
         found = _points(load_run(on).override(changes), seeds, out / name, terms)
     elif name in SWEEPS:
-        sweep = named_sweep(name, load_run(on).override(changes), seeds).only(terms.only)
+        sweep = asked_sweep(name, load_run(on), changes, seeds, terms.only)
         several = len(sweep.orders) > 1
         found = [
             (f"{t.variant} o{t.order}" if several else t.variant, t.config, RunDirectory(out / sweep.name / t.key))

@@ -58,6 +58,11 @@ class Run:
         path = self.directory.path / "environment.json"
         return read_mapping(path, json.loads) if path.is_file() else {}
 
+    @property
+    def environments(self) -> list[Mapping[str, Any]]:
+        """Where it was trained: once, or more often if it went on elsewhere or with other code."""
+        return [self.environment, *self.environment.get("resumed", [])] if self.environment else []
+
     def questions(self) -> str:
         """A digest that changes with any test row: its place and its right answer, from predictions/."""
         assert self.result is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from experiments.style import ACCENT, GREY, GRID, INK, NORMAL, SMALL, known, log
 from forever.bootstrap import Estimate
 
 WIDE = 5  # largest over smallest number, from where an axis is logarithmic
-STOPPED = "#B0B0B0"
 
 # ---- score against time
 
@@ -26,7 +25,6 @@ def pareto_figure(
     reference: str | None = None,
     *,
     named: bool = True,
-    stopped: Collection[str] = (),
     labels: tuple[str, str] = ("training time (s)", "OP (%)"),
 ) -> Figure:
     """Score against training time, with the front: the points that none beats in both.
@@ -35,30 +33,28 @@ def pareto_figure(
         points: by variant or trial, seconds and score. What lacks one of the two is not drawn.
         reference: the point in the accent colour.
         named: False for the many trials of a search: no names beside the points.
-        stopped: trials that were ended early: hollow, grey and never on the front, as their scores are not final.
         labels: of the two axes.
     """
     shown = {name: (s, e) for name, (s, e) in points.items() if known(s) and s > 0 and known(e.value)}
-    finished = {name: (seconds, e.value) for name, (seconds, e) in shown.items() if name not in stopped}
+    scores = {name: (seconds, e.value) for name, (seconds, e) in shown.items()}
     figure = Figure(figsize=(6.6, 4.2), layout="constrained")
     axis = figure.subplots()
     tidy(axis)
     for name, (seconds, estimate) in shown.items():
-        colour = STOPPED if name in stopped else ACCENT if name == reference else INK
-        if estimate.high > estimate.low and name not in stopped:
+        colour = ACCENT if name == reference else INK
+        if estimate.high > estimate.low:
             axis.plot([seconds] * 2, [estimate.low, estimate.high], color=colour, linewidth=1.8, alpha=0.25, zorder=2)
         style: dict[str, Any] = {"marker": "D" if name == reference else "o", "markersize": 6.5 if named else 5}
-        style |= {"color": colour, "markerfacecolor": "white" if name in stopped else colour, "linestyle": "none"}
-        axis.plot([seconds], [estimate.value], label=name, zorder=2 if name in stopped else 3, **style)
+        axis.plot([seconds], [estimate.value], label=name, zorder=3, color=colour, linestyle="none", **style)
     axis.set_xlabel(labels[0], fontsize=NORMAL)
     axis.set_ylabel(labels[1], fontsize=NORMAL)
     axis.grid(color=GRID, linewidth=0.6)
     axis.margins(0.1, 0.1)
     _scale_time(axis, [seconds for seconds, _ in shown.values()])
-    _draw_front(axis, front(finished))
-    _explain_points(figure, axis, shown.keys() & set(stopped))
+    _draw_front(axis, front(scores))
+    _name_front(figure, axis)
     if named:
-        place_labels(axis, {name: (s, e.value) for name, (s, e) in shown.items()}, reference)
+        place_labels(axis, scores, reference)
     return figure
 
 
@@ -93,17 +89,10 @@ def _draw_front(axis: Axes, best: Sequence[tuple[float, float]]) -> None:
     axis.set(xlim=limits[0], ylim=limits[1])
 
 
-def _explain_points(figure: Figure, axis: Axes, stopped: Collection[str]) -> None:
-    handles = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    shown = {"front": handles["front"]} if "front" in handles else {}
-    if stopped:
-        finished = [name for name in handles if name not in stopped and name != "front"]
-        if finished:
-            shown["finished"] = handles[finished[0]]
-        shown["stopped early"] = handles[min(stopped)]
-    style: dict[str, Any] = {"loc": "outside lower center", "ncols": 3, "frameon": False, "fontsize": SMALL + 0.5}
-    if shown:
-        figure.legend(list(shown.values()), list(shown), **style)
+def _name_front(figure: Figure, axis: Axes) -> None:
+    for line in axis.lines:
+        if line.get_label() == "front":
+            figure.legend([line], ["front"], loc="outside lower center", frameon=False, fontsize=SMALL + 0.5)
 
 
 # ---- model days

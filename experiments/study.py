@@ -154,11 +154,7 @@ def _find(folder: Path) -> Study:
             _run(folder / t["key"], t["variant"], t["benchmark"], t["order"], t["seed"]) for t in manifest["trials"]
         ]
         runs = tuple(_name_variants(listed))
-        references = {
-            run.variant: manifest["references"][before.variant]
-            for before, run in zip(listed, runs, strict=True)
-            if before.variant in manifest["references"]
-        }
+        references = _references(listed, runs, manifest["references"], manifest["reference"])
         return Study(manifest["name"], folder, runs, manifest["reference"], manifest["paper"], references)
     if (folder / "config.yaml").is_file():
         run = _run(folder)
@@ -203,6 +199,21 @@ def _name_variants(runs: Sequence[Run]) -> Iterator[Run]:
         changes = differences(first.setdefault(run.variant, run).settings, run.settings)
         suffix = ", ".join(f"{key}={show(value)}" for key, value in changes.items())
         yield replace(run, variant=f"{run.variant} ({suffix})") if changes else run
+
+
+def _references(
+    listed: Sequence[Run], runs: Sequence[Run], references: Mapping[str, str], reference: str
+) -> dict[str, str]:
+    """With whom a variant is compared, under the names that `_name_variants` gave: a run of other settings with the
+    reference of the same settings, or else with none."""
+    names = {run.variant for run in runs}
+    found: dict[str, str] = {}
+    for before, run in zip(listed, runs, strict=True):
+        suffix = run.variant.removeprefix(before.variant)
+        other = references.get(before.variant, reference) + suffix
+        if suffix or before.variant in references:
+            found[run.variant] = other if other in names or not suffix else run.variant
+    return found
 
 
 def _is_bound(runs: Sequence[Run]) -> bool:

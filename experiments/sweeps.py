@@ -1,6 +1,7 @@
 """All sweeps by name, a table or a figure of the paper each: what `forever sweep` and `forever plan` know."""
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from ablations.baseline_variants import baseline_variants
 from ablations.baselines import baselines
@@ -19,7 +20,7 @@ from experiments.model_day import model_day
 from experiments.replay_loss import replay_loss
 from experiments.training_time import training_time
 from forever.config import RunConfig
-from forever.errors import unknown
+from forever.errors import InputError, unknown
 from forever.sweep import Sweep
 
 
@@ -37,6 +38,33 @@ SWEEPS: dict[str, Family] = {
         baseline_variants, demo,
     )
 }  # fmt: skip
+
+
+def asked_sweep(
+    name: str,
+    base: RunConfig,
+    changes: Mapping[str, Any],
+    seeds: tuple[int, ...] | None = None,
+    only: Sequence[str] = (),
+) -> Sweep:
+    """A named sweep as a person asks for it.
+
+    Args:
+        changes: dotted keys of the base. only: variants; none of them: all.
+
+    Raises:
+        InputError: no such sweep or variant, or a change that the sweep would overwrite.
+    """
+    base = base.override(changes)
+    if seeds is None and base.seed != RunConfig().seed:
+        raise InputError(f"seed={base.seed}: a sweep sets the seeds of its runs; give --seeds {base.seed}")
+    sweep = named_sweep(name, base, seeds)
+    if sweep.orders and "data.order" in changes:
+        raise InputError(
+            f"data.order={changes['data.order']}: {name} runs on the orders {', '.join(sweep.orders)}; "
+            "of the other sweeps each is on one order, that of its base"
+        )
+    return sweep.only(only)
 
 
 def named_sweep(name: str, base: RunConfig, seeds: tuple[int, ...] | None = None) -> Sweep:

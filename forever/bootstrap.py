@@ -17,8 +17,8 @@ chi^2 drawn anew each time, which gives Student tails. Runs also differ by the l
 drawn twice, with the items and with the runs, as the luck of seeds is once more with the orders: where it dominates,
 intervals are too wide rather than too narrow. The orders' part is not stretched: they are the benchmark's own two or
 three and not a sample of all. With one seed each they are the only repetitions, and are drawn and stretched as seeds
-are. Joint training gives the same in every order: where it takes part, a seed is drawn for all orders together, and f
-is S-1.
+are. Joint training gives the same in every order: where it takes part, a seed is drawn for all orders together, f is
+S-1, and a seed counts as one run.
 
 With one run nothing is known about seeds, and only items are resampled: such an interval says how far another test set
 could move the score of *this* run. An interval over items of a task on which all rows score the same has no width.
@@ -45,7 +45,8 @@ Runs = Mapping[Unit, PerformanceMatrix]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval, both in percent or points. `runs`: how many runs it is the mean of."""
+    """A number with its 95 % interval, both in percent or points. `runs`: how many runs it is the mean of; those of
+    one seed are one where joint training takes part, which is the same in all orders."""
 
     value: float
     low: float
@@ -147,7 +148,7 @@ def summarise(
     samples = centre + effects
     tail = (1 - LEVEL) / 2
     low, high = np.clip(np.quantile(samples, [tail, 1 - tail]), *limits)
-    return Estimate(value, float(low), float(high), len(runs)), _p_value(samples)
+    return Estimate(value, float(low), float(high), len(seeds if together else runs)), _p_value(samples)
 
 
 def _run_effects(orders: Sequence[np.ndarray], resamples: int, seed: int, shared: np.ndarray | None) -> np.ndarray:
@@ -158,8 +159,9 @@ def _run_effects(orders: Sequence[np.ndarray], resamples: int, seed: int, shared
         shared: the mean of each seed over all orders, if seeds are drawn for all orders together.
     """
     count = sum(map(len, orders))
-    if len(orders) == count and shared is None:  # one seed each
+    if len(orders) == count and (shared is None or len(shared) == 1):  # one seed each
         orders = [np.concatenate(orders)]
+        shared = None
     if count == 1:
         return np.zeros(resamples)
     random = np.random.default_rng(derive(seed, "runs", count))

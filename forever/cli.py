@@ -35,6 +35,7 @@ from forever.options import (
     Trials,
     Workers,
 )
+from forever.sweep import Sweep
 
 app = typer.Typer(
     help="Continual learning of language models around FOREVER: run, sweep, compare.",
@@ -117,16 +118,17 @@ def sweep(
     The sweep `search` finds its variants while it runs, with Optuna, and stops those that fall behind.
     """
     from experiments.runs import load_run
+    from experiments.sweeps import asked_sweep
 
-    base = load_run(_base(scale, on)).override(parse_assignments(changes or []))
+    base, asked = load_run(_base(scale, on)), parse_assignments(changes or [])
     placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
     uri = commands.mlflow_uri(mlflow)
     fleet = Fleet(concurrent, workers, placement, uri, retry_failed=retry_failed)
     _check_selection(name, trials, only)
     if name == "search":
-        _search(base, _seeds(seeds), trials, out, fleet)
+        _search(base.override(asked), _seeds(seeds), trials, out, fleet)
     else:
-        _sweep(name, base, seeds, out, fleet, only or [])
+        _sweep(asked_sweep(name, base, asked, _seeds(seeds), only or ()), out, fleet)
 
 
 @app.command()
@@ -138,9 +140,10 @@ def demo(
 ) -> None:
     """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores, no download."""
     from experiments.runs import load_run
+    from experiments.sweeps import named_sweep
 
     fleet = Fleet(concurrent, 0, Placement("cpu"), commands.mlflow_uri(mlflow))
-    _sweep("demo", load_run("mini/forever"), seeds, out, fleet)
+    _sweep(named_sweep("demo", load_run("mini/forever"), _seeds(seeds)), out, fleet)
 
 
 @app.command()
@@ -220,10 +223,8 @@ def _settings(config: str | None, changes: list[str], own: RunConfig | None) -> 
     return load_run(config).override(parse_assignments(changes))
 
 
-def _sweep(name: str, base: RunConfig, seeds: str | None, out: Path, fleet: Fleet, only: Sequence[str] = ()) -> None:
-    from experiments.sweeps import named_sweep
-
-    if not commands.sweep(named_sweep(name, base, _seeds(seeds)).only(only), out, fleet):
+def _sweep(what: Sweep, out: Path, fleet: Fleet) -> None:
+    if not commands.sweep(what, out, fleet):
         raise typer.Exit(1)
 
 

@@ -31,6 +31,10 @@ class RunDirectory:
         return self.path / "config.yaml"
 
     @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
     def steps(self) -> Path:
         return self.path / "steps.jsonl"
 
@@ -85,15 +89,25 @@ class RunDirectory:
             raise InputError(f"{self.path} holds an unfinished run; go on with it by --resume, or give another --out")
 
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
-        """Write what describes the run, once."""
+        """Write what describes the run; where a run goes on with other code or elsewhere, that too, as `resumed`."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.config.is_file():
-            write_text(self.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+            write_text(self.environment, json.dumps(environment, indent=2) + "\n")
             write_text(self.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        elif self.environment.is_file():
+            first = read_json(self.environment)
+            lives = [first, *first.get("resumed", [])]
+            if any(lives[-1].get(key) != value for key, value in environment.items() if key != "argv"):
+                first["resumed"] = [*lives[1:], environment]
+                write_text(self.environment, json.dumps(first, indent=2) + "\n")
 
     def finished(self) -> dict[str, Any] | None:
-        """The result, if the run is over."""
-        return json.loads(self.result.read_text(encoding="utf-8")) if self.result.is_file() else None
+        """The result, if the run is over.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        return read_json(self.result) if self.result.is_file() else None
 
     def end(self, state: Literal["failed", "stopped"], reason: str) -> None:
         """Say that the run is over without a result: it failed for good, or a search stopped it early."""
@@ -104,7 +118,22 @@ class RunDirectory:
         """What `end` wrote: `state`, `reason` and `time`; None for a run that is finished, interrupted or not begun."""
         if self.result.is_file() or not self.ended.is_file():
             return None
-        return json.loads(self.ended.read_text(encoding="utf-8"))
+        return read_json(self.ended)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read ({error}); remove it, or take it from a backup") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} cannot be read: it holds {type(content).__name__}, not named fields")
+    return content
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from forever.config import RunConfig
 from forever.errors import InputError, unknown
-from forever.run_directory import write_text
+from forever.run_directory import read_json, write_text
 
 MANIFEST = "sweep.json"
 
@@ -91,7 +91,7 @@ class Sweep:
     def write_manifest(self, folder: Path) -> None:
         """Say in `folder` which run is which, for reports; runs of earlier invocations stay listed.
 
-        Variants are in the order of the sweep, in whatever order they were asked for.
+        Variants of one sweep are in its order, in whatever order they were asked for.
         """
         path = folder / MANIFEST
         before = read_manifest(folder) if path.is_file() else {"trials": [], "paper": {}, "references": {}}
@@ -104,14 +104,16 @@ class Sweep:
                 "order": trial.order,
                 "seed": trial.seed,
             }
+        listed = list(trials.values())
         rank = {variant: place for place, variant in enumerate(self.variants)}
-        order = sorted(trials.values(), key=lambda trial: (trial["seed"], rank.get(trial["variant"], len(rank))))
+        if all(trial["variant"] in rank for trial in listed):  # a search has one variant at a time
+            listed.sort(key=lambda trial: (trial["seed"], rank[trial["variant"]]))
         content = {
             "name": self.name,
             "reference": self.reference,
             "references": {**before["references"], **self.references},
             "paper": {**before["paper"], **self.paper},
-            "trials": order,
+            "trials": listed,
         }
         write_text(path, json.dumps(content, indent=1) + "\n")
 
@@ -125,12 +127,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     `benchmark`, `order`, `seed`.
 
     Raises:
-        InputError: the folder holds no sweep.
+        InputError: the folder holds no sweep, or a damaged one.
     """
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder} holds no sweep: there is no {MANIFEST} in it")
-    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest = read_json(path)
     # The first versions wrote none of these.
     absent = {"paper": {}, "references": {}}
     return {**absent, **manifest, "trials": [{"benchmark": "", **trial} for trial in manifest["trials"]]}

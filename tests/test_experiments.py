@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from ablations.search import search
 from experiments.report import write_report
 from experiments.runs import SCALES, load_run
 from experiments.study import read_study
 from experiments.sweeps import SWEEPS, named_sweep
 from forever.launch.local import Placement, run_local
+from forever.run_directory import RunDirectory
+from forever.search import known, remember
+from forever.sweep import slug
 
 SMALL = {
     "data.train_rows": 16, "data.test_rows": 2, "optim.epochs": 1, "memory.fraction": 0.25,
@@ -27,6 +31,14 @@ FIGURES = {
 }  # fmt: skip
 # Findings that only these have.
 ANALYSES = {"forgetting_rate": "forgetting_rate", "model_day": "model_day", "training_time": "training_time"}
+
+
+def figures(folder: Path) -> set[str]:
+    """Names of the figures that the page shows, none of which is empty."""
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    shown = {path.removesuffix(".png") for path in re.findall(r"\(figures/([^)]+)\)", text)}
+    assert all((folder / "figures" / f"{figure}.png").stat().st_size > 5_000 for figure in shown)
+    return shown
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +58,9 @@ def test_end_to_end(name: str, tmp_path: Path, finished: dict[str, Path]) -> Non
             shutil.copytree(finished[config.fingerprint()], path)
         else:
             result = run_local(config, path, placement=Placement(device="cpu"))
-            assert set(result["updates"]) >= {"task"}
+            steps = 2 * len(result["tasks"])  # and more where memory is mixed into the task's batches
+            mixed = config.method.name in ("mix_replay", "migu", "ssr") or "mix" in trial.variant
+            assert result["updates"]["task"] == steps or (mixed and result["updates"]["task"] > steps)
             finished[config.fingerprint()] = path
     sweep.write_manifest(tmp_path)
     write_report(tmp_path)
@@ -60,9 +74,35 @@ def test_end_to_end(name: str, tmp_path: Path, finished: dict[str, Path]) -> Non
     for row in part["rows"]:
         assert row["runs"] == row["planned"] == max(1, len(sweep.orders))
         assert row["op"]["value"] == pytest.approx(sum(r["op"] for r in ops[row["variant"]]) / row["runs"])
-    text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    shown = {path.removesuffix(".png") for path in re.findall(r"\(figures/([^)]+)\)", text)}
+    shown = figures(tmp_path)
     assert FIGURES.get(name, set()) <= shown
-    assert all((tmp_path / "figures" / f"{figure}.png").stat().st_size > 5_000 for figure in shown)
+    assert {f"matrix-{slug(variant)}" for variant in sweep.variants} <= shown
+    lead = slug(sweep.reference)
+    orders = [f"-o{slug(order)}" for order in sweep.orders] if len(sweep.orders) > 1 else [""]
+    assert {f"timeline-{lead}{order}" for order in orders} <= shown  # of the reference in every order
+    assert {f"timeline-{slug(variant)}" for variant in sweep.variants if variant != sweep.reference} <= shown
+    assert len(sweep.variants) == 1 or {"op", "accuracy"} <= shown
     assert (ANALYSES.get(name) is None) or ANALYSES[name] in part["analyses"]
     assert r"\toprule" in (tmp_path / "report.tex").read_text(encoding="utf-8")
+
+
+def test_a_search_end_to_end(tmp_path: Path) -> None:
+    """Its base and two points of its space, and one that was stopped, at scale `mini`; on Ray: tests/test_search.py."""
+    what = search(load_run(SCALES["mini"]).override(SMALL))
+    own = what.own_point()
+    assert own is not None
+    for point in (own, {**own, "method.memory_epochs": 1}, {**own, "method.days": "uniform"}):
+        trial = remember(what, point, tmp_path)
+        run_local(trial.config, tmp_path / trial.key, placement=Placement(device="cpu"))
+    stopped = remember(what, {**own, "method.memory_epochs": 3}, tmp_path)
+    RunDirectory(tmp_path / stopped.key).end("stopped", "after 2 of 5 tasks")
+    write_report(tmp_path)
+    content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    results = {run.trial.variant: run.result for run in known(what, tmp_path)}
+    (part,) = content["parts"]
+    assert [row["variant"] for row in part["rows"]] == list(results)
+    assert [row["op"] and row["op"]["value"] for row in part["rows"]] == [
+        pytest.approx(result["op"]) if result else None for result in results.values()
+    ]
+    assert "stopped early" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert {"op", "accuracy", "pareto", "timeline-base"} <= figures(tmp_path)

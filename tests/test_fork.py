@@ -11,7 +11,7 @@ import yaml
 from conftest import Outcome, canned_sample, execute, lines, outcome
 
 from experiments.study import read_study
-from forever import decoding
+from forever import checkpoint, decoding
 from forever.cli import main
 from forever.config import RunConfig
 from forever.errors import InputError
@@ -89,6 +89,15 @@ def test_fine_tuning_is_followed_by_forever(runs: Runs, tmp_path: Path) -> None:
     assert {event["task"] for event in lines(forked / "events.jsonl")} == {"weight"}
     again = fork(after, f"{path}@1", tmp_path)
     assert again != forked  # two pasts, two directories
+
+
+def test_importance_is_a_mean_over_the_tasks_that_it_was_measured_in(runs: Runs, tmp_path: Path) -> None:
+    """After a fork from a run without: not over those before, which would count the first one several times."""
+    config, path = runs["forever"]
+    forked = fork(config.override({"method.regularizer": "importance"}), f"{path}@1", tmp_path)
+    saved = checkpoint.latest(forked / "checkpoints")
+    assert saved is not None
+    assert saved.state["method"]["fisher_tasks"] == len(json.loads((forked / "result.json").read_text())["tasks"]) - 1
 
 
 def test_a_report_tells_a_fork_from_the_run(runs: Runs, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from forever.config import RunConfig
+from forever.errors import InputError
 from forever.launch.local import Placement, run_local
 from forever.launch.lock import locked
 from forever.launch.mlflow_mirror import Mirror, keeps
@@ -274,6 +275,35 @@ def test_sync_leaves_a_run_alone_that_is_training(
     assert sync(sweep_folder, uri) == 4
     assert parent_of(uri).info.status == "KILLED"
     assert "trials/failed" not in parent_of(uri).data.metrics
+
+
+def test_the_end_of_a_sweep_leaves_a_run_alone_that_another_process_trains(
+    uri: str, sweep_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forever.launch.mlflow_tracker._PATIENCE_S", 0.1)
+    training = sorted(sweep_folder.glob("*/config.yaml"))[0].parent
+    (training / "result.json").unlink()
+    open_sweep(sweep_folder, uri)
+
+    def status() -> str:
+        (run,) = (run for run in runs(uri, "toys") if run.data.tags.get("forever.run_key") == training.name)
+        return run.info.status
+
+    Mirror(training, uri).push()
+    with locked(training):
+        close_sweep(sweep_folder, uri, "FAILED")
+        assert status() == "RUNNING"
+    close_sweep(sweep_folder, uri, "FAILED")
+    assert status() == "FAILED"
+
+
+def test_a_deleted_experiment_is_named(uri: str, folder: Path) -> None:
+    Mirror(folder, uri).push()
+    client = MlflowClient(uri)
+    (found,) = (one for one in client.search_experiments() if one.name != "Default")
+    client.delete_experiment(found.experiment_id)
+    with pytest.raises(InputError, match=rf"{found.name}' was deleted; .*--experiment-id {found.experiment_id}"):
+        Mirror(folder, uri).push()
 
 
 def test_the_default_store_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_page_is_what_the_files_say() -> None:
 def keep(folder: Path, **changes: Any) -> None:
     """A committed run."""
     result = {
-        "seed": 0, "op": 50.0, "bwt": -10.0, "forgetting": 10.0, "events": {"a": {}, "b": {"replay": 2}},
+        "seed": 0, "op": 50.0, "bwt": -10.0, "forgetting": 10.0, "events": {"a": {"look": 9}, "b": {"replay": 2}},
         "updates": {"task": 20, "replay": 5}, "seconds": {"task": 60.0, "evaluation": 30.0},
     }  # fmt: skip
     where = {"argv": ["forever", "run", "x y"], "revision": "abc", "gpus": [], "cpu": "chip", "cores": 2}

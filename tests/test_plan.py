@@ -253,6 +253,7 @@ def test_what_is_done_is_skipped_and_lends_its_pace(small_config: RunConfig, tmp
     rows = cells(after)
     assert (rows[run]["runs"], rows[run]["done"]) == ("3", "1")
     assert rows["done, skipped"]["runs"] == "1"
+    assert rows["done, skipped"]["events"] == str(sum(fired(result).values()))
     assert rows["done, skipped"]["cost"] == f"{sum(result['seconds'].values()):.2f}"
     assert {kind: rows["done, skipped"][kind] for kind in ("task", "replay")} == {
         kind: str(result["updates"].get(kind, 0)) for kind in ("task", "replay")

@@ -159,6 +159,30 @@ def test_a_run_that_a_search_gave_up_is_neither_missing_nor_zero(folder: Path) -
     assert "(failed: ValueError: boom)" in text
 
 
+def test_variants_of_another_base_are_compared_with_that_base(folder: Path, base_config: RunConfig) -> None:
+    """In a folder that was used twice; those of a base that is not there, with none."""
+    other = base_config.override({"optim.lr": 1e-5})
+    sweep = Sweep("toy <sweep>", other, {"base": {}, "-IAR": {"method.regularizer": "none"}}, seeds=(0, 1))
+    sweep.write_manifest(folder)
+    base, variant = [trial for trial in sweep.trials() if trial.seed == 0]
+    for trial in (variant, base):
+        rows = {row.variant: row for row in read_study(folder).rows}
+        assert rows["-IAR"].reference == "base"
+        run_local(trial.config, folder / trial.key)
+    changed = " (optim.lr=1e-05)"
+    before, after = rows, {row.variant: row for row in read_study(folder).rows}
+    assert before[f"-IAR{changed}"].comparison is not None
+    assert before[f"-IAR{changed}"].comparison.difference is None
+    row = after[f"-IAR{changed}"]
+    assert row.reference == f"base{changed}"
+    assert row.comparison is not None
+    assert row.comparison.difference is not None
+    ops = [row.comparison.op.value for row in (row, after[f"base{changed}"]) if row.comparison]
+    assert row.comparison.difference.value == pytest.approx(ops[0] - ops[1])
+    assert after[f"base{changed}"].comparison is not None
+    assert after[f"base{changed}"].comparison.difference is None
+
+
 def test_a_variant_without_runs_has_no_numbers(folder: Path) -> None:
     (run,) = (run for run in read_study(folder).runs if run.variant == "-IAR" and run.result)
     run.directory.result.unlink()

@@ -6,6 +6,7 @@ next life starts from what is on disk. Some are real SIGKILLs of a forked proces
 
 import gc
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from conftest import KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, li
 from forever import checkpoint, decoding, session, train
 from forever.config import RunConfig
 from forever.errors import InputError
-from forever.launch.local import Placement, run_local
+from forever.launch.local import Placement, check_finished, run_local
+from forever.sweep import Sweep
 from forever.tracking import SilentTracker
 
 pytestmark = KILLED_CLOSES_NO_FILES
@@ -359,6 +361,44 @@ def test_changed_data_is_refused(configs: dict[str, RunConfig], data_root: Path,
     live(elsewhere, tmp_path / "run", None)
     execute(config, tmp_path / "whole")
     assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "run")) == []
+
+
+def test_changed_data_of_a_finished_run_is_refused(
+    configs: dict[str, RunConfig], data_root: Path, tmp_path: Path
+) -> None:
+    """Its scores are not those of the rows that are there now."""
+    config, moved = configs["mix_replay"], tmp_path / "data"
+    result = execute(config, tmp_path / "run")
+    shutil.copytree(data_root / "toy", moved / "toy")
+    elsewhere = config.override({"data.root": str(moved)})
+    assert execute(elsewhere, tmp_path / "run") == result
+    changed = moved / "toy" / "shape" / "train.jsonl"
+    first, *rest = lines(changed)
+    changed.write_text("".join(json.dumps(r) + "\n" for r in [first | {"output": "other"}, *rest]), encoding="utf-8")
+    with pytest.raises(InputError, match=r"run is finished, and the rows of task shape are no longer those"):
+        execute(elsewhere, tmp_path / "run")
+    sweep = Sweep("s", elsewhere, {"base": {}})
+    (trial,) = sweep.trials()
+    check_finished([trial], tmp_path)  # nothing is finished there
+    (tmp_path / "run").rename(tmp_path / trial.key)
+    with pytest.raises(InputError, match="rows of task shape"):
+        check_finished([trial], tmp_path)
+    shutil.rmtree(moved)
+    check_finished([trial], tmp_path)  # rows that are gone say nothing
+
+
+def test_a_run_that_goes_on_elsewhere_says_where_it_was(
+    configs: dict[str, RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(configs["forever"], tmp_path)
+    first = json.loads((tmp_path / "environment.json").read_text())
+    assert "resumed" not in first
+    monkeypatch.setattr("forever.environment.revision", lambda: "later")
+    live(configs["forever"], tmp_path, 2)
+    live(configs["forever"], tmp_path, None)  # the same place again is no news
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert [life["revision"] for life in environment.pop("resumed")] == ["later"]
+    assert environment == first
 
 
 # ---- real kills

@@ -249,6 +249,17 @@ def test_joint_training_is_not_surer_for_being_listed_under_several_orders() -> 
     assert found.difference.high - found.difference.low > one.op.high - one.op.low
 
 
+def test_one_seed_of_joint_training_is_one_run_in_however_many_orders() -> None:
+    """Its luck is the same in each, so nothing but the orders varies; that judges nobody, and is drawn as seeds are."""
+    values = settled({"1": [3.0], "2": [5.0], "3": [10.0]})
+    together, alone = (summarise(values, (-100, 100), together=joint)[0] for joint in (True, False))
+    assert (together.runs, alone.runs) == (1, 3)
+    assert (together.low, together.value, together.high) == (alone.low, alone.value, alone.high)
+    assert together.low < 3.0 < 10.0 < together.high
+    three = settled({"1": [3.0, 4.0, 5.0], "2": [4.0, 5.0, 6.0]})
+    assert summarise(three, (-100, 100), together=True)[0].runs == 3
+
+
 def test_orders_that_differ_widen_the_interval() -> None:
     """Three orders x three seeds, orders as different as seeds. As nine equals they would cover 75 of 100."""
     random = np.random.default_rng(0)

@@ -1,6 +1,7 @@
 """Sweeps: pure data, stable keys, differences only."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from experiments.sweeps import SWEEPS, named_sweep
 from forever.config import RunConfig
 from forever.errors import InputError
 from forever.launch.local import refused
+from forever.run_directory import RunDirectory
 from forever.sweep import Sweep, read_manifest, slug
 
 
@@ -227,6 +229,19 @@ def test_methods_are_compared_on_the_same_backbone_and_memory(scale: str) -> Non
 def test_no_manifest(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds no sweep: there is no sweep\.json"):
         read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["sweep.json", "result.json", "ended.json"])
+def test_a_damaged_file_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text('{"state": "fai', encoding="utf-8")
+    directory = RunDirectory(tmp_path)
+    readers = {
+        "sweep.json": lambda: read_manifest(tmp_path),
+        "result.json": directory.finished,
+        "ended.json": directory.end_without_result,
+    }
+    with pytest.raises(InputError, match=rf"^{re.escape(str(tmp_path / name))} cannot be read \(.*\); remove it"):
+        readers[name]()
 
 
 def test_a_variant_that_does_not_fit_names_itself(base_config: RunConfig) -> None:

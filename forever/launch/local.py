@@ -39,13 +39,44 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
         The benchmark, since it had to be read to be checked.
 
     Raises:
-        InputError: bad data, no model weights, a folder that holds another run.
+        InputError: bad data, no model weights, a folder that holds another run, or one that is finished on other rows.
     """
     location.check(config.model.name)
     directory.check(config, resume)
     benchmark = load_benchmark(config.data)
+    _check_rows(directory, benchmark)
     _check_width(config, len(benchmark.tasks))
     return benchmark
+
+
+def check_finished(trials: Sequence[Trial], folder: Path) -> None:
+    """What a sweep has finished was learned from the rows that the rest of it will learn from.
+
+    Raises:
+        InputError: a task of a finished trial has changed. Data that are no longer there say nothing.
+    """
+    known: dict[str, Benchmark | None] = {}
+    for trial in trials:
+        directory, about = RunDirectory(folder / trial.key), trial.config.data.model_dump_json()
+        if directory.finished() is None:
+            continue
+        if about not in known:
+            try:
+                known[about] = load_benchmark(trial.config.data)
+            except InputError:
+                known[about] = None
+        if (benchmark := known[about]) is not None:
+            _check_rows(directory, benchmark)
+
+
+def _check_rows(directory: RunDirectory, benchmark: Benchmark) -> None:
+    before = (directory.finished() or {}).get("data", {})
+    for task in benchmark.tasks:
+        if before.get(task.name, task.digest()) != task.digest():
+            raise InputError(
+                f"{directory.path} is finished, and the rows of task {task.name} are no longer those that it learned; "
+                "give another --out, or those rows"
+            )
 
 
 def _check_width(config: RunConfig, tasks: int) -> None:

@@ -48,7 +48,11 @@ def identity(folder: Path) -> str:
 
 
 def experiment(client: "MlflowClient", name: str) -> str:
-    """The id of the experiment `name`, created if need be."""
+    """The id of the experiment `name`, created if need be.
+
+    Raises:
+        InputError: it was deleted, which leaves its name taken.
+    """
     found = client.get_experiment_by_name(name)
     if found is None:
         try:
@@ -57,6 +61,11 @@ def experiment(client: "MlflowClient", name: str) -> str:
             found = client.get_experiment_by_name(name)
             if found is None:
                 raise
+    if found.lifecycle_stage == "deleted":
+        raise InputError(
+            f"the MLflow experiment {name!r} was deleted; bring it back by `mlflow experiments restore --experiment-id "
+            f"{found.experiment_id}`, or remove it for good by `mlflow gc`"
+        )
     return found.experiment_id
 
 

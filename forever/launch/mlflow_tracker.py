@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _Trial = Mapping[str, Any]  # as the manifest lists it
 _Result = Mapping[str, Any] | None
 _EVERY_S = 30.0
+_PATIENCE_S = 5.0
 _SQLITE = "sqlite:///"
 
 
@@ -146,8 +147,10 @@ def close_sweep(folder: Path, uri: str, status: str) -> None:
     if status != "KILLED":
         keys += [trial["key"] for trial in trials if trial["key"] not in keys]
     stopped = _stopped(folder, trials)
+    deadline = time.monotonic() + _PATIENCE_S  # a killed worker lets go of its folder some seconds later
     for key in keys:
-        if is_run(folder / key):
+        left_s = max(deadline - time.monotonic(), 0.0)
+        if is_run(folder / key) and not in_progress(folder / key, left_s):  # or it is another process that trains it
             Mirror(folder / key, uri).push(unfinished="KILLED" if status == "KILLED" or key in stopped else "FAILED")
     _end_parent(client, folder, status)
 

@@ -164,7 +164,9 @@ def fan_out(
             param_space=param_space,
             tune_config=tune.TuneConfig(
                 max_concurrent_trials=share.concurrent,
-                reuse_actors=True,  # torch is imported once a process and not once a trial
+                # torch is imported once a process and not once a trial. But the workers of a trial end with its process
+                # alone: in one that lives on, a run that a search has stopped would train to its end.
+                reuse_actors=not workers,
                 trial_dirname_creator=lambda trial: trial.config["key"],
                 **tuning,
             ),
@@ -237,4 +239,5 @@ class _Watch(tune.Callback):
             self._tell("ended", trial, "stopped", f"after {last.get('stage')} of {last.get('stages')} tasks")
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        self._tell("ended", trial, "failed", "ended by an error")  # which Tune tells when all trials are over
+        error = trial.get_error()  # if Tune has it already; else it tells when all trials are over
+        self._tell("ended", trial, "failed", one_line(error) if error else "ended by an error")

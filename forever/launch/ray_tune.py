@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forever.launch.fleet import Fleet
-from forever.launch.local import refused
+from forever.launch.local import check_finished, refused
 from forever.launch.ray_experiment import Job, SweepOutcome, fan_out, in_rounds, mirrored
 from forever.launch.sweep_table import SweepTable
 from forever.run_directory import RunDirectory
@@ -20,7 +20,8 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
         out: the sweep's folder; a trial's directory is `out / trial.key`. On several machines it must be shared.
 
     Raises:
-        InputError: no trial can run (bad data, missing model), or the cluster can never hold the request.
+        InputError: no trial can run (bad data, missing model), the data have changed since some were finished, or the
+            cluster can never hold the request.
         KeyboardInterrupt, SystemExit: Ctrl-C, SIGTERM. Everything is closed; the same call goes on.
     """
     out = out.absolute()
@@ -28,6 +29,7 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
     outcome.skipped = [trial.key for trial in trials if RunDirectory(out / trial.key).finished() is not None]
     before = {} if fleet.retry_failed else failed_before(out, trials)
     todo = [trial for trial in trials if trial.key not in outcome.skipped and trial.key not in before]
+    check_finished(trials, out)
     outcome.failed = before | refused(todo, others=bool(outcome.skipped or before))
     sweep.write_manifest(out)
     with SweepTable(trials, fleet.show) as table:

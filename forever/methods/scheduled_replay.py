@@ -141,7 +141,8 @@ class ScheduledReplay(Method[R]):
         # PIR: the mean over finished tasks of the diagonal Fisher information, scaled to mean one so that
         # beta_base keeps its size (A26).
         fisher = fisher_information(learner, task.train)
-        count = learner.stage + 1
+        count = self.state.get("fisher_tasks", 0) + 1  # a fork may have learned others without
+        self.state["fisher_tasks"] = count
         mean = self.tensors.get("fisher", fisher)
         self.tensors["fisher"] = mean + (fisher - mean) / count
         self.tensors["weights"] = self.tensors["fisher"] / self.tensors["fisher"].mean().clamp_min(1e-30)
