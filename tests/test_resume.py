@@ -372,16 +372,15 @@ def test_changed_data_of_a_finished_run_is_refused(
     shutil.copytree(data_root / "toy", moved / "toy")
     elsewhere = config.override({"data.root": str(moved)})
     assert execute(elsewhere, tmp_path / "run") == result
-    changed = moved / "toy" / "shape" / "train.jsonl"
-    first, *rest = lines(changed)
-    changed.write_text("".join(json.dumps(r) + "\n" for r in [first | {"output": "other"}, *rest]), encoding="utf-8")
-    with pytest.raises(InputError, match=r"run is finished, and the rows of task shape are no longer those"):
+    changed = moved / "toy" / "colour" / "train.jsonl"
+    changed.write_text("".join(json.dumps(r | {"output": "green"}) + "\n" for r in lines(changed)), encoding="utf-8")
+    with pytest.raises(InputError, match=r"run is finished, and the rows of task colour are no longer those"):
         execute(elsewhere, tmp_path / "run")
     sweep = Sweep("s", elsewhere, {"base": {}})
     (trial,) = sweep.trials()
     check_finished([trial], tmp_path)  # nothing is finished there
     (tmp_path / "run").rename(tmp_path / trial.key)
-    with pytest.raises(InputError, match="rows of task shape"):
+    with pytest.raises(InputError, match="rows of task colour"):
         check_finished([trial], tmp_path)
     shutil.rmtree(moved)
     check_finished([trial], tmp_path)  # rows that are gone say nothing
