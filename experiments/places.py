@@ -22,16 +22,18 @@ _PILOTS = 1 / 4  # of that time, if there is a run by the model clock
 
 @dataclass(frozen=True)
 class Place:
-    """Where the runs go: how many at a time, on which device, with how many threads (None: PyTorch's own choice)."""
+    """Where the runs go: how many at a time, on which device, with how many threads (None: PyTorch's own choice), and
+    how many rows a device takes at once (None: its whole share)."""
 
     concurrent: int
     device: str
     threads: int | None
     text: str
+    micro_batch: int | None = None
 
 
-def find_place(runs: int, by_ray: bool, device: str, concurrent: int | None) -> Place:
-    """How many of `runs` fit at a time on what Ray has, or would have here.
+def find_place(runs: int, by_ray: bool, device: str, concurrent: int | None, workers: int | None = None) -> Place:
+    """How many of `runs` fit at a time, with `workers` each, on what Ray has, or would have here.
 
     Raises:
         InputError: `concurrent` of them never fit.
@@ -43,7 +45,7 @@ def find_place(runs: int, by_ray: bool, device: str, concurrent: int | None) -> 
     if not by_ray or find_spec("ray") is None:
         why = "one after another by `forever run`" if not by_ray else "one at a time, Ray is not installed"
         return Place(1, str(pick_device(device)), None, why)
-    from forever.launch.ray_cluster import capacity, cluster, divide
+    from forever.launch.ray_cluster import capacity, cluster, default_workers, divide
 
     if os.environ.get("RAY_ADDRESS"):
         with cluster(dashboard=False):
@@ -51,10 +53,14 @@ def find_place(runs: int, by_ray: bool, device: str, concurrent: int | None) -> 
     else:
         # What Ray would find here; to start it for that takes ten seconds.
         total, machines = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}, 1
-    share = divide(total, machines, runs, concurrent, 0, device)
+    each = default_workers(total) if workers is None else workers
+    share = divide(total, machines, runs, concurrent, each, device)
     where = f"Ray's {total.get('CPU', 0):.0f} CPUs and {total.get('GPU', 0):.0f} GPUs"
     threads = f" with {share.threads} thread{'s' * (share.threads > 1)}" if share.threads else ""
-    return Place(share.concurrent, share.device, share.threads, f"{share.concurrent} at a time{threads} on {where}")
+    group = f", {each} workers each," if each > 1 else ""
+    return Place(
+        share.concurrent, share.device, share.threads, f"{share.concurrent} at a time{group}{threads} on {where}"
+    )
 
 
 @dataclass(frozen=True)
@@ -97,11 +103,14 @@ def calibrated(configs: Sequence[RunConfig], place: Place) -> Measured:
         libraries = time.perf_counter() - begun  # the process of each run loads them, too
         for name, config in groups.items():
             benchmark = load_benchmark(config.data)
-            speed, encoder = calibrate(config, benchmark, device, (CALIBRATION_S - training_s) / len(groups))
+            speed, encoder = calibrate(
+                config, benchmark, device, (CALIBRATION_S - training_s) / len(groups), place.micro_batch
+            )
             speeds[name] = Speed(speed.rates, speed.start + libraries)
             encoders[tokenizer(config)] = encoder
         for name, config in courses.items():
-            paces[name] = pilot(config, load_benchmark(config.data), device, training_s / len(courses))
+            share_s = training_s / len(courses)
+            paces[name] = pilot(config, load_benchmark(config.data), device, share_s, place.micro_batch)
     return Measured(speeds, encoders, paces)
 
 

@@ -3,7 +3,7 @@
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -42,7 +42,7 @@ class Terms:
     Attributes:
         calibrate: measure on this machine. tokens_per_second: or take this training throughput.
         price_per_hour: of what one run occupies: a GPU, or its share of a machine.
-        only, trials, retry_failed, device, concurrent: as for the sweep itself.
+        only, trials, retry_failed, device, concurrent, workers, micro_batch: as for the sweep itself.
     """
 
     calibrate: bool = False
@@ -53,6 +53,8 @@ class Terms:
     retry_failed: bool = False
     device: str = "auto"
     concurrent: int | None = None
+    workers: int | None = None
+    micro_batch: int | None = None
 
     def __post_init__(self) -> None:
         if self.calibrate and self.tokens_per_second:
@@ -106,7 +108,8 @@ def plan_table(
     failed = [run for run in runs if name in SWEEPS and run.failed and not terms.retry_failed]
     runs = [run for run in runs if run not in failed]
     todo = [run for run in runs if run.result is None]
-    place = find_place(len(todo), name in (*SWEEPS, "search"), terms.device, terms.concurrent)
+    place = find_place(len(todo), name in (*SWEEPS, "search"), terms.device, terms.concurrent, terms.workers)
+    place = replace(place, micro_batch=terms.micro_batch)
     if not runs:
         raise InputError(f"all runs of {name} failed before; --retry-failed plans them again")
     measured = calibrated([run.config for run in todo], place) if terms.calibrate else Measured()
@@ -290,4 +293,6 @@ def _caption(planner: _Planner, place: Place, terms: Terms, runs: int, wall: flo
         found.append(f"Hours at {terms.tokens_per_second:,.0f} training tokens a second.")
     else:
         return " ".join([*found, "Hours need --calibrate or --tokens-per-second."])
+    if (terms.workers or 0) > 1:
+        found.append("They are of one worker: several share the batches of a run, which then ends sooner.")
     return " ".join([*found, f"From beginning to end: {_text('hours', wall)} hours."])

@@ -35,27 +35,32 @@ _LONG_TEXT = 8  # steps of decoding that are timed
 _SINGLES = 4  # rows of a timed call for the Fisher information
 
 
-def calibrate(config: RunConfig, benchmark: Benchmark, device: torch.device, budget_s: float) -> tuple[Speed, Any]:
+def calibrate(
+    config: RunConfig, benchmark: Benchmark, device: torch.device, budget_s: float, micro_batch: int | None = None
+) -> tuple[Speed, Any]:
     """Measure.
 
     Args:
         budget_s: seconds for all but loading; a device that is slow takes longer, since everything is done once.
+        micro_batch: rows that the device takes at once; None: the whole batch.
 
     Returns:
         The speed, and the run's `Encoder`.
     """
-    measured = _measure(config, benchmark, device, budget_s)
+    measured = _measure(config, benchmark, device, budget_s, micro_batch)
     gc.collect()  # the model is gone: the next one may need its place
     if device.type == "cuda":
         torch.cuda.empty_cache()
     return measured
 
 
-def _measure(config: RunConfig, benchmark: Benchmark, device: torch.device, budget_s: float) -> tuple[Speed, Any]:
+def _measure(
+    config: RunConfig, benchmark: Benchmark, device: torch.device, budget_s: float, micro_batch: int | None
+) -> tuple[Speed, Any]:
     begun = time.perf_counter()
     method = build_method(config.method)
     benchmark = benchmark.joint() if method.joint else benchmark
-    learner = build_learner(config, World(device=device), None, method, len(benchmark.stages))
+    learner = build_learner(config, World(device=device), micro_batch, method, len(benchmark.stages))
     for task in benchmark.tasks:
         learner.encoder.encode_all(task)
     start = time.perf_counter() - begun

@@ -18,6 +18,7 @@ from forever.launch.fleet import Fleet
 from forever.launch.local import Placement
 from forever.options import (
     NAMED_RUN,
+    SWEEPS,
     Assignments,
     CheckpointEvery,
     Concurrent,
@@ -96,7 +97,7 @@ def run(
 
 @app.command()
 def sweep(
-    name: Annotated[str, typer.Argument(help="A sweep, such as components.")],
+    name: Annotated[str, typer.Argument(help=f"{SWEEPS}.")],
     changes: Assignments = None,
     scale: Scale = "mini",
     on: On = None,
@@ -148,7 +149,7 @@ def demo(
 
 @app.command()
 def plan(
-    name: Annotated[str, typer.Argument(help=f"A sweep, a YAML file or {NAMED_RUN}.")],
+    name: Annotated[str, typer.Argument(help=f"A YAML file, {NAMED_RUN}, or a sweep: {SWEEPS}.")],
     changes: Assignments = None,
     scale: Scale = "mini",
     on: On = None,
@@ -162,12 +163,15 @@ def plan(
     retry_failed: RetryFailed = False,
     device: Device = "auto",
     concurrent: Concurrent = None,
+    workers: Workers = None,
+    micro_batch: MicroBatch = None,
 ) -> None:
     """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started."""
     from experiments.plans import Terms, plan_table
 
     _check_selection(name, trials, only)
-    terms = Terms(calibrate, tokens_per_second, price_per_hour, only or (), trials, retry_failed, device, concurrent)
+    rest = trials, retry_failed, device, concurrent, workers, micro_batch
+    terms = Terms(calibrate, tokens_per_second, price_per_hour, only or (), *rest)
     console.print(plan_table(name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, terms))
 
 

@@ -11,6 +11,6 @@ class InputError(ValueError):
 def unknown(what: str, name: str, valid: Iterable[str]) -> InputError:
     """The error for a name that does not exist: says the nearest that does, or lists all."""
     valid = sorted(valid)
-    near = get_close_matches(name, valid, n=1, cutoff=0.5)
+    near = get_close_matches(name, valid, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(valid)}"
     return InputError(f"unknown {what} {name!r}; {hint}")

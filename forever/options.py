@@ -6,6 +6,11 @@ from typing import Annotated
 import typer
 
 NAMED_RUN = r"<benchmark>\[/<order>]/<method>"  # a help text is markup: without the backslash this is a closing tag
+SWEEPS = (
+    "main_results, backbones, components, spacing, memory_size, warmup_window, memory_epochs, full_finetuning, "
+    "long_sequence, forgetting_rate, model_day, training_time, replay_loss, search, baselines, baseline_variants "
+    "or demo"
+)
 Assignments = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Dotted keys, e.g. optim.lr=1e-3")
 ]

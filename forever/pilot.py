@@ -21,15 +21,18 @@ from forever.world import World
 _LAST = 8  # updates whose mean goes on when the time is over
 
 
-def pilot(config: RunConfig, benchmark: Benchmark, device: torch.device, budget_s: float) -> Pace:
+def pilot(
+    config: RunConfig, benchmark: Benchmark, device: torch.device, budget_s: float, micro_batch: int | None = None
+) -> Pace:
     """The pace of the first task, for every task; updates that the time does not reach go on with the learning rate.
 
     Args:
         config: of a method whose first task is updates on that task alone, as with replay of a memory that is empty.
         budget_s: seconds of training, at least one update; loading comes on top.
+        micro_batch: rows that the device takes at once; None: the whole batch.
     """
     method = build_method(config.method)
-    learner = build_learner(config, World(device=device), None, method, len(benchmark.stages))
+    learner = build_learner(config, World(device=device), micro_batch, method, len(benchmark.stages))
     task = benchmark.stages[0]
     learner.begin(0, task)
     method.begin_task(learner, task)

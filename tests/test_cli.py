@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -12,6 +13,8 @@ import pytest
 import yaml
 
 from experiments.runs import load_run
+from experiments.sweeps import SWEEPS
+from forever import options
 from forever.cli import main
 from forever.config import RunConfig
 from forever.launch.lock import locked
@@ -208,6 +211,10 @@ def test_the_base_package_is_enough_for_a_run(run_file: str, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     (result,) = (tmp_path / "out").glob("*/result.json")
     assert f"{json.loads(result.read_text())['op']:.1f}" in done.stdout
+
+
+def test_help_names_every_sweep() -> None:
+    assert set(re.split(r", | or ", options.SWEEPS)) == {*SWEEPS, "search"}
 
 
 def test_plan_and_data_check_print_tables(

@@ -1,6 +1,7 @@
 """What a plan says equals what a run does: exactly where updates decide, and by the model clock at the run's pace."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +344,23 @@ def test_runs_take_their_places_in_order() -> None:
     assert plans._wall([3, 1, 1, 1], 2) == 3
     assert plans._wall([1, 1, 1, 3], 2) == 4
     assert plans._wall([1, 2], 1) == 3
+
+
+def test_a_place_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the cluster has is asked of it; with GPUs there, a run has a worker of its own unless told otherwise."""
+    from forever.launch import ray_cluster
+
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    monkeypatch.setattr(ray_cluster, "cluster", lambda **_: nullcontext())
+    monkeypatch.setattr(ray_cluster, "capacity", lambda: ({"CPU": 64.0, "GPU": 8.0}, 3))
+    place = find_place(20, True, "auto", None)
+    assert (place.concurrent, place.device, place.threads) == (8, "cuda", None)
+    assert place.text == "8 at a time on Ray's 64 CPUs and 8 GPUs"
+    place = find_place(20, True, "auto", None, workers=2)
+    assert place.text == "4 at a time, 2 workers each, on Ray's 64 CPUs and 8 GPUs"
+    assert find_place(3, True, "auto", None).concurrent == 3
+    with pytest.raises(InputError, match="9 workers with 1 GPU each"):
+        find_place(1, True, "auto", None, workers=9)
 
 
 def test_a_place_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,8 +141,9 @@ class ScheduledReplay(Method[R]):
         # PIR: the mean over finished tasks of the diagonal Fisher information, scaled to mean one so that
         # beta_base keeps its size (A26).
         fisher = fisher_information(learner, task.train)
-        count = self.state.get("fisher_tasks", 0) + 1  # a fork may have learned others without
-        self.state["fisher_tasks"] = count
+        count = self.state["fisher_tasks"] = (
+            self.state.get("fisher_tasks", 0) + 1
+        )  # a fork may have learned others, too
         mean = self.tensors.get("fisher", fisher)
         self.tensors["fisher"] = mean + (fisher - mean) / count
         self.tensors["weights"] = self.tensors["fisher"] / self.tensors["fisher"].mean().clamp_min(1e-30)
