@@ -138,12 +138,10 @@ class ScheduledReplay(Method[R]):
         self.tensors.pop("anchor", None)
         if not self.regularizer.weighted:
             return
-        # PIR: the mean over finished tasks of the diagonal Fisher information, scaled to mean one so that
-        # beta_base keeps its size (A26).
+        # PIR: the mean over tasks of the diagonal Fisher information, scaled to mean one so that beta_base keeps its
+        # size (A26). A fork may have learned the first tasks without.
         fisher = fisher_information(learner, task.train)
-        count = self.state["fisher_tasks"] = (
-            self.state.get("fisher_tasks", 0) + 1
-        )  # a fork may have learned others, too
+        count = self.state["fisher_tasks"] = self.state.get("fisher_tasks", 0) + 1
         mean = self.tensors.get("fisher", fisher)
         self.tensors["fisher"] = mean + (fisher - mean) / count
         self.tensors["weights"] = self.tensors["fisher"] / self.tensors["fisher"].mean().clamp_min(1e-30)
