@@ -25,7 +25,7 @@ PAPER: dict[str, Any] = {"model.name": "Qwen/Qwen3-0.6B"}
 # The run from which each experiment differs, by the size of everything in it.
 SCALES = {"mini": "mini/forever", "cpu": "cpu/superni/7/forever", "paper": "superni/7/forever"}
 
-# Real data and a real language model on two CPU cores, about ten minutes: four tasks, 24 updates each, not 1250.
+# Real data and a real language model, about twenty minutes of a CPU core: four tasks, 24 updates each, not 1250.
 CPU: dict[str, Any] = {
     "model.name": "HuggingFaceTB/SmolLM2-135M-Instruct",
     "model.max_length": 384,

@@ -286,6 +286,35 @@ def test_two_workers_equal_one(
         run_workers(base_config, tmp_path / "many", 5, placement=CPU)
 
 
+def test_a_run_that_a_search_stops_takes_its_workers_along(
+    two_cores: None, tmp_path: Path, base_config: RunConfig
+) -> None:
+    """They are not the trial's process: left alone they would train to the end, on what the next run waits for."""
+    from ray import tune
+    from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+    from forever.launch.ray_experiment import Job, fan_out
+
+    changes = {"optim.epochs": 400}  # half a minute a task: time to be stopped in
+    stopped, other = Sweep("toys", base_config, {"stopped": changes, "other": {}}).trials()
+
+    class StopFirst(FIFOScheduler):
+        def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            return TrialScheduler.STOP if trial.config["key"] == stopped.key else TrialScheduler.CONTINUE
+
+    runs = {trial.key: trial.config.model_dump(mode="json") for trial in (stopped, other)}
+    fleet = Fleet(workers=1, concurrent=1, placement=CPU, retries=0)
+    with SweepTable([stopped, other], show=False) as table:
+        job = Job(tmp_path, table, fleet)
+        assert fan_out(job, 2, {"key": tune.grid_search(list(runs))}, runs, scheduler=StopFirst()) == {}
+    result(tmp_path / other.key)
+    directory = RunDirectory(tmp_path / stopped.key)
+    assert (directory.end_without_result() or {})["state"] == "stopped"
+    assert not in_progress(directory.path)
+    steps = directory.steps.read_text(encoding="utf-8").splitlines()
+    assert 0 < len(steps) < 2 * (24 // 4) * 400
+
+
 def test_what_a_worker_refuses_is_not_tried_again(two_cores: None, tmp_path: Path, base_config: RunConfig) -> None:
     import ray
     from ray.util.state import list_actors
