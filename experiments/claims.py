@@ -156,7 +156,7 @@ def _differences(name: str, reports: list[Mapping[str, Any]]) -> Iterator[Claim]
             if paper.bwt is not None and base.bwt is not None:
                 published += f"; BWT {paper.bwt - base.bwt:+.1f}"
             tried = [
-                (report, part["rows"], row)
+                (report, row)
                 for report in reports
                 for part in report["parts"]
                 if table_of(report["name"], part["benchmark"]) == (name, benchmark)
@@ -164,11 +164,10 @@ def _differences(name: str, reports: list[Mapping[str, Any]]) -> Iterator[Claim]
             ]
             if not tried:
                 yield Claim(name, text, published)
-            for report, beside, row in tried:
+            for report, row in tried:
                 ours = f"OP {_interval(row['difference'])}"
                 ours += f"; BWT {_interval(row['bwt_difference'])}" if row["bwt_difference"] else ""
-                idle = _as_finetuning(row, beside)
-                status = _AS_FINETUNING if idle else _STATUS[_agreement(paper.op - base.op, row)]
+                status = _AS_FINETUNING if row.get("idle") else _STATUS[_agreement(paper.op - base.op, row)]
                 runs = str(row["difference"]["runs"])
                 yield Claim(name, text, published, ours, status, report["scale"], report, runs)
 
@@ -179,13 +178,6 @@ def _compared(rows: list[Mapping[str, Any]], variant: str, reference: str) -> It
     for row in rows:
         if row["paper_variant"] == variant and row["difference"] and paper.get(row["reference"]) == reference:
             yield row
-
-
-def _as_finetuning(row: Mapping[str, Any], beside: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a method did nothing of its own: SSR that writes no usable row is fine-tuning."""
-    plain = [other for other in beside if other["variant"] == "finetune" and row["variant"] != "finetune"]
-    own = (row["difference"], row["bwt_difference"])
-    return any(own == (other["difference"], other["bwt_difference"]) for other in plain)
 
 
 def _interval(estimate: Mapping[str, float], digits: int = 1) -> str:

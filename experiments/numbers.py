@@ -68,6 +68,7 @@ def _row(study: Study, row: Row) -> dict[str, Any]:
         "resolution": compared.resolution if compared else None,
         "paper": None if paper is None else _paper(row, paper),
         "agreement": row.agreement,
+        "idle": row.idle,
         "same_setting": row.same_setting,
         "replays": row.events("replay"),
         "consolidations": row.events("consolidation"),

@@ -100,6 +100,8 @@ class Row:
         runs: finished ones. planned: how many there should be. stopped: early, by a search.
         reference: the variant that it is compared with; a reference has itself.
         paper: the row of the paper's table, if there is one. paper_reference: that of its reference.
+        idle: it ends as fine-tuning does, to the last digit: a method that did nothing of its own, such as SSR when it
+            writes no usable row.
     """
 
     variant: str
@@ -111,6 +113,7 @@ class Row:
     reference: str | None = None
     paper: Published | None = None
     paper_reference: Published | None = None
+    idle: bool = False
 
     @property
     def results(self) -> list[Mapping[str, Any]]:
@@ -133,7 +136,7 @@ class Row:
     def agreement(self) -> str:
         """Whether the verdict agrees with the published difference; "" if there is nothing to compare."""
         difference = self.comparison.difference if self.comparison else None
-        if self.comparison is None or difference is None:
+        if self.comparison is None or difference is None or self.idle:
             return ""
         return agreement(self.paper_difference, self.comparison.verdict, difference.low, difference.high)
 

@@ -21,7 +21,7 @@ from forever.bootstrap import Unit
 from forever.errors import InputError
 from forever.metrics import PerformanceMatrix
 from forever.run_directory import RunDirectory
-from forever.statistics import compare
+from forever.statistics import Comparison, compare
 from forever.sweep import MANIFEST, read_manifest
 
 # Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods are seen between.
@@ -94,13 +94,16 @@ class Study:
             bounds = []  # nothing lies between them
         matrices = {name: _matrices(runs) for name, runs in finished.items()}
         compared = compare(matrices, self.reference, outside=bounds, references=self.references)
+        plain = next((compared[name] for name, runs in finished.items() if runs and _method(runs) == "finetune"), None)
         rows: list[Row] = []
         for name, runs in finished.items():
             own = [run for run in self.runs if run.variant == name]
             stopped = sum(run.state == "stopped early" for run in own)
             reference = self.references.get(name, self.reference)
             papers = [self._published(name), self._published(reference)]
-            rows.append(Row(name, name in bounds, runs, len(own), compared.get(name), stopped, reference, *papers))
+            comparison = compared.get(name)
+            idle = bool(runs) and _method(runs) != "finetune" and comparison is not None and _same(comparison, plain)
+            rows.append(Row(name, name in bounds, runs, len(own), comparison, stopped, reference, *papers, idle=idle))
         return sorted(rows, key=lambda row: row.bound)
 
     def _published(self, variant: str | None) -> Published | None:
@@ -111,6 +114,16 @@ class Study:
         """A finished run to show settings of: the reference's first, or else the first."""
         finished = [run for run in self.runs if run.result is not None]
         return next((run for run in finished if run.variant == self.reference), next(iter(finished), None))
+
+
+def _method(runs: Sequence[Run]) -> str:
+    """Of a variant with finished runs."""
+    assert runs[0].result is not None
+    return runs[0].result["method"]
+
+
+def _same(one: Comparison, other: Comparison | None) -> bool:
+    return other is not None and (one.op, one.bwt) == (other.op, other.bwt)
 
 
 def _matrices(runs: Sequence[Run]) -> dict[Unit, PerformanceMatrix]:

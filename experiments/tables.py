@@ -101,7 +101,7 @@ def paper_texts(row: Row) -> dict[str, str]:
         "difference_interval": _interval(difference, "{:+.1f}"),
         "paper_difference": number(row.paper_difference, "{:+.1f}"),
         "bwt_differences": " / ".join(bwt_differences) if {*bwt_differences} != {NOTHING} else NOTHING,
-        "agreement": row.agreement or NOTHING,
+        "agreement": "did as finetune" if row.idle else row.agreement or NOTHING,
     }
 
 

@@ -135,6 +135,16 @@ def test_matrix_is_read_back_as_it_was_measured(finished: Path) -> None:
             assert matrix.backward_transfer() == pytest.approx(run.result["bwt"])
 
 
+def test_a_method_that_does_nothing_of_its_own_is_told(folder: Path, base_config: RunConfig) -> None:
+    """Replay of an empty memory is fine-tuning, digit for digit, and agrees with nobody's replay."""
+    empty = base_config.override({"memory.fraction": 0})
+    sweep = Sweep("toy <sweep>", empty, {"empty": {"method.name": "mix_replay"}}, seeds=(0, 1))
+    for trial in sweep.trials():
+        run_local(trial.config, folder / trial.key)
+    sweep.write_manifest(folder)
+    assert {row.variant for row in read_study(folder).rows if row.idle} == {"empty"}
+
+
 def test_a_missing_run_is_missing_and_not_zero(finished: Path) -> None:
     (missing,) = read_study(finished).missing
     assert missing.key.startswith("minus_IAR")
