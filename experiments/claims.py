@@ -30,11 +30,11 @@ _STATUS = {
 
 _UNTRIED = "not attempted"
 _AS_FINETUNING = "not judged: ends as fine-tuning does, to the last digit"
-# What a status comes down to, by its beginning.
+# What a status comes down to: the first of these that has its beginning.
 _OUTCOMES = {
-    "reproduced": "reproduced",
-    "contradicted": "not reproduced",
+    "reproduced": ("reproduced",),
     "not shown": ("not reproduced: no", "no "),
+    "contradicted": ("not reproduced",),
     "not judged": ("not judged", "measured"),
 }
 
@@ -94,14 +94,7 @@ def tally(found: Sequence[Claim]) -> list[str]:
 
 
 def _outcome(status: str) -> str:
-    """What a status comes down to; the longest beginning that fits decides."""
-    fits = [
-        (len(start), outcome)
-        for outcome, starts in _OUTCOMES.items()
-        for start in ((starts,) if isinstance(starts, str) else starts)
-        if status.startswith(start)
-    ]
-    return max(fits)[1]
+    return next(outcome for outcome, beginnings in _OUTCOMES.items() if status.startswith(beginnings))
 
 
 def _unknown(name: str) -> list[str]:
