@@ -22,8 +22,8 @@ LEDGER = Path(__file__).parent / "RESULTS.md"
 HEAD = """# Results
 
 Every number in a table comes from a result file in `experiments/results/`, but for those of plans; this page is written
-by `python -m experiments.ledger`. Sweeps on `mini` share runs: those that another sweep had made were copied, so a report
-names the commands of both, and minutes are comparable within a sweep's own runs only.
+by `python -m experiments.ledger`. Sweeps on `mini` share runs: those that another sweep had made were copied, so a
+report names the commands of both, and minutes are comparable within a sweep's own runs only.
 
 OP, BWT and forgetting in percent points; with several seeds their mean, and in brackets the smallest and the largest.
 Replays are events, those at the end of a task with them; updates on memory are those apart from the task's own
