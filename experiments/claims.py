@@ -28,7 +28,6 @@ _STATUS = {
     "": "not judged",
 }
 
-_UNTRIED = "not attempted"
 _AS_FINETUNING = "not judged: ends as fine-tuning does, to the last digit"
 # What a status comes down to: the first of these that has its beginning.
 _OUTCOMES = {
@@ -50,7 +49,7 @@ class Claim:
     text: str
     published: str
     ours: str = ""
-    status: str = _UNTRIED
+    status: str = "not attempted"
     scale: str = ""
     report: Mapping[str, Any] | None = None
     runs: str = ""

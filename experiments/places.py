@@ -22,14 +22,12 @@ _PILOTS = 1 / 4  # of that time, if there is a run by the model clock
 
 @dataclass(frozen=True)
 class Place:
-    """Where the runs go: how many at a time, on which device, with how many threads (None: PyTorch's own choice), and
-    how many rows a device takes at once (None: its whole share)."""
+    """Where the runs go: how many at a time, on which device, with how many threads (None: PyTorch's own choice)."""
 
     concurrent: int
     device: str
     threads: int | None
     text: str
-    micro_batch: int | None = None
 
 
 def find_place(runs: int, by_ray: bool, device: str, concurrent: int | None, workers: int | None = None) -> Place:
@@ -73,8 +71,8 @@ class Measured:
     paces: "Mapping[str, Pace]" = field(default_factory=dict)
 
 
-def calibrated(configs: Sequence[RunConfig], place: Place) -> Measured:
-    """Measure what these runs need.
+def calibrated(configs: Sequence[RunConfig], place: Place, micro_batch: int | None = None) -> Measured:
+    """Measure what these runs need, with so many rows on a device at once (None: the whole batch).
 
     Raises:
         InputError: the runs would have a device that is not here.
@@ -104,13 +102,13 @@ def calibrated(configs: Sequence[RunConfig], place: Place) -> Measured:
         for name, config in groups.items():
             benchmark = load_benchmark(config.data)
             speed, encoder = calibrate(
-                config, benchmark, device, (CALIBRATION_S - training_s) / len(groups), place.micro_batch
+                config, benchmark, device, (CALIBRATION_S - training_s) / len(groups), micro_batch
             )
             speeds[name] = Speed(speed.rates, speed.start + libraries)
             encoders[tokenizer(config)] = encoder
         for name, config in courses.items():
             share_s = training_s / len(courses)
-            paces[name] = pilot(config, load_benchmark(config.data), device, share_s, place.micro_batch)
+            paces[name] = pilot(config, load_benchmark(config.data), device, share_s, micro_batch)
     return Measured(speeds, encoders, paces)
 
 

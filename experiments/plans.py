@@ -3,7 +3,7 @@
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -109,10 +109,9 @@ def plan_table(
     runs = [run for run in runs if run not in failed]
     todo = [run for run in runs if run.result is None]
     place = find_place(len(todo), name in (*SWEEPS, "search"), terms.device, terms.concurrent, terms.workers)
-    place = replace(place, micro_batch=terms.micro_batch)
     if not runs:
         raise InputError(f"all runs of {name} failed before; --retry-failed plans them again")
-    measured = calibrated([run.config for run in todo], place) if terms.calibrate else Measured()
+    measured = calibrated([run.config for run in todo], place, terms.micro_batch) if terms.calibrate else Measured()
     planner = _Planner(runs, measured)
     rows: defaultdict[str, dict[str, float]] = defaultdict(dict)
     done, left = {}, {}

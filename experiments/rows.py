@@ -20,7 +20,7 @@ from forever.config import flatten
 from forever.data.benchmarks import ORDERS
 from forever.errors import InputError
 from forever.metrics import PerformanceMatrix
-from forever.run_directory import RunDirectory
+from forever.run_directory import RunDirectory, read_json
 from forever.statistics import Comparison
 
 # A variant runs with many seeds, on many orders, which may be of several benchmarks, anywhere.
@@ -55,8 +55,8 @@ class Run:
 
     @cached_property
     def environment(self) -> Mapping[str, Any]:
-        path = self.directory.path / "environment.json"
-        return read_mapping(path, json.loads) if path.is_file() else {}
+        path = self.directory.environment
+        return read_json(path) if path.is_file() else {}
 
     @property
     def environments(self) -> list[Mapping[str, Any]]:

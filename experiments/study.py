@@ -162,7 +162,7 @@ def read_study(folder: Path) -> Study:
 
 def _find(folder: Path) -> Study:
     if (folder / MANIFEST).is_file():
-        manifest = read_mapping(folder / MANIFEST, lambda _: read_manifest(folder))
+        manifest = read_manifest(folder)
         listed = [
             _run(folder / t["key"], t["variant"], t["benchmark"], t["order"], t["seed"]) for t in manifest["trials"]
         ]

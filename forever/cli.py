@@ -170,8 +170,10 @@ def plan(
     from experiments.plans import Terms, plan_table
 
     _check_selection(name, trials, only)
-    rest = trials, retry_failed, device, concurrent, workers, micro_batch
-    terms = Terms(calibrate, tokens_per_second, price_per_hour, only or (), *rest)
+    terms = Terms(
+        calibrate, tokens_per_second, price_per_hour, only or (),
+        trials, retry_failed, device, concurrent, workers, micro_batch,
+    )  # fmt: skip
     console.print(plan_table(name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, terms))
 
 

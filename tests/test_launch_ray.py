@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,6 +147,23 @@ def test_drivers_hold_nothing_that_workers_need() -> None:
 
 
 # ---- why something failed
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_reason_of_a_failure_is_on_disk_at_once(kept: bool, tmp_path: Path) -> None:
+    """Not only when all trials are over: until then the sweep may be interrupted. A file that is gone ends no sweep."""
+    from forever.launch.ray_experiment import Job, _Watch
+
+    def error() -> Exception:
+        if kept:
+            return FloatingPointError("the run diverged")
+        raise FileNotFoundError
+
+    with SweepTable([], show=False) as table:
+        trial = SimpleNamespace(config={"key": "a"}, get_pickled_error=error)
+        _Watch(Job(tmp_path, table)).on_trial_error(0, [], trial)
+    ended = RunDirectory(tmp_path / "a").end_without_result() or {}
+    assert ended["reason"] == ("FloatingPointError: the run diverged" if kept else "ended by an error")
 
 
 def test_an_error_is_told_without_what_ray_wraps_around_it() -> None:

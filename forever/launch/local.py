@@ -1,7 +1,7 @@
 """A run in this process."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,8 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
     location.check(config.model.name)
     directory.check(config, resume)
     benchmark = load_benchmark(config.data)
-    _check_rows(directory, benchmark)
+    if directory.finished() is not None:
+        _check_rows(directory, _digests(benchmark))
     _check_width(config, len(benchmark.tasks))
     return benchmark
 
@@ -55,26 +56,29 @@ def check_finished(trials: Sequence[Trial], folder: Path) -> None:
     Raises:
         InputError: a task of a finished trial has changed. Data that are no longer there say nothing.
     """
-    known: dict[str, Benchmark | None] = {}
+    known: dict[str, dict[str, str]] = {}
     for trial in trials:
         directory, about = RunDirectory(folder / trial.key), trial.config.data.model_dump_json()
         if directory.finished() is None:
             continue
         if about not in known:
             try:
-                known[about] = load_benchmark(trial.config.data)
+                known[about] = _digests(load_benchmark(trial.config.data))
             except InputError:
-                known[about] = None
-        if (benchmark := known[about]) is not None:
-            _check_rows(directory, benchmark)
+                known[about] = {}
+        _check_rows(directory, known[about])
 
 
-def _check_rows(directory: RunDirectory, benchmark: Benchmark) -> None:
+def _digests(benchmark: Benchmark) -> dict[str, str]:
+    return {task.name: task.digest() for task in benchmark.tasks}
+
+
+def _check_rows(directory: RunDirectory, digests: Mapping[str, str]) -> None:
     before = (directory.finished() or {}).get("data", {})
-    for task in benchmark.tasks:
-        if before.get(task.name, task.digest()) != task.digest():
+    for task in before.keys() & digests.keys():
+        if before[task] != digests[task]:
             raise InputError(
-                f"{directory.path} is finished, and the rows of task {task.name} are no longer those that it learned; "
+                f"{directory.path} is finished, and the rows of task {task} are no longer those that it learned; "
                 "give another --out, or those rows"
             )
 

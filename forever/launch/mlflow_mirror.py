@@ -140,7 +140,7 @@ def _listed(folder: Path) -> dict[str, str] | None:
 
 
 def _environment(directory: RunDirectory) -> dict[str, Any]:
-    path = directory.path / "environment.json"
+    path = directory.environment
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
@@ -221,7 +221,7 @@ def _send_artifacts(
     lines: list[dict[str, Any]],
 ) -> None:
     """Files, each under a fixed name, so that sending again replaces."""
-    for path in (directory.config, directory.path / "environment.json", directory.result):
+    for path in (directory.config, directory.environment, directory.result):
         client.log_artifact(run_id, str(path))
     client.log_dict(run_id, {key: result[key] for key in ("tasks", "stages", "matrix")}, "matrix.json")
     client.log_text(run_id, table([["task", *result["stages"]], *_rows(result)]), "matrix.csv")

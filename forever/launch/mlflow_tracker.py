@@ -130,7 +130,7 @@ def open_sweep(folder: Path, uri: str) -> None:
 
 
 def close_sweep(folder: Path, uri: str, status: str) -> None:
-    """Bring all runs of a sweep up to date, end those left open, and end the parent run.
+    """Bring all runs of a sweep up to date, end those left open that nobody trains, and end the parent run.
 
     Trials that are killed end without a word, so their runs would show as running for ever.
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -239,5 +239,7 @@ class _Watch(tune.Callback):
             self._tell("ended", trial, "stopped", f"after {last.get('stage')} of {last.get('stages')} tasks")
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        error = trial.get_error()  # if Tune has it already; else it tells when all trials are over
+        error = None
+        with suppress(Exception):  # Tune keeps it in a file; if that is gone, it still tells when all trials are over
+            error = trial.get_pickled_error()
         self._tell("ended", trial, "failed", one_line(error) if error else "ended by an error")
