@@ -154,13 +154,11 @@ def test_the_reason_of_a_failure_is_on_disk_at_once(kept: bool, tmp_path: Path) 
     """Not only when all trials are over: until then the sweep may be interrupted. A file that is gone ends no sweep."""
     from forever.launch.ray_experiment import Job, _Watch
 
-    def error() -> Exception:
-        if kept:
-            return FloatingPointError("the run diverged")
-        raise FileNotFoundError
-
+    path = tmp_path / "error.txt"
+    if kept:
+        path.write_text("Failure # 1\nTraceback\n  ...\nFloatingPointError: the run diverged\n\n", encoding="utf-8")
     with SweepTable([], show=False) as table:
-        trial = SimpleNamespace(config={"key": "a"}, get_pickled_error=error)
+        trial = SimpleNamespace(config={"key": "a"}, error_file=str(path))
         _Watch(Job(tmp_path, table)).on_trial_error(0, [], trial)
     ended = RunDirectory(tmp_path / "a").end_without_result() or {}
     assert ended["reason"] == ("FloatingPointError: the run diverged" if kept else "ended by an error")

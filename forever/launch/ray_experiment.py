@@ -239,7 +239,7 @@ class _Watch(tune.Callback):
             self._tell("ended", trial, "stopped", f"after {last.get('stage')} of {last.get('stages')} tasks")
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        error = None
-        with suppress(Exception):  # Tune keeps it in a file; if that is gone, it still tells when all trials are over
-            error = trial.get_pickled_error()
-        self._tell("ended", trial, "failed", one_line(error) if error else "ended by an error")
+        reason = "ended by an error"  # Tune gives the error itself when all trials are over, and its traceback at once
+        with suppress(Exception):
+            reason = Path(trial.error_file).read_text(encoding="utf-8").strip().splitlines()[-1].strip()
+        self._tell("ended", trial, "failed", reason)
