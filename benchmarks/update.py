@@ -20,16 +20,17 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from experiments.runs import named_run
 from forever.data.batching import Batch
 from forever.data.benchmarks import load_benchmark
 from forever.data.encoding import Encoder
 from forever.methods.registry import build_method
 from forever.models.backbone import load
-from forever.optim import build_optimizer
-from forever.steps import Step
-from forever.train import build_learner, optimizer_step
-from forever.world import World, pick_device
+from forever.sweeps.named_runs import named_run
+from forever.training.build import build_learner
+from forever.training.optim import build_optimizer
+from forever.training.step import optimizer_step
+from forever.training.steps import Step
+from forever.training.world import World, pick_device
 
 
 def main() -> None:

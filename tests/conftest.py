@@ -1,102 +1,31 @@
 """Fixtures: a benchmark of three tiny tasks, and a random two-layer backbone small enough for hundreds of runs."""
 
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
 import json
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
+from helpers import make_benchmark, save_backbone
 
-from forever.config import RunConfig
-from forever.data.prompts import prompt
-from forever.data.tasks import Benchmark, Example, Task
-from forever.launch.local import Placement, run_local
-from forever.learner import Learner
-from forever.memory import Memory
-from forever.methods.base import Method
-from forever.models.backbone import Backbone
-from forever.models.parameters import FlatParameters
-from forever.steps import Action, Step, StepRecord
-from forever.world import World
+from forever.config.run import RunConfig
+from forever.data.tasks import Benchmark
 
 torch.set_num_threads(1)
-
-WORDS = [
-    "red", "green", "blue", "round", "square", "flat", "small", "large",
-    "heavy", "light", "old", "new", "soft", "hard", "warm", "cold",
-]  # fmt: skip
-
-
-def make_task(name: str, question: str, labels: tuple[str, str], rows: int = 24, test: int = 6) -> Task:
-    """A task of rows of different lengths; its labels alternate."""
-
-    def examples(split: str, count: int, offset: int) -> tuple[Example, ...]:
-        found = []
-        for i in range(count):
-            words = [WORDS[(i + offset) % 16], WORDS[(3 * i + offset) % 16], WORDS[(7 * i + len(split)) % 16], str(i)]
-            words += WORDS[: 3 * i % 5]  # rows of different lengths, so that batches have padding
-            found.append(Example(f"{name}/{split}/{i}", question, f"{split} " + " ".join(words), labels[i % 2]))
-        return tuple(found)
-
-    return Task(name, examples("train", rows, 0), examples("test", test, 5), "exact_match", labels)
-
-
-def make_benchmark() -> Benchmark:
-    return Benchmark.sequence(
-        "toy",
-        "1",
-        [
-            make_task("colour", "What colour is it? Options: red, blue.", ("red", "blue")),
-            make_task("shape", "What shape is it? Options: round, square.", ("round", "square"), rows=30),
-            make_task("weight", "What weight is it? Options: heavy, not heavy.", ("heavy", "not heavy"), rows=20),
-        ],
-    )
 
 
 @pytest.fixture(scope="session")
 def benchmark_of_three() -> Benchmark:
     return make_benchmark()
-
-
-def save_backbone(folder: Path, benchmark: Benchmark, seed: int = 0) -> Path:
-    """A random Qwen3 of two layers with a word-level tokenizer, as a Hugging Face folder."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-
-    texts = [f"{prompt(e)}{e.output} {' '.join(WORDS)}" for t in benchmark.tasks for e in (*t.train, *t.test)]
-    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=["<unk>", "<pad>", "<eos>"]))
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="<eos>")
-    torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=512,
-        initializer_range=0.2,  # large enough that different prompts get different answers
-        tie_word_embeddings=True,
-        pad_token_id=fast.pad_token_id,
-        eos_token_id=fast.eos_token_id,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    fast.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -143,160 +72,6 @@ def small_config(base_config: RunConfig) -> RunConfig:
     return base_config.override(
         {"data.train_rows": 8, "data.test_rows": 2, "optim.epochs": 2, "method.warmup_steps": 1}
     )
-
-
-def execute(config: RunConfig, path: Path, **placement: Any) -> dict[str, Any]:
-    """A run from beginning to end on the CPU; `placement` are fields of `Placement`."""
-    return run_local(config, path, placement=Placement(device="cpu", **placement))
-
-
-@dataclass
-class Outcome:
-    """What a run left behind, without what depends on the machine or the time."""
-
-    adapter: dict[str, Tensor]
-    files: dict[str, str]
-    result: dict[str, Any]
-
-    def differences(self, other: "Outcome") -> list[str]:
-        """Names of all parts that are not equal bit for bit."""
-        found = [
-            f"file {name}"
-            for name in sorted({*self.files, *other.files})
-            if self.files.get(name) != other.files.get(name)
-        ]
-        found += [
-            f"result {key}"
-            for key in sorted({*self.result, *other.result})
-            if self.result.get(key) != other.result.get(key)
-        ]
-        if self.adapter.keys() != other.adapter.keys():
-            return [*found, "adapter names"]
-        return found + [
-            f"adapter {name}" for name, t in self.adapter.items() if not torch.equal(t, other.adapter[name])
-        ]
-
-
-# A killed process closes no files. Where a test only plays being killed, the collector finds those of the journal.
-KILLED_CLOSES_NO_FILES = [
-    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"),
-]
-
-MACHINE = ("seconds", "peak_memory_bytes", "world_size")
-
-
-def outcome(path: Path) -> Outcome:
-    """Read a finished run's folder."""
-    weights = {
-        f"{file.parent.relative_to(path)} {name}": tensor
-        for folder in ("adapter", "model")
-        for file in sorted((path / folder).rglob("*.safetensors"))
-        for name, tensor in load_file(file).items()
-    }
-    assert weights
-    names = [path / "steps.jsonl", path / "events.jsonl", *sorted((path / "predictions").glob("*/*.jsonl"))]
-    result = json.loads((path / "result.json").read_text(encoding="utf-8"))
-    return Outcome(
-        weights,
-        {str(name.relative_to(path)): name.read_text(encoding="utf-8") for name in names},
-        {key: value for key, value in result.items() if key not in MACHINE},
-    )
-
-
-def canned_sample(
-    backbone: Any, prompts: Sequence[Any], seeds: Sequence[int], max_new_tokens: int, sampling: Any, gate: Any = None
-) -> list[str]:
-    """Stands for `decoding.sample`, whose words from a random model nobody could parse: text that depends on the seed
-    and on the prompt alone, and is at once a written row (SSR), a written prompt (SAPT) and an answer (EWC)."""
-    numbers = [seed % 97 for seed in seeds]
-    return [f"red {n} __inp__ blue {n} old\nOutput: new {len(p.prompt)}" for n, p in zip(numbers, prompts, strict=True)]
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-
-
-def rows_task(name: str, rows: int, labels: Sequence[str] = ("yes", "no")) -> Task:
-    """A task of `rows` invented rows, labels in turn; for tests that need sizes and no model."""
-    train = tuple(Example(f"{name}/train/{i}", "q", f"{name} {i}", labels[i % len(labels)]) for i in range(rows))
-    test = (Example(f"{name}/test/0", "q", f"{name} test", labels[0]),)
-    return Task(name, train, test, "exact_match", tuple(sorted(set(labels))))
-
-
-def stub_learner(finished: Sequence[Task] = (), **changes: Any) -> Learner:
-    """A learner without a model whose memory holds rows of `finished`; `changes` are dotted keys of its config."""
-    config = RunConfig.parse({"data": {"benchmark": "toy"}, "method": {"name": "finetune"}}).override(changes)
-    memory = Memory(config.memory.fraction, config.optim.batch_size, config.seed)
-    for task in finished:
-        memory.add(task)
-    theta = FlatParameters([("theta", torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0])))])
-    empty = Backbone(torch.nn.Module(), tokenizer=None)
-    nothing: Any = None
-    return Learner(config, memory, backbone=empty, encoder=nothing, parameters=theta, world=World())
-
-
-@dataclass
-class Driven:
-    """What a generator did when it was sent invented records: its actions, and the readings after each task update."""
-
-    actions: list[Action]
-    gauges: list[dict[str, float | None]]
-    learner: Learner
-
-    @property
-    def steps(self) -> list[Step]:
-        return [action for action in self.actions if isinstance(action, Step)]
-
-    def of_kind(self, kind: str) -> list[Step]:
-        return [step for step in self.steps if step.kind == kind]
-
-    @property
-    def event_steps(self) -> list[int]:
-        """After which task updates a replay fired."""
-        return [event.step for event in self.learner.events if event.kind == "replay"]
-
-    def ids(self, *kinds: str) -> list[tuple[str, ...]]:
-        """Row ids of each batch of these kinds."""
-        return [tuple(e.id for e in step.batch.examples) for step in self.steps if step.kind in kinds]
-
-
-def drive(
-    method: Method,
-    learner: Learner,
-    task: Task,
-    norm: Callable[[int], float] = lambda t: 1.0,
-    replay_norm: float = 1e6,
-) -> Driven:
-    """Run a method's generator on a task without a model: task update t moves by norm(t), replays by `replay_norm`."""
-    learner.begin(len(learner.memory.kept), task)
-    method.begin_task(learner, task)
-    generator = method.steps(learner, task)
-    driven = Driven([], [], learner)
-    action = next(generator, None)
-    while action is not None:
-        driven.actions.append(action)
-        moved = 0.0
-        if isinstance(action, Step):
-            learner.step += action.kind == "task"
-            moved = norm(learner.step) if action.kind == "task" else replay_norm
-        done = action
-        try:
-            action = generator.send(StepRecord(loss=1.0, update_norm=moved))
-        except StopIteration:
-            action = None
-        if isinstance(done, Step) and done.kind == "task":
-            driven.gauges.append(dict(learner.gauges))
-    return driven
-
-
-def with_rows(task: Task, train: Sequence[Example]) -> Task:
-    """The task with other training rows."""
-    return replace(task, train=tuple(train))
-
-
-# ---- Ray
 
 
 @pytest.fixture(scope="session")

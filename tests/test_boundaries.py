@@ -54,9 +54,9 @@ def test_library_loads_neither_ray_nor_mlflow() -> None:
 
 def test_package_and_command_line_load_quickly() -> None:
     """What is needed to refuse bad input loads no torch (seconds) and no transformers."""
-    for name in ("forever", "forever.config", "forever.sweep", "forever.methods.registry", "forever.data.benchmarks"):
+    for name in ("forever", "forever.config.run", "forever.sweeps.sweep", "forever.methods.registry", "forever.data.benchmarks"):
         assert not loaded_by(f"import {name}") & {"torch", "transformers", *LAUNCHERS}, name
-    bad = "from forever.config import RunConfig\ntry: RunConfig.parse({'optim': {'lrr': 1}})\nexcept ValueError: pass"
+    bad = "from forever.config.run import RunConfig\ntry: RunConfig.parse({'optim': {'lrr': 1}})\nexcept ValueError: pass"
     assert not loaded_by(bad) & {"torch", "transformers", *LAUNCHERS}
 
 

@@ -1,49 +1,17 @@
-"""The benchmarks of the paper, their task orders and metrics, and how a benchmark is built from a configuration.
-
-Orders: FOREVER's order table, which equals that of O-LoRA (orders 1-6) and SAPT (7-8); checked against
-WoodScene/CL_Memory: utils/dataset_order.py, whose ids 4 5 6 1 2 3 7 8 are the paper's 1 to 8 (docs/protocol.md).
-"""
+"""How a benchmark is built from a configuration: read, ordered, checked, limited."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from forever.config.parts import DataConfig
 from forever.data.mini import mini
+from forever.data.orders import LONG_TASKS, ORDERS
 from forever.data.sources import read_task, task_names
 from forever.data.tasks import Benchmark, Example, Metric, Task
 from forever.errors import InputError, unknown
 from forever.seeding import permutation
 
-if TYPE_CHECKING:
-    from forever.config import DataConfig
-
-STANDARD = {
-    "1": "dbpedia amazon yahoo agnews",
-    "2": "dbpedia amazon agnews yahoo",
-    "3": "yahoo amazon agnews dbpedia",
-}
-LONG = {
-    "4": "mnli cb wic copa qqp boolqa rte imdb yelp amazon sst-2 dbpedia agnews multirc yahoo",
-    "5": "multirc boolqa wic mnli cb copa qqp rte imdb sst-2 dbpedia agnews yelp amazon yahoo",
-    "6": "yelp amazon mnli cb copa qqp rte imdb sst-2 dbpedia agnews yahoo multirc boolqa wic",
-}
-SUPERNI = {
-    "7": "task1572 task363 task1290 task181 task002 task1510 task639 task1729 task073 task1590 task748 task511 "
-    "task591 task1687 task875",
-    "8": "task748 task073 task1590 task639 task1572 task1687 task591 task363 task1510 task1729 task181 task511 "
-    "task002 task1290 task875",
-}
-# The paper's 30 tasks: all of Long Sequence and SuperNI, shuffled. Its shuffle is not given; this is ours.
-_BOTH = [*LONG["4"].split(), *SUPERNI["7"].split()]
-THIRTY = {"9": " ".join(_BOTH[i] for i in permutation(len(_BOTH), 0, "thirty"))}
-MINI = {"1": "sentiment topic past_tense place happened", "2": "happened place past_tense topic sentiment"}
-ORDERS: dict[str, dict[str, tuple[str, ...]]] = {
-    name: {order: tuple(tasks.split()) for order, tasks in orders.items()}
-    for name, orders in (
-        ("mini", MINI), ("standard", STANDARD), ("long", LONG), ("superni", SUPERNI), ("thirty", THIRTY)
-    )
-}  # fmt: skip
 # Standard CL is four of the fifteen tasks of Long Sequence and shares its folder.
 FOLDERS = {
     "standard": ("long_sequence",),
@@ -56,20 +24,7 @@ SUPERNI_CLASSIFICATION = {"task363", "task875", "task1687"}
 _DATA_SEED = 0  # a row limit keeps the same rows in every run: seeds differ in training, not in what is measured
 
 
-def default_order(benchmark: str) -> str:
-    """The first order of a named benchmark; "1" for others."""
-    return next(iter(ORDERS.get(benchmark, {"1": ()})))
-
-
-def named_tasks(config: "DataConfig") -> int | None:
-    """How many tasks a configuration names; None if its order is a name that does not exist."""
-    order = config.order
-    if isinstance(order, str):
-        return len(ORDERS.get(config.benchmark, {}).get(order, ())) or None
-    return len(order)
-
-
-def load_benchmark(config: "DataConfig") -> Benchmark:
+def load_benchmark(config: DataConfig) -> Benchmark:
     """Read and check the benchmark that a configuration names.
 
     Raises:
@@ -127,7 +82,7 @@ def _listed(folders: Sequence[str]) -> str:
     return f"the folder{'s' * (len(folders) > 1)} {' and '.join(map(repr, folders))}"
 
 
-def _order(config: "DataConfig", present: Sequence[str]) -> Sequence[str]:
+def _order(config: DataConfig, present: Sequence[str]) -> Sequence[str]:
     if not isinstance(config.order, str):
         return config.order
     orders = ORDERS.get(config.benchmark)
@@ -151,7 +106,7 @@ def _metric(benchmark: str, task: str, labels: tuple[str, ...] | None) -> Metric
     if benchmark in ("standard", "long"):
         return "exact_match"
     if benchmark in ("superni", "thirty"):
-        return "exact_match" if task in SUPERNI_CLASSIFICATION or task in _BOTH[:15] else "rouge_l"
+        return "exact_match" if task in SUPERNI_CLASSIFICATION or task in LONG_TASKS else "rouge_l"
     return "exact_match" if labels else "rouge_l"
 
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forever.config import RunConfig
+from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.lock import locked
 from forever.models import location
-from forever.run_directory import RunDirectory
-from forever.sweep import Trial
-from forever.tracking import Tracker
+from forever.runs.directory import RunDirectory
+from forever.runs.lock import locked
+from forever.runs.tracking import Tracker
+from forever.sweeps.sweep import Trial
 
 if TYPE_CHECKING:
-    from forever.world import World
+    from forever.training.world import World
 
 
 @dataclass(frozen=True)
@@ -139,10 +139,10 @@ def run_local(
     if finished is not None:
         return finished
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from forever.environment import describe
-    from forever.session import Session
-    from forever.train import run
-    from forever.world import World, pick_device
+    from forever.runs.environment import describe
+    from forever.runs.session import Session
+    from forever.training.loop import run
+    from forever.training.world import World, pick_device
 
     world = world or World(device=pick_device(placement.device))
     world.wait()  # until every rank has checked: to a late one the leader's files would look like an older run

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forever.launch.mlflow_store import connect, experiment, find_or_create, sweep_run
-from forever.launch.progress import read_config, stage_scores
-from forever.run_directory import RunDirectory, read_lines
-from forever.sweep import MANIFEST, read_manifest
+from forever.runs.directory import RunDirectory, read_lines
+from forever.runs.progress import read_config, stage_scores
+from forever.sweeps.sweep import MANIFEST, read_manifest
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -226,7 +226,7 @@ def _send_artifacts(
     client.log_dict(run_id, {key: result[key] for key in ("tasks", "stages", "matrix")}, "matrix.json")
     client.log_text(run_id, table([["task", *result["stages"]], *_rows(result)]), "matrix.csv")
     try:
-        from experiments.figures import matrix_figure, timeline_figure
+        from forever.report.figures import matrix_figure, timeline_figure
 
         title = f"{result['method']}, seed {result['seed']}"
         client.log_figure(run_id, matrix_figure(result), "matrix.png")

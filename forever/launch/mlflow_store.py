@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forever.errors import InputError
-from forever.run_directory import write_text
-from forever.sweep import read_manifest
+from forever.runs.directory import write_text
+from forever.sweeps.sweep import read_manifest
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.lock import in_progress
 from forever.launch.mlflow_mirror import Mirror, table
 from forever.launch.mlflow_store import connect, sweep_run
-from forever.launch.progress import is_run
-from forever.run_directory import RunDirectory
-from forever.sweep import MANIFEST, read_manifest, slug
-from forever.tracking import SilentTracker
+from forever.runs.directory import RunDirectory
+from forever.runs.lock import in_progress
+from forever.runs.progress import is_run
+from forever.runs.tracking import SilentTracker
+from forever.sweeps.sweep import MANIFEST, read_manifest, slug
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -22,8 +22,8 @@ from forever.launch.fleet import Fleet
 from forever.launch.mlflow_tracker import close_sweep, open_sweep, tracking_uri
 from forever.launch.ray_cluster import capacity, cluster, default_workers, divide, driver_seat, one_line
 from forever.launch.ray_trial import train_trial
-from forever.launch.sweep_table import SweepTable
-from forever.run_directory import RunDirectory
+from forever.runs.directory import RunDirectory
+from forever.sweeps.table import SweepTable
 
 from ray import tune  # isort: skip - after ray_cluster, which says what to install if there is no Ray
 

@@ -17,12 +17,12 @@ from typing import Any
 from forever.errors import InputError
 from forever.launch.fleet import Fleet
 from forever.launch.local import check
-from forever.launch.progress import is_run, stage_scores
 from forever.launch.ray_experiment import Job, SweepOutcome, fan_out, in_rounds, mirrored
-from forever.launch.sweep_table import SweepTable
-from forever.run_directory import RunDirectory
-from forever.search import Known, Search, known, remember
+from forever.runs.directory import RunDirectory
+from forever.runs.progress import is_run, stage_scores
 from forever.seeding import derive
+from forever.sweeps.search import Known, Search, known, remember
+from forever.sweeps.table import SweepTable
 
 try:
     import optuna

@@ -17,15 +17,15 @@ from typing import Any
 import ray.train
 import ray.train.torch
 
-from forever.config import RunConfig
+from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, check, run_local
-from forever.launch.lock import in_progress, locked
 from forever.launch.mlflow_tracker import MlflowTracker, tracking_uri
-from forever.launch.progress import Follower
 from forever.launch.ray_cluster import Share, capacity, cluster, divide, first_cause, one_line, quiet
-from forever.run_directory import RunDirectory
-from forever.tracking import Tracker
+from forever.runs.directory import RunDirectory
+from forever.runs.lock import in_progress, locked
+from forever.runs.progress import Follower
+from forever.runs.tracking import Tracker
 
 _FAILURES = 3
 _SCRATCH = ".ray_train"
@@ -163,7 +163,7 @@ def _worker(settings: dict[str, Any]) -> None:
     """A rank: build its world and enter the loop."""
     import torch
 
-    from forever.world import World
+    from forever.training.world import World
 
     if Path(settings["cwd"]).is_dir():
         os.chdir(settings["cwd"])  # Ray Train gives each worker a folder of its own

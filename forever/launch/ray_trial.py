@@ -9,16 +9,16 @@ from typing import Any
 
 from ray import tune
 
-from forever.config import RunConfig
+from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.launch.local import Placement, check, run_local
 from forever.launch.mlflow_tracker import MlflowTracker
-from forever.launch.progress import Follower, is_run, stage_scores
 from forever.launch.ray_cluster import Share, quiet
 from forever.launch.ray_train import train_group
-from forever.run_directory import RunDirectory, read_lines
-from forever.tracking import SilentTracker, Tracker
+from forever.runs.directory import RunDirectory, read_lines
+from forever.runs.progress import Follower, is_run, stage_scores
+from forever.runs.tracking import SilentTracker, Tracker
 
 
 def train_trial(params: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from forever.launch.fleet import Fleet
 from forever.launch.local import check_finished, refused
 from forever.launch.ray_experiment import Job, SweepOutcome, fan_out, in_rounds, mirrored
-from forever.launch.sweep_table import SweepTable
-from forever.run_directory import RunDirectory
-from forever.sweep import Sweep, Trial
+from forever.runs.directory import RunDirectory
+from forever.sweeps.sweep import Sweep, Trial
+from forever.sweeps.table import SweepTable
 
 from ray import tune  # isort: skip - after ray_cluster, which says what to install if there is no Ray
 

@@ -1,4 +1,4 @@
-"""What a method is: a generator of steps (forever/steps.py), and a few seams that are empty by default.
+"""What a method is: a generator of steps (forever/training/steps.py), and a few seams that are empty by default.
 
 A method that overrides nothing is sequential fine-tuning. What a generator yields may depend on the configuration, the
 data, the records it is sent and seeded streams, and on nothing else: then a run can be resumed by sending it the
@@ -10,51 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
 
-from forever.costs import EndWork
-from forever.errors import InputError
-from forever.steps import Forward, Step, Steps
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from forever.config import RunConfig
-    from forever.data.encoding import Encoded
-    from forever.data.tasks import Example, Task
-    from forever.learner import Learner
-
-
-class MethodConfig(BaseModel):
-    """Hyper-parameters of a method. Subclasses add a literal `name`, which tells the union apart."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
-
-    def check(self, run: RunConfig) -> None:
-        """Whether the method can run in such a run at all; asked as soon as a configuration is read.
-
-        Raises:
-            InputError: it cannot; the message says why and what to change.
-        """
-
-    def check_width(self, run: RunConfig, tasks: int, width: int) -> None:
-        """Whether so many tasks fit a model with hidden states of this width; asked before it is loaded, if known.
-
-        Raises:
-            InputError: they do not.
-        """
-
-
-def needs_lora(run: RunConfig) -> None:
-    """Refuse full fine-tuning for a method that is made of adapters.
-
-    Raises:
-        InputError: model.tuning is "full".
-    """
-    if run.model.tuning == "full":
-        raise InputError(f"method {run.method.name} works on LoRA adapters; model.tuning='full' has none, use 'lora'")
+from forever.config.methods.base import MethodConfig
+from forever.config.run import RunConfig
+from forever.data.encoding import Encoded
+from forever.data.tasks import Example, Task
+from forever.models import lora
+from forever.planning.costs import EndWork
+from forever.training.learner import Learner
+from forever.training.steps import Forward, Step, Steps
 
 
 @dataclass(frozen=True)
@@ -97,8 +64,6 @@ class Method(Generic[C]):
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         """Put around the frozen `model` what will be trained, for a run of `tasks` tasks; default: one LoRA adapter."""
-        from forever.models import lora
-
         part = config.model
         lora.adapt(model, part.targets, part.rank, part.alpha, part.dropout, config.seed)
 
@@ -110,7 +75,7 @@ class Method(Generic[C]):
         for batch in learner.batches(task.train):
             yield Step(batch)
 
-    def rows(self, learner: Learner, step: Step) -> list[tuple[Encoded, ...]]:
+    def encode(self, learner: Learner, step: Step) -> list[tuple[Encoded, ...]]:
         """The rows that each example of a step becomes; several stay together on one rank. Default: itself."""
         return [(learner.encoder.encode(example),) for example in step.batch.examples]
 

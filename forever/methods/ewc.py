@@ -10,40 +10,18 @@ No LLM code that we read does that: they square gradients of whole batches, whic
 in BeyonderXX/TRACE, 0.1 in which47/LLMCL) cannot be compared with each other or with ours.
 """
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
-
-from forever.costs import EndWork
+from forever.config.methods.baselines import EwcConfig
 from forever.data.tasks import Task
-from forever.importance import fisher_information
-from forever.learner import Learner
-from forever.methods.base import Card, Method, MethodConfig
-from forever.seeding import derive
-from forever.steps import Penalty, Step, Steps
-
-if TYPE_CHECKING:
-    from forever.data.encoding import Encoded
+from forever.methods.base import Card, Method
+from forever.planning.costs import EndWork
+from forever.training.importance import fisher_information
+from forever.training.learner import Learner
+from forever.training.steps import Penalty, Step, Steps
 
 _TINY = 1e-30  # where nothing matters the anchor is free, and 0 / 0 must not come into it
 
 
-class EwcConfig(MethodConfig):
-    """Sources differ by four orders of magnitude in lambda because their Fisher information differs."""
-
-    name: Literal["ewc"] = "ewc"
-    strength: Annotated[float, Field(ge=0)] = 1e4
-    """lambda. Ours: near convergence sum F is 0.01 to 1 and entries drift by 0.01 to 0.05, so that the penalty matters
-    from 1e3 on. Sensible: 4e2 to 4e5, tuned on one order only."""
-    mode: Literal["online", "separate"] = "online"
-    """online: Omega <- gamma Omega + F, mu the end of the last task (Schwarz et al. 2018), constant memory.
-    separate: a penalty for each task around its own end (Kirkpatrick), which needs only sums, too."""
-    decay: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """gamma: what stays of the earlier tasks' importance. 1 keeps all of it, as the paper does."""
-    fisher_labels: Literal["gold", "sampled"] = "gold"
-    """Answers whose gradients are squared: the data's (as in all code that we read), or drawn from the model, which
-    makes it the true Fisher information instead of the empirical one."""
 
 
 class Ewc(Method[EwcConfig]):
@@ -71,14 +49,12 @@ class Ewc(Method[EwcConfig]):
         if not self.tensors or not self.config.strength:
             return None
         omega = self.tensors["fisher"]
-        anchor = (
-            self.tensors["anchor"] if self.config.mode == "online" else self.tensors["moment"] / omega.clamp_min(_TINY)
-        )
-        return Penalty(self.config.strength / 2, anchor, omega)
+        if self.config.mode == "online":
+            return Penalty(self.config.strength / 2, self.tensors["anchor"], omega)
+        return Penalty(self.config.strength / 2, self.tensors["moment"] / omega.clamp_min(_TINY), omega)
 
     def end_task(self, learner: Learner, task: Task) -> None:
-        rows = task.train if self.config.fisher_labels == "gold" else self.answers(learner, task)
-        fisher = fisher_information(learner, rows)
+        fisher = fisher_information(learner, task.train)
         old = self.tensors.get("fisher", fisher * 0)
         self.tensors["fisher"] = self.config.decay * old + fisher
         if self.config.mode == "online":
@@ -88,25 +64,4 @@ class Ewc(Method[EwcConfig]):
             self.tensors["moment"] = moment + fisher * learner.parameters.snapshot()
 
     def end_work(self, learner: Learner, task: Task) -> EndWork:
-        if self.config.fisher_labels == "gold":
-            return EndWork(passes=task.train)
-        limit = learner.config.evaluation.max_new_tokens
-        return EndWork(task.train, [[(len(learner.encoder.encode_prompt(e).prompt), limit) for e in task.train]])
-
-    def answers(self, learner: Learner, task: Task) -> "list[Encoded]":
-        """The task's prompts with answers drawn from the model as it is, token by token as they were drawn.
-
-        Written out and read again, other tokens could come of them, and more than fit; and one that was cut off did not
-        end. The prompts are those of decoding, so that a row may be longer than a training row by its answer.
-        """
-        from forever.decoding import Sampling, draw
-
-        prompts = [learner.encoder.encode_prompt(example) for example in task.train]
-        limit = learner.config.evaluation.max_new_tokens
-
-        def of(mine: list[int]) -> list[list[int]]:
-            seeds = [derive(learner.config.seed, "fisher", task.name, i) for i in mine]
-            return draw(learner.backbone, [prompts[i] for i in mine], seeds, limit, Sampling())
-
-        drawn = learner.world.spread(range(len(prompts)), of)
-        return [replace(prompt, answer=tuple(ids)) for prompt, ids in zip(prompts, drawn, strict=True)]
+        return EndWork(passes=task.train)

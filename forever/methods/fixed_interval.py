@@ -5,29 +5,20 @@ every floor(T / J) updates, then the same consolidation pass. The paper gives no
 only statement on budgets in it.
 """
 
-from typing import Annotated, Literal, TypeVar
+from typing import TypeVar
 
-from pydantic import Field
-
+from forever.config.methods.replay import FixedIntervalConfig, ScheduledReplayConfig
 from forever.data.tasks import Task
-from forever.learner import Learner
 from forever.methods.base import Card
-from forever.methods.scheduled_replay import ScheduledReplay, ScheduledReplayConfig
+from forever.methods.scheduled_replay import ScheduledReplay
 from forever.replay.clock import Clock, StepClock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
+from forever.training.learner import Learner
 
 R = TypeVar("R", bound=ScheduledReplayConfig)
 
 
-class FixedIntervalConfig(ScheduledReplayConfig):
-    """Ours: the paper gives no numbers for this baseline."""
-
-    name: Literal["fixed_interval"] = "fixed_interval"
-    warmup_steps: Annotated[int, Field(ge=1)] = 24
-    """S of the FOREVER whose number of events J is matched; nothing is warmed up."""
-    interval: Annotated[int, Field(ge=1)] | None = None
-    """Updates between events; None is floor(T / J). 24 gives the literal reading of the ablation example (A21)."""
 
 
 class ReplayByUpdates(ScheduledReplay[R]):

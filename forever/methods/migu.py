@@ -13,41 +13,17 @@ freeze a row: AdamW's momentum still moves it, as in the paper's own training.
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+import torch
+from torch import Tensor
 
+from forever.config.methods.baselines import MiguConfig
 from forever.data.tasks import Task
-from forever.learner import Learner
-from forever.methods.base import Card, Method, MethodConfig, needs_lora
-from forever.steps import Step, Steps
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from forever.config import RunConfig
-    from forever.models.lora import LoraBank
-
-
-class MiguConfig(MethodConfig):
-    """Sources: the paper, its appendices for T."""
-
-    name: Literal["migu"] = "migu"
-    replay: bool = True
-    """Train on task and memory together, as MixReplay. FOREVER lists MIGU among the methods with memory, and its
-    numbers there follow MixReplay's."""
-    masked: Annotated[float, Field(ge=0, le=1)] | None = None
-    """T, the fraction of rows that is masked. None is the paper's: 0.4 with replay, 0.7 without."""
-    hard_mask: bool = False
-    """Also undo what momentum does to masked rows; off in the paper, an ablation."""
-
-    def check(self, run: "RunConfig") -> None:
-        needs_lora(run)
-
-    @property
-    def fraction(self) -> float:
-        """T."""
-        return (0.4 if self.replay else 0.7) if self.masked is None else self.masked
+from forever.methods.base import Card, Method
+from forever.models import lora
+from forever.models.lora import LoraBank
+from forever.training.learner import Learner
+from forever.training.steps import Step, Steps
 
 
 class Migu(Method[MiguConfig]):
@@ -62,10 +38,6 @@ class Migu(Method[MiguConfig]):
     )
 
     def begin_task(self, learner: Learner, task: Task) -> None:
-        import torch
-
-        from forever.models import lora
-
         banks = dict(lora.banks(learner.backbone.model))
         sizes = [n for bank in banks.values() for n in (bank.A.shape[1], bank.B.shape[1])]
         self.sums = learner.parameters.flat.new_zeros(sum(sizes))  # of all layers, so that ranks add up in one call
@@ -84,13 +56,11 @@ class Migu(Method[MiguConfig]):
             bank.observe = partial(self.observe, name) if learner.stage else None
 
     def steps(self, learner: Learner, task: Task) -> Steps:
-        for batch in learner.batches(task.train + (learner.memory.examples if self.config.replay else ())):
-            before = learner.parameters.snapshot() if self.config.hard_mask else None
+        memory = learner.memory.examples if self.config.replay else ()
+        for batch in learner.batches(task.train + memory):
             yield Step(batch)
-            if before is not None:
-                learner.parameters.load(learner.parameters.flat.detach().where(self.mask > 0, before))
 
-    def observe(self, name: str, bank: "LoraBank", A_x: "Tensor", y: "Tensor") -> None:
+    def observe(self, name: str, bank: LoraBank, A_x: Tensor, y: Tensor) -> None:
         """Add up a forward pass: A x [B, T, R] and y [B, T, O], over tokens that are no padding."""
         assert bank.real is not None
         for total, values in zip(self.magnitudes[name], (A_x, y), strict=True):
@@ -108,7 +78,7 @@ class Migu(Method[MiguConfig]):
         self.sums.zero_()
 
 
-def largest(values: "Tensor", masked: float) -> "Tensor":
+def largest(values: Tensor, masked: float) -> Tensor:
     """1 for the n - floor(masked * n) largest of n values, [..., n], and 0 for the rest; of equal ones the first is
     larger."""
     keep = values.shape[-1] - math.floor(masked * values.shape[-1] + 1e-9)

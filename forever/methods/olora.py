@@ -11,47 +11,20 @@ form; the paper writes squares. Not followed: its l1 per task, tuned to one orde
 in every prompt.
 """
 
-from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from torch import Tensor, nn
 
+from forever.config.methods.baselines import OLoraConfig
+from forever.config.run import RunConfig
 from forever.data.tasks import Task
-from forever.errors import InputError
-from forever.learner import Learner
-from forever.methods.base import Card, Method, MethodConfig, needs_lora
-from forever.steps import Forward
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from forever.config import RunConfig
-
+from forever.methods.base import Card, Method
+from forever.models import lora
+from forever.training.learner import Learner
+from forever.training.steps import Forward
 
 _ON_HIDDEN_STATES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")  # layers whose input is as wide as they are
 
 
-class OLoraConfig(MethodConfig):
-    """Sources: scripts/order_1.sh and scripts_llama/order_1.sh of the authors' code."""
-
-    name: Literal["olora"] = "olora"
-    orthogonality: Annotated[float, Field(ge=0)] = 0.5
-    """l1: 0.5 for orders 1 to 3; the author tuned it in 0 to 5."""
-    norm: Annotated[float, Field(ge=0)] = 0.0
-    """l2: only in the code and the appendix; 0 in most scripts, the author tuned it in 0 to 0.5."""
-    orth_norm: Literal["l1", "sq"] = "l1"
-    """Sum of absolute values (code) or of squares (paper). At random initialisation of a width of 1024 the first is 75
-    times the second, so an l1 belongs to one of them."""
-
-    def check(self, run: "RunConfig") -> None:
-        needs_lora(run)
-
-    def check_width(self, run: "RunConfig", tasks: int, width: int, where: str = "") -> None:
-        where = where or next((name for name in run.model.targets if name in _ON_HIDDEN_STATES), "")
-        if where and tasks * run.model.rank > width:
-            raise InputError(
-                f"method olora: {tasks} tasks of rank {run.model.rank} cannot be orthogonal in the {width} dimensions "
-                f"of {where}; lower model.rank or the number of tasks"
-            )
 
 
 class OLora(Method[OLoraConfig]):
@@ -65,22 +38,16 @@ class OLora(Method[OLoraConfig]):
         uncertain="l1 = 0.5 with 10 epochs and 15 tasks is in no paper that we read",
     )
 
-    def build(self, model: "nn.Module", config: "RunConfig", tasks: int) -> None:
-        from forever.models import lora
-
+    def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         super().build(model, config, tasks)
         for name, bank in lora.banks(model):
             self.config.check_width(config, tasks, bank.base.in_features, name)
 
     def begin_task(self, learner: Learner, task: Task) -> None:
-        from forever.models import lora
-
         if learner.stage:
             lora.freeze(learner.backbone.model, learner.config.seed)
 
-    def loss(self, learner: Learner, forward: Forward) -> "Tensor":
-        from forever.models import lora
-
+    def loss(self, learner: Learner, forward: Forward) -> Tensor:
         loss = forward.cross_entropy
         if not learner.stage and not self.config.norm:
             return loss  # nothing to be orthogonal to

@@ -12,44 +12,23 @@ outer optimiser at rate zero in fp16, outer gradients divided by the accumulatio
 """
 
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
+from torch import Tensor
 
+from forever.config.methods.baselines import RecurrentKifConfig
 from forever.data.tasks import Task
-from forever.importance import above_quantile, track_movement
-from forever.learner import Learner
-from forever.methods.base import Card, Method, MethodConfig
-from forever.steps import Step, Steps
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from forever.methods.base import Card, Method
+from forever.training.importance import above_quantile, track_movement
+from forever.training.learner import Learner
+from forever.training.steps import Step, Steps
 
 Weight = Annotated[float, Field(ge=0, le=1)]
 Weights = tuple[Weight, Weight]
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
 
 
-class RecurrentKifConfig(MethodConfig):
-    """Sources: the authors' scripts and trainer.py."""
-
-    name: Literal["recurrent_kif"] = "recurrent_kif"
-    inner_steps: Annotated[int, Field(ge=1)] = 8
-    """Q, updates on the task in a block."""
-    outer_steps: Annotated[int, Field(ge=1)] = 4
-    """P, updates on random batches of memory after it."""
-    quantile: Annotated[float, Field(ge=0, lt=1)] = 0.8
-    """q: the top 20 % of all entries are important."""
-    smoothing: tuple[Smoothing, Smoothing] = (0.85, 0.85)
-    """b1, b2: 0.85 in the code; summaries of the paper say 0.55."""
-    both: Weights = (0.4, 0.6)
-    """(w_in, w_out) of entries that matter to both."""
-    inner_only: Weights = (1.0, 0.0)
-    """Of entries that matter to the task alone."""
-    outer_only: Weights = (0.0, 1.0)
-    """Of entries that matter to memory alone."""
-    neither: Weights = (0.5, 0.5)
-    """Of all others, three entries in five and more."""
 
 
 class RecurrentKif(Method[RecurrentKifConfig]):
@@ -83,7 +62,7 @@ class RecurrentKif(Method[RecurrentKifConfig]):
                     yield Step(batch, "replay")
                     self.track(learner, "outer")
                 self.merge(learner)
-                learner.note(merges=float(t // self.config.inner_steps))
+                learner.log_task(merges=float(t // self.config.inner_steps))
 
     def track(self, learner: Learner, block: str) -> None:
         """Update a block's importance by the last update's clipped gradient."""
@@ -101,7 +80,7 @@ class RecurrentKif(Method[RecurrentKifConfig]):
         tensors["inner_I"].zero_()  # the inner statistics begin anew, the outer ones go on (the scripts' flags)
         tensors["inner_U"].zero_()
 
-    def weights(self, inner: "Tensor", outer: "Tensor", side: int) -> "Tensor":
+    def weights(self, inner: Tensor, outer: Tensor, side: int) -> Tensor:
         """w_in (side 0) or w_out (side 1) of every entry, from the two masks."""
         c, inner, outer = self.config, inner.float(), outer.float()
         return (

@@ -1,44 +1,22 @@
 """All methods by name."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
+from forever.config.methods.base import MethodConfig
+from forever.methods.aimmerging import AimMerging
+from forever.methods.base import Method
+from forever.methods.ewc import Ewc
+from forever.methods.fixed_interval import FixedInterval
+from forever.methods.forever import Forever
+from forever.methods.migu import Migu
+from forever.methods.moelora.method import MoeLora
+from forever.methods.olora import OLora
+from forever.methods.plain import Finetune, MixReplay, Mtl
+from forever.methods.recurrent_kif import RecurrentKif
+from forever.methods.sapt.method import Sapt
+from forever.methods.ssr.method import Ssr
+from forever.methods.vbm import Vbm
 
-from forever.methods.aimmerging import AimMerging, AimMergingConfig
-from forever.methods.base import Method, MethodConfig
-from forever.methods.ewc import Ewc, EwcConfig
-from forever.methods.finetune import Finetune, FinetuneConfig
-from forever.methods.fixed_interval import FixedInterval, FixedIntervalConfig
-from forever.methods.forever import Forever, ForeverConfig
-from forever.methods.migu import Migu, MiguConfig
-from forever.methods.mix_replay import MixReplay, MixReplayConfig
-from forever.methods.moelora import MoeLora, MoeLoraConfig
-from forever.methods.mtl import Mtl, MtlConfig
-from forever.methods.olora import OLora, OLoraConfig
-from forever.methods.recurrent_kif import RecurrentKif, RecurrentKifConfig
-from forever.methods.sapt import Sapt, SaptConfig
-from forever.methods.ssr import Ssr, SsrConfig
-from forever.methods.vbm import Vbm, VbmConfig
-
-AnyMethodConfig = Annotated[
-    FinetuneConfig
-    | MtlConfig
-    | MixReplayConfig
-    | FixedIntervalConfig
-    | EwcConfig
-    | OLoraConfig
-    | MoeLoraConfig
-    | SaptConfig
-    | MiguConfig
-    | SsrConfig
-    | RecurrentKifConfig
-    | AimMergingConfig
-    | VbmConfig
-    | ForeverConfig,
-    Field(discriminator="name"),
-]
-
-# In the order of the paper's main table: bounds and plain replay, then without memory, with memory, and FOREVER.
 METHODS: dict[str, type[Method[Any]]] = {
     "finetune": Finetune,
     "mtl": Mtl,
@@ -59,4 +37,4 @@ METHODS: dict[str, type[Method[Any]]] = {
 
 def build_method(config: MethodConfig) -> Method[Any]:
     """The method that a configuration describes."""
-    return METHODS[getattr(config, "name")](config)  # noqa: B009 - every subclass has `name`, the base has not
+    return METHODS[config.name](config)

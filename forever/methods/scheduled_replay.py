@@ -5,33 +5,19 @@ with the paper's parts, Fixed-interval replay with the plainest ones.
 """
 
 from itertools import islice, takewhile
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from pydantic import Field
-
-from forever.costs import EndWork
+from forever.config.methods.replay import ScheduledReplayConfig
 from forever.data.batching import Batch
 from forever.data.tasks import Task
-from forever.importance import fisher_information
-from forever.learner import Learner, ReplayEvent
-from forever.methods.base import Method, MethodConfig
+from forever.methods.base import Method
+from forever.planning.costs import EndWork
 from forever.replay.clock import Clock, ModelClock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
-from forever.steps import Penalty, Probe, Step, Steps
-
-
-class ScheduledReplayConfig(MethodConfig):
-    """What every scheduled replay must say. Defaults are FOREVER's."""
-
-    warmup_steps: Annotated[int, Field(ge=1)] = 24
-    """S: updates that make the first day. The warm-up counts as part of the task (A1)."""
-    memory_epochs: Annotated[int, Field(ge=1)] = 2
-    """E_mem: passes over the memory at each event."""
-    consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
-    """Passes when the task is over (paper: one short epoch). "matched": and what is left of the standard schedule's
-    budget, so that schedules can be compared (A23, A29)."""
-
+from forever.training.importance import fisher_information
+from forever.training.learner import Learner
+from forever.training.steps import Penalty, Probe, ReplayEvent, Step, Steps
 
 R = TypeVar("R", bound=ScheduledReplayConfig)
 
@@ -59,13 +45,13 @@ class ScheduledReplay(Method[R]):
         batches = learner.batches(task.train)
         clock, schedule, events = self.clock(), self.schedule(learner, task), 0
         next_day = next(schedule, None)
-        learner.note(scheduled_events=self.scheduled_events(learner, task) if learner.memory else 0)
+        learner.log_task(scheduled_events=self.scheduled_events(learner, task) if learner.memory else 0)
         for batch in batches:
             record = yield Step(batch)
             clock.advance(record.update_norm)  # tau += Delta; mu <- (1 - lambda) mu + lambda Delta
-            learner.gauge(tau=clock.tau, mu=clock.mu, days=clock.days, next_day=next_day if learner.memory else None)
+            learner.log_step(tau=clock.tau, mu=clock.mu, days=clock.days, next_day=next_day if learner.memory else None)
             if isinstance(clock, ModelClock):  # by the others a day is a number of updates, not a distance
-                learner.note(tau_day=clock.tau_day)
+                learner.log_task(tau_day=clock.tau_day)
             # One threshold a step (A8), and replay does not advance the clock (A2).
             if learner.memory and next_day is not None and clock.reached(next_day):
                 yield from self.replay(learner, task, clock, "replay", next_day, self.config.memory_epochs)

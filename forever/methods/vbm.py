@@ -14,62 +14,19 @@ view has a dropout mask of its own. V is fixed: no published code chooses it onl
 
 import math
 import random
-from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from torch import Tensor
 
+from forever.config.methods.replay import VbmConfig
 from forever.data.batching import Batch
+from forever.data.encoding import Encoded
 from forever.data.tasks import Task
-from forever.errors import InputError
-from forever.learner import Learner
 from forever.methods.base import Card
 from forever.methods.fixed_interval import ReplayByUpdates
-from forever.methods.scheduled_replay import ScheduledReplayConfig
 from forever.replay.schedules import Days, standard_events
 from forever.seeding import derive
-from forever.steps import Forward, Step, Steps
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from forever.config import RunConfig
-    from forever.data.encoding import Encoded
-
-
-class VbmConfig(ScheduledReplayConfig):
-    """Sources: the paper and its code."""
-
-    name: Literal["vbm"] = "vbm"
-    warmup_steps: Annotated[int, Field(ge=1)] = 24
-    """S of the FOREVER whose budget of replayed rows is matched; nothing is warmed up. `mix` has no events and does
-    not use it."""
-    variant: Literal["interval", "mix"] = "interval"
-    """Views at scheduled replays, or in every batch."""
-    views: Annotated[int, Field(ge=1)] = 4
-    """V: 4 is best in the paper, 16 too long an interval."""
-    consistency: Annotated[float, Field(ge=0)] = 1.0
-    """alpha."""
-    drop: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Ours: the paper augments images."""
-    memory_epochs: Annotated[int, Field(ge=1)] = 1
-    """Passes at each event of `interval`: a recall is one pass, which shows every row `views` times."""
-    # Narrower than in the base class, which is safe for a frozen field.
-    consolidation_epochs: Annotated[int, Field(ge=0)] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Passes of the last recall of `interval`, when the task is over. Not "matched": the recalls match the budget."""
-
-    def check(self, run: "RunConfig") -> None:
-        if self.variant == "mix":
-            for key in ("memory_epochs", "consolidation_epochs"):
-                if (value := getattr(self, key)) != type(self).model_fields[key].default:
-                    raise InputError(
-                        f"method vbm: {key}={value} counts the passes of an event, and method.variant='mix' has none; "
-                        f"leave out method.{key} or set method.variant='interval'"
-                    )
-        if run.optim.batch_size % self.views:
-            raise InputError(
-                f"method vbm: optim.batch_size={run.optim.batch_size} cannot hold whole rows of {self.views} views; "
-                "make it a multiple of method.views"
-            )
+from forever.training.learner import Learner
+from forever.training.steps import Forward, Step
 
 
 class Vbm(ReplayByUpdates[VbmConfig]):
@@ -97,16 +54,9 @@ class Vbm(ReplayByUpdates[VbmConfig]):
         rows = learner.config.optim.batch_size // self.config.views
         return list(learner.memory.batches(epochs, task.name, rows))
 
-    def steps(self, learner: Learner, task: Task) -> Steps:
-        if self.config.variant == "interval":
-            yield from super().steps(learner, task)
-            return
-        for batch in learner.batches(task.train + learner.memory.examples, self.config.views):
-            yield Step(batch)
-
-    def rows(self, learner: Learner, step: Step) -> "list[tuple[Encoded, ...]]":
-        if self.config.variant == "interval" and step.kind == "task":
-            return super().rows(learner, step)
+    def encode(self, learner: Learner, step: Step) -> list[tuple[Encoded, ...]]:
+        if step.kind == "task":
+            return super().encode(learner, step)
         assert learner.task is not None
         stream = random.Random(derive(learner.config.seed, "views", learner.task.name, learner.updates))
         groups: list[tuple[Encoded, ...]] = []
@@ -117,7 +67,7 @@ class Vbm(ReplayByUpdates[VbmConfig]):
             groups.append((learner.encoder.encode(example), *others))
         return groups
 
-    def loss(self, learner: Learner, forward: Forward) -> "Tensor":
+    def loss(self, learner: Learner, forward: Forward) -> Tensor:
         """Views of a row have the same answer, so their positions pair up from the answer's start."""
         views = len(forward.groups[0])
         if views == 1 or not self.config.consistency:

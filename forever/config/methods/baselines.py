@@ -1,0 +1,187 @@
+"""Hyper-parameters of the baselines that regularise, route, mask or merge, with their sources."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from forever.config.methods.base import Count, MethodConfig, Weights
+from forever.config.parts import RunParts
+from forever.data.orders import named_tasks
+from forever.errors import InputError
+
+Smoothing = Annotated[float, Field(ge=0, lt=1)]
+_ON_HIDDEN_STATES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")  # as wide as hidden states
+
+
+class EwcConfig(MethodConfig):
+    """Sources differ by four orders of magnitude in lambda because their Fisher information differs."""
+
+    name: Literal["ewc"] = "ewc"
+    strength: Annotated[float, Field(ge=0)] = 1e4
+    """lambda. Ours: near convergence sum F is 0.01 to 1 and entries drift by 0.01 to 0.05, so that the
+    penalty matters from 1e3 on. Sensible values are 4e2 to 4e5, tuned on one order only."""
+    mode: Literal["online", "separate"] = "online"
+    """online: Omega <- gamma Omega + F, and mu is the end of the last task (Schwarz et al. 2018).
+    separate: each task has a penalty around its own end (Kirkpatrick et al. 2017). Both need only sums."""
+    decay: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """gamma: what stays of the earlier tasks' importance. 1 keeps all of it, as the paper does."""
+    retired = {"fisher_labels": "gold"}
+
+
+class OLoraConfig(MethodConfig):
+    """Sources: scripts/order_1.sh and scripts_llama/order_1.sh of the authors' code."""
+
+    name: Literal["olora"] = "olora"
+    orthogonality: Annotated[float, Field(ge=0)] = 0.5
+    """l1: 0.5 for orders 1 to 3; the author tuned it in 0 to 5."""
+    norm: Annotated[float, Field(ge=0)] = 0.0
+    """l2: only in the code and the appendix; 0 in most scripts, the author tuned it in 0 to 0.5."""
+    orth_norm: Literal["l1", "sq"] = "l1"
+    """Sum of absolute values (code) or of squares (paper). At random initialisation of a width of 1024 the
+    first is 75 times the second, so an l1 belongs to one of them."""
+
+    def check(self, run: RunParts) -> None:
+        self.needs_lora(run)
+
+    def check_width(self, run: RunParts, tasks: int, width: int, where: str = "") -> None:
+        on_hidden_states = [name for name in run.model.targets if name in _ON_HIDDEN_STATES]
+        layer = where or next(iter(on_hidden_states), "")
+        if layer and tasks * run.model.rank > width:
+            raise InputError(
+                f"method olora: {tasks} tasks of rank {run.model.rank} cannot be orthogonal in the {width} "
+                f"dimensions of {layer}; lower model.rank or the number of tasks"
+            )
+
+
+class MoeLoraConfig(MethodConfig):
+    """No value here is from the authors' code, which is not public."""
+
+    name: Literal["moelora"] = "moelora"
+    experts: Annotated[int, Field(ge=1)] | None = None
+    """N; None is the number of tasks, which must then be known before the first (MIGU paper). 8 in CoIN."""
+    top_k: Annotated[int, Field(ge=1)] = 2
+    """k: 2 is the common choice."""
+    renormalise: bool = True
+    """The k gates sum to one."""
+    balance: Annotated[float, Field(ge=0)] = 0.01
+    """lb: the convention of Switch Transformers."""
+    contrast: Annotated[float, Field(ge=0)] = 0.01
+    """lc: ours; 0 is the plain mixture of experts."""
+    temperature: Annotated[float, Field(gt=0)] = 0.1
+    """tau of the contrastive term: ours."""
+    contrast_tokens: Annotated[int, Field(ge=1)] = 64
+    """Tokens of a micro-batch whose outputs are compared, evenly spread: ours, it bounds the cost."""
+
+    def check(self, run: RunParts) -> None:
+        self.needs_lora(run)
+        tasks = named_tasks(run.data.benchmark, run.data.order)
+        experts = self.experts_for(tasks or 2)  # an order that does not exist is refused later
+        if self.top_k > experts:
+            raise InputError(
+                f"method moelora: top_k={self.top_k} of {experts} experts; lower method.top_k"
+            )
+        if self.top_k == 1 and self.renormalise and experts > 1:
+            raise InputError(
+                "method moelora: with top_k=1 and renormalise the gate is always 1 and the router learns "
+                "nothing; set method.renormalise=false or method.top_k=2"
+            )
+
+    def experts_for(self, tasks: int) -> int:
+        """N for a run of so many tasks; with fewer tasks than `top_k` each token sees all experts."""
+        return self.experts or max(tasks, self.top_k)
+
+
+class SaptConfig(MethodConfig):
+    """Sources: gen_script_*.py of the authors' code."""
+
+    name: Literal["sapt"] = "sapt"
+    memory_weight: Annotated[float, Field(ge=0)] = 1.0
+    """lambda: 1 for LLaMA on SuperNI, 2 on the long sequence; 0.1 to 0.5 for T5."""
+    hidden: Annotated[int, Field(ge=1)] = 100
+    """Bottleneck of the query network."""
+    detach_frozen: bool = False
+    """Cut gradients through old adapters, as the code does."""
+    retired = {"memory_prompts": "real", "generator_steps": 5000}
+
+    def check(self, run: RunParts) -> None:
+        self.needs_lora(run)
+
+
+class MiguConfig(MethodConfig):
+    """Sources: the paper, its appendices for T."""
+
+    name: Literal["migu"] = "migu"
+    replay: bool = True
+    """Train on task and memory together, as MixReplay. FOREVER lists MIGU among the methods with memory,
+    and its numbers there follow MixReplay's."""
+    masked: Annotated[float, Field(ge=0, le=1)] | None = None
+    """T, the fraction of a matrix's rows that is masked. None is the paper's: 0.4 with replay, 0.7 without."""
+    retired = {"hard_mask": False}
+
+    def check(self, run: RunParts) -> None:
+        self.needs_lora(run)
+
+    @property
+    def fraction(self) -> float:
+        """T."""
+        if self.masked is not None:
+            return self.masked
+        return 0.4 if self.replay else 0.7
+
+
+class RecurrentKifConfig(MethodConfig):
+    """Sources: the authors' scripts and trainer.py."""
+
+    name: Literal["recurrent_kif"] = "recurrent_kif"
+    inner_steps: Annotated[int, Field(ge=1)] = 8
+    """Q, updates on the task in a block."""
+    outer_steps: Annotated[int, Field(ge=1)] = 4
+    """P, updates on random batches of memory after it."""
+    quantile: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    """q: the top 20 % of all entries are important."""
+    smoothing: tuple[Smoothing, Smoothing] = (0.85, 0.85)
+    """b1, b2: 0.85 in the code; summaries of the paper say 0.55."""
+    both: Weights = (0.4, 0.6)
+    """(w_in, w_out) of entries that matter to both."""
+    inner_only: Weights = (1.0, 0.0)
+    """Of entries that matter to the task alone."""
+    outer_only: Weights = (0.0, 1.0)
+    """Of entries that matter to memory alone."""
+    neither: Weights = (0.5, 0.5)
+    """Of all others, three entries in five and more."""
+
+
+class AimMergingConfig(MethodConfig):
+    """Sources: src/finetune_ours.py and scripts; tuned there at batch 32."""
+
+    name: Literal["aimmerging"] = "aimmerging"
+    interval: Count = 8
+    """S at the start: task updates between merges as planned."""
+    outer_steps: Count = 8
+    """P at the start: updates on memory at a merge; P follows S in proportion."""
+    min_interval: Count = 2
+    """Bounds of S."""
+    max_interval: Count = 128
+    """Bounds of S."""
+    cold_merges: Annotated[int, Field(ge=0)] = 3
+    """The interval is fixed up to the merge after these."""
+    forgetting: Annotated[float, Field(gt=0)] = 2.0
+    """phi: memory loss above this multiple of its calibrated mean counts as forgetting."""
+    learning_interval: Count = 70
+    """The current task counts as important while S is at most this."""
+    both: Weights = (0.5, 0.5)
+    """(w_in, w_out) if past and present matter."""
+    past: Weights = (0.4, 0.6)
+    """If only the past matters: its loss passed the threshold more than once."""
+    present: Weights = (0.6, 0.4)
+    """If only the present matters: S is short."""
+    neither: Weights = (0.5, 0.5)
+    """If neither does."""
+    retired = {"true_gap": False}
+
+    def check(self, run: RunParts) -> None:
+        if not self.min_interval <= self.interval <= self.max_interval:
+            raise InputError(
+                f"method aimmerging: interval={self.interval} is outside of "
+                f"min_interval={self.min_interval} and max_interval={self.max_interval}; change one of them"
+            )

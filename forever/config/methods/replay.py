@@ -1,0 +1,156 @@
+"""Hyper-parameters of fine-tuning, joint training and all methods that replay examples, with their sources."""
+
+from importlib.util import find_spec
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from forever.config.methods.base import Count, MethodConfig
+from forever.config.parts import RunParts
+from forever.errors import InputError, unknown
+from forever.replay.regularizers import RegularizerName
+from forever.replay.schedules import SCHEDULES
+
+
+class FinetuneConfig(MethodConfig):
+    name: Literal["finetune"] = "finetune"
+    probe_every: Annotated[int, Field(ge=1)] | None = None
+    """Updates between two looks at the loss on the kept examples of earlier tasks, from which the
+    forgetting rate is computed. Nothing is learned from a look. None takes no looks."""
+
+
+class MtlConfig(MethodConfig):
+    name: Literal["mtl"] = "mtl"
+
+
+class MixReplayConfig(MethodConfig):
+    name: Literal["mix_replay"] = "mix_replay"
+
+
+class ScheduledReplayConfig(MethodConfig):
+    """What every scheduled replay must say. Defaults are FOREVER's."""
+
+    warmup_steps: Annotated[int, Field(ge=1)] = 24
+    """S: the updates that make the first day. They count as part of the task, because the paper's sum
+    begins at the first update (docs/protocol.md#clock-and-replay)."""
+    memory_epochs: Annotated[int, Field(ge=1)] = 2
+    """E_mem: passes over the memory at each event."""
+    consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
+    """Passes when the task is over (paper: one short epoch). "matched" adds what is left of the standard
+    schedule's budget, so that schedules can be compared at equal cost."""
+
+
+class ForeverConfig(ScheduledReplayConfig):
+    """Defaults are the paper's (implementation details) unless a reason is given."""
+
+    name: Literal["forever"] = "forever"
+    clock: Literal["model", "steps"] = "model"
+    """What makes time pass: movement of the parameters (paper), or the number of updates (+STC)."""
+    days: str | Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=0)] = "ebbinghaus"
+    """A named schedule or explicit days in the order in which they are awaited."""
+    smoothing: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """lambda of the moving average mu."""
+    regularizer: RegularizerName = "intensity"
+    """What beta and the weights of the penalty follow: nothing, the intensity of learning (paper),
+    importance, or both."""
+    beta: Annotated[float, Field(ge=0)] = 1e-3
+    """beta_base."""
+    gamma: Annotated[float, Field(ge=0)] = 1.0
+    """Not given in the paper. 1 makes s = clip(r, 0.5, 3), so that the bounds read as bounds on r."""
+    min_strength: Annotated[float, Field(ge=0)] = 0.5
+    """Lower bound of the strength s (paper)."""
+    max_strength: Annotated[float, Field(ge=0)] = 3.0
+    """Upper bound of s (paper)."""
+
+    @field_validator("days")
+    @classmethod
+    def _known_schedule(cls, value: str | list[float]) -> str | list[float]:
+        if isinstance(value, str) and value not in SCHEDULES:
+            raise unknown("schedule", value, SCHEDULES)
+        return value
+
+    @model_validator(mode="after")
+    def _ordered_bounds(self) -> "ForeverConfig":
+        if self.min_strength > self.max_strength:
+            raise InputError(
+                f"min_strength={self.min_strength} is above max_strength={self.max_strength}"
+            )
+        return self
+
+
+class FixedIntervalConfig(ScheduledReplayConfig):
+    """Ours: the paper gives no numbers for this baseline."""
+
+    name: Literal["fixed_interval"] = "fixed_interval"
+    warmup_steps: Annotated[int, Field(ge=1)] = 24
+    """S of the FOREVER whose number of events J is matched; nothing is warmed up."""
+    interval: Annotated[int, Field(ge=1)] | None = None
+    """Updates between events; None is floor(T / J). 24 is the literal reading of the paper's example."""
+
+
+class VbmConfig(ScheduledReplayConfig):
+    """Sources: the paper and its code."""
+
+    name: Literal["vbm"] = "vbm"
+    warmup_steps: Annotated[int, Field(ge=1)] = 24
+    """S of the FOREVER whose budget of replayed examples is matched; nothing is warmed up."""
+    views: Annotated[int, Field(ge=1)] = 4
+    """V: 4 is best in the paper, 16 too long an interval."""
+    consistency: Annotated[float, Field(ge=0)] = 1.0
+    """alpha."""
+    drop: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Ours: the paper augments images."""
+    memory_epochs: Annotated[int, Field(ge=1)] = 1
+    """Passes at each event: a recall is one pass, which shows every example `views` times."""
+    # Narrower than in the base class, which is safe for a frozen field.
+    consolidation_epochs: Annotated[int, Field(ge=0)] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Passes of the last recall, when the task is over. Not "matched": the recalls match the budget."""
+    retired = {"variant": "interval"}
+
+    def check(self, run: RunParts) -> None:
+        if run.optim.batch_size % self.views:
+            raise InputError(
+                f"method vbm: optim.batch_size={run.optim.batch_size} cannot hold whole examples of "
+                f"{self.views} views; make it a multiple of method.views"
+            )
+
+
+class SsrConfig(MethodConfig):
+    """Sources: the authors' scripts. It keeps as many examples as others do ("identical memory sizes")."""
+
+    name: Literal["ssr"] = "ssr"
+    demos: Count | None = None
+    """Examples whose pairs make the prompts; None is as many as are kept. In the paper 1 % of all examples
+    make prompts and 10 % are kept."""
+    samples: Count = 3
+    """Continuations of each prompt."""
+    temperature: Annotated[float, Field(gt=0)] = 0.9
+    """Of sampling, like the next two."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.6
+    """See temperature."""
+    repetition_penalty: Annotated[float, Field(ge=1)] = 1.2
+    """See temperature."""
+    max_tokens: Count = 2048
+    """Of prompt and continuation."""
+    max_input: Count = 800
+    """Longest written input, in tokens."""
+    max_prompt: Count = 500
+    """Longest definition with written input, in tokens."""
+    max_output: Count = 128
+    """Longest answer, in tokens."""
+    clusters: Count = 20
+    """C of K-means, at most the number of examples kept."""
+    encoder: Annotated[str, Field(min_length=1)] | None = None
+    """Sentence encoder, a Hugging Face name or folder (sup-SimCSE-RoBERTa-base in the authors' code); None
+    is the backbone."""
+
+    def check(self, run: RunParts) -> None:
+        self.needs_lora(run)
+        if find_spec("sklearn") is None:
+            raise InputError(
+                "method ssr: K-means needs scikit-learn; pip install 'forever-cl[ssr]'"
+            )
+        if not run.memory.fraction:
+            raise InputError(
+                "method ssr: memory.fraction=0 leaves no examples to write; raise it, or use finetune"
+            )

@@ -1,0 +1,108 @@
+"""The parts of a run's configuration that every method shares. Each default stands beside its source."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from forever.errors import InputError
+
+Positive = Annotated[int, Field(ge=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ModelConfig(_Part):
+    """The backbone and what of it is trained."""
+
+    name: str = "Qwen/Qwen3-0.6B"
+    """"tiny", a folder, a .gguf file, or a Hugging Face name."""
+    tuning: Literal["lora", "full"] = "lora"
+    rank: Positive = 8
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    targets: tuple[str, ...] = ("q_proj", "v_proj")
+    max_length: Annotated[int, Field(ge=16)] = 1024
+    """Tokens of prompt plus answer. 1024 is the default of the authors' code; its scripts use 512, which
+    cuts two thirds of the prompts of task002 (docs/protocol.md#data)."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the frozen weights: auto is bf16 on a GPU and fp32 on a CPU."""
+
+
+class DataConfig(_Part):
+    """The benchmark, its order, and how much of it is used."""
+
+    benchmark: str = "mini"
+    order: str | tuple[str, ...] = ""
+    """A numbered order of the paper, or task names; empty is the benchmark's first order."""
+    root: str | None = None
+    """Folder with the benchmarks' folders. It says where, not what, so it is no part of a run's fingerprint."""
+    train_rows: Positive | None = None
+    test_rows: Positive | None = None
+    """At most so many examples a task, the same ones in every run; None is all."""
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of each task's training examples that is held out and scored in the place of the test examples,
+    which are then not used at all: for choices such as a search, since test examples must not choose anything."""
+    metrics: dict[str, Literal["exact_match", "rouge_l"]] = {}
+    """Metric by task, for benchmarks of your own; otherwise exact match if the answers look like labels."""
+
+    @field_validator("order", mode="before")
+    @classmethod
+    def _number_is_a_name(cls, value: Any) -> Any:
+        # Order 7, as YAML reads it, is the order called "7".
+        return str(value) if isinstance(value, int) else value
+
+    @field_validator("order")
+    @classmethod
+    def _each_task_once(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if isinstance(value, str):
+            return value
+        for name in value:
+            if value.count(name) > 1:
+                raise InputError(f"task {name!r} occurs twice; a task is learned once")
+        return value
+
+
+class OptimConfig(_Part):
+    """AdamW, fresh for each task: every lab script starts a new process per task (docs/protocol.md)."""
+
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3e-4
+    batch_size: Positive = 8
+    """Global, not per device: the only reading in which day 7 falls on the published updates."""
+    epochs: Positive = 10
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    schedule: Literal["constant", "linear"] = "constant"
+    """The paper is silent; linear decay contradicts its trigger steps and would void late replays
+    (docs/protocol.md#optimiser)."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+
+
+class MemoryConfig(_Part):
+    """Episodic memory."""
+
+    fraction: Annotated[float, Field(ge=0, le=1)] = 0.02
+    """Share of each task's training examples that is kept, at least one; 0 keeps none."""
+
+
+class EvaluationConfig(_Part):
+    """Greedy decoding of the test examples."""
+
+    max_new_tokens: Positive = 128
+    forward_transfer: bool = False
+    """Also score all tasks before training, and the next task after each stage. FWT needs it."""
+
+
+class RunParts(_Part):
+    """Everything of a run but its method; a method's hyper-parameters are checked against it."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    optim: OptimConfig = OptimConfig()
+    memory: MemoryConfig = MemoryConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()

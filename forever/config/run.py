@@ -1,0 +1,80 @@
+"""What to run, as a frozen value. Nothing here says where: output folder, device and workers are launch options.
+
+Keys are written with dots everywhere (files, command line, sweeps): `optim.lr`, `method.days`. Defaults are the
+paper's implementation details unless the line says otherwise.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from forever.config.methods import AnyMethodConfig
+from forever.config.methods.replay import ForeverConfig
+from forever.config.overrides import dotted_keys, explain
+from forever.config.parts import RunParts
+from forever.data.orders import default_order
+from forever.errors import InputError, unknown
+
+
+class RunConfig(RunParts):
+    """One run."""
+
+    method: AnyMethodConfig = ForeverConfig()
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """A configuration from nested values.
+
+        Raises:
+            InputError: unknown key, method or schedule, a value of the wrong type or out of range, or a method that
+                cannot run like that; one line.
+        """
+        if not isinstance(values, Mapping):  # a YAML file may hold anything
+            raise InputError(f"a configuration is a mapping of keys to values, not {values!r}")
+        try:
+            config = cls.model_validate(values)
+        except ValidationError as error:
+            raise explain(error, values, cls) from None
+        if not config.data.order:
+            order = default_order(config.data.benchmark)
+            config = config.model_copy(update={"data": config.data.model_copy(update={"order": order})})
+        config.method.check(config)
+        return config
+
+    def override(self, changes: Mapping[str, Any]) -> "RunConfig":
+        """This configuration with dotted keys changed. A new `method.name` starts from that method's defaults."""
+        values = self.model_dump(mode="json")
+        if changes.get("method.name", self.method.name) != self.method.name:
+            values["method"] = {}
+        if changes.get("data.benchmark", self.data.benchmark) != self.data.benchmark:
+            values["data"] = {"root": self.data.root}  # order, rows and metrics belonged to the other benchmark
+        for key, value in changes.items():
+            *parents, last = key.split(".")
+            place: Any = values
+            for parent in parents:
+                place = place.setdefault(parent, {}) if isinstance(place, dict) else None
+            if not isinstance(place, dict):
+                raise unknown("key", key, dotted_keys(RunConfig))
+            place[last] = value
+        return RunConfig.parse(values)
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the result, as JSON values."""
+        values = self.model_dump(mode="json")
+        del values["data"]["root"]
+        values["method"] |= self.method.retired  # runs of earlier versions keep their fingerprints
+        return values
+
+    def fingerprint(self) -> str:
+        """Twelve hex digits of the SHA-256 of `identity`."""
+        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def key(self) -> str:
+        """A name for the run directory, unique and stable: benchmark, order, method, seed, fingerprint."""
+        order = self.data.order if isinstance(self.data.order, str) else "custom"
+        parts = (self.data.benchmark, order, self.method.name, f"s{self.seed}", self.fingerprint()[:8])
+        return "-".join(part.replace("/", "_") for part in parts)

@@ -1,0 +1,32 @@
+"""Scoring the greedy answers to a task's test rows. No method ever sees which task a prompt belongs to."""
+
+from dataclasses import dataclass
+
+from forever.data.encoding import Encoder
+from forever.data.tasks import Task
+from forever.evaluation.decoding import Gate, decode
+from forever.evaluation.metrics import score
+from forever.models.backbone import Backbone
+from forever.training.world import World
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A decoded answer, a line of predictions/<stage>/<task>.jsonl. `score` is in [0, 1]."""
+
+    id: str
+    prediction: str
+    reference: str
+    score: float
+
+
+def evaluate(
+    backbone: Backbone, encoder: Encoder, world: World, task: Task, max_new_tokens: int, gate: Gate | None = None
+) -> list[Prediction]:
+    """Decode and score a task's test rows, shared out over the ranks; every rank returns all of them in order."""
+    predictions = world.spread(task.test, lambda mine: decode(backbone, encoder, mine, max_new_tokens, gate))
+    scores = score(task.metric, predictions, [example.output for example in task.test])
+    return [
+        Prediction(example.id, text, example.output, value)
+        for example, text, value in zip(task.test, predictions, scores, strict=True)
+    ]

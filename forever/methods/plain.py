@@ -1,0 +1,81 @@
+"""The bounds and the plainest replay: fine-tuning, joint training, and memory mixed into the data.
+
+`finetune` is the lower bound: one adapter is trained on task after task and nothing is replayed.
+
+`mtl` is the upper bound: one fresh adapter is trained on the union of all tasks, naturally mixed, for as many epochs as
+the others spend on each task. Scores exist after that one stage only, so OP is defined and BWT is not.
+
+`mix_replay` shuffles the memory into the data of the current task. Followed: WoodScene/CL_Memory: finetune_cl.py, which
+concatenates and shuffles; the memory is not oversampled, so an epoch of task k has N_k + |M| examples.
+"""
+
+from forever.config.methods.replay import FinetuneConfig, MixReplayConfig, MtlConfig
+from forever.data.batching import Batch
+from forever.data.tasks import Task
+from forever.methods.base import Card, Method
+from forever.training.learner import Learner
+from forever.training.steps import LossEvent, Probe, Step, Steps
+
+
+class Finetune(Method[FinetuneConfig]):
+    """The task's batches, one after another."""
+
+    card = Card(
+        title="Fine-tuning",
+        paper="lower bound",
+        memory="none",
+        extra="none",
+        uncertain="nothing",
+    )
+
+    def steps(self, learner: Learner, task: Task) -> Steps:
+        every = self.config.probe_every
+        for batch in learner.batches(task.train):
+            if every and learner.step % every == 0:
+                yield from self.look_back(learner, task)
+            yield Step(batch)
+        if every and learner.step % every == 0:
+            yield from self.look_back(learner, task)
+
+    def look_back(self, learner: Learner, task: Task) -> Steps:
+        """The loss on each earlier task: the mean over its kept examples."""
+        losses: dict[str, float] = {}
+        size = learner.config.optim.batch_size
+        for name, examples in learner.memory.kept.items():
+            total = 0.0
+            for start in range(0, len(examples), size):
+                batch = Batch(examples[start : start + size], epoch=0)
+                record = yield Probe(batch)
+                total += record.loss * len(batch.examples)
+            losses[name] = total / len(examples)
+        if losses:
+            learner.log_event(LossEvent(task.name, learner.step, losses))
+
+
+class Mtl(Method[MtlConfig]):
+    """Fine-tuning on `Benchmark.joint()`."""
+
+    card = Card(
+        title="MTL",
+        paper="upper bound",
+        memory="all rows",
+        extra="none; one stage on the union of all rows",
+        uncertain="nothing",
+    )
+    joint = True
+
+
+class MixReplay(Method[MixReplayConfig]):
+    """CE on D_k united with M_{<k}."""
+
+    card = Card(
+        title="MixReplay",
+        paper="as in FOREVER's table",
+        memory="rows",
+        extra="the memory's rows in every epoch",
+        uncertain="memory is mixed in and not oversampled, as in the lab's code",
+    )
+
+    def steps(self, learner: Learner, task: Task) -> Steps:
+        for batch in learner.batches(task.train + learner.memory.examples):
+            yield Step(batch)

@@ -1,0 +1,126 @@
+"""What a person sees of a run: a live line on a terminal, a plain line a stage elsewhere."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from forever.data.tasks import Benchmark
+from forever.runs.directory import RunDirectory
+from forever.runs.tracking import SilentTracker
+from forever.sweeps.search import BASE, Known, front
+
+_REFRESH_S = 0.1  # between updates of the live line; more often costs time and shows nothing
+
+
+class ConsoleTracker(SilentTracker):
+    """Progress of one run: task, step, loss, time in model days, next replay, time left in the task.
+
+    Args:
+        console: where to print; if it is no terminal, one line a stage is printed and nothing moves.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self._progress: Progress | None = None
+        self._shown = 0.0
+
+    def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
+        self.benchmark = benchmark
+        self._began = time.perf_counter()
+        self.console.print(f"run {directory.path.name} in {directory.path.parent}", highlight=False)
+        if not self.console.is_terminal:
+            return
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[reading]}"),
+            console=self.console,
+            transient=True,
+        )
+        self._progress.start()
+        self._bar = self._progress.add_task("", total=None, reading="")
+        self._task = ""
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        if self._progress is None:
+            return
+        if line["task"] != self._task:
+            self._task = line["task"]
+            names = [task.name for task in self.benchmark.stages]
+            label = f"{names.index(self._task) + 1}/{len(names)} {self._task}" if self._task in names else self._task
+            self._progress.reset(self._bar, total=line["planned"], description=label)
+        now = time.perf_counter()
+        if now - self._shown >= _REFRESH_S:
+            self._shown = now
+            self._progress.update(self._bar, completed=line["step"], reading=reading(line))
+
+    def stage(self, number: int, scores: Mapping[str, float]) -> None:
+        count = len(self.benchmark.stages)
+        name = self.benchmark.stages[number].name
+        bwt = "" if scores["bwt"] is None else f"  BWT {scores['bwt']:+6.1f}"
+        seconds = time.perf_counter() - self._began
+        text = f"  after {number + 1}/{count} {name:<16} OP {scores['op']:5.1f}{bwt}  {seconds:6.0f} s"
+        (self._progress.console if self._progress else self.console).print(text, highlight=False)
+
+    def finished(self, result: Mapping[str, Any]) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back. Safe to call at any time."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def reading(line: Mapping[str, Any]) -> str:
+    """The numbers of one update, such as `loss 0.412  day 3.1, next at 4  replay`."""
+    parts = [f"loss {line['loss']:.3f}"]
+    if line.get("days") is not None:
+        waiting = f", next at {line['next_day']:g}" if line.get("next_day") is not None else ""
+        parts.append(f"day {line['days']:.1f}{waiting}")
+    if line["kind"] != "task":
+        parts.append(line["kind"])
+    return "  ".join(parts)
+
+
+def matrix_table(result: Mapping[str, Any]) -> Table:
+    """The performance matrix of a finished run with its summary: a row a task, a column a stage, in percent."""
+    table = Table(title=f"{result['method']}, seed {result['seed']}", title_justify="left", box=box.SIMPLE)
+    table.add_column("score on, after", no_wrap=True)
+    for name in result["stages"]:
+        table.add_column(name, justify="right")
+    for name, row in zip(result["tasks"], result["matrix"], strict=True):
+        table.add_row(name, *("" if value is None else f"{value:.1f}" for value in row))
+    names = {"op": "OP", "bwt": "BWT", "forgetting": "forgetting", "fwt": "FWT"}
+    known = [f"{label} {result[key]:.1f}" for key, label in names.items() if result[key] is not None]
+    table.caption = "   ".join([*known, f"{sum(result['seconds'].values()):.0f} s"])
+    table.caption_justify = "left"
+    return table
+
+
+def front_table(runs: Sequence[Known]) -> Table:
+    """The finished runs of a search that no other beats in OP, BWT and time, and the base if it is none of them."""
+    finished = [run for run in runs if run.state == "finished"]
+    best = front(finished, lambda run: run.objectives)
+    table = Table(title="Best in OP, BWT or time", title_justify="left", box=box.SIMPLE, min_width=80)
+    table.add_column("run")
+    for name in ("OP (%)", "BWT", "s"):
+        table.add_column(name, justify="right")
+    for run in [*best, *(run for run in finished if run.trial.variant == BASE and run not in best)]:
+        op, bwt, seconds = run.objectives
+        name = run.trial.variant if run in best else f"[dim]{run.trial.variant}, beaten[/]"
+        table.add_row(name, f"{op:.1f}", f"{bwt:+.1f}", f"{seconds:.0f}")
+    states = [run.state for run in runs]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
+    # The best of many runs is partly luck, on these rows and with this seed.
+    table.caption = f"{counts}. Scored on rows held out from training, one seed: run the chosen ones on the test rows."
+    table.caption_justify = "left"
+    return table

@@ -1,0 +1,191 @@
+"""A run's files: the truth of a run. Trackers and reports read from here.
+
+config.yaml, environment.json, steps.jsonl, events.jsonl, predictions/<stage>/<task>.jsonl (both from 1; stage 0 is
+before training), result.json, adapter/, checkpoints/. Some runs also have ended.json (why there is no result),
+stages/<stage>/ (weights after a stage, kept on request) and fork.json (which run's stage it began from).
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from forever.config.run import RunConfig
+from forever.errors import InputError
+
+_LONGEST_LINE = 2**16  # bytes; one of a journal has some hundred
+
+
+class RunDirectory:
+    """The folder of one run, which may not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path).absolute()
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def steps(self) -> Path:
+        return self.path / "steps.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def adapter(self) -> Path:
+        return self.path / "adapter"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def ended(self) -> Path:
+        return self.path / "ended.json"
+
+    @property
+    def fork(self) -> Path:
+        return self.path / "fork.json"
+
+    def weights(self, stage: int) -> Path:
+        """The checkpoint of a trained stage, if it was kept; it counts from 0 here, from 1 in the file name."""
+        return self.path / "stages" / str(stage + 1)
+
+    def predictions(self, stage: int, task: int) -> Path:
+        """Answers to task `task` after stage `stage`; both count from 0 here, from 1 in the file name."""
+        return self.path / "predictions" / str(stage + 1) / f"{task + 1}.jsonl"
+
+    def check(self, config: RunConfig, resume: bool) -> None:
+        """Refuse to mix two runs in one folder, without touching anything.
+
+        Raises:
+            InputError: the folder holds a run of another configuration, or an unfinished one and `resume` is false.
+        """
+        if not self.config.is_file():
+            return
+        try:
+            found = RunConfig.parse(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+        except (yaml.YAMLError, InputError) as error:
+            raise InputError(f"{self.config} cannot be read ({error}); give another --out") from None
+        if found.identity() != config.identity():
+            differing = ", ".join(differences(found.identity(), config.identity())[:3])
+            raise InputError(f"{self.path} holds a run of another configuration ({differing}); give another --out")
+        if not self.result.is_file() and not resume:
+            raise InputError(f"{self.path} holds an unfinished run; go on with it by --resume, or give another --out")
+
+    def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
+        """Write what describes the run; where a run goes on with other code or elsewhere, that too, as `resumed`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self.config.is_file():
+            write_text(self.environment, json.dumps(environment, indent=2) + "\n")
+            write_text(self.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        elif self.environment.is_file():
+            first = read_json(self.environment)
+            lives = [first, *first.get("resumed", [])]
+            if any(lives[-1].get(key) != value for key, value in environment.items() if key != "argv"):
+                first["resumed"] = [*lives[1:], environment]
+                write_text(self.environment, json.dumps(first, indent=2) + "\n")
+
+    def finished(self) -> dict[str, Any] | None:
+        """The result, if the run is over.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        return read_json(self.result) if self.result.is_file() else None
+
+    def end(self, state: Literal["failed", "stopped"], reason: str) -> None:
+        """Say that the run is over without a result: it failed for good, or a search stopped it early."""
+        content = {"state": state, "reason": reason, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+        write_text(self.ended, json.dumps(content) + "\n")
+
+    def end_without_result(self) -> dict[str, str] | None:
+        """What `end` wrote: `state`, `reason` and `time`; None for a run that is finished, interrupted or not begun."""
+        if self.result.is_file() or not self.ended.is_file():
+            return None
+        return read_json(self.ended)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read ({error}); remove it, or take it from a backup") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} cannot be read: it holds {type(content).__name__}, not named fields")
+    return content
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file; none if it does not exist. A last line that was cut off is left out."""
+    if not path.is_file():
+        return []
+    # Not splitlines: it also breaks at U+2028 and others, which JSON leaves as they are in the middle of a text.
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def last_line(path: Path) -> dict[str, Any] | None:
+    """The last complete object of a JSON-lines file, however long the file is; None if there is none."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_LINE))
+        lines = file.read().split(b"\n")[:-1]
+    return json.loads(lines[-1]) if lines else None
+
+
+def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write a JSON-lines file as a whole: it is complete or it is not there."""
+    write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+
+def keep_lines(path: Path, count: int) -> None:
+    """Cut a JSON-lines file after `count` lines."""
+    if path.is_file():
+        text = path.read_text(encoding="utf-8")
+        kept = "".join(line + "\n" for line in text.split("\n")[:-1][:count])
+        if kept != text:
+            write_text(path, kept)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What differs between two nested settings, a line each: "optim.lr is 0.5 there, 0.01 here"."""
+    found: list[str] = []
+    for key in sorted({*a, *b}):
+        left, right = a.get(key), b.get(key)
+        if isinstance(left, dict) and isinstance(right, dict):
+            found += differences(left, right, f"{prefix}{key}.")
+        elif left != right:
+            found.append(f"{prefix}{key} is {left!r} there, {right!r} here")
+    return found

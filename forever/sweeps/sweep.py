@@ -1,0 +1,145 @@
+"""Many runs as pure data: a base run x named differences x orders x seeds."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from forever.config.run import RunConfig
+from forever.errors import InputError, unknown
+from forever.runs.directory import read_json, write_text
+
+MANIFEST = "sweep.json"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep. `key` names its directory and never changes for the same configuration and variant."""
+
+    key: str
+    variant: str
+    order: str
+    seed: int
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A family of runs.
+
+    Attributes:
+        name: also the name of the MLflow experiment and of the folder.
+        base: the run from which all others differ.
+        variants: by name, the dotted keys that differ from the base.
+        seeds: every variant runs with each of them.
+        orders: by name, the dotted keys of benchmark and order; every variant runs on each. None: the base's own.
+        reference: the variant that the others are compared with in reports.
+        references: of variants that are compared with another one, such as the same method on their own backbone; with
+            themselves: with none.
+        paper: variants that stand for one of the paper's under another name, which is what small runs need.
+        selected: the variants to run now; None: all.
+    """
+
+    name: str
+    base: RunConfig
+    variants: Mapping[str, Mapping[str, Any]]
+    seeds: tuple[int, ...] = (0,)
+    orders: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reference: str = "base"
+    paper: Mapping[str, str] = field(default_factory=dict)
+    references: Mapping[str, str] = field(default_factory=dict)
+    selected: frozenset[str] | None = None
+
+    def trials(self) -> list[Trial]:
+        """All runs, seeds outermost, so that an interrupted sweep has compared all variants on the first seeds.
+
+        Raises:
+            InputError: a variant that does not fit the base.
+        """
+        trials: list[Trial] = []
+        for seed in self.seeds:
+            for order, place in (self.orders or {_own_order(self.base): {}}).items():
+                for variant, difference in self.variants.items():
+                    if self.selected is not None and variant not in self.selected:
+                        continue
+                    try:
+                        config = self.base.override({**difference, **place, "seed": seed})
+                    except InputError as error:
+                        raise InputError(f"sweep {self.name}, variant {variant!r}: {error}") from None
+                    key = f"{slug(variant)}-o{slug(order)}-s{seed}-{config.fingerprint()[:8]}"
+                    trials.append(Trial(key, variant, order, seed, config))
+        return trials
+
+    def override(self, changes: Mapping[str, Any]) -> "Sweep":
+        """The same sweep on another base: dotted keys as for a run."""
+        return replace(self, base=self.base.override(changes))
+
+    def only(self, names: Sequence[str]) -> "Sweep":
+        """The variants of these names and those that they are compared with; no names: all of them.
+
+        Raises:
+            InputError: a name that no variant has.
+        """
+        for name in names:
+            if name not in self.variants:
+                raise unknown(f"variant of {self.name}", name, self.variants)
+        compared = {self.references.get(name, self.reference) for name in names}
+        return replace(self, selected=frozenset({*names, *compared}) if names else None)
+
+    def write_manifest(self, folder: Path) -> None:
+        """Say in `folder` which run is which, for reports; runs of earlier invocations stay listed.
+
+        Variants of one sweep are in its order, in whatever order they were asked for.
+        """
+        path = folder / MANIFEST
+        before = read_manifest(folder) if path.is_file() else {"trials": [], "paper": {}, "references": {}}
+        trials = {trial["key"]: trial for trial in before["trials"]}
+        for trial in self.trials():
+            trials[trial.key] = {
+                "key": trial.key,
+                "variant": trial.variant,
+                "benchmark": trial.config.data.benchmark,
+                "order": trial.order,
+                "seed": trial.seed,
+            }
+        listed = list(trials.values())
+        rank = {variant: place for place, variant in enumerate(self.variants)}
+        if all(trial["variant"] in rank for trial in listed):  # a search has one variant at a time
+            listed.sort(key=lambda trial: (trial["seed"], rank[trial["variant"]]))
+        content = {
+            "name": self.name,
+            "reference": self.reference,
+            "references": {**before["references"], **self.references},
+            "paper": {**before["paper"], **self.paper},
+            "trials": listed,
+        }
+        write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def _own_order(base: RunConfig) -> str:
+    return base.data.order if isinstance(base.data.order, str) else "custom"
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What `write_manifest` wrote: `name`, `reference`, `references`, `paper`, and `trials` with `key`, `variant`,
+    `benchmark`, `order`, `seed`.
+
+    Raises:
+        InputError: the folder holds no sweep, or a damaged one.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{folder} holds no sweep: there is no {MANIFEST} in it")
+    manifest = read_json(path)
+    # The first versions wrote none of these.
+    absent = {"paper": {}, "references": {}}
+    return {**absent, **manifest, "trials": [{"benchmark": "", **trial} for trial in manifest["trials"]]}
+
+
+def slug(text: str) -> str:
+    """A name that is safe in a path: "+IAR&PIR" becomes "plus_IAR_and_PIR"."""
+    words = text.replace("+", "plus_").replace("&", "_and_")
+    words = re.sub(r"^[-−]", "minus_", words)  # either minus sign
+    return re.sub(r"[^A-Za-z0-9_.]+", "_", words)

@@ -1,0 +1,43 @@
+"""How a learner is made: the backbone, what the method puts around it, and one flat vector of what is trained."""
+
+from typing import Any
+
+import torch
+
+from forever.config.run import RunConfig
+from forever.data.encoding import Encoder
+from forever.methods.base import Method
+from forever.methods.registry import build_method
+from forever.models.backbone import load
+from forever.models.parameters import FlatParameters
+from forever.training.learner import Learner
+from forever.training.memory import Memory
+from forever.training.world import World
+
+
+def build_learner(
+    config: RunConfig, world: World, micro_batch: int | None = None, method: Method[Any] | None = None, tasks: int = 1
+) -> Learner:
+    """Load the backbone, let the method put around it what it trains, and make that one flat vector."""
+    method = method or build_method(config.method)
+    full = config.model.tuning == "full"
+    half = {"float32": False, "bfloat16": True, "auto": world.device.type == "cuda"}[config.model.dtype]
+    # Weights that are trained stay fp32; full fine-tuning then computes in bf16 by autocast.
+    backbone = load(config.model.name, torch.bfloat16 if half and not full else torch.float32, world.device)
+    if full:
+        backbone.model.requires_grad_(True)
+    else:
+        method.build(backbone.model, config, tasks)
+    learner = Learner(
+        config=config,
+        memory=Memory(config.memory.fraction, config.optim.batch_size, config.seed),
+        backbone=backbone,
+        encoder=Encoder(backbone.tokenizer, config.model.max_length),
+        parameters=FlatParameters((n, p) for n, p in backbone.model.named_parameters() if p.requires_grad),
+        world=world,
+        micro_batch=micro_batch,
+        autocast=half and full,
+        tasks=tasks,
+    )
+    learner.gate = lambda rows: method.gate(learner, rows)
+    return learner

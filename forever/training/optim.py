@@ -1,0 +1,47 @@
+"""The optimiser, its learning rate, and the norm of the applied update."""
+
+import torch
+from torch import Tensor
+
+from forever.config.parts import OptimConfig
+from forever.models.parameters import FlatParameters
+
+
+def build_optimizer(parameters: FlatParameters, config: OptimConfig) -> torch.optim.AdamW:
+    """AdamW with fresh moments on the flat vector; elementwise, so it equals AdamW on the separate tensors."""
+    return torch.optim.AdamW(
+        [parameters.flat],
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        fused=parameters.flat.is_cuda,
+    )
+
+
+def learning_rate(config: OptimConfig, step: int, planned_steps: int) -> float:
+    """The rate of the task update that follows `step` earlier ones, of `planned_steps` in all.
+
+    Warm-up rises linearly over `warmup_steps`: lr * (step + 1) / warmup_steps. Then constant, or linear to zero at the
+    end of the task. Replay updates use the current rate and do not advance it (docs/protocol.md, A11).
+    """
+    if step < config.warmup_steps:
+        return config.lr * (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return config.lr
+    remaining = max(planned_steps - step, 0)
+    return config.lr * remaining / max(planned_steps - config.warmup_steps, 1)
+
+
+def apply_update(parameters: FlatParameters, optimizer: torch.optim.Optimizer, lr: float, clip: float) -> Tensor:
+    """Clip the gradient and step. The clipped gradient stays where it is.
+
+    Returns:
+        Delta = ||Theta_t - Theta_{t-1}||_2, an fp64 scalar on the device: what was applied, after clipping and decay.
+    """
+    torch.nn.utils.clip_grad_norm_([parameters.flat], clip)
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    before = parameters.snapshot()
+    optimizer.step()
+    return parameters.distance(before)

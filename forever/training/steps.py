@@ -1,0 +1,136 @@
+"""What a method asks for and what it is told: the actions of its generator, and the records that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from forever.data.batching import Batch
+from forever.data.encoding import Encoded
+
+Kind = Literal["task", "replay", "consolidation", "generator"]
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """beta * sum_j w_j (Theta_j - anchor_j)^2, added to a step's loss. `anchor`, `weights`: [N]; None is all ones."""
+
+    beta: float
+    anchor: Tensor
+    weights: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimiser update on a batch. Only updates of kind `task` count as steps of the task.
+
+    `replay` and `consolidation` train on memory; `generator` trains what will write pseudo-samples (SAPT).
+    """
+
+    batch: Batch
+    kind: Kind = "task"
+    penalty: Penalty | None = None
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The loss of a batch without an update, dropout off."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A number computed from the weights on which a decision hangs, a scalar tensor.
+
+    The record says what it was: on every rank the leader's value, and in a resumed run the value of back then. It must
+    be one of the method's `tensors`: if a run was killed right before it, those are put back after it was yielded.
+    """
+
+    value: Tensor
+
+
+Action = Step | Probe | Reading
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What happened: plain numbers, so that a journal can be replayed exactly.
+
+    Attributes:
+        loss: mean cross-entropy of the supervised tokens, in nats.
+        penalty: value of everything that was added to the cross-entropy, before the update.
+        update_norm: Delta = ||Theta_t - Theta_{t-1}||_2 of the applied update; 0 for a probe.
+        tokens: tokens of the batch, prompts included.
+        lr: learning rate of the update; 0 for a probe.
+        value: of a reading.
+    """
+
+    loss: float = 0.0
+    penalty: float = 0.0
+    update_norm: float = 0.0
+    tokens: int = 0
+    lr: float = 0.0
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class ReplayEvent:
+    """One replay of the memory: a line of events.jsonl.
+
+    Attributes:
+        step: updates of the current task before the event. day: threshold that fired (None for consolidation).
+        days, tau: what the clock showed. ratio: r. strength: s. beta: weight of the penalty.
+        loss_before, loss_after: cross-entropy of the event's first batch, dropout off, on either side of the event.
+    """
+
+    kind: Literal["replay", "consolidation"]
+    task: str
+    step: int
+    day: float | None
+    days: float
+    tau: float
+    ratio: float
+    strength: float
+    beta: float
+    updates: int
+    rows: int
+    loss_before: float
+    loss_after: float
+
+
+@dataclass(frozen=True)
+class LossEvent:
+    """A look at the loss on earlier tasks, from which nothing is learned: a line of events.jsonl.
+
+    Attributes:
+        step: updates of the current task before it. losses: cross-entropy on the kept rows of each task, dropout off.
+    """
+
+    task: str
+    step: int
+    losses: dict[str, float]
+    kind: Literal["look"] = "look"
+
+
+Steps = Generator[Action, StepRecord, None]
+
+
+@dataclass(frozen=True)
+class Forward:
+    """One micro-batch's pass through the model.
+
+    Attributes:
+        cross_entropy: its part of the batch mean; those of all micro-batches and ranks add up to it.
+        share: its part of the batch's rows. A term that does not depend on the rows must be multiplied by it.
+        groups: the rows, those of one example together.
+        logits: [n, V] at the n supervised positions of the rows, in order.
+    """
+
+    cross_entropy: Tensor
+    share: float
+    groups: Sequence[tuple[Encoded, ...]]
+    logits: Tensor

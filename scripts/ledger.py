@@ -1,0 +1,106 @@
+"""RESULTS.md: the paper's claims beside what was measured, and a row for each configuration with committed runs.
+
+    python -m scripts.ledger
+
+A run is committed by copying config.yaml, environment.json, result.json and, if it has replays, events.jsonl of its
+directory to experiments/results/<group>/<name>/, or to a folder below that if there are several seeds. A group's
+README.md, if there is one, is put above its table. A sweep is committed by its report.json, for the claims
+(forever/report/claims.py), and needs no runs.
+"""
+
+import json
+import shlex
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from forever.report.claims import read_claims, sections, tally
+
+FOLDER = Path(__file__).parents[1] / "experiments" / "results"
+LEDGER = Path(__file__).parents[1] / "experiments" / "RESULTS.md"
+
+HEAD = """# Results
+
+Every number in a table comes from a result file in `experiments/results/`, but for those of plans; this page is written
+by `python -m scripts.ledger`. Sweeps on `mini` share runs: those that another sweep had made were copied, so a
+report names the commands of both, and minutes are comparable within a sweep's own runs only.
+
+OP, BWT and forgetting in percent points; with several seeds their mean, and in brackets the smallest and the largest.
+Replays are events, those at the end of a task with them; updates on memory are those apart from the task's own
+(MixReplay, MIGU and SSR mix memory into the task's); minutes are a mean.
+"""
+CLAIMS = """## The paper's claims
+
+FOREVER, arXiv 2601.03938: the differences in its tables to FOREVER, or to the default of an ablation, as far as we
+know the numbers, and its findings on forgetting, model days and time. Ours as points with a 95 % interval; the status
+is OP's after Holm's correction for all variants of a sweep, which the intervals do not have; BWT stands beside it. A
+published difference below half a point counts as none, and is reproduced by an interval within one point of zero.
+"mini" and "cpu" are small stand-ins: what they agree or disagree with is the sign. Runs are those that were compared;
+where a finding is no comparison, all.
+"""
+_REPLAYS = ("replay", "consolidation")
+COLUMNS = (
+    "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes", "revision", "hardware",
+)  # fmt: skip
+
+
+def page() -> str:
+    """The whole page."""
+    groups = sorted(folder for folder in FOLDER.glob("*") if folder.is_dir())
+    claims = read_claims(FOLDER)
+    return "\n".join([HEAD, CLAIMS, *tally(claims), *sections(claims), *(section(group) for group in groups)])
+
+
+def section(group: Path) -> str:
+    """The heading, the explanation, the table and the commands of one group."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(group.rglob("result.json")):
+        runs.setdefault(path.relative_to(group).parts[0], []).append(_read(path.parent))
+    rows = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    rows += ["| " + " | ".join([name, *_cells(seeds)]) + " |" for name, seeds in runs.items()]
+    commands = dict.fromkeys(run["command"] for seeds in runs.values() for run in seeds)
+    note = group / "README.md"
+    about = [note.read_text(encoding="utf-8").strip(), ""] if note.is_file() else [f"## {group.name}", ""]
+    return "\n".join([*about, *rows, "", "```", *commands, "```", ""] if runs else about)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    result, where = (json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("result", "environment"))
+    return {
+        **result,
+        "command": shlex.join(where["argv"]),
+        "revision": where["revision"] or "-",
+        "hardware": f"{where['gpus'][0] if where['gpus'] else where['cpu']}, {where['cores']} cores",
+        "replays": sum(kinds.get(kind, 0) for kinds in result["events"].values() for kind in _REPLAYS),
+        "all_updates": sum(result["updates"].values()),
+        "on_memory": sum(result["updates"].get(kind, 0) for kind in _REPLAYS),
+        "minutes": sum(result["seconds"].values()) / 60,
+    }
+
+
+def _cells(runs: list[dict[str, Any]]) -> list[str]:
+    def spread(key: str) -> str:
+        values = [run[key] for run in runs if run[key] is not None]
+        if not values:
+            return "-"
+        around = f" [{min(values):.1f}, {max(values):.1f}]" if len(values) > 1 else ""
+        return f"{fmean(values):.1f}{around}"
+
+    def each(key: str) -> str:
+        return ", ".join(dict.fromkeys(str(run[key]) for run in runs))
+
+    counts = [f"{fmean(run[key] for run in runs):.0f}" for key in ("replays", "all_updates", "on_memory")]
+    minutes = f"{fmean(run['minutes'] for run in runs):.1f}"
+    return [
+        each("seed"),
+        *map(spread, ("op", "bwt", "forgetting")),
+        *counts,
+        minutes,
+        each("revision"),
+        each("hardware"),
+    ]
+
+
+if __name__ == "__main__":
+    LEDGER.write_text(page(), encoding="utf-8")
+    print(LEDGER)

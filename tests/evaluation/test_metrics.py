@@ -1,0 +1,154 @@
+"""Scores against hand values and against rouge-score itself."""
+
+import pytest
+
+from forever.evaluation.metrics import PerformanceMatrix, exact_match, rouge_l, score
+from forever.runs.results import scores_after
+
+#             after stage   1     2     3
+A = [[80.0, 60.0, 50.0], [None, 90.0, 40.0], [None, None, 70.0]]
+UNTRAINED = [10.0, 20.0, 30.0]
+AHEAD = {(1, 0): 35.0, (2, 1): 25.0}
+
+
+def matrix(ahead: bool = False) -> PerformanceMatrix:
+    """A 3 x 3 matrix with two items a cell, whose mean is the number above."""
+    names = ("a", "b", "c")
+    made = PerformanceMatrix(names, names)
+    cells = {(i, j): value for i, row in enumerate(A) for j, value in enumerate(row) if value is not None}
+    if ahead:
+        cells |= AHEAD | {(i, -1): value for i, value in enumerate(UNTRAINED)}
+    for index, value in cells.items():
+        made.items[index] = [value / 100 - 0.05, value / 100 + 0.05]
+    return made
+
+
+def test_overall_performance() -> None:
+    assert matrix().overall() == pytest.approx((50 + 40 + 70) / 3)
+
+
+def test_backward_transfer() -> None:
+    assert matrix().backward_transfer() == pytest.approx(((50 - 80) + (40 - 90)) / 2)
+
+
+def test_forgetting_counts_from_the_best_score() -> None:
+    assert matrix().forgetting() == pytest.approx(((80 - 50) + (90 - 40)) / 2)
+    risen = matrix()
+    risen.items[0, 1] = [0.95]
+    assert risen.forgetting() == pytest.approx(((95 - 50) + (90 - 40)) / 2)
+    assert risen.backward_transfer() == pytest.approx(-40)
+    gained = matrix()
+    gained.items[0, 2] = [1.0]  # better at the end than ever before: negative forgetting
+    assert gained.forgetting() == pytest.approx(((80 - 100) + (90 - 40)) / 2)
+
+
+def test_forward_transfer() -> None:
+    assert matrix(ahead=True).forward_transfer() == pytest.approx(((35 - 20) + (25 - 30)) / 2)
+    assert matrix().forward_transfer() is None
+    incomplete = matrix(ahead=True)
+    del incomplete.items[2, -1]
+    assert incomplete.forward_transfer() is None
+
+
+def test_cells() -> None:
+    m = matrix()
+    assert m[0, 1] == pytest.approx(60)
+    assert m[1, 0] is None
+    assert [[None if v is None else round(v, 9) for v in row] for row in m.rows()] == A
+
+
+def test_until() -> None:
+    """The matrix as it was after two stages: K is 2 then."""
+    two = matrix().until(1)
+    assert two.tasks == two.stages == ("a", "b")
+    assert two.overall() == pytest.approx((60 + 90) / 2)
+    assert two.backward_transfer() == pytest.approx(60 - 80)
+    one = matrix().until(0)
+    assert one.overall() == pytest.approx(80)
+    assert one.backward_transfer() is None
+    assert one.forgetting() is None
+    assert matrix().until(2).overall() == matrix().overall()
+
+
+def test_scores_after_a_stage() -> None:
+    scores = scores_after(matrix(), 1)
+    assert scores == {
+        "acc/a": pytest.approx(60), "acc/b": pytest.approx(90), "op": pytest.approx(75), "bwt": pytest.approx(-20)
+    }  # fmt: skip
+
+
+def test_joint_training_has_overall_performance_only() -> None:
+    joint = PerformanceMatrix(("a", "b", "c"), ("joint",), {(0, 0): [1.0], (1, 0): [0.5], (2, 0): [0.0]})
+    assert joint.overall() == pytest.approx(50)
+    assert joint.backward_transfer() is None
+    assert joint.forgetting() is None
+    assert joint.until(0) is joint
+    assert scores_after(joint, 0) == {"acc/a": 100, "acc/b": 50, "acc/c": 0, "op": 50, "bwt": None}
+
+
+def test_single_task() -> None:
+    one = PerformanceMatrix(("a",), ("a",), {(0, 0): [1.0, 0.0]})
+    assert (one.overall(), one.backward_transfer(), one.forgetting(), one.forward_transfer()) == (50, None, None, None)
+
+
+def test_overall_needs_every_score() -> None:
+    broken = matrix()
+    del broken.items[1, 2]
+    with pytest.raises(KeyError):
+        broken.overall()
+
+
+@pytest.mark.parametrize(
+    ("prediction", "reference", "value"),
+    [
+        ("yes", "yes", 1),
+        ("Yes", "yES", 1),
+        (" yes\n", "yes ", 1),
+        ("yes.", "yes", 0),
+        ("yes yes", "yes", 0),
+        ("", "yes", 0),
+        ("very  good", "very good", 0),
+        ("World", "world", 1),
+        ("", "", 1),
+    ],
+)
+def test_exact_match(prediction: str, reference: str, value: float) -> None:
+    assert exact_match(prediction, reference) == value
+
+
+PAIRS = [
+    ("the cat sat on the mat", "the cat is on the mat"),
+    ("Running dogs RUN", "a running dog runs"),
+    ("mat the on sat cat the", "the cat sat on the mat"),
+    ("", "something"),
+    ("something", ""),
+    (" blanks around ", "blanks around"),
+    ("Ünïcode déjà", "ünïcode"),
+    ("one", "one two three four"),
+]
+
+
+@pytest.mark.parametrize(("prediction", "reference"), PAIRS)
+def test_rouge_l_equals_rouge_score(prediction: str, reference: str) -> None:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    direct = RougeScorer(["rougeL"], use_stemmer=True).score(reference.strip().lower(), prediction.strip().lower())
+    assert rouge_l(prediction, reference) == direct["rougeL"].fmeasure
+
+
+def test_rouge_l_by_hand() -> None:
+    assert rouge_l("the same text", "The same text") == 1
+    assert rouge_l("one", "two") == 0
+    # longest common subsequence: the cat on the mat, 5 of 6 words on both sides
+    assert rouge_l(*PAIRS[0]) == pytest.approx(5 / 6)
+    # stems run, dog, run against a, run, dog, run: precision 3/3, recall 3/4
+    assert rouge_l(*PAIRS[1]) == pytest.approx(2 * 0.75 / 1.75)
+    # precision 1, recall 1/4
+    assert rouge_l("one", "one two three four") == pytest.approx(2 * 0.25 / 1.25)
+
+
+def test_score_keeps_items_in_order() -> None:
+    assert score("exact_match", ["a", "b", "C"], ["a", "x", "c"]) == [1, 0, 1]
+    assert score("rouge_l", ["one", "x"], ["one", "one"]) == [1, 0]
+    with pytest.raises(ValueError, match="longer"):
+        score("exact_match", ["a"], ["a", "b"])

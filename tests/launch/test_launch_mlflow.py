@@ -1,0 +1,323 @@
+"""MLflow shows what run directories hold: everything, once, and later if the server was away."""
+
+import json
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mlflow")
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from forever.config.run import RunConfig
+from forever.errors import InputError
+from forever.launch.local import Placement, run_local
+from forever.launch.mlflow_mirror import Mirror, keeps
+from forever.launch.mlflow_tracker import MlflowTracker, close_sweep, open_sweep, sync, tracking_uri
+from forever.runs.directory import RunDirectory
+from forever.runs.lock import locked
+from forever.runs.tracking import SilentTracker
+from forever.sweeps.sweep import Sweep
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow uses deprecated parts of its dependencies
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # it leaves database connections to the collector
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with all tables: making them takes seconds."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments(max_results=1)
+    return path
+
+
+@pytest.fixture
+def uri(empty_store: Path, tmp_path: Path) -> str:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+@pytest.fixture(scope="module")
+def finished(base_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that no tracker heard of."""
+    path = tmp_path_factory.mktemp("finished") / "run"
+    run_local(base_config, path)
+    return path
+
+
+@pytest.fixture
+def folder(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def runs(uri: str, experiment: str = "forever") -> list[Run]:
+    client = MlflowClient(uri)
+    found = client.get_experiment_by_name(experiment)
+    return [] if found is None else client.search_runs([found.experiment_id])
+
+
+def histories(uri: str, run: Run) -> dict[str, list[tuple[int, float]]]:
+    client = MlflowClient(uri)
+    keys = run.data.metrics
+    return {key: sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, key)) for key in keys}
+
+
+def test_a_run_is_shown_completely(uri: str, folder: Path, base_config: RunConfig) -> None:
+    assert sync(folder, uri) == 1
+    (run,) = runs(uri)
+    result = json.loads((folder / "result.json").read_text())
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["forever.run_key"] == base_config.key()
+    assert (run.data.tags["method"], run.data.tags["seed"]) == ("forever", "0")
+    assert run.data.params["optim.lr"] == "0.01"
+    assert run.data.params["method.warmup_steps"] == "3"
+    assert run.data.metrics["final/op"] == result["op"]
+    history = histories(uri, run)
+    assert history["acc/colour"] == [(j + 1, result["matrix"][0][j]) for j in range(3)]
+    assert history["acc/weight"] == [(3, result["matrix"][2][2])]
+    assert [step for step, _ in history["op"]] == [1, 2, 3]
+    assert history["op"][-1][1] == result["op"]
+    assert len(history["train/loss"]) == result["updates"]["task"]  # short tasks are shown whole
+    fired = sum(sum(kinds.values()) for kinds in result["events"].values())
+    assert len(history["replay/beta"]) == fired
+    assert {i.dataset.name: i.dataset.digest for i in run.inputs.dataset_inputs} == result["data"]
+    artifacts = {file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id)}
+    assert artifacts >= {"matrix.json", "matrix.csv", "config.yaml", "result.json", "environment.json"}
+    if find_spec("matplotlib"):
+        assert artifacts >= {"matrix.png", "timeline.png"}
+    assert (folder.parent / "mlartifacts").is_dir()
+
+
+def test_sending_again_adds_nothing(uri: str, folder: Path) -> None:
+    sync(folder, uri)
+    (run,) = runs(uri)
+    before = histories(uri, run)
+    MlflowClient(uri).update_run(run.info.run_id, "RUNNING")  # as if the last call had been cut off
+    sync(folder, uri)
+    sync(folder.parent, uri)  # all runs below; the copies of config.yaml among the artifacts are none
+    (again,) = runs(uri)
+    assert histories(uri, again) == before
+    assert again.info.status == "FINISHED"
+    assert len(again.inputs.dataset_inputs) == 3
+
+
+def test_a_copy_of_the_folder_is_the_same_run_and_another_run_is_not(uri: str, folder: Path, tmp_path: Path) -> None:
+    sync(folder, uri)
+    sync(Path(shutil.copytree(folder, tmp_path / "from_the_cluster")), uri)
+    assert len(runs(uri)) == 1
+    shutil.copytree(folder, tmp_path / "other", ignore=shutil.ignore_patterns("mlflow.json"))
+    sync(tmp_path / "other", uri)
+    assert len(runs(uri)) == 2
+
+
+class Stop(BaseException):
+    """Not an Exception, so that it gets past the shield around trackers: a kill."""
+
+
+class Killer(SilentTracker):
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Stop
+
+
+def test_a_resumed_run_goes_on_in_the_same_mlflow_run(
+    uri: str, tmp_path: Path, base_config: RunConfig, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forever.launch.mlflow_tracker._EVERY_S", 0.0)  # send every update
+    often = Placement(checkpoint_s=0.0)
+    for at in (5, 21, 40):
+        trackers = [MlflowTracker(uri), Killer(at)]
+        with pytest.raises(Stop):
+            run_local(base_config, tmp_path / "r", resume=True, trackers=trackers, placement=often)
+    (run,) = runs(uri)
+    assert run.info.status == "RUNNING"
+    result = run_local(base_config, tmp_path / "r", resume=True, trackers=[MlflowTracker(uri)])
+    (run,) = runs(uri)
+    assert run.info.status == "FINISHED"
+    history = histories(uri, run)
+    for key, points in history.items():
+        assert len({step for step, _ in points}) == len(points), key
+    assert len(history["train/loss"]) == result["updates"]["task"]
+    # The same as if it had been sent at once, from an uninterrupted run.
+    whole = tmp_path / "whole"
+    shutil.copytree(finished, whole)
+    sync(whole, uri)
+    other = next(r for r in runs(uri) if r.info.run_id != run.info.run_id)
+    assert histories(uri, other) == history
+
+
+@pytest.fixture
+def hanging() -> Iterator[str]:
+    """The address of a server that takes connections and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(16)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_refusing_server_costs_little_and_loses_nothing(
+    uri: str, tmp_path: Path, base_config: RunConfig, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{free.getsockname()[1]}"
+    begun = time.perf_counter()
+    result = run_local(base_config, tmp_path / "r", trackers=[MlflowTracker(dead)])
+    assert time.perf_counter() - begun < 15
+    assert capsys.readouterr().err.count("MLflow does not answer") == 1
+    assert result["matrix"] == json.loads((finished / "result.json").read_text())["matrix"]
+    assert sync(tmp_path / "r", uri) == sync(tmp_path / "r", uri) == 1
+    (run,) = runs(uri)
+    assert len(histories(uri, run)["train/loss"]) == result["updates"]["task"]
+
+
+def test_a_hanging_server_costs_seconds(
+    hanging: str, tmp_path: Path, base_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
+    begun = time.perf_counter()
+    run_local(base_config, tmp_path / "r", trackers=[MlflowTracker(hanging)])
+    assert time.perf_counter() - begun < 20
+
+
+def test_an_unfinished_run_is_shown_as_far_as_it_got(uri: str, folder: Path) -> None:
+    (folder / "result.json").unlink()
+    shutil.rmtree(folder / "predictions" / "3")
+    (folder / "predictions" / "2" / "2.jsonl").unlink()
+    sync(folder, uri)
+    (run,) = runs(uri)
+    assert run.info.status == "KILLED"
+    assert [step for step, _ in histories(uri, run)["op"]] == [1]
+
+
+def test_runs_of_a_sweep_hang_below_one_parent(uri: str, folder: Path, tmp_path: Path, base_config: RunConfig) -> None:
+    sweep = Sweep("toys", base_config, {"base": {}, "slow": {"optim.lr": 1e-4}})
+    first, second = sweep.trials()
+    out = tmp_path / "toys"
+    sweep.write_manifest(out)
+    open_sweep(out, uri)
+    shutil.copytree(folder, out / first.key)
+    shutil.copytree(folder, out / second.key)
+    RunDirectory(out / second.key).result.unlink()  # the second was killed
+    Mirror(out / second.key, uri).push()
+    for _ in range(2):
+        close_sweep(out, uri, "FAILED")
+    found = runs(uri, "toys")
+    parent = next(run for run in found if run.data.tags.get("forever.sweep") == "toys")
+    children = {run.data.tags["variant"]: run for run in found if run is not parent}
+    assert len(found) == 3
+    assert parent.info.status == "FAILED"
+    assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {parent.info.run_id}
+    assert (children["base"].info.status, children["slow"].info.status) == ("FINISHED", "FAILED")
+    assert children["base"].data.tags["forever.run_key"] == first.key
+    artifacts = {file.path for file in MlflowClient(uri).list_artifacts(parent.info.run_id)}
+    assert artifacts == {"summary.csv", "sweep.json"}
+    result = json.loads((folder / "result.json").read_text())
+    means = {"op/base": result["op"], "bwt/base": result["bwt"], "trials/done": 1, "trials/failed": 1}
+    assert histories(uri, parent) == {key: [(1, value)] for key, value in means.items()}  # once, though closed twice
+
+
+@pytest.fixture
+def sweep_folder(folder: Path, tmp_path: Path, base_config: RunConfig) -> Path:
+    """A sweep whose four runs have finished: OP 10 and 20 of the one variant, 30 and none of the other."""
+    out = tmp_path / "toys"
+    sweep = Sweep("toys", base_config, {"base": {}, "+IAR&PIR": {"optim.lr": 1e-4}}, seeds=(0, 1))
+    sweep.write_manifest(out)
+    values = {("base", 0): 10.0, ("base", 1): 20.0, ("+IAR&PIR", 0): 30.0, ("+IAR&PIR", 1): None}
+    for trial in sweep.trials():
+        shutil.copytree(folder, out / trial.key)
+        path = RunDirectory(out / trial.key).result
+        result = {**json.loads(path.read_text()), "op": values[trial.variant, trial.seed], "bwt": None}
+        path.write_text(json.dumps(result))
+    return out
+
+
+def parent_of(uri: str) -> Run:
+    (parent,) = (run for run in runs(uri, "toys") if run.data.tags.get("forever.sweep"))
+    return parent
+
+
+def test_sync_makes_up_for_a_sweep_that_no_server_heard_of(uri: str, sweep_folder: Path) -> None:
+    for _ in range(2):
+        assert sync(sweep_folder, uri) == 4
+    parent = parent_of(uri)
+    assert parent.info.status == "FINISHED"
+    means = {"op/base": 15.0, "op/plus_IAR_and_PIR": 30.0, "trials/done": 4, "trials/failed": 0}
+    assert histories(uri, parent) == {key: [(4, value)] for key, value in means.items()}
+
+
+def test_sync_leaves_a_run_alone_that_is_training(
+    uri: str, sweep_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = sorted(sweep_folder.glob("*/config.yaml"))[0].parent
+    (training / "result.json").unlink()
+    with locked(training):
+        assert sync(sweep_folder, uri) == 3
+        assert f"{training} is in progress and left out" in capsys.readouterr().err
+        found = runs(uri, "toys")
+        assert training.name not in {run.data.tags.get("forever.run_key") for run in found}
+        assert parent_of(uri).info.status == "RUNNING"
+    assert sync(sweep_folder, uri) == 4
+    assert parent_of(uri).info.status == "KILLED"
+    assert "trials/failed" not in parent_of(uri).data.metrics
+
+
+def test_the_end_of_a_sweep_leaves_a_run_alone_that_another_process_trains(
+    uri: str, sweep_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forever.launch.mlflow_tracker._PATIENCE_S", 0.1)
+    training = sorted(sweep_folder.glob("*/config.yaml"))[0].parent
+    (training / "result.json").unlink()
+    open_sweep(sweep_folder, uri)
+
+    def status() -> str:
+        (run,) = (run for run in runs(uri, "toys") if run.data.tags.get("forever.run_key") == training.name)
+        return run.info.status
+
+    Mirror(training, uri).push()
+    with locked(training):
+        close_sweep(sweep_folder, uri, "FAILED")
+        assert status() == "RUNNING"
+    close_sweep(sweep_folder, uri, "FAILED")
+    assert status() == "FAILED"
+
+
+def test_a_deleted_experiment_is_named(uri: str, folder: Path) -> None:
+    Mirror(folder, uri).push()
+    client = MlflowClient(uri)
+    (found,) = (one for one in client.search_experiments() if one.name != "Default")
+    client.delete_experiment(found.experiment_id)
+    with pytest.raises(InputError, match=rf"{found.name}' was deleted; .*--experiment-id {found.experiment_id}"):
+        Mirror(folder, uri).push()
+
+
+def test_the_default_store_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert tracking_uri() == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///here.db")
+    assert tracking_uri() == f"sqlite:///{tmp_path}/here.db"
+    assert tracking_uri("sqlite:///there.db") == f"sqlite:///{tmp_path}/there.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    assert tracking_uri() == "http://127.0.0.1:5000"
+
+
+def test_curves_are_thinned_alike_however_long_the_task_is() -> None:
+    kept = [step for step in range(1, 1251) if keeps(step)]
+    assert len(kept) == 199
+    assert kept[:64] == list(range(1, 65))

@@ -1,0 +1,285 @@
+"""O-LoRA against its formula: the penalty and its gradient, the frozen stack, and what it must leave alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import KILLED_CLOSES_NO_FILES, execute
+from test_ewc import begin, learn, start, survives_kills, theta, together, toy, update
+from torch import Tensor
+
+from forever.config.run import RunConfig
+from forever.errors import InputError
+from forever.launch.local import check, refused
+from forever.methods.base import Method
+from forever.methods.olora import OLora
+from forever.models import location, lora
+from forever.models.backbone import load
+from forever.runs.directory import RunDirectory
+from forever.sweeps.sweep import Sweep
+from forever.training.build import build_learner
+from forever.training.learner import Learner
+from forever.training.steps import Forward
+from forever.training.world import World
+
+IDS = torch.randint(3, 40, (3, 11), generator=torch.Generator().manual_seed(0))
+
+
+def logits(learner: Learner) -> Tensor:
+    learner.backbone.model.eval()
+    with torch.no_grad():
+        return learner.backbone.model(input_ids=IDS).logits
+
+
+def second_task(config: RunConfig, tasks: int = 1, **fields: Any) -> tuple[Learner, Any]:
+    """A learner at the start of the task after the first `tasks`."""
+    learner, method = begin(config, {"name": "olora", **fields})
+    learn(learner, method, *toy(config)[:tasks])
+    start(learner, method, toy(config)[tasks])
+    return learner, method
+
+
+def added(learner: Learner, method: Any, share: float = 1.0) -> Tensor:
+    """The penalty alone."""
+    return method.loss(learner, Forward(torch.zeros(()), share, [], torch.empty(0)))
+
+
+def by_hand(learner: Learner, power: int, orthogonality: float, norm: float) -> float:
+    """The penalty entry by entry, in double precision."""
+    total = 0.0
+    for _, bank in lora.banks(learner.backbone.model):
+        for old in bank.frozen_A.double().flatten(0, 1):
+            for new in bank.A[0].detach().double():
+                total += orthogonality * abs(float(old @ new)) ** power
+        total += norm * sum(float((t.detach().double() ** 2).sum() ** 0.5) for t in (bank.A, bank.B))
+    return total
+
+
+# ---- settings in which it is something else
+
+
+def test_first_task_is_fine_tuning(small_config: RunConfig) -> None:
+    task = toy(small_config)[0]
+    plain, olora = begin(small_config, {"name": "finetune"}), begin(small_config, {"name": "olora"})
+    records = learn(*olora, task)
+    assert records == learn(*plain, task)
+    assert {r.penalty for r in records} == {0.0}
+    assert torch.equal(theta(olora[0]), theta(plain[0]))
+
+
+def test_without_penalty_it_trains_one_adapter_after_another(small_config: RunConfig) -> None:
+    """l1 = l2 = 0 is IncLoRA: cross-entropy alone, a fresh adapter on top of the sum of the old ones."""
+
+    class IncLora(OLora):
+        loss = Method.loss
+
+    runs = []
+    for kind in (OLora, IncLora):
+        learner, method = begin(small_config, {"name": "olora", "orthogonality": 0.0})
+        method = kind(method.config)
+        records = learn(learner, method, *toy(small_config))
+        runs.append((learner, records))
+    assert runs[0][1] == runs[1][1]
+    assert torch.equal(theta(runs[0][0]), theta(runs[1][0]))
+    pushed, method = begin(small_config, {"name": "olora"})
+    assert all(r.penalty > 0 for r in learn(pushed, method, *toy(small_config))[4:])
+    assert not torch.equal(theta(runs[0][0]), theta(pushed))
+
+
+# ---- the penalty
+
+
+@pytest.mark.parametrize(("form", "power"), [("l1", 1), ("sq", 2)])
+def test_penalty_against_its_entries(small_config: RunConfig, form: str, power: int) -> None:
+    fields: dict[str, Any] = {"orthogonality": 0.7, "norm": 0.3, "orth_norm": form}
+    learner, method = second_task(small_config, 2, **fields)
+    for _, bank in lora.banks(learner.backbone.model):
+        bank.B.data.fill_(0.1)
+    assert added(learner, method).item() == pytest.approx(by_hand(learner, power, 0.7, 0.3), rel=1e-5)
+    assert added(learner, method, 0.25).item() == pytest.approx(by_hand(learner, power, 0.7, 0.3) / 4, rel=1e-5)
+
+
+@pytest.mark.parametrize("form", ["l1", "sq"])
+def test_penalty_of_known_subspaces(small_config: RunConfig, form: str) -> None:
+    """0 in the orthogonal complement of the old rows; r a layer for the same orthonormal rows again."""
+    learner, method = second_task(small_config, orthogonality=1.0, orth_norm=form)
+    rank, layers = 4, 4
+    for _, bank in lora.banks(learner.backbone.model):
+        bank.frozen_A.copy_(torch.linalg.qr(bank.frozen_A[0].T).Q.T[None])
+        bank.A.data.copy_(bank.frozen_A)
+    assert added(learner, method).item() == pytest.approx(rank * layers, rel=1e-5)
+    for _, bank in lora.banks(learner.backbone.model):
+        both = torch.cat([bank.frozen_A[0], torch.randn(rank, 32, generator=torch.Generator().manual_seed(0))])
+        bank.A.data.copy_(torch.linalg.qr(both.T).Q.T[rank:][None])
+    assert added(learner, method).item() == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("form", ["l1", "sq"])
+def test_gradient_of_the_penalty(small_config: RunConfig, form: str) -> None:
+    """l1 sign(A A_old^T) A_old, or 2 l1 (A A_old^T) A_old; nothing reaches B or what is frozen."""
+    learner, method = second_task(small_config, 2, orthogonality=0.7, orth_norm=form)
+    learner.parameters.grad.zero_()
+    added(learner, method).backward()
+    for _, bank in lora.banks(learner.backbone.model):
+        old, new = bank.frozen_A.flatten(0, 1), bank.A[0].detach()
+        assert old.shape == (8, 32)
+        overlap = new @ old.T
+        slope = overlap.sign() if form == "l1" else 2 * overlap
+        assert bank.A.grad is not None
+        assert bank.B.grad is not None
+        torch.testing.assert_close(bank.A.grad[0], 0.7 * slope @ old, rtol=1e-5, atol=1e-6)
+        assert not bank.B.grad.any()
+        assert not bank.frozen_A.requires_grad
+        assert not bank.frozen_B.requires_grad
+
+
+def test_norms_have_a_finite_gradient_where_b_is_zero(small_config: RunConfig) -> None:
+    learner, method = second_task(small_config, orthogonality=0.0, norm=2.0)
+    learner.parameters.grad.zero_()
+    added(learner, method).backward()
+    for _, bank in lora.banks(learner.backbone.model):
+        assert bank.A.grad is not None
+        assert bank.B.grad is not None
+        torch.testing.assert_close(bank.A.grad, 2 * bank.A.detach() / bank.A.detach().norm())
+        assert not bank.B.grad.any()
+
+
+def test_penalty_does_not_depend_on_batch_accumulation_or_ranks(small_config: RunConfig) -> None:
+    """It belongs to the weights: once an update, not once a part of it. Batches of 7 leave one row and idle ranks."""
+    tasks = toy(small_config)
+
+    def build(world: World, micro: int | None = None, size: int = 4) -> tuple[Learner, Any]:
+        return begin(small_config, {"name": "olora", "norm": 0.1}, world=world, micro=micro, optim__batch_size=size)
+
+    def run(built: tuple[Learner, Any]) -> tuple[float, Tensor]:
+        learner, method = built
+        learner.begin(0, tasks[0])
+        learner.memory.add(tasks[0])
+        record = update(learner, method, start(learner, method, tasks[1]))  # on A as it was drawn
+        return record.penalty, learner.parameters.grad.clone()
+
+    found = [run(build(World(), micro)) for micro in (None, 1, 3)]
+    found += together(2, build, run) + together(3, build, run)
+    expected = by_hand(run_learner := build(World())[0], 1, 0.5, 0.1)
+    assert expected == by_hand(run_learner, 1, 0.0, 0.1)  # nothing is frozen yet
+    for penalty, gradient in found:
+        assert penalty == pytest.approx(found[0][0], rel=1e-5)
+        torch.testing.assert_close(gradient, found[0][1], rtol=1e-4, atol=1e-6)
+    alone = [run(build(World(), size=size))[0] for size in (1, 2, 8)]
+    assert alone == pytest.approx([found[0][0]] * 3, rel=1e-5)
+    idle = together(3, lambda world: build(world, size=1), run)
+    assert [penalty for penalty, _ in idle] == pytest.approx([found[0][0]] * 3, rel=1e-5)
+    assert found[0][0] > expected
+
+
+# ---- the stack
+
+
+def test_what_was_learned_is_not_touched_again(small_config: RunConfig) -> None:
+    learner, method = begin(small_config, {"name": "olora"})
+    model, seen, earlier = learner.backbone.model, [], {}
+    for stage, task in enumerate(toy(small_config)):
+        learn(learner, method, task)
+        frozen = {name: t.clone() for name, t in lora.frozen(model).items()}
+        assert {len(t) for t in frozen.values()} == ({stage} if stage else set())
+        if stage:
+            for (name, bank), (a, b) in zip(lora.banks(model), seen[-1], strict=True):
+                assert torch.equal(frozen[f"{name}.A"][-1:], a)  # as it was at the end of its task
+                assert torch.equal(frozen[f"{name}.B"][-1:], b)
+                assert bank.B.any()
+        if stage == 2:
+            assert all(torch.equal(t[:1], earlier[name]) for name, t in frozen.items())
+        earlier = frozen
+        seen.append([(bank.A.detach().clone(), bank.B.detach().clone()) for _, bank in lora.banks(model)])
+    fresh = load(small_config.model.name, torch.float32, torch.device("cpu")).model.state_dict()
+    base = {name.replace(".base.", "."): t for name, t in model.state_dict().items() if name.split(".")[-1] not in "AB"}
+    assert base.keys() == fresh.keys()
+    assert all(torch.equal(t, fresh[name]) for name, t in base.items())
+
+
+def test_a_task_begins_where_the_last_one_ended(small_config: RunConfig) -> None:
+    learner, method = begin(small_config, {"name": "olora"})
+    learn(learner, method, toy(small_config)[0])
+    before = logits(learner)
+    start(learner, method, toy(small_config)[1])
+    after = logits(learner)
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
+    with lora.mixed(learner.backbone.model, torch.tensor([1.0, 0.0])):  # without the new branch, which is zero
+        assert torch.equal(logits(learner), after)
+    with lora.disabled(learner.backbone.model):
+        assert not torch.allclose(logits(learner), before, atol=1e-3)
+
+
+def test_merged_equals_unmerged(small_config: RunConfig) -> None:
+    learner, method = begin(small_config, {"name": "olora"})
+    learn(learner, method, *toy(small_config))
+    plain = load(small_config.model.name, torch.float32, torch.device("cpu")).model
+    for name, bank in lora.banks(learner.backbone.model):
+        pairs = zip((*bank.frozen_A, bank.A[0]), (*bank.frozen_B, bank.B[0]), strict=True)
+        plain.get_submodule(name).weight.data += torch.stack([2.0 * (B @ A).detach() for A, B in pairs]).sum(0)
+    with torch.no_grad():
+        torch.testing.assert_close(plain(input_ids=IDS).logits, logits(learner), rtol=1e-4, atol=1e-5)
+
+
+def test_adapters_of_other_tasks_are_new_draws_without_global_random_numbers(small_config: RunConfig) -> None:
+    learner, method = begin(small_config, {"name": "olora"})
+    learn(learner, method, toy(small_config)[0])
+    first = theta(begin(small_config, {"name": "olora"})[0])
+    state = torch.get_rng_state()
+    start(learner, method, toy(small_config)[1])
+    assert torch.equal(torch.get_rng_state(), state)
+    learner.parameters.load(torch.where(first == 0, first, theta(learner)))
+    assert not torch.equal(theta(learner), first)  # another A
+    assert all(not bank.B.any() for _, bank in lora.banks(learner.backbone.model))
+
+
+# ---- refusals and resuming
+
+
+def test_more_directions_than_a_layer_has_are_refused(small_config: RunConfig, tmp_path: Path) -> None:
+    """Three tasks of rank 11 need 33 of 32 dimensions; of rank 10 they fit."""
+    changed = RunConfig.parse(small_config.model_dump(mode="json") | {"method": {"name": "olora"}})
+    wide = changed.override({"model.rank": 11})
+    with pytest.raises(InputError, match=r"3 tasks of rank 11 cannot be orthogonal in the 32 dimensions of .*q_proj"):
+        execute(wide, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    for rank, tasks, fits in ((10, 3, True), (8, 4, True), (8, 5, False)):
+        config = changed.override({"model.rank": rank})
+        if fits:
+            build_learner(config, World(), method=OLora(config.method), tasks=tasks)  # type: ignore[arg-type]
+        else:
+            with pytest.raises(InputError, match=f"{tasks} tasks of rank {rank}"):
+                build_learner(config, World(), method=OLora(config.method), tasks=tasks)  # type: ignore[arg-type]
+
+
+def test_it_is_refused_before_a_local_model_is_loaded(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the width in config.json, where it is that of the layers; of other layers the model itself knows."""
+    ranks = {f"r = {rank}": {"method.name": "olora", "model.rank": rank} for rank in (10, 11)}
+    fits, too_wide = Sweep("ranks", small_config, ranks).trials()
+    problems = refused([fits, too_wide])
+    assert problems.keys() == {too_wide.key}
+    assert "3 tasks of rank 11" in problems[too_wide.key]
+    wide = small_config.override({"method.name": "olora", "model.rank": 11})
+    inner = wide.override({"model.targets": ["down_proj"]})  # 64 wide
+    check(inner, RunDirectory(tmp_path / "run"), resume=False)
+    build_learner(inner, World(), method=OLora(inner.method), tasks=3)  # type: ignore[arg-type]
+    tiny = RunConfig.parse({"model": {"name": "tiny", "rank": 26}, "method": {"name": "olora"}})
+    with pytest.raises(InputError, match="5 tasks of rank 26 cannot be orthogonal in the 128 dimensions of q_proj"):
+        check(tiny, RunDirectory(tmp_path / "run"), resume=False)
+    for config_json in ("[]", "{", '{"hidden_size": "32"}'):  # whoever loads it says what is wrong
+        (tmp_path / "config.json").write_text(config_json, encoding="utf-8")
+        assert location.width(str(tmp_path)) is None
+    assert location.width("owner/name") is None
+
+
+def test_without_adapters_it_is_refused(small_config: RunConfig) -> None:
+    with pytest.raises(InputError, match=r"method olora works on LoRA adapters; model.tuning='full' has none"):
+        small_config.override({"method.name": "olora", "model.tuning": "full"})
+
+
+@pytest.mark.filterwarnings(*[mark.args[0] for mark in KILLED_CLOSES_NO_FILES])
+def test_killed_after_every_update(small_config: RunConfig, tmp_path: Path) -> None:
+    survives_kills(small_config, {"name": "olora", "norm": 0.1}, tmp_path)

@@ -1,0 +1,486 @@
+"""A run that is killed anywhere ends bit-equal to one that was not: adapter, matrix, journal, answers.
+
+Most kills happen inside this process: a private exception that nothing catches is raised at a chosen point, and the
+next life starts from what is on disk. Some are real SIGKILLs of a forked process.
+"""
+
+import gc
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, lines, outcome
+
+from forever.config.run import RunConfig
+from forever.errors import InputError
+from forever.evaluation import decoding
+from forever.launch.local import Placement, check_finished, run_local
+from forever.runs import checkpoint, session
+from forever.runs.tracking import SilentTracker
+from forever.sweeps.sweep import Sweep
+from forever.training import loop
+from forever.training import step as step_module
+from forever.training.step import probe
+
+pytestmark = KILLED_CLOSES_NO_FILES
+
+METHODS: dict[str, dict[str, Any]] = {
+    "forever": {"name": "forever", "warmup_steps": 1, "regularizer": "intensity_importance", "beta": 0.1},
+    "mix_replay": {"name": "mix_replay"},
+    "fixed_interval": {"name": "fixed_interval", "warmup_steps": 1},
+    "ewc": {"name": "ewc", "strength": 1e6, "mode": "separate"},
+    "olora": {"name": "olora"},
+    "moelora": {"name": "moelora"},
+    "sapt": {"name": "sapt"},
+    "migu": {"name": "migu"},
+    "ssr": {"name": "ssr", "max_tokens": 100},
+    "recurrent_kif": {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1},
+    "aimmerging": {"name": "aimmerging", "interval": 1, "outer_steps": 1, "min_interval": 1, "cold_merges": 0},
+    "vbm": {"name": "vbm", "warmup_steps": 1, "views": 2},
+}
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: neither trackers nor anything else may catch it."""
+
+
+class Trap(SilentTracker):
+    """Kills at the n-th thing that happens: anything a tracker is told, any checkpoint, any file written whole."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+        self.passed: list[str] = []
+
+    def point(self, name: str) -> None:
+        self.passed.append(name)
+        if len(self.passed) == self.at:
+            raise Killed
+
+    def step(self, line: Any) -> None:
+        self.point(line["kind"])
+
+    def event(self, event: Any) -> None:
+        self.point("event")
+
+    def stage(self, number: int, scores: Any) -> None:
+        self.point("stage")
+
+
+def wrapped(trap: Trap, name: str, function: Callable[..., Any], after: bool) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        if not after:
+            trap.point(name)
+            return function(*arguments, **options)
+        result = function(*arguments, **options)
+        trap.point(name)
+        return result
+
+    return call
+
+
+def live(config: RunConfig, path: Path, at: int | None, checkpoint_s: float = 0.0) -> Trap:
+    """One life of a run, killed at its `at`-th point if it gets there."""
+    trap = Trap(at)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "save", wrapped(trap, "saved", checkpoint.save, after=True))
+        patch.setattr(step_module, "probe", wrapped(trap, "probe", probe, after=False))
+        patch.setattr(session, "write_lines", wrapped(trap, "answers", session.write_lines, after=False))
+        patch.setattr(loop, "evaluate", wrapped(trap, "evaluate", loop.evaluate, after=False))
+        end = session.Session.end_training
+        patch.setattr(session.Session, "end_training", wrapped(trap, "end_task", end, after=False))
+        for save in ("save_peft", "save_mixture"):
+            patch.setattr(session.lora, save, wrapped(trap, "finish", getattr(session.lora, save), after=True))
+        try:
+            placement = Placement(device="cpu", checkpoint_s=checkpoint_s)
+            run_local(config, path, resume=True, trackers=[trap], placement=placement)
+        except Killed:
+            trap.passed.append("killed")
+    gc.collect()  # here, and not in whichever test comes next
+    return trap
+
+
+@pytest.fixture(scope="module", autouse=True)
+def written() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "sample", canned_sample)
+        yield
+
+
+@pytest.fixture(scope="module")
+def configs(small_config: RunConfig) -> dict[str, RunConfig]:
+    """Two tasks; with dropout, so that random streams have to be found again too, and scores that are not all zero."""
+    metrics = {"shape": "rouge_l", "colour": "rouge_l"}
+    base = small_config.override(
+        {"data.order": ["shape", "colour"], "data.metrics": metrics, "model.dropout": 0.1, "optim.lr": 0.05}
+    )
+    values = base.model_dump(mode="json")
+    return {name: RunConfig.parse(values | {"method": method}) for name, method in METHODS.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """The uninterrupted runs."""
+    found = {}
+    for name, config in configs.items():
+        path = tmp_path_factory.mktemp(name)
+        execute(config, path)
+        found[name] = outcome(path)
+        assert any(score for row in found[name].result["matrix"] for score in row), name
+    return found
+
+
+@pytest.fixture(scope="module")
+def points(configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The points that an uninterrupted run with checkpoints after every update passes."""
+    return {name: live(config, tmp_path_factory.mktemp("points"), None).passed for name, config in configs.items()}
+
+
+def test_checkpoints_do_not_change_a_run(
+    configs: dict[str, RunConfig], whole: dict[str, Outcome], tmp_path: Path
+) -> None:
+    for name, config in configs.items():
+        execute(config, tmp_path / name, checkpoint_s=0.0)
+        assert whole[name].differences(outcome(tmp_path / name)) == []
+
+
+def test_every_kind_of_point_is_covered(points: dict[str, list[str]]) -> None:
+    assert {*points["forever"]} == {
+        "task", "replay", "consolidation", "probe", "event", "saved", "end_task", "evaluate", "answers",
+        "stage", "finish",
+    }  # fmt: skip
+    assert {"replay", "consolidation"} <= {*points["fixed_interval"]}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_killed_at_every_point_in_turn(
+    configs: dict[str, RunConfig], whole: dict[str, Outcome], points: dict[str, list[str]], tmp_path: Path, name: str
+) -> None:
+    """One run of many lives: life n is killed at the n-th new thing, so every point is a point of death once.
+
+    A life must get one thing further than the last; the point of its death is counted from where it starts.
+    """
+    lives, passed = 0, []
+    at = 1
+    while True:
+        trap = live(configs[name], tmp_path, at)
+        lives += 1
+        passed += trap.passed
+        if trap.passed[-1:] != ["killed"]:
+            break
+        # Killed before anything new was on disk: the next life has to be allowed one more step.
+        at = 1 if "saved" in trap.passed[:-2] or "answers" in trap.passed[:-2] else at + 1
+        assert lives < 3 * len(points[name])
+    assert whole[name].differences(outcome(tmp_path)) == []
+    assert lives > 20
+    assert {*passed} >= {*points[name]}
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_killed_once_at_each_point(
+    configs: dict[str, RunConfig], whole: dict[str, Outcome], points: dict[str, list[str]], tmp_path: Path, part: int
+) -> None:
+    """Independent runs of the method with the most state, each killed at one point, for every point but repeats.
+
+    Two points with the same checkpoint and the same next action differ in nothing; saves are left out, since the point
+    after a save is the point before what follows it.
+    """
+    chosen = [n for n, kind in enumerate(points["forever"], 1) if kind not in ("saved", "answers")]
+    for at in chosen[part::4]:
+        path = tmp_path / str(at)
+        assert live(configs["forever"], path, at).passed[-1] == "killed"
+        assert not (path / "result.json").exists()
+        live(configs["forever"], path, None)
+        assert whole["forever"].differences(outcome(path)) == [], (at, points["forever"][at - 1])
+
+
+@pytest.mark.parametrize("kind", ["task", "replay", "consolidation", "probe", "end_task", "evaluate", "finish"])
+def test_without_checkpoints_within_a_task_it_begins_again(
+    configs: dict[str, RunConfig], whole: dict[str, Outcome], points: dict[str, list[str]], tmp_path: Path, kind: str
+) -> None:
+    """checkpoint_s is large: the last task is repeated from its start (or only scored, if it was trained)."""
+    config = configs["forever"]
+    plan = live(config, tmp_path / "plan", None, checkpoint_s=1e9).passed
+    assert plan.count("saved") == 2  # at the end of each task
+    at = len(plan) - plan[::-1].index(kind)
+    assert live(config, tmp_path / "run", at, checkpoint_s=1e9).passed[-1] == "killed"
+    again = live(config, tmp_path / "run", None, checkpoint_s=1e9).passed
+    assert whole["forever"].differences(outcome(tmp_path / "run")) == []
+    assert again.count("end_task") == (0 if kind in ("evaluate", "finish") else 1)
+
+
+# ---- damage
+
+
+def damage_newest(path: Path) -> str:
+    """Flip a bit in the newest checkpoint; its name."""
+    newest = max((path / "checkpoints").iterdir())
+    file = newest / "tensors.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(bytes(data))
+    return newest.name
+
+
+def at_kind(points: list[str], kind: str, which: int) -> int:
+    return [n for n, name in enumerate(points, 1) if name == kind][which]
+
+
+@pytest.mark.parametrize("kind", ["task", "replay", "consolidation", "end_task", "evaluate", "stage"])
+def test_damaged_newest_checkpoint_falls_back(
+    configs: dict[str, RunConfig], whole: dict[str, Outcome], points: dict[str, list[str]], tmp_path: Path, kind: str
+) -> None:
+    at = at_kind(points["forever"], kind, -1)
+    live(configs["forever"], tmp_path, at)
+    damaged = damage_newest(tmp_path)
+    again = live(configs["forever"], tmp_path, 4)  # dies soon after: what it saved must be found by the third life
+    assert again.passed[-1] == "killed"
+    assert damaged in {p.name for p in (tmp_path / "checkpoints").iterdir()} or "saved" in again.passed
+    live(configs["forever"], tmp_path, None)
+    assert whole["forever"].differences(outcome(tmp_path)) == []
+
+
+def test_all_checkpoints_damaged_begins_anew(
+    configs: dict[str, RunConfig], whole: dict[str, Outcome], points: dict[str, list[str]], tmp_path: Path
+) -> None:
+    live(configs["forever"], tmp_path, at_kind(points["forever"], "consolidation", -1))
+    for folder in (tmp_path / "checkpoints").iterdir():
+        (folder / "state.json").write_text("{", encoding="utf-8")
+    for at in (3, 9, None):
+        live(configs["forever"], tmp_path, at)
+    assert whole["forever"].differences(outcome(tmp_path)) == []
+
+
+@pytest.mark.parametrize("call", ["save_file", "_digest", "_sync"])
+def test_torn_checkpoint(
+    configs: dict[str, RunConfig], whole: dict[str, Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Killed while a checkpoint is being written, three times in a row at different places."""
+    original = getattr(checkpoint, call)
+    for place in (3, 7, 9):
+        count = iter(range(1, 10**6))
+
+        def torn(*arguments: Any, count: Iterator[int] = count, place: int = place) -> Any:
+            if next(count) == place:
+                raise Killed
+            return original(*arguments)
+
+        monkeypatch.setattr(checkpoint, call, torn)
+        assert live(configs["forever"], tmp_path, None).passed[-1] == "killed"
+        assert any(p.name.startswith(".") for p in (tmp_path / "checkpoints").iterdir())
+    monkeypatch.setattr(checkpoint, call, original)
+    live(configs["forever"], tmp_path, None)
+    assert whole["forever"].differences(outcome(tmp_path)) == []
+    assert not any(p.name.startswith(".") for p in (tmp_path / "checkpoints").iterdir())
+
+
+def test_torn_journal_line(
+    configs: dict[str, RunConfig], whole: dict[str, Outcome], points: dict[str, list[str]], tmp_path: Path
+) -> None:
+    live(configs["forever"], tmp_path, at_kind(points["forever"], "replay", -1))
+    for name in ("steps.jsonl", "events.jsonl"):
+        with (tmp_path / name).open("a", encoding="utf-8") as file:
+            file.write('{"task": "sha')
+    live(configs["forever"], tmp_path, None)
+    assert whole["forever"].differences(outcome(tmp_path)) == []
+
+
+def test_interrupted_before_the_first_checkpoint(
+    configs: dict[str, RunConfig], whole: dict[str, Outcome], tmp_path: Path
+) -> None:
+    assert live(configs["forever"], tmp_path, 3, checkpoint_s=1e9).passed == ["task", "task", "task", "killed"]
+    assert len(lines(tmp_path / "steps.jsonl")) == 3
+    live(configs["forever"], tmp_path, None)
+    assert whole["forever"].differences(outcome(tmp_path)) == []
+
+
+def test_scores_before_training_survive(configs: dict[str, RunConfig], tmp_path: Path) -> None:
+    """Forward transfer: the untrained model's scores are not measured again with trained weights."""
+    config = configs["forever"].override({"evaluation.forward_transfer": True})
+    execute(config, tmp_path / "whole")
+    plan = live(config, tmp_path / "plan", None).passed
+    evaluations = [n for n, kind in enumerate(plan, 1) if kind == "evaluate"]
+    for at in (*evaluations[:3], at_kind(plan, "replay", 0)):
+        path = tmp_path / str(at)
+        live(config, path, at)
+        live(config, path, None)
+        assert outcome(tmp_path / "whole").differences(outcome(path)) == []
+    assert outcome(tmp_path / "whole").result["fwt"] is not None
+
+
+def test_full_fine_tuning_resumes(configs: dict[str, RunConfig], points: dict[str, list[str]], tmp_path: Path) -> None:
+    config = configs["forever"].override({"model.tuning": "full", "optim.lr": 1e-3})
+    execute(config, tmp_path / "whole")
+    live(config, tmp_path / "run", at_kind(points["forever"], "replay", 2))
+    live(config, tmp_path / "run", None)
+    assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "run")) == []
+
+
+# ---- refusals
+
+
+def interrupted(config: RunConfig, path: Path) -> None:
+    assert live(config, path, 4).passed[-1] == "killed"
+
+
+def test_unfinished_run_needs_resume(configs: dict[str, RunConfig], tmp_path: Path) -> None:
+    interrupted(configs["forever"], tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(InputError, match=r"holds an unfinished run; .*--resume"):
+        execute(configs["forever"], tmp_path)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_another_configuration_in_the_folder(configs: dict[str, RunConfig], tmp_path: Path, finished: bool) -> None:
+    config = configs["mix_replay"]
+    execute(config, tmp_path) if finished else interrupted(config, tmp_path)
+    with pytest.raises(InputError, match=r"holds a run of another configuration \(optim.lr is 0.05 there, 0.5 here\)"):
+        run_local(config.override({"optim.lr": 0.5}), tmp_path, resume=True)
+    with pytest.raises(InputError, match=r"another configuration \(method"):
+        run_local(configs["forever"], tmp_path, resume=True)
+
+
+def test_changed_data_is_refused(configs: dict[str, RunConfig], data_root: Path, tmp_path: Path) -> None:
+    config, moved = configs["forever"], tmp_path / "data"
+    interrupted(config, tmp_path / "run")
+    for source in (data_root / "toy").rglob("*.jsonl"):
+        target = moved / source.relative_to(data_root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read_bytes())
+    changed = moved / "toy" / "colour" / "test.jsonl"
+    records = lines(changed)
+    original = changed.read_bytes()
+    changed.write_text("".join(json.dumps(r | {"output": "green"}) + "\n" for r in records), encoding="utf-8")
+    elsewhere = config.override({"data.root": str(moved)})
+    with pytest.raises(InputError, match=r"the data changed since this run began; give another --out"):
+        live(elsewhere, tmp_path / "run", None)
+    changed.write_bytes(original)  # the same rows in another place are the same data
+    live(elsewhere, tmp_path / "run", None)
+    execute(config, tmp_path / "whole")
+    assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "run")) == []
+
+
+def test_changed_data_of_a_finished_run_is_refused(
+    configs: dict[str, RunConfig], data_root: Path, tmp_path: Path
+) -> None:
+    """Its scores are not those of the rows that are there now."""
+    config, moved = configs["mix_replay"], tmp_path / "data"
+    result = execute(config, tmp_path / "run")
+    shutil.copytree(data_root / "toy", moved / "toy")
+    elsewhere = config.override({"data.root": str(moved)})
+    assert execute(elsewhere, tmp_path / "run") == result
+    changed = moved / "toy" / "colour" / "train.jsonl"
+    changed.write_text("".join(json.dumps(r | {"output": "green"}) + "\n" for r in lines(changed)), encoding="utf-8")
+    with pytest.raises(InputError, match=r"run is finished, and the rows of task colour are no longer those"):
+        execute(elsewhere, tmp_path / "run")
+    sweep = Sweep("s", elsewhere, {"base": {}})
+    (trial,) = sweep.trials()
+    check_finished([trial], tmp_path)  # nothing is finished there
+    (tmp_path / "run").rename(tmp_path / trial.key)
+    with pytest.raises(InputError, match="rows of task colour"):
+        check_finished([trial], tmp_path)
+    shutil.rmtree(moved)
+    check_finished([trial], tmp_path)  # rows that are gone say nothing
+
+
+def test_a_run_that_goes_on_elsewhere_says_where_it_was(
+    configs: dict[str, RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(configs["forever"], tmp_path)
+    first = json.loads((tmp_path / "environment.json").read_text())
+    assert "resumed" not in first
+    monkeypatch.setattr("forever.runs.environment.revision", lambda: "later")
+    live(configs["forever"], tmp_path, 2)
+    live(configs["forever"], tmp_path, None)  # the same place again is no news
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert [life["revision"] for life in environment.pop("resumed")] == ["later"]
+    assert environment == first
+
+
+# ---- real kills
+
+KILLER = """
+import json, os, signal, sys, torch
+torch.set_num_threads(1)
+from pathlib import Path
+from forever.runs import checkpoint
+from forever.training import loop as train
+from forever.config.run import RunConfig
+from forever.launch.local import Placement, run_local
+from forever.evaluation.metrics import rouge_l
+from forever.models.backbone import load
+from forever.runs.tracking import SilentTracker
+
+config, folder, points = RunConfig.parse(json.loads(sys.argv[1])), Path(sys.argv[2]), json.loads(sys.argv[3])
+load(config.model.name, torch.float32, torch.device("cpu"))  # these two import what every child needs
+rouge_l("a", "a")
+
+class Kill(SilentTracker):
+    def __init__(self, kind, count): self.kind, self.count = kind, count
+    def reach(self, kind):
+        if kind == self.kind:
+            self.count -= 1
+            if self.count == 0: os.kill(os.getpid(), signal.SIGKILL)
+    def step(self, line): self.reach(line["kind"])
+    def stage(self, number, scores): self.reach("stage")
+
+def child(path, kind, count):
+    kill = Kill(kind, count)
+    for owner, name in ((checkpoint, "_sync"), (train, "evaluate"), (checkpoint, "_complete")):
+        original = getattr(owner, name)
+        setattr(owner, name, lambda *a, name=name, original=original: (kill.reach(name), original(*a))[1])
+    run_local(config, path, resume=True, trackers=[kill], placement=Placement(device="cpu", checkpoint_s=0.0))
+
+def life(path, kind, count):
+    process = os.fork()
+    if process == 0:
+        try:
+            child(path, kind, count)
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+codes = []
+for kind, count in points:
+    path = folder / f"{kind}{count}"
+    codes.append([life(path, kind, count), life(path, "", 0)])
+print(json.dumps(codes))
+"""
+KILLS = [
+    ("task", 2),
+    ("task", 7),
+    ("replay", 3),
+    ("consolidation", 1),
+    ("evaluate", 2),
+    ("_sync", 27),
+    ("_complete", 9),
+    ("stage", 1),
+]
+
+
+@pytest.fixture(scope="module")
+def killed(
+    configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, list[int]]]:
+    """Runs killed by SIGKILL and gone on with, each life in a process of its own (forked after the imports)."""
+    folder = tmp_path_factory.mktemp("killed")
+    config = configs["forever"].model_dump_json()
+    command = [sys.executable, "-c", KILLER, config, str(folder), json.dumps(KILLS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    codes = json.loads(done.stdout.strip().splitlines()[-1])
+    return folder, {f"{kind}{count}": pair for (kind, count), pair in zip(KILLS, codes, strict=True)}
+
+
+@pytest.mark.parametrize("name", [f"{kind}{count}" for kind, count in KILLS])
+def test_sigkill(killed: tuple[Path, dict[str, list[int]]], whole: dict[str, Outcome], name: str) -> None:
+    folder, codes = killed
+    assert codes[name] == [-9, 0]
+    assert whole["forever"].differences(outcome(folder / name)) == []

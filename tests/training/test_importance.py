@@ -1,0 +1,133 @@
+"""Importance of parameters against loops written here. N entries."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from forever.config.run import RunConfig
+from forever.data.tasks import Benchmark
+from forever.training.build import build_learner
+from forever.training.importance import above_quantile, fisher_information, track_movement
+from forever.training.world import World
+
+
+def stream_of(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# ---- movement
+
+
+def movement_by_hand(thetas: Tensor, grads: Tensor, b1: float, b2: float) -> tuple[list[float], list[float]]:
+    means, spreads = [], []
+    for entry in range(thetas.shape[1]):
+        mean = spread = 0.0
+        for theta, grad in zip(thetas[:, entry].tolist(), grads[:, entry].tolist(), strict=True):
+            importance = abs(theta * grad)
+            mean = b1 * mean + (1 - b1) * importance
+            spread = b2 * spread + (1 - b2) * abs(importance - mean)  # from the new mean
+        means.append(mean)
+        spreads.append(spread)
+    return means, spreads
+
+
+@pytest.mark.parametrize("smoothing", [(0.85, 0.85), (0.55, 0.85), (0.85, 0.3), (0.0, 0.0)])
+def test_movement_equals_a_loop_over_entries(smoothing: tuple[float, float]) -> None:
+    stream = stream_of()
+    thetas, grads = torch.randn(9, 20, generator=stream), torch.randn(9, 20, generator=stream)
+    mean, spread = torch.zeros(20), torch.zeros(20)
+    places = mean.data_ptr(), spread.data_ptr()
+    for theta, grad in zip(thetas, grads, strict=True):
+        track_movement(mean, spread, theta, grad, smoothing)
+    assert (mean.data_ptr(), spread.data_ptr()) == places  # a resumed run puts tensors back in place
+    means, spreads = movement_by_hand(thetas, grads, *smoothing)
+    torch.testing.assert_close(mean, torch.tensor(means))
+    torch.testing.assert_close(spread, torch.tensor(spreads))
+    if smoothing == (0.0, 0.0):
+        assert torch.equal(mean, (thetas[-1] * grads[-1]).abs())
+        assert not spread.any()
+
+
+def test_importance_changes_neither_weights_nor_gradients() -> None:
+    theta, grad = torch.randn(5, generator=stream_of()), torch.randn(5, generator=stream_of(1))
+    copies = theta.clone(), grad.clone()
+    track_movement(torch.zeros(5), torch.zeros(5), theta, grad, (0.85, 0.85))
+    assert torch.equal(theta, copies[0])
+    assert torch.equal(grad, copies[1])
+
+
+@pytest.mark.parametrize("scale", [2.0**-9, 2.0**5])
+def test_scaling_all_gradients_leaves_the_mask(scale: float) -> None:
+    """So a loss in other units picks the same entries."""
+    stream = stream_of(3)
+    masks = []
+    steps = [(torch.randn(101, generator=stream), torch.randn(101, generator=stream)) for _ in range(6)]
+    for c in (1.0, scale):
+        mean, spread = torch.zeros(101), torch.zeros(101)
+        for theta, grad in steps:
+            track_movement(mean, spread, theta, c * grad, (0.85, 0.85))
+        masks.append(above_quantile(mean * spread, 0.8))
+    assert torch.equal(masks[0], masks[1])
+    assert masks[0].sum() == 20
+
+
+# ---- quantiles
+
+
+@pytest.mark.parametrize("quantile", [0.0, 0.2, 0.5, 0.8, 0.9, 0.999])
+@pytest.mark.parametrize("count", [1, 2, 5, 10, 101, 1000])
+def test_above_quantile_equals_numpy(count: int, quantile: float) -> None:
+    scores = torch.rand(count, generator=stream_of(count), dtype=torch.float64)
+    mask = above_quantile(scores, quantile)
+    # the next smaller score stands for the quantile: no other score lies between the two
+    assert mask.tolist() == (scores.numpy() > np.quantile(scores.numpy(), quantile, method="lower")).tolist()
+    assert abs(mask.sum().item() / count - (1 - quantile)) <= 1 / count + 1e-12
+
+
+@pytest.mark.parametrize("count", [100, 101, 104, 40960])
+def test_a_fifth_is_above_the_quantile_of_the_paper(count: int) -> None:
+    mask = above_quantile(torch.randn(count, generator=stream_of()), 0.8)
+    assert abs(mask.sum().item() - 0.2 * count) <= 1
+
+
+def test_quantile_zero_leaves_out_the_smallest_only() -> None:
+    scores = torch.tensor([3.0, 1.0, 2.0, 5.0])
+    assert above_quantile(scores, 0.0).tolist() == [True, False, True, True]
+
+
+def test_equal_scores_are_not_above_each_other() -> None:
+    assert not above_quantile(torch.zeros(10), 0.8).any()
+    assert above_quantile(torch.tensor([0.0] * 9 + [1.0]), 0.8).tolist() == [False] * 9 + [True]
+    assert not above_quantile(torch.tensor([0.0] * 5 + [1.0] * 5), 0.8).any()
+
+
+def test_no_entries_have_no_quantile() -> None:
+    assert above_quantile(torch.zeros(0), 0.8).shape == (0,)  # as in a plan, which has no model
+
+
+def test_more_entries_than_torch_quantile_takes() -> None:
+    scores = torch.arange(2**24 + 2, dtype=torch.float32)
+    with pytest.raises(RuntimeError, match="too large"):
+        torch.quantile(scores, 0.8)
+    assert above_quantile(scores, 0.8).sum().item() == pytest.approx(0.2 * len(scores), abs=4)  # floats tie there
+
+
+# ---- Fisher information
+
+
+def test_fisher_information_ignores_a_gradient_that_was_left_over(
+    small_config: RunConfig, benchmark_of_three: Benchmark
+) -> None:
+    learner = build_learner(small_config.override({"model.dropout": 0.3}), World())
+    examples = benchmark_of_three.tasks[0].train[:3]
+    clean = fisher_information(learner, examples)
+    assert clean.any()
+    for training in (True, False):  # it is measured with dropout off, and the mode is put back
+        learner.backbone.model.train(training)
+        assert torch.equal(fisher_information(learner, examples), clean)
+        assert all(module.training == training for module in learner.backbone.model.modules())
+    learner.parameters.grad.fill_(7.0)
+    assert torch.equal(fisher_information(learner, examples), clean)
+    singles = [fisher_information(learner, [example]) for example in examples]
+    torch.testing.assert_close(clean, torch.stack(singles).mean(0))
