@@ -1,8 +1,9 @@
 """One seed gives every part of a run its own stream of random numbers.
 
-A stream is named by what it is for, such as ("data", task) or ("dropout", task, update). Streams hold no state: asking
-for the same name again gives the same numbers. So nothing has to be saved for a resumed run to go on bit for bit,
-and a method that draws more from its own stream disturbs nobody else's.
+A stream is named by what it is for, such as ("data", task) or ("dropout", task, update). Streams
+hold no state: asking for the same name again gives the same numbers. So nothing has to be saved for
+a resumed run to go on bit for bit, and a method that draws more from its own stream disturbs nobody
+else's.
 """
 
 import hashlib
@@ -10,7 +11,8 @@ import random
 
 
 def derive(seed: int, *name: str | int) -> int:
-    """A 63-bit seed for the stream `name`. SHA-256 and not `hash`, which Python salts anew in every process."""
+    """A 63-bit seed for the stream `name`. SHA-256 and not `hash`, which Python salts anew in every
+    process."""
     text = "/".join(str(part) for part in (seed, *name))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

@@ -1,11 +1,12 @@
-"""RESULTS.md: the paper's claims beside what was measured, and a row for each configuration with committed runs.
+"""RESULTS.md: the paper's claims beside what was measured, and a row for each configuration with
+committed runs.
 
     python -m scripts.ledger
 
-A run is committed by copying config.yaml, environment.json, result.json and, if it has replays, events.jsonl of its
-directory to experiments/results/<group>/<name>/, or to a folder below that if there are several seeds. A group's
-README.md, if there is one, is put above its table. A sweep is committed by its report.json, for the claims
-(forever/report/claims.py), and needs no runs.
+A run is committed by copying config.yaml, environment.json, result.json and, if it has replays,
+events.jsonl of its directory to experiments/results/<group>/<name>/, or to a folder below that if
+there are several seeds. A group's README.md, if there is one, is put above its table. A sweep is
+committed by its report.json, for the claims (forever/report/claims.py), and needs no runs.
 """
 
 import json
@@ -48,7 +49,9 @@ def page() -> str:
     """The whole page."""
     groups = sorted(folder for folder in FOLDER.glob("*") if folder.is_dir())
     claims = read_claims(FOLDER)
-    return "\n".join([HEAD, CLAIMS, *tally(claims), *sections(claims), *(section(group) for group in groups)])
+    return "\n".join(
+        [HEAD, CLAIMS, *tally(claims), *sections(claims), *(section(group) for group in groups)]
+    )
 
 
 def section(group: Path) -> str:
@@ -60,18 +63,27 @@ def section(group: Path) -> str:
     rows += ["| " + " | ".join([name, *_cells(seeds)]) + " |" for name, seeds in runs.items()]
     commands = dict.fromkeys(run["command"] for seeds in runs.values() for run in seeds)
     note = group / "README.md"
-    about = [note.read_text(encoding="utf-8").strip(), ""] if note.is_file() else [f"## {group.name}", ""]
+    about = (
+        [note.read_text(encoding="utf-8").strip(), ""]
+        if note.is_file()
+        else [f"## {group.name}", ""]
+    )
     return "\n".join([*about, *rows, "", "```", *commands, "```", ""] if runs else about)
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    result, where = (json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("result", "environment"))
+    result, where = (
+        json.loads((folder / f"{name}.json").read_text("utf-8"))
+        for name in ("result", "environment")
+    )
     return {
         **result,
         "command": shlex.join(where["argv"]),
         "revision": where["revision"] or "-",
         "hardware": f"{where['gpus'][0] if where['gpus'] else where['cpu']}, {where['cores']} cores",
-        "replays": sum(kinds.get(kind, 0) for kinds in result["events"].values() for kind in _REPLAYS),
+        "replays": sum(
+            kinds.get(kind, 0) for kinds in result["events"].values() for kind in _REPLAYS
+        ),
         "all_updates": sum(result["updates"].values()),
         "on_memory": sum(result["updates"].get(kind, 0) for kind in _REPLAYS),
         "minutes": sum(result["seconds"].values()) / 60,
@@ -89,7 +101,9 @@ def _cells(runs: list[dict[str, Any]]) -> list[str]:
     def each(key: str) -> str:
         return ", ".join(dict.fromkeys(str(run[key]) for run in runs))
 
-    counts = [f"{fmean(run[key] for run in runs):.0f}" for key in ("replays", "all_updates", "on_memory")]
+    counts = [
+        f"{fmean(run[key] for run in runs):.0f}" for key in ("replays", "all_updates", "on_memory")
+    ]
     minutes = f"{fmean(run['minutes'] for run in runs):.1f}"
     return [
         each("seed"),

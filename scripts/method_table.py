@@ -2,8 +2,9 @@
 
     python -m scripts.method_table
 
-Nothing on the page is written by hand: rows are the methods' cards, sizes come from building each of them on the shape
-of Qwen3-0.6B and passing through fifteen tasks, hyper-parameters from their configuration classes.
+Nothing on the page is written by hand: rows are the methods' cards, sizes come from building each
+of them on the shape of Qwen3-0.6B and passing through fifteen tasks, hyper-parameters from their
+configuration classes.
 """
 
 from pathlib import Path
@@ -56,13 +57,26 @@ def page() -> str:
     for name, method in METHODS.items():
         card, (trained, stored) = method.card, sizes(name)
         millions = (f"{count / 1e6:.2f}" for count in (trained, stored))
-        # No method can need the task id: decoding is given prompts, and no seam is told where they come from.
-        rows.append(_row(card.title, f"`{name}`", card.paper, card.memory, "no", *millions, card.extra, card.uncertain))
+        # No method can need the task id: decoding is given prompts, and no seam is told where they
+        # come from.
+        rows.append(
+            _row(
+                card.title,
+                f"`{name}`",
+                card.paper,
+                card.memory,
+                "no",
+                *millions,
+                card.extra,
+                card.uncertain,
+            )
+        )
     return HEAD + "".join(rows) + "".join(hyper_parameters(name) for name in METHODS)
 
 
 def sizes(name: str) -> tuple[int, int]:
-    """Trained and stored parameters after `TASKS` tasks, counted on tensors without memory behind them."""
+    """Trained and stored parameters after `TASKS` tasks, counted on tensors without memory behind
+    them."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = RunConfig.parse({"method": {"name": name}, "data": {"benchmark": "superni"}})
@@ -75,7 +89,9 @@ def sizes(name: str) -> tuple[int, int]:
         world = World(device=torch.device("meta"))
         memory = Memory(config.memory.fraction, config.optim.batch_size, config.seed)
         encoder = cast(Any, SimpleNamespace())
-        learner = Learner(config, memory, Backbone(model, tokenizer=None), encoder, parameters, world)
+        learner = Learner(
+            config, memory, Backbone(model, tokenizer=None), encoder, parameters, world
+        )
         for stage in range(1 if method.joint else TASKS):
             task = Task(f"task {stage}", train=(), test=(), metric="exact_match")
             learner.begin(stage, task)
@@ -89,15 +105,22 @@ def sizes(name: str) -> tuple[int, int]:
 
 def hyper_parameters(name: str) -> str:
     """A method's own section: its fields with defaults and reasons."""
-    fields = type(build_method(RunConfig.parse({"method": {"name": name}}).method).config).model_fields
+    fields = type(
+        build_method(RunConfig.parse({"method": {"name": name}}).method).config
+    ).model_fields
     rows = [
         _row(
-            f"`method.{key}`", f"`{_value(field.default)}`", _range(field), " ".join((field.description or "").split())
+            f"`method.{key}`",
+            f"`{_value(field.default)}`",
+            _range(field),
+            " ".join((field.description or "").split()),
         )
         for key, field in fields.items()
         if key != "name"
     ]
-    head = _row("key", "default", "allowed", "what, and where it comes from") + "|---|---|---|---|\n"
+    head = (
+        _row("key", "default", "allowed", "what, and where it comes from") + "|---|---|---|---|\n"
+    )
     return f"\n## {METHODS[name].card.title}\n\n{head}{''.join(rows)}" if rows else ""
 
 
@@ -111,8 +134,12 @@ def _range(field: FieldInfo) -> str:
     metadata = [m for part in _parts(field.annotation) for m in getattr(part, "__metadata__", ())]
     bounds = [b for m in [*field.metadata, *metadata] for b in getattr(m, "metadata", [m])]
     signs = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
-    limits = [f"{sign} {getattr(b, name):g}" for b in bounds for name, sign in signs if hasattr(b, name)]
-    return ", ".join(dict.fromkeys([*limits, *choices])) or ("true, false" if field.annotation is bool else "")
+    limits = [
+        f"{sign} {getattr(b, name):g}" for b in bounds for name, sign in signs if hasattr(b, name)
+    ]
+    return ", ".join(dict.fromkeys([*limits, *choices])) or (
+        "true, false" if field.annotation is bool else ""
+    )
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:

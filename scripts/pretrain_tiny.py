@@ -1,9 +1,11 @@
-"""Make the backbone `tiny`: a Qwen3 of under a million parameters, its tokenizer, and the record of how it was made.
+"""Make the backbone `tiny`: a Qwen3 of under a million parameters, its tokenizer, and the record of
+how it was made.
 
     python scripts/pretrain_tiny.py --out DIR
 
-The corpus (tiny_corpus.py) is drawn without end from one seed, so there are no epochs; the loss is on answers only. The
-prompt is the library's own template, whose fixed pieces are one token each: a prompt of `mini` is about 40 tokens long.
+The corpus (tiny_corpus.py) is drawn without end from one seed, so there are no epochs; the loss is
+on answers only. The prompt is the library's own template, whose fixed pieces are one token each: a
+prompt of `mini` is about 40 tokens long.
 """
 
 import argparse
@@ -31,7 +33,8 @@ Row = tuple[list[int], int]  # the tokens, and how many of them are prompt
 
 
 def template_pieces() -> list[str]:
-    """The fixed text of the prompt, cut where the fields begin: three pieces with an input, two without."""
+    """The fixed text of the prompt, cut where the fields begin: three pieces with an input, two
+    without."""
     with_input = prompt_parts(Example("", "", "x", ""))
     without = prompt_parts(Example("", "", "", ""))
     head, tail = with_input[0].split("\n\n### Input:\n")
@@ -39,12 +42,17 @@ def template_pieces() -> list[str]:
 
 
 def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE. Each field gets a leading space, so that a word is the same token as option and as answer."""
+    """Byte-level BPE. Each field gets a leading space, so that a word is the same token as option
+    and as answer."""
     rng = random.Random(f"tokenizer/{seed}")
-    fields = [" ".join((e.instruction, e.input, e.output)) for e in (draw(rng) for _ in range(40_000))]
+    fields = [
+        " ".join((e.instruction, e.input, e.output)) for e in (draw(rng) for _ in range(40_000))
+    ]
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace("\n ", "\n"), decoders.Strip(" ", 1, 0)])
+    core.decoder = decoders.Sequence(
+        [decoders.ByteLevel(), decoders.Replace("\n ", "\n"), decoders.Strip(" ", 1, 0)]
+    )
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY - len(template_pieces()),
         special_tokens=[PAD, EOS],
@@ -54,7 +62,11 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     core.train_from_iterator(fields, trainer)
     core.add_tokens([AddedToken(piece, normalized=False) for piece in template_pieces()])
     return PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token=EOS, pad_token=PAD, padding_side="left", model_max_length=LENGTH
+        tokenizer_object=core,
+        eos_token=EOS,
+        pad_token=PAD,
+        padding_side="left",
+        model_max_length=LENGTH,
     )
 
 
@@ -88,17 +100,22 @@ def encode(examples: list[Example], tokenizer: PreTrainedTokenizerFast) -> list[
     return [(h + t + [tokenizer.eos_token_id], len(h)) for h, t in zip(heads, tails, strict=True)]
 
 
-def batches(rng: random.Random, tokenizer: PreTrainedTokenizerFast, size: int) -> Iterator[list[Row]]:
+def batches(
+    rng: random.Random, tokenizer: PreTrainedTokenizerFast, size: int
+) -> Iterator[list[Row]]:
     """Batches of rows of similar length, because padding costs as much as text."""
     while True:
-        rows = sorted(encode([draw(rng) for _ in range(32 * size)], tokenizer), key=lambda row: len(row[0]))
+        rows = sorted(
+            encode([draw(rng) for _ in range(32 * size)], tokenizer), key=lambda row: len(row[0])
+        )
         cuts = [rows[i : i + size] for i in range(0, len(rows), size)]
         rng.shuffle(cuts)
         yield from cuts
 
 
 def answer_loss(model: Qwen3ForCausalLM, batch: list[Row]) -> torch.Tensor:
-    """Mean cross-entropy of answers and their EOS; the head runs at these positions only. Padding is on the right."""
+    """Mean cross-entropy of answers and their EOS; the head runs at these positions only. Padding
+    is on the right."""
     width = max(len(tokens) for tokens, _ in batch)
     ids_BT = torch.zeros(len(batch), width, dtype=torch.long)
     wanted_BT = torch.zeros(len(batch), width, dtype=torch.bool)
@@ -110,7 +127,9 @@ def answer_loss(model: Qwen3ForCausalLM, batch: list[Row]) -> torch.Tensor:
     return cross_entropy(logits_NV, ids_BT[:, 1:][wanted_BT[:, 1:]])
 
 
-def pretrain(model: Qwen3ForCausalLM, stream: Iterator[list[Row]], steps: int, lr: float) -> list[float]:
+def pretrain(
+    model: Qwen3ForCausalLM, stream: Iterator[list[Row]], steps: int, lr: float
+) -> list[float]:
     """AdamW, 100 updates of warm-up, then a cosine to a twentieth of `lr`."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.05)
     losses: list[float] = []
@@ -126,17 +145,25 @@ def pretrain(model: Qwen3ForCausalLM, stream: Iterator[list[Row]], steps: int, l
         losses.append(loss.item())
         if (step + 1) % 250 == 0:
             recent = sum(losses[-250:]) / 250
-            print(f"step {step + 1}  loss {recent:.4f}  {time.monotonic() - started:.0f} s", flush=True)
+            print(
+                f"step {step + 1}  loss {recent:.4f}  {time.monotonic() - started:.0f} s",
+                flush=True,
+            )
     return losses
 
 
 @torch.no_grad()
-def accuracy(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, rows: int = 2000) -> float:
-    """Share of fresh examples whose answer is right in every token when the true answer is fed in."""
+def accuracy(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, rows: int = 2000
+) -> float:
+    """Share of fresh examples whose answer is right in every token when the true answer is fed
+    in."""
     model.eval()
     rng = random.Random(f"check/{seed}")
     right = 0
-    for tokens, length in encode([e for e in (draw(rng) for _ in range(rows)) if e.instruction], tokenizer):
+    for tokens, length in encode(
+        [e for e in (draw(rng) for _ in range(rows)) if e.instruction], tokenizer
+    ):
         guesses_T = model(input_ids=torch.tensor([tokens])).logits[0, length - 1 : -1].argmax(-1)
         right += guesses_T.tolist() == tokens[length:]
     return right / rows
@@ -166,7 +193,9 @@ space in front, so that `positive` is the same token as option and as answer; de
 """
 
 
-def save(out: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, record: dict) -> None:
+def save(
+    out: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, record: dict
+) -> None:
     """The folder that `from_pretrained` reads, and a README with the record."""
     out.mkdir(parents=True, exist_ok=True)
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
@@ -181,7 +210,9 @@ def save(out: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--batch-size", type=int, default=64)

@@ -1,26 +1,41 @@
 """The text on which `tiny` is pre-trained: many small instructions about the world of `mini`.
 
-The backbone shall know what the words mean, extract and rewrite; questions with options, definitions in the prompt and
-comparisons are there too, but a model of this size learns the first by heart and the last two hardly (README of tiny).
-It shall not know the tasks of `mini`: no instruction of `mini` occurs here, and the label words of `mini` are nowhere
-the answer to a question about a sentence (`HELD_OUT`; `draw` checks both). They occur in `_lists`, where an answer is
-the word at a given place of a list, so that they are words that can be said.
+The backbone shall know what the words mean, extract and rewrite; questions with options,
+definitions in the prompt and comparisons are there too, but a model of this size learns the first
+by heart and the last two hardly (README of tiny). It shall not know the tasks of `mini`: no
+instruction of `mini` occurs here, and the label words of `mini` are nowhere the answer to a
+question about a sentence (`HELD_OUT`; `draw` checks both). They occur in `_lists`, where an answer
+is the word at a given place of a list, so that they are words that can be said.
 """
 
 import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from forever.data.mini import INDOORS, NAMES, NEGATIVE, OUTDOORS, POSITIVE, THINGS, TIMES, Scene, mini, other
+from forever.data.mini import (
+    INDOORS,
+    NAMES,
+    NEGATIVE,
+    OUTDOORS,
+    POSITIVE,
+    THINGS,
+    TIMES,
+    Scene,
+    mini,
+    other,
+)
 from forever.data.tasks import Example
 
 _MINI = mini(train_rows=8, test_rows=8)
 # `sport` and `travel` are topics of the world that `mini` could ask for, and are held out as well.
-HELD_OUT = frozenset(label for task in _MINI.tasks for label in task.labels or ()) | {"sport", "travel"}
+HELD_OUT = frozenset(label for task in _MINI.tasks for label in task.labels or ()) | {
+    "sport",
+    "travel",
+}
 HELD_OUT_INSTRUCTIONS = frozenset(task.test[0].instruction for task in _MINI.tasks)
 
-# A question about a scene: how it can be asked, the names of its classes, and how a class is put in words.
-# The names in one row of `NAMINGS` stand in the order of `CONDITIONS`.
+# A question about a scene: how it can be asked, the names of its classes, and how a class is put in
+# words. The names in one row of `NAMINGS` stand in the order of `CONDITIONS`.
 QUESTIONS = {
     "opinion": (
         "How does the writer feel about it?", "Which word sums up the opinion?", "Judge the mood of the text.",
@@ -92,41 +107,70 @@ CODES = (
 )  # fmt: skip
 EXTRACTIONS = {
     "name": ("Who is it?", "Name the person.", "Which person is mentioned?", "Who did this?"),
-    "thing": ("Which thing is mentioned?", "Name the object.", "What is it that the person deals with?"),
-    "adjective": ("How is it described?", "Find the describing word.", "Which word gives the opinion?"),
+    "thing": (
+        "Which thing is mentioned?",
+        "Name the object.",
+        "What is it that the person deals with?",
+    ),
+    "adjective": (
+        "How is it described?",
+        "Find the describing word.",
+        "Which word gives the opinion?",
+    ),
     "place": ("Quote the place.", "Which place is mentioned?", "Find the words for the location."),
     "time": ("Quote the time.", "Which date is given?", "Find the words for the moment."),
-    "verb": ("Find the verb.", "What does the person do? Give the verb.", "Which word is the action?"),
+    "verb": (
+        "Find the verb.",
+        "What does the person do? Give the verb.",
+        "Which word is the action?",
+    ),
 }
 REWRITES = {
     "copy": ("Repeat the text.", "Write it again.", "Copy this."),
-    "now": ("Tell it as if you saw it now.", "Bring the story into today.", "Let it happen at this moment."),
+    "now": (
+        "Tell it as if you saw it now.",
+        "Bring the story into today.",
+        "Let it happen at this moment.",
+    ),
     "place_first": ("Begin with the place.", "Move the location to the front."),
     "person_first": ("Begin with the person.", "Move the name to the front."),
-    "opinion_last": ("Begin with the time and end with the opinion.", "Let the judgement come last."),
+    "opinion_last": (
+        "Begin with the time and end with the opinion.",
+        "Let the judgement come last.",
+    ),
     "short": ("Shorten it.", "Say only who does what.", "Keep the core of the text."),
     "rename": ("Replace the person by {name}.", "Now it is {name}. Change the text."),
 }
-_WORDS = sorted({word for namings in NAMINGS.values() for naming in namings for word in naming} | {*CODES} | HELD_OUT)
+_WORDS = sorted(
+    {word for namings in NAMINGS.values() for naming in namings for word in naming}
+    | {*CODES}
+    | HELD_OUT
+)
 _PLACES = {"first": 0, "second": 1, "last": -1}
 
 
 def _join(rng: random.Random, words: list[str]) -> str:
-    return rng.choice(("Options: {}.", "Options: {}.", "Choose from {}.", "Answer with {}.")).format(", ".join(words))
+    return rng.choice(
+        ("Options: {}.", "Options: {}.", "Choose from {}.", "Answer with {}.")
+    ).format(", ".join(words))
 
 
 def _classes(kind: str, rng: random.Random, scene: Scene) -> tuple[str, int]:
     """A text that carries the answer to question `kind`, and the index of its class."""
     if kind == "opinion":
-        return rng.choice((scene.sentence(), scene.sentence(), scene.adjective)), int(not scene.good)
-    if kind == "subject":
-        return rng.choice((scene.sentence(), scene.sentence(), scene.claim(), scene.thing)), sorted(THINGS).index(
-            scene.topic
+        return rng.choice((scene.sentence(), scene.sentence(), scene.adjective)), int(
+            not scene.good
         )
+    if kind == "subject":
+        return rng.choice((scene.sentence(), scene.sentence(), scene.claim(), scene.thing)), sorted(
+            THINGS
+        ).index(scene.topic)
     if kind == "setting":
         return rng.choice((scene.sentence(), scene.sentence(), scene.place)), int(not scene.inside)
     if kind == "tense":
-        return rng.choice((scene.sentence(), scene.claim(), scene.verb[scene.past])), int(scene.past)
+        return rng.choice((scene.sentence(), scene.claim(), scene.verb[scene.past])), int(
+            scene.past
+        )
     if kind == "calendar":
         return rng.choice((scene.sentence(), scene.time)), _calendar(scene.time)
     if kind == "start":
@@ -135,7 +179,13 @@ def _classes(kind: str, rng: random.Random, scene: Scene) -> tuple[str, int]:
 
 
 def _calendar(time: str) -> int:
-    kinds = (("day",), ("noon", "midnight", "sunrise"), ("lunch", "dinner"), ("winter", "summer"), ("April", "October"))
+    kinds = (
+        ("day",),
+        ("noon", "midnight", "sunrise"),
+        ("lunch", "dinner"),
+        ("winter", "summer"),
+        ("April", "October"),
+    )
     return next(i for i, ends in enumerate(kinds) if time.endswith(ends))
 
 
@@ -143,7 +193,9 @@ def _comparison(kind: str, rng: random.Random, scene: Scene) -> tuple[str, int]:
     """Two texts, with index 0 if the second agrees with the first."""
     agree = rng.random() < 0.5
     if kind == "person":
-        second = replace(Scene.draw(rng), name=scene.name if agree else other(rng, NAMES, scene.name))
+        second = replace(
+            Scene.draw(rng), name=scene.name if agree else other(rng, NAMES, scene.name)
+        )
         first = scene.claim() if rng.random() < 0.5 else scene.sentence()
         return f"{first} {second.claim()}", int(not agree)
     aspect = rng.choice(("name", "thing", "place", "time", "adjective"))
@@ -154,7 +206,11 @@ def _comparison(kind: str, rng: random.Random, scene: Scene) -> tuple[str, int]:
         "time": TIMES,
         "adjective": POSITIVE + NEGATIVE,
     }
-    claimed = scene if agree else replace(scene, **{aspect: other(rng, pools[aspect], getattr(scene, aspect))})
+    claimed = (
+        scene
+        if agree
+        else replace(scene, **{aspect: other(rng, pools[aspect], getattr(scene, aspect))})
+    )
     claims = {"place": f"It was {claimed.place}.", "time": f"It was {claimed.time}."}
     claims["adjective"] = f"It was {claimed.adjective}."
     return f"{scene.sentence()} Claim: {claims.get(aspect, claimed.claim())}", int(not agree)
@@ -174,11 +230,17 @@ def _definition(rng: random.Random) -> tuple[str, str, str]:
     kind = rng.choice(("opinion", "subject", "setting", "tense", "claim", "person", "start"))
     text, index = _classes(kind, rng, Scene.draw(rng))
     conditions = list(enumerate(CONDITIONS[kind]))
-    if len(conditions) > 2:  # two classes keep the prompt short; the other one of them is any that does not hold
-        conditions = [conditions[index], rng.choice([pair for pair in conditions if pair[0] != index])]
+    # Two classes keep the prompt short; the other one of them is any that does not hold.
+    if len(conditions) > 2:
+        conditions = [
+            conditions[index],
+            rng.choice([pair for pair in conditions if pair[0] != index]),
+        ]
     rng.shuffle(conditions)
     codes = rng.sample(CODES, 2)
-    rules = [f"{code} if {condition}" for code, (_, condition) in zip(codes, conditions, strict=True)]
+    rules = [
+        f"{code} if {condition}" for code, (_, condition) in zip(codes, conditions, strict=True)
+    ]
     answer = next(code for code, (i, _) in zip(codes, conditions, strict=True) if i == index)
     return f"Answer {', '.join(rules)}.", text, answer
 
@@ -208,15 +270,21 @@ def _rewrite(rng: random.Random) -> tuple[str, str, str]:
 
 
 def _lists(rng: random.Random) -> tuple[str, str, str]:
-    """Where a word stands decides, not what it means; the only place where the labels of `mini` are answers."""
+    """Where a word stands decides, not what it means; the only place where the labels of `mini` are
+    answers."""
     words, place = rng.sample(_WORDS, rng.randint(2, 5)), rng.choice(tuple(_PLACES))
     if rng.random() < 0.5:
         return f"Give the {place} word of the list.", ", ".join(words), words[_PLACES[place]]
-    return f"Take the {place} one. {_join(rng, words)}", Scene.draw(rng).sentence(), words[_PLACES[place]]
+    return (
+        f"Take the {place} one. {_join(rng, words)}",
+        Scene.draw(rng).sentence(),
+        words[_PLACES[place]],
+    )
 
 
 def _text(rng: random.Random) -> tuple[str, str, str]:
-    """Plain text, without a prompt: a scene, and its core in the other tense, so that the forms of a verb meet."""
+    """Plain text, without a prompt: a scene, and its core in the other tense, so that the forms of
+    a verb meet."""
     scene = Scene.draw(rng)
     return "", "", f"{scene.sentence()} {replace(scene, past=not scene.past).claim()}"
 
@@ -236,5 +304,7 @@ def draw(rng: random.Random) -> Example:
     make = rng.choices(tuple(_KINDS), tuple(_KINDS.values()))[0]
     instruction, text, answer = make(rng)
     assert instruction not in HELD_OUT_INSTRUCTIONS, f"an instruction of mini: {instruction!r}"
-    assert make is _lists or answer not in HELD_OUT, f"{make.__name__} answers with {answer!r}, a label of mini"
+    assert make is _lists or answer not in HELD_OUT, (
+        f"{make.__name__} answers with {answer!r}, a label of mini"
+    )
     return Example("", instruction, text, answer)

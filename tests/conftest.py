@@ -1,4 +1,5 @@
-"""Fixtures: a benchmark of three tiny tasks, and a random two-layer backbone small enough for hundreds of runs."""
+"""Fixtures: a benchmark of three tiny tasks, and a random two-layer backbone small enough for
+hundreds of runs."""
 
 import os
 
@@ -29,7 +30,9 @@ def benchmark_of_three() -> Benchmark:
 
 
 @pytest.fixture(scope="session")
-def backbone_folder(tmp_path_factory: pytest.TempPathFactory, benchmark_of_three: Benchmark) -> Path:
+def backbone_folder(
+    tmp_path_factory: pytest.TempPathFactory, benchmark_of_three: Benchmark
+) -> Path:
     return save_backbone(tmp_path_factory.mktemp("backbone"), benchmark_of_three)
 
 
@@ -41,7 +44,9 @@ def data_root(tmp_path_factory: pytest.TempPathFactory, benchmark_of_three: Benc
         for split, rows in (("train", task.train), ("test", task.test)):
             path = root / "toy" / task.name / f"{split}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
-            lines = ({"instruction": e.instruction, "input": e.input, "output": e.output} for e in rows)
+            lines = (
+                {"instruction": e.instruction, "input": e.input, "output": e.output} for e in rows
+            )
             path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return root
 
@@ -51,12 +56,22 @@ def base_config(backbone_folder: Path, data_root: Path) -> RunConfig:
     """A run on the toy benchmark that takes about a second."""
     return RunConfig.parse(
         {
-            "model": {"name": str(backbone_folder), "rank": 4, "alpha": 8, "dropout": 0.0, "max_length": 256},
+            "model": {
+                "name": str(backbone_folder),
+                "rank": 4,
+                "alpha": 8,
+                "dropout": 0.0,
+                "max_length": 256,
+            },
             "data": {
                 "benchmark": "toy",
                 "order": ["colour", "shape", "weight"],
                 "root": str(data_root),
-                "metrics": {"colour": "exact_match", "shape": "exact_match", "weight": "exact_match"},
+                "metrics": {
+                    "colour": "exact_match",
+                    "shape": "exact_match",
+                    "weight": "exact_match",
+                },
             },
             "optim": {"lr": 1e-2, "batch_size": 4, "epochs": 3},
             "memory": {"fraction": 0.2},
@@ -76,7 +91,8 @@ def small_config(base_config: RunConfig) -> RunConfig:
 
 @pytest.fixture(scope="session")
 def ray_folder() -> Iterator[Path]:
-    """For Ray, in a short path: Unix sockets have no room for a long one. One token: a process keeps it."""
+    """For Ray, in a short path: Unix sockets have no room for a long one. One token: a process
+    keeps it."""
     folder = Path(tempfile.mkdtemp(prefix="fr", dir="/tmp"))
     (folder / "token").write_text(secrets.token_hex(32))
     yield folder
@@ -100,6 +116,12 @@ def two_cores(private_ray: Path) -> Iterator[None]:
     from forever.launch.ray_cluster import quiet
 
     quiet()
-    ray.init(address="local", num_cpus=2, include_dashboard=True, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=True,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
     yield
     ray.shutdown()

@@ -1,4 +1,5 @@
-"""What tests share: a toy benchmark, a random backbone, runs and their outcomes, methods driven without a model."""
+"""What tests share: a toy benchmark, a random backbone, runs and their outcomes, methods driven
+without a model."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -29,15 +30,26 @@ WORDS = [
 ]  # fmt: skip
 
 
-def make_task(name: str, question: str, labels: tuple[str, str], rows: int = 24, test: int = 6) -> Task:
+def make_task(
+    name: str, question: str, labels: tuple[str, str], rows: int = 24, test: int = 6
+) -> Task:
     """A task of rows of different lengths; its labels alternate."""
 
     def examples(split: str, count: int, offset: int) -> tuple[Example, ...]:
         found = []
         for i in range(count):
-            words = [WORDS[(i + offset) % 16], WORDS[(3 * i + offset) % 16], WORDS[(7 * i + len(split)) % 16], str(i)]
+            words = [
+                WORDS[(i + offset) % 16],
+                WORDS[(3 * i + offset) % 16],
+                WORDS[(7 * i + len(split)) % 16],
+                str(i),
+            ]
             words += WORDS[: 3 * i % 5]  # rows of different lengths, so that batches have padding
-            found.append(Example(f"{name}/{split}/{i}", question, f"{split} " + " ".join(words), labels[i % 2]))
+            found.append(
+                Example(
+                    f"{name}/{split}/{i}", question, f"{split} " + " ".join(words), labels[i % 2]
+                )
+            )
         return tuple(found)
 
     return Task(name, examples("train", rows, 0), examples("test", test, 5), "exact_match", labels)
@@ -49,8 +61,15 @@ def make_benchmark() -> Benchmark:
         "1",
         [
             make_task("colour", "What colour is it? Options: red, blue.", ("red", "blue")),
-            make_task("shape", "What shape is it? Options: round, square.", ("round", "square"), rows=30),
-            make_task("weight", "What weight is it? Options: heavy, not heavy.", ("heavy", "not heavy"), rows=20),
+            make_task(
+                "shape", "What shape is it? Options: round, square.", ("round", "square"), rows=30
+            ),
+            make_task(
+                "weight",
+                "What weight is it? Options: heavy, not heavy.",
+                ("heavy", "not heavy"),
+                rows=20,
+            ),
         ],
     )
 
@@ -60,11 +79,19 @@ def save_backbone(folder: Path, benchmark: Benchmark, seed: int = 0) -> Path:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-    texts = [f"{prompt(e)}{e.output} {' '.join(WORDS)}" for t in benchmark.tasks for e in (*t.train, *t.test)]
+    texts = [
+        f"{prompt(e)}{e.output} {' '.join(WORDS)}"
+        for t in benchmark.tasks
+        for e in (*t.train, *t.test)
+    ]
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=["<unk>", "<pad>", "<eos>"]))
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="<eos>")
+    tokenizer.train_from_iterator(
+        texts, trainers.WordLevelTrainer(special_tokens=["<unk>", "<pad>", "<eos>"])
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="<eos>"
+    )
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=tokenizer.get_vocab_size(),
@@ -113,14 +140,19 @@ class Outcome:
         if self.adapter.keys() != other.adapter.keys():
             return [*found, "adapter names"]
         return found + [
-            f"adapter {name}" for name, t in self.adapter.items() if not torch.equal(t, other.adapter[name])
+            f"adapter {name}"
+            for name, t in self.adapter.items()
+            if not torch.equal(t, other.adapter[name])
         ]
 
 
-# A killed process closes no files. Where a test only plays being killed, the collector finds those of the journal.
+# A killed process closes no files. Where a test only plays being killed, the collector finds those
+# of the journal.
 KILLED_CLOSES_NO_FILES = [
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
+    ),
 ]
 
 
@@ -136,7 +168,11 @@ def outcome(path: Path) -> Outcome:
         for name, tensor in load_file(file).items()
     }
     assert weights
-    names = [path / "steps.jsonl", path / "events.jsonl", *sorted((path / "predictions").glob("*/*.jsonl"))]
+    names = [
+        path / "steps.jsonl",
+        path / "events.jsonl",
+        *sorted((path / "predictions").glob("*/*.jsonl")),
+    ]
     result = json.loads((path / "result.json").read_text(encoding="utf-8"))
     return Outcome(
         weights,
@@ -146,12 +182,21 @@ def outcome(path: Path) -> Outcome:
 
 
 def canned_sample(
-    backbone: Any, prompts: Sequence[Any], seeds: Sequence[int], max_new_tokens: int, sampling: Any, gate: Any = None
+    backbone: Any,
+    prompts: Sequence[Any],
+    seeds: Sequence[int],
+    max_new_tokens: int,
+    sampling: Any,
+    gate: Any = None,
 ) -> list[str]:
-    """Stands for `decoding.sample`, whose words from a random model nobody could parse: text that depends on the seed
-    and on the prompt alone, and is at once a written row (SSR), a written prompt (SAPT) and an answer (EWC)."""
+    """Stands for `decoding.sample`, whose words from a random model nobody could parse: text that
+    depends on the seed and on the prompt alone, and is at once a written row (SSR), a written
+    prompt (SAPT) and an answer (EWC)."""
     numbers = [seed % 97 for seed in seeds]
-    return [f"red {n} __inp__ blue {n} old\nOutput: new {len(p.prompt)}" for n, p in zip(numbers, prompts, strict=True)]
+    return [
+        f"red {n} __inp__ blue {n} old\nOutput: new {len(p.prompt)}"
+        for n, p in zip(numbers, prompts, strict=True)
+    ]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -161,14 +206,20 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def rows_task(name: str, rows: int, labels: Sequence[str] = ("yes", "no")) -> Task:
     """A task of `rows` invented rows, labels in turn; for tests that need sizes and no model."""
-    train = tuple(Example(f"{name}/train/{i}", "q", f"{name} {i}", labels[i % len(labels)]) for i in range(rows))
+    train = tuple(
+        Example(f"{name}/train/{i}", "q", f"{name} {i}", labels[i % len(labels)])
+        for i in range(rows)
+    )
     test = (Example(f"{name}/test/0", "q", f"{name} test", labels[0]),)
     return Task(name, train, test, "exact_match", tuple(sorted(set(labels))))
 
 
 def stub_learner(finished: Sequence[Task] = (), **changes: Any) -> Learner:
-    """A learner without a model whose memory holds rows of `finished`; `changes` are dotted keys of its config."""
-    config = RunConfig.parse({"data": {"benchmark": "toy"}, "method": {"name": "finetune"}}).override(changes)
+    """A learner without a model whose memory holds rows of `finished`; `changes` are dotted keys of
+    its config."""
+    config = RunConfig.parse(
+        {"data": {"benchmark": "toy"}, "method": {"name": "finetune"}}
+    ).override(changes)
     memory = Memory(config.memory.fraction, config.optim.batch_size, config.seed)
     for task in finished:
         memory.add(task)
@@ -180,7 +231,8 @@ def stub_learner(finished: Sequence[Task] = (), **changes: Any) -> Learner:
 
 @dataclass
 class Driven:
-    """What a generator did when it was sent invented records: its actions, and the readings after each task update."""
+    """What a generator did when it was sent invented records: its actions, and the readings after
+    each task update."""
 
     actions: list[Action]
     gauges: list[dict[str, float | None]]
@@ -200,7 +252,9 @@ class Driven:
 
     def ids(self, *kinds: str) -> list[tuple[str, ...]]:
         """Row ids of each batch of these kinds."""
-        return [tuple(e.id for e in step.batch.examples) for step in self.steps if step.kind in kinds]
+        return [
+            tuple(e.id for e in step.batch.examples) for step in self.steps if step.kind in kinds
+        ]
 
 
 def drive(
@@ -210,7 +264,8 @@ def drive(
     norm: Callable[[int], float] = lambda t: 1.0,
     replay_norm: float = 1e6,
 ) -> Driven:
-    """Run a method's generator on a task without a model: task update t moves by norm(t), replays by `replay_norm`."""
+    """Run a method's generator on a task without a model: task update t moves by norm(t), replays
+    by `replay_norm`."""
     learner.begin(len(learner.memory.kept), task)
     method.begin_task(learner, task)
     generator = method.steps(learner, task)

@@ -1,4 +1,5 @@
-"""Rules about the code itself: what may import what, what must not occur, and how long a file may be."""
+"""Rules about the code itself: what may import what, what must not occur, and how long a file may
+be."""
 
 import ast
 import re
@@ -12,7 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / "forever").rglob("*.py"))
 OUTSIDE = [
-    p for folder in ("experiments", "ablations", "benchmarks", "scripts") for p in sorted((ROOT / folder).rglob("*.py"))
+    p
+    for folder in ("experiments", "ablations", "benchmarks", "scripts")
+    for p in sorted((ROOT / folder).rglob("*.py"))
 ]
 CORE = [p for p in LIBRARY if "launch" not in p.parts]
 LAUNCHERS = {"ray", "mlflow", "optuna"}
@@ -25,7 +28,9 @@ def module(path: Path) -> str:
 def loaded_by(imports: str) -> set[str]:
     """Top-level names of everything that a fresh process has loaded after these imports."""
     code = f"import sys\n{imports}\nprint(' '.join({{name.split('.')[0] for name in sys.modules}}))"
-    found = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
     return {*found.stdout.split()}
 
 
@@ -54,14 +59,25 @@ def test_library_loads_neither_ray_nor_mlflow() -> None:
 
 def test_package_and_command_line_load_quickly() -> None:
     """What is needed to refuse bad input loads no torch (seconds) and no transformers."""
-    for name in ("forever", "forever.config.run", "forever.sweeps.sweep", "forever.methods.registry", "forever.data.benchmarks"):
+    for name in (
+        "forever",
+        "forever.config.run",
+        "forever.sweeps.sweep",
+        "forever.methods.registry",
+        "forever.data.benchmarks",
+    ):
         assert not loaded_by(f"import {name}") & {"torch", "transformers", *LAUNCHERS}, name
     bad = "from forever.config.run import RunConfig\ntry: RunConfig.parse({'optim': {'lrr': 1}})\nexcept ValueError: pass"
     assert not loaded_by(bad) & {"torch", "transformers", *LAUNCHERS}
 
 
 def test_only_launchers_import_ray_and_mlflow() -> None:
-    offenders = [(names(p), n) for p in [*CORE, *OUTSIDE] for n in imported(p) if n.split(".")[0] in LAUNCHERS]
+    offenders = [
+        (names(p), n)
+        for p in [*CORE, *OUTSIDE]
+        for n in imported(p)
+        if n.split(".")[0] in LAUNCHERS
+    ]
     assert offenders == []
     used = {n.split(".")[0] for p in LIBRARY if "launch" in p.parts for n in imported(p)}
     assert used >= LAUNCHERS  # the scan sees them where they are
@@ -138,7 +154,10 @@ def test_the_scan_finds(code: str, tmp_path: Path) -> None:
 
 def test_the_scan_lets_through(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
-    path.write_text("model.eval()\nsubprocess.run(c, shell=False)\nyaml.safe_load(t)\n'pickle'", encoding="utf-8")
+    path.write_text(
+        "model.eval()\nsubprocess.run(c, shell=False)\nyaml.safe_load(t)\n'pickle'",
+        encoding="utf-8",
+    )
     assert list(problems(path)) == []
 
 
@@ -168,7 +187,9 @@ def test_every_decision_that_a_comment_names_is_in_the_protocol() -> None:
     decided = set(re.findall(r"^\| (A\d+) \|", protocol, flags=re.MULTILINE))
     for path in (*LIBRARY, *OUTSIDE):
         for name in re.findall(r"\bA\d{1,2}\b", path.read_text(encoding="utf-8")):
-            assert name in decided, f"{names(path)} names {name}, which docs/protocol.md does not decide"
+            assert name in decided, (
+                f"{names(path)} names {name}, which docs/protocol.md does not decide"
+            )
 
 
 def test_every_file_that_the_readme_names_exists() -> None:

@@ -1,4 +1,5 @@
-"""What `forever sweep`, `forever demo` and a search do behind the command line: run, then show what came of it."""
+"""What `forever sweep`, `forever demo` and a search do behind the command line: run, then show what
+came of it."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -66,30 +67,37 @@ def search(what: Search, trials: int, out: Path, fleet: Fleet) -> bool:
 def _end(failed: Mapping[str, str], uri: str | None) -> bool:
     if uri is not None and uri.startswith("sqlite:"):
         console.print(
-            f"MLflow  {Path(sys.executable).with_name('mlflow')} ui --backend-store-uri {uri}", soft_wrap=True
+            f"MLflow  {Path(sys.executable).with_name('mlflow')} ui --backend-store-uri {uri}",
+            soft_wrap=True,
         )
     elif uri is not None and uri.startswith("http"):
-        console.print(f"MLflow  {urlsplit(uri)._replace(netloc=urlsplit(uri).netloc.rpartition('@')[2]).geturl()}")
+        console.print(
+            f"MLflow  {urlsplit(uri)._replace(netloc=urlsplit(uri).netloc.rpartition('@')[2]).geturl()}"
+        )
     for key, error in failed.items():
         console.print(f"failed  {key}: {error}", soft_wrap=True, markup=False, highlight=False)
     return not failed
 
 
 def show_report(folder: Path) -> None:
-    """Print the comparison of a folder's runs, and write its report if what draws pages is installed."""
+    """Print the comparison of a folder's runs, and write its report if what draws pages is
+    installed."""
     from forever.report.tables import summary_table
 
     console.print(summary_table(folder))
     try:
         from forever.report.report import write_report
     except ModuleNotFoundError as error:
-        console.print(f"no report: {error.name} is not installed; pip install 'forever-cl\\[report]'")
+        console.print(
+            f"no report: {error.name} is not installed; pip install 'forever-cl\\[report]'"
+        )
     else:
         console.print(f"report  {write_report(folder)}", soft_wrap=True, highlight=False)
 
 
 def mlflow_uri(choice: str) -> str | None:
-    """The tracking URI to use, or None. `auto` without MLflow installed means no tracking, and is not an error.
+    """The tracking URI to use, or None. `auto` without MLflow installed means no tracking, and is
+    not an error.
 
     Raises:
         InputError: MLflow is asked for and not installed.
@@ -100,7 +108,9 @@ def mlflow_uri(choice: str) -> str | None:
         return None
     if find_spec("mlflow") is None:
         if choice != "auto":
-            raise InputError("--mlflow: MLflow is not installed; pip install 'forever-cl[mlflow]', or --mlflow off")
+            raise InputError(
+                "--mlflow: MLflow is not installed; pip install 'forever-cl[mlflow]', or --mlflow off"
+            )
         return None
     if choice != "auto":
         return choice
@@ -111,7 +121,8 @@ def mlflow_uri(choice: str) -> str | None:
 
 @contextmanager
 def mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
-    """The MLflow tracker of a run, if any; a run that is interrupted is marked so and does not stay RUNNING."""
+    """The MLflow tracker of a run, if any; a run that is interrupted is marked so and does not stay
+    RUNNING."""
     if uri is None:
         yield []
         return
@@ -120,6 +131,8 @@ def mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
     try:
         yield [mlflow_tracker.MlflowTracker(uri)]
     except BaseException:
-        with suppress(Exception):  # the reason why the run ended matters more than a server that is away
-            mlflow_tracker.sync(folder, uri, patience_s=5.0)  # the last workers end some seconds later
+        # The reason why the run ended matters more than a server that is away.
+        with suppress(Exception):
+            # The last workers end some seconds later.
+            mlflow_tracker.sync(folder, uri, patience_s=5.0)
         raise

@@ -1,4 +1,5 @@
-"""`forever doctor`: what is installed, what the machine offers, and what to do about what is missing."""
+"""`forever doctor`: what is installed, what the machine offers, and what to do about what is
+missing."""
 
 import os
 import platform
@@ -11,8 +12,23 @@ from rich.table import Table
 
 from forever.runs.environment import revision, version
 
-_NEEDED = ("torch", "transformers", "peft", "pydantic", "safetensors", "PyYAML", "rich", "typer", "rouge-score")
-_EXTRAS = {"ray": "sweeps and several workers", "mlflow": "tracking", "matplotlib": "reports", "gguf": "GGUF models"}
+_NEEDED = (
+    "torch",
+    "transformers",
+    "peft",
+    "pydantic",
+    "safetensors",
+    "PyYAML",
+    "rich",
+    "typer",
+    "rouge-score",
+)
+_EXTRAS = {
+    "ray": "sweeps and several workers",
+    "mlflow": "tracking",
+    "matplotlib": "reports",
+    "gguf": "GGUF models",
+}
 _EXTRA_OF = {"ray": "ray", "mlflow": "mlflow", "matplotlib": "report", "gguf": "gguf"}
 
 
@@ -22,7 +38,9 @@ def examine() -> tuple[Table, bool]:
     for column in ("what", "found", "verdict"):
         table.add_column(column, overflow="fold")
     python = sys.version_info >= (3, 11)
-    table.add_row("Python", platform.python_version(), "ok" if python else "3.11 or newer is needed")
+    table.add_row(
+        "Python", platform.python_version(), "ok" if python else "3.11 or newer is needed"
+    )
     sound = python
     for name in _NEEDED:
         found = version(name)
@@ -35,21 +53,31 @@ def examine() -> tuple[Table, bool]:
     if version("torch"):
         _hardware(table)
     free = shutil.disk_usage(Path.cwd()).free / 2**30
-    table.add_row("disk", f"{free:.0f} GiB free here", "ok" if free > 5 else "little: a run keeps two checkpoints")
+    table.add_row(
+        "disk",
+        f"{free:.0f} GiB free here",
+        "ok" if free > 5 else "little: a run keeps two checkpoints",
+    )
     table.add_row("code", revision() or "no git revision", "ok")
-    table.add_row("MLflow store", os.environ.get("MLFLOW_TRACKING_URI", "sqlite file ./mlflow.db"), "ok")
+    table.add_row(
+        "MLflow store", os.environ.get("MLFLOW_TRACKING_URI", "sqlite file ./mlflow.db"), "ok"
+    )
     return table, sound
 
 
 def _hardware(table: Table) -> None:
     import torch
 
-    table.add_row("CPU", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads in torch", "ok")
+    table.add_row(
+        "CPU", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads in torch", "ok"
+    )
     if not torch.cuda.is_available():
         table.add_row("GPU", "none", "ok: runs use the CPU in fp32")
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         found = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
         table.add_row(
-            f"GPU {index}", found, "ok" if torch.cuda.is_bf16_supported() else "no bf16: set model.dtype=float32"
+            f"GPU {index}",
+            found,
+            "ok" if torch.cuda.is_bf16_supported() else "no bf16: set model.dtype=float32",
         )

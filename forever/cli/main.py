@@ -1,4 +1,5 @@
-"""The command line: a few verbs, each a thin layer over the library. Exit 0 done, 1 failed, 2 bad input."""
+"""The command line: a few verbs, each a thin layer over the library. Exit 0 done, 1 failed, 2 bad
+input."""
 
 import os
 import sys
@@ -52,12 +53,17 @@ app.add_typer(data_app, name="data")
 @app.command()
 def run(
     config: Annotated[
-        str | None, typer.Argument(help=f"A YAML file, or {NAMED_RUN} such as mini/forever; a fork has its run's own.")
+        str | None,
+        typer.Argument(
+            help=f"A YAML file, or {NAMED_RUN} such as mini/forever; a fork has its run's own."
+        ),
     ] = None,
     changes: Assignments = None,
     out: Out = Path("runs"),
     workers: Workers = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run.")
+    ] = False,
     fork: Fork = None,
     keep_stages: KeepStages = False,
     device: Device = "auto",
@@ -84,7 +90,10 @@ def run(
             console.print(difference, markup=False, highlight=False, soft_wrap=True)
     placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
     uri = commands.mlflow_uri(mlflow)
-    with commands.mirrored(directory.path, uri) as mirror, closing(ConsoleTracker(Console(quiet=quiet))) as progress:
+    with (
+        commands.mirrored(directory.path, uri) as mirror,
+        closing(ConsoleTracker(Console(quiet=quiet))) as progress,
+    ):
         if workers:
             from forever.launch.ray_train import run_workers
 
@@ -92,7 +101,9 @@ def run(
             result = run_workers(*arguments, tracking=uri, trackers=[progress])
         else:
             trackers = [progress, *mirror]
-            result = run_local(settings, directory.path, resume=resume, trackers=trackers, placement=placement)
+            result = run_local(
+                settings, directory.path, resume=resume, trackers=trackers, placement=placement
+            )
     console.print(matrix_table(result))
 
 
@@ -115,9 +126,11 @@ def sweep(
     checkpoint_every: CheckpointEvery = 60.0,
     mlflow: Mlflow = "auto",
 ) -> None:
-    """Run many variants with Ray Tune, then print the table and write the report. Goes on where it was interrupted.
+    """Run many variants with Ray Tune, then print the table and write the report. Goes on where it
+    was interrupted.
 
-    The sweep `search` finds its variants while it runs, with Optuna, and stops those that fall behind.
+    The sweep `search` finds its variants while it runs, with Optuna, and stops those that fall
+    behind.
     """
     from forever.sweeps.named_runs import load_run
     from forever.sweeps.registry import asked_sweep
@@ -140,7 +153,8 @@ def demo(
     concurrent: Concurrent = None,
     mlflow: Mlflow = "auto",
 ) -> None:
-    """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores, no download."""
+    """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores, no
+    download."""
     from forever.sweeps.named_runs import load_run
     from forever.sweeps.registry import named_sweep
 
@@ -157,9 +171,15 @@ def plan(
     seeds: Seeds = None,
     only: Only = None,
     out: Out = Path("runs"),
-    calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure this machine for 20 seconds.")] = False,
-    tokens_per_second: Annotated[float | None, typer.Option(min=1, help="Training throughput, instead.")] = None,
-    price_per_hour: Annotated[float | None, typer.Option(min=0, help="Of a GPU, or of a run's CPUs.")] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure this machine for 20 seconds.")
+    ] = False,
+    tokens_per_second: Annotated[
+        float | None, typer.Option(min=1, help="Training throughput, instead.")
+    ] = None,
+    price_per_hour: Annotated[
+        float | None, typer.Option(min=0, help="Of a GPU, or of a run's CPUs.")
+    ] = None,
     trials: Trials = None,
     retry_failed: RetryFailed = False,
     device: Device = "auto",
@@ -175,12 +195,19 @@ def plan(
         calibrate, tokens_per_second, price_per_hour, only or (),
         trials, retry_failed, device, concurrent, workers, micro_batch,
     )  # fmt: skip
-    console.print(plan_table(name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, terms))
+    console.print(
+        plan_table(
+            name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, terms
+        )
+    )
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="A sweep, a run, or a folder of runs.")]) -> None:
-    """Write report.html, .md, .tex and .json with tables and figures, from run directories alone."""
+def report(
+    folder: Annotated[Path, typer.Argument(help="A sweep, a run, or a folder of runs.")],
+) -> None:
+    """Write report.html, .md, .tex and .json with tables and figures, from run directories
+    alone."""
     commands.show_report(folder)
 
 
@@ -194,7 +221,9 @@ def sync(
 
     uri = commands.mlflow_uri(mlflow)
     if uri is None:
-        raise InputError("MLflow is off or not installed; pip install 'forever-cl[mlflow]' and give --mlflow URI")
+        raise InputError(
+            "MLflow is off or not installed; pip install 'forever-cl[mlflow]' and give --mlflow URI"
+        )
     mlflow_tracker.sync(folder, uri)
 
 
@@ -211,21 +240,27 @@ def doctor() -> None:
 
 @data_app.command("check")
 def data_check(
-    root: Annotated[Path | None, typer.Argument(help="Folder with benchmark folders; none: the embedded one.")] = None,
+    root: Annotated[
+        Path | None, typer.Argument(help="Folder with benchmark folders; none: the embedded one.")
+    ] = None,
 ) -> None:
-    """Read every task that is found, and show rows, metric, labels and length; errors name file and line."""
+    """Read every task that is found, and show rows, metric, labels and length; errors name file and
+    line."""
     from forever.data.check import data_table
 
     console.print(data_table(root))
 
 
 def _settings(config: str | None, changes: list[str], own: RunConfig | None) -> RunConfig:
-    """The run that CONFIG and KEY=VALUE mean; without CONFIG it is `own`, that of the run which is forked."""
+    """The run that CONFIG and KEY=VALUE mean; without CONFIG it is `own`, that of the run which is
+    forked."""
     from forever.sweeps.named_runs import load_run
 
     if config is None or ("=" in config and own is not None):
         if own is None:
-            raise InputError("run needs a configuration: a YAML file, or a name such as mini/forever")
+            raise InputError(
+                "run needs a configuration: a YAML file, or a name such as mini/forever"
+            )
         return own.override(parse_assignments([*([config] if config else []), *changes]))
     return load_run(config).override(parse_assignments(changes))
 
@@ -235,7 +270,9 @@ def _sweep(what: Sweep, out: Path, fleet: Fleet) -> None:
         raise typer.Exit(1)
 
 
-def _search(base: RunConfig, seeds: tuple[int, ...] | None, trials: int | None, out: Path, fleet: Fleet) -> None:
+def _search(
+    base: RunConfig, seeds: tuple[int, ...] | None, trials: int | None, out: Path, fleet: Fleet
+) -> None:
     from forever.sweeps.builtin.search import TRIALS, search
 
     if not commands.search(search(base, seeds), trials or TRIALS, out, fleet):
@@ -246,9 +283,13 @@ def _check_selection(name: str, trials: int | None, only: Sequence[str] | None) 
     from forever.sweeps.registry import SWEEPS
 
     if trials is not None and name != "search":
-        raise InputError(f"--trials {trials}: {name} has its own variants; only the sweep search has a number of them")
+        raise InputError(
+            f"--trials {trials}: {name} has its own variants; only the sweep search has a number of them"
+        )
     if only and name not in SWEEPS:
-        raise InputError(f"--only {only[0]!r}: {name} has no variants by name; valid: {', '.join(SWEEPS)}")
+        raise InputError(
+            f"--only {only[0]!r}: {name} has no variants by name; valid: {', '.join(SWEEPS)}"
+        )
 
 
 def _base(scale: str, on: str | None) -> str:
@@ -266,7 +307,9 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"--seeds {text!r}: whole numbers separated by commas are expected, e.g. 0,1,2") from None
+        raise InputError(
+            f"--seeds {text!r}: whole numbers separated by commas are expected, e.g. 0,1,2"
+        ) from None
     if min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise InputError(f"--seeds {text!r}: seeds must be different and not negative")
     return seeds
@@ -282,7 +325,9 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as stop:
         if stop.code == 130:  # Ctrl-C, as typer passes it on
-            again = "the same command with --resume" if sys.argv[1:2] == ["run"] else "the same command"
+            again = (
+                "the same command with --resume" if sys.argv[1:2] == ["run"] else "the same command"
+            )
             print(f"interrupted; {again} goes on from the last checkpoint", file=sys.stderr)
         raise
 

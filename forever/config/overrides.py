@@ -1,4 +1,5 @@
-"""Dotted keys, `key=value` arguments, and one-line explanations of what is wrong with a configuration."""
+"""Dotted keys, `key=value` arguments, and one-line explanations of what is wrong with a
+configuration."""
 
 import types
 import typing
@@ -26,7 +27,9 @@ def parse_assignments(arguments: Iterable[str]) -> dict[str, Any]:
         try:
             changes[key] = yaml.safe_load(text)
         except yaml.YAMLError:
-            raise InputError(f"{argument!r}: the value is not valid YAML; quote it if it is text") from None
+            raise InputError(
+                f"{argument!r}: the value is not valid YAML; quote it if it is text"
+            ) from None
     return changes
 
 
@@ -34,7 +37,11 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values under dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        flat |= (
+            flatten(value, f"{prefix}{key}.")
+            if isinstance(value, Mapping)
+            else {f"{prefix}{key}": value}
+        )
     return flat
 
 
@@ -43,7 +50,9 @@ def dotted_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
     keys: list[str] = []
     for name, field in model.model_fields.items():
         parts = [t for t in _classes(field.annotation) if issubclass(t, BaseModel)]
-        keys += [k for part in parts for k in dotted_keys(part, f"{prefix}{name}.")] or [prefix + name]
+        keys += [k for part in parts for k in dotted_keys(part, f"{prefix}{name}.")] or [
+            prefix + name
+        ]
     return list(dict.fromkeys(keys))
 
 
@@ -63,11 +72,14 @@ def explain(
     if first["type"] == "union_tag_invalid":
         return unknown("method", str(first.get("ctx", {}).get("tag")), METHOD_CONFIGS)
     if first["type"] == "union_tag_not_found":
-        return InputError(f"method: field 'name' is missing; valid: {', '.join(sorted(METHOD_CONFIGS))}")
+        return InputError(
+            f"method: field 'name' is missing; valid: {', '.join(sorted(METHOD_CONFIGS))}"
+        )
     if first["type"] == "extra_forbidden":
         method_keys = _method_keys(values) if path[0] == "method" else []
         return unknown("key", ".".join(path), method_keys or dotted_keys(model))
-    # A field that may be of several types has one error a type: say what got furthest into the value, or all rules.
+    # A field that may be of several types has one error a type: say what got furthest into the
+    # value, or all rules.
     alike = [p for p in problems if _path(p["loc"])[: len(path)] == path]
     depth = max(len(_path(p["loc"])) for p in alike)
     alike = [p for p in alike if len(_path(p["loc"])) == depth]
@@ -80,14 +92,29 @@ def explain(
 
 
 def _path(location: tuple[int | str, ...]) -> list[str]:
-    """The key of a problem, without what pydantic adds: the tag of the method's union, and names of types."""
+    """The key of a problem, without what pydantic adds: the tag of the method's union, and names of
+    types."""
     path = [str(part) for part in location]
     if path[0] == "method" and len(path) > 1 and path[1] in METHOD_CONFIGS:
         del path[1]
-    return [part for part in path if not part[:1].isupper() and "[" not in part and part not in _TYPE_NAMES]
+    return [
+        part
+        for part in path
+        if not part[:1].isupper() and "[" not in part and part not in _TYPE_NAMES
+    ]
 
 
-_TYPE_NAMES = {"str", "int", "float", "list", "tuple", "bool", "constrained-int", "constrained-str", "none"}
+_TYPE_NAMES = {
+    "str",
+    "int",
+    "float",
+    "list",
+    "tuple",
+    "bool",
+    "constrained-int",
+    "constrained-str",
+    "none",
+}
 
 
 def _method_keys(values: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,5 @@
-"""The parts of a run's configuration that every method shares. Each default stands beside its source."""
+"""The parts of a run's configuration that every method shares. Each default stands beside its
+source."""
 
 from typing import Annotated, Any, Literal
 
@@ -25,8 +26,8 @@ class ModelConfig(_Part):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
     targets: tuple[str, ...] = ("q_proj", "v_proj")
     max_length: Annotated[int, Field(ge=16)] = 1024
-    """Tokens of prompt plus answer. 1024 is the default of the authors' code; its scripts use 512, which
-    cuts two thirds of the prompts of task002 (docs/protocol.md#data)."""
+    """Tokens of prompt plus answer. 1024 is the default of the authors' code; its scripts use 512,
+    which cuts two thirds of the prompts of task002 (docs/protocol.md#data)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the frozen weights: auto is bf16 on a GPU and fp32 on a CPU."""
 
@@ -38,15 +39,19 @@ class DataConfig(_Part):
     order: str | tuple[str, ...] = ""
     """A numbered order of the paper, or task names; empty is the benchmark's first order."""
     root: str | None = None
-    """Folder with the benchmarks' folders. It says where, not what, so it is no part of a run's fingerprint."""
+    """Folder with the benchmarks' folders. It says where, not what, so it is no part of a run's
+    fingerprint."""
     train_rows: Positive | None = None
     test_rows: Positive | None = None
     """At most so many examples a task, the same ones in every run; None is all."""
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of each task's training examples that is held out and scored in the place of the test examples,
-    which are then not used at all: for choices such as a search, since test examples must not choose anything."""
+    """Share of each task's training examples that is held out and scored in the place of the test
+    examples,
+    which are then not used at all: for choices such as a search, since test examples must not
+    choose anything."""
     metrics: dict[str, Literal["exact_match", "rouge_l"]] = {}
-    """Metric by task, for benchmarks of your own; otherwise exact match if the answers look like labels."""
+    """Metric by task, for benchmarks of your own; otherwise exact match if the answers look like
+    labels."""
 
     @field_validator("order", mode="before")
     @classmethod
@@ -66,7 +71,8 @@ class DataConfig(_Part):
 
 
 class OptimConfig(_Part):
-    """AdamW, fresh for each task: every lab script starts a new process per task (docs/protocol.md)."""
+    """AdamW, fresh for each task: every lab script starts a new process per task
+    (docs/protocol.md)."""
 
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3e-4
     batch_size: Positive = 8

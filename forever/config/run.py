@@ -1,7 +1,8 @@
-"""What to run, as a frozen value. Nothing here says where: output folder, device and workers are launch options.
+"""What to run, as a frozen value. Nothing here says where: output folder, device and workers are
+launch options.
 
-Keys are written with dots everywhere (files, command line, sweeps): `optim.lr`, `method.days`. Defaults are the
-paper's implementation details unless the line says otherwise.
+Keys are written with dots everywhere (files, command line, sweeps): `optim.lr`, `method.days`.
+Defaults are the paper's implementation details unless the line says otherwise.
 """
 
 import hashlib
@@ -29,7 +30,8 @@ class RunConfig(RunParts):
         """A configuration from nested values.
 
         Raises:
-            InputError: unknown key, method or schedule, a value of the wrong type or out of range, or a method that
+            InputError: unknown key, method or schedule, a value of the wrong type or out of range,
+            or a method that
                 cannot run like that; one line.
         """
         if not isinstance(values, Mapping):  # a YAML file may hold anything
@@ -40,17 +42,21 @@ class RunConfig(RunParts):
             raise explain(error, values, cls) from None
         if not config.data.order:
             order = default_order(config.data.benchmark)
-            config = config.model_copy(update={"data": config.data.model_copy(update={"order": order})})
+            config = config.model_copy(
+                update={"data": config.data.model_copy(update={"order": order})}
+            )
         config.method.check(config)
         return config
 
     def override(self, changes: Mapping[str, Any]) -> "RunConfig":
-        """This configuration with dotted keys changed. A new `method.name` starts from that method's defaults."""
+        """This configuration with dotted keys changed. A new `method.name` starts from that
+        method's defaults."""
         values = self.model_dump(mode="json")
         if changes.get("method.name", self.method.name) != self.method.name:
             values["method"] = {}
         if changes.get("data.benchmark", self.data.benchmark) != self.data.benchmark:
-            values["data"] = {"root": self.data.root}  # order, rows and metrics belonged to the other benchmark
+            # Order, rows and metrics belonged to the other benchmark.
+            values["data"] = {"root": self.data.root}
         for key, value in changes.items():
             *parents, last = key.split(".")
             place: Any = values
@@ -74,7 +80,14 @@ class RunConfig(RunParts):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def key(self) -> str:
-        """A name for the run directory, unique and stable: benchmark, order, method, seed, fingerprint."""
+        """A name for the run directory, unique and stable: benchmark, order, method, seed,
+        fingerprint."""
         order = self.data.order if isinstance(self.data.order, str) else "custom"
-        parts = (self.data.benchmark, order, self.method.name, f"s{self.seed}", self.fingerprint()[:8])
+        parts = (
+            self.data.benchmark,
+            order,
+            self.method.name,
+            f"s{self.seed}",
+            self.fingerprint()[:8],
+        )
         return "-".join(part.replace("/", "_") for part in parts)

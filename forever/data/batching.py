@@ -10,7 +10,8 @@ from forever.seeding import permutation
 
 @dataclass(frozen=True)
 class Batch:
-    """The global batch of one update: the same rows on every rank, each of which computes its own share."""
+    """The global batch of one update: the same rows on every rank, each of which computes its own
+    share."""
 
     examples: tuple[Example, ...]
     epoch: int = 0
@@ -19,7 +20,8 @@ class Batch:
 def batches(
     examples: Sequence[Example], epochs: int, batch_size: int, seed: int, *stream: str | int
 ) -> Iterator[Batch]:
-    """Every example once an epoch, newly shuffled each time; the last batch of an epoch may be short (no drop-last)."""
+    """Every example once an epoch, newly shuffled each time; the last batch of an epoch may be
+    short (no drop-last)."""
     for epoch in range(epochs):
         order = permutation(len(examples), seed, *stream, epoch)
         for start in range(0, len(order), batch_size):

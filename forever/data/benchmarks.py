@@ -19,26 +19,34 @@ FOLDERS = {
     "superni": ("superni",),
     "thirty": ("long_sequence", "superni"),
 }
-# The three classification tasks of SuperNI's fifteen; the others are scored with ROUGE-L (docs/protocol.md).
+# The three classification tasks of SuperNI's fifteen; the others are scored with ROUGE-L
+# (docs/protocol.md).
 SUPERNI_CLASSIFICATION = {"task363", "task875", "task1687"}
-_DATA_SEED = 0  # a row limit keeps the same rows in every run: seeds differ in training, not in what is measured
+# A row limit keeps the same rows in every run: seeds differ in training, not in what is measured.
+_DATA_SEED = 0
 
 
 def load_benchmark(config: DataConfig) -> Benchmark:
     """Read and check the benchmark that a configuration names.
 
     Raises:
-        InputError: unknown benchmark, order or task, missing or malformed files, train rows that occur in test.
+        InputError: unknown benchmark, order or task, missing or malformed files, train rows that
+        occur in test.
     """
     if config.benchmark == "mini":
-        return _limited(_held_out(_mini(config.order), config.validation), config.train_rows, config.test_rows)
+        return _limited(
+            _held_out(_mini(config.order), config.validation), config.train_rows, config.test_rows
+        )
     if config.root is None:
         known = ", ".join(ORDERS)
         raise InputError(
             f"data.root is not set, but benchmark {config.benchmark!r} is read from a folder (known: {known}; mini is "
             f"embedded); give data.root=DIR that has {_listed(FOLDERS.get(config.benchmark, (config.benchmark,)))}"
         )
-    folders = [Path(config.root).expanduser() / name for name in FOLDERS.get(config.benchmark, (config.benchmark,))]
+    folders = [
+        Path(config.root).expanduser() / name
+        for name in FOLDERS.get(config.benchmark, (config.benchmark,))
+    ]
     home = _homes(folders)
     tasks = []
     for name in _order(config, sorted(home)):
@@ -92,7 +100,9 @@ def _order(config: DataConfig, present: Sequence[str]) -> Sequence[str]:
             f"data.order=[{', '.join(present[:3])}]"
         )
     if config.order not in orders:
-        raise InputError(f"data.order: {config.benchmark} has no order {config.order!r}; valid: {', '.join(orders)}")
+        raise InputError(
+            f"data.order: {config.benchmark} has no order {config.order!r}; valid: {', '.join(orders)}"
+        )
     return orders[config.order]
 
 
@@ -121,7 +131,8 @@ def _check_splits(name: str, train: Sequence[Example], test: Sequence[Example]) 
 
 
 def _held_out(benchmark: Benchmark, share: float | None) -> Benchmark:
-    """The benchmark with a share of each task's training rows, the same ones in every run, for its test rows."""
+    """The benchmark with a share of each task's training rows, the same ones in every run, for its
+    test rows."""
     if share is None:
         return benchmark
     tasks: list[Task] = []
@@ -131,7 +142,10 @@ def _held_out(benchmark: Benchmark, share: float | None) -> Benchmark:
             raise InputError(f"data.validation={share}: task {task.name} has {len(task.train)} training rows; "
                              f"{count} of them cannot be held out, give another share")  # fmt: skip
         held = set(permutation(len(task.train), _DATA_SEED, "validation", task.name)[:count])
-        train, test = (tuple(e for i, e in enumerate(task.train) if (i in held) == out) for out in (False, True))
+        train, test = (
+            tuple(e for i, e in enumerate(task.train) if (i in held) == out)
+            for out in (False, True)
+        )
         tasks.append(replace(task, train=train, test=test))
     return Benchmark.sequence(benchmark.name, benchmark.order, tasks)
 
@@ -140,7 +154,9 @@ def _limited(benchmark: Benchmark, train_rows: int | None, test_rows: int | None
     if train_rows is None and test_rows is None:
         return benchmark
 
-    def first(task: str, split: str, rows: tuple[Example, ...], limit: int | None) -> tuple[Example, ...]:
+    def first(
+        task: str, split: str, rows: tuple[Example, ...], limit: int | None
+    ) -> tuple[Example, ...]:
         if limit is None or limit >= len(rows):
             return rows
         kept = sorted(permutation(len(rows), _DATA_SEED, "rows", split, task)[:limit])

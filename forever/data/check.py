@@ -37,13 +37,20 @@ def data_table(root: Path | None) -> Table:
         names = tuple(task_names(folder))
         if not names:
             continue
-        # A folder that several benchmarks share is read by the rules of the last, which has all of its tasks.
-        benchmark = next((b for b, f in reversed(FOLDERS.items()) if f == (folder.name,)), folder.name)
-        for task in load_benchmark(DataConfig(benchmark=benchmark, order=names, root=str(root))).tasks:
+        # A folder that several benchmarks share is read by the rules of the last, which has all of
+        # its tasks.
+        benchmark = next(
+            (b for b, f in reversed(FOLDERS.items()) if f == (folder.name,)), folder.name
+        )
+        for task in load_benchmark(
+            DataConfig(benchmark=benchmark, order=names, root=str(root))
+        ).tasks:
             table.add_row(folder.name, *_cells(task))
             found += 1
     if not found:
-        raise InputError(f"{root} has no benchmark folder with tasks; the layouts are listed in the README, under Data")
+        raise InputError(
+            f"{root} has no benchmark folder with tasks; the layouts are listed in the README, under Data"
+        )
     return table
 
 
@@ -51,4 +58,12 @@ def _cells(task: Task) -> list[str]:
     words = [len(prompt(example).split()) for example in (*task.train, *task.test)]
     labels = str(len(task.labels)) if task.labels else "-"
     counts = [str(len(task.train)), str(len(task.test))]
-    return [task.name, *counts, task.metric, labels, f"{median(words):.0f}", str(max(words)), task.digest()]
+    return [
+        task.name,
+        *counts,
+        task.metric,
+        labels,
+        f"{median(words):.0f}",
+        str(max(words)),
+        task.digest(),
+    ]

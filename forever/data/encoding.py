@@ -26,8 +26,8 @@ class Encoded:
 class Encoder:
     """Turns examples into token ids, each example once.
 
-    If a row is too long, the end of its input field gives way and everything else stays whole. Training and decoding
-    cut by the same rule, decoding without room for the answer.
+    If a row is too long, the end of its input field gives way and everything else stays whole.
+    Training and decoding cut by the same rule, decoding without room for the answer.
 
     Args:
         tokenizer: a fast Hugging Face tokenizer (it must give character offsets to cut by tokens).
@@ -47,7 +47,8 @@ class Encoder:
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def _encode(self, example: Example) -> Encoded:
-        """The training row of an example. The answer is tokenised apart: decoding starts from the prompt alone."""
+        """The training row of an example. The answer is tokenised apart: decoding starts from the
+        prompt alone."""
         answer = (*self._ids(example.output), self.tokenizer.eos_token_id)
         prompt, truncated = self._cut_prompt(example, self.max_length - len(answer))
         return Encoded(prompt, answer, truncated)
@@ -62,26 +63,38 @@ class Encoder:
         return ids, truncated
 
     def with_drops(self, example: Example, share: float, stream: random.Random) -> Encoded:
-        """The training row with each token of its input field left out with probability `share`; the rest is whole."""
+        """The training row with each token of its input field left out with probability `share`;
+        the rest is whole."""
         whole, ids = self.encode(example), self._droppable(example)
         kept = [i for i, droppable in ids if not droppable or stream.random() >= share]
         return Encoded((*self._start, *kept), whole.answer, whole.truncated)
 
     def _find_droppable(self, example: Example) -> tuple[tuple[int, bool], ...]:
-        """The ids of a training row's prompt without BOS, each with whether it is one of the input field."""
+        """The ids of a training row's prompt without BOS, each with whether it is one of the input
+        field."""
         budget = self.max_length - len(self.encode(example).answer)
         (before, middle, after), _, _ = self._cut_parts(example, budget)
-        found = self.tokenizer(before + middle + after, add_special_tokens=False, return_offsets_mapping=True)
-        inside = (start >= len(before) and end <= len(before) + len(middle) for start, end in found.offset_mapping)
+        found = self.tokenizer(
+            before + middle + after, add_special_tokens=False, return_offsets_mapping=True
+        )
+        inside = (
+            start >= len(before) and end <= len(before) + len(middle)
+            for start, end in found.offset_mapping
+        )
         return tuple(zip(found.input_ids, inside, strict=True))
 
-    def _cut_parts(self, example: Example, budget: int) -> tuple[tuple[str, str, str], tuple[int, ...], bool]:
-        """The parts of the prompt with the input shortened to the budget, their ids, and whether it was."""
+    def _cut_parts(
+        self, example: Example, budget: int
+    ) -> tuple[tuple[str, str, str], tuple[int, ...], bool]:
+        """The parts of the prompt with the input shortened to the budget, their ids, and whether it
+        was."""
         before, middle, after = prompt_parts(example)
         ids = self._start + self._ids(before + middle + after)
         truncated = len(ids) > budget
         while len(ids) > budget and middle:
-            offsets = self.tokenizer(middle, add_special_tokens=False, return_offsets_mapping=True).offset_mapping
+            offsets = self.tokenizer(
+                middle, add_special_tokens=False, return_offsets_mapping=True
+            ).offset_mapping
             kept = max(len(offsets) - (len(ids) - budget), 0)
             cut = offsets[kept][0] if kept < len(offsets) else len(middle)
             middle = middle[: min(cut, len(middle) - 1)]  # always shorter, so this ends
@@ -94,7 +107,8 @@ class Encoder:
         return (before, middle, after), ids, truncated
 
     def encode_text(self, text: str, max_tokens: int) -> Encoded:
-        """Plain text to be continued, without the template; if it is too long its beginning is cut."""
+        """Plain text to be continued, without the template; if it is too long its beginning is
+        cut."""
         ids = self._ids(text)
         surplus = max(len(self._start) + len(ids) - max_tokens, 0)
         return Encoded(self._start + ids[surplus:], (), surplus > 0)
@@ -119,14 +133,17 @@ class Encoder:
         return sum(self.encode(example).truncated for example in examples)
 
 
-def collate(rows: Sequence[Encoded], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def collate(
+    rows: Sequence[Encoded], pad: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Right-padded training tensors.
 
-    Padding is on the right and attention is causal, so no real token sees a pad and no mask is needed.
+    Padding is on the right and attention is causal, so no real token sees a pad and no mask is
+    needed.
 
     Returns:
-        ids [B, T]; real [B, T], true where a token is no padding; positions [B, T], true where the next token is
-        supervised; targets [n], those next tokens.
+        ids [B, T]; real [B, T], true where a token is no padding; positions [B, T], true where the
+        next token is supervised; targets [n], those next tokens.
     """
     lengths = [len(row.prompt) + len(row.answer) for row in rows]
     ids = torch.full((len(rows), max(lengths)), pad, dtype=torch.long)
@@ -139,7 +156,9 @@ def collate(rows: Sequence[Encoded], pad: int, device: torch.device) -> tuple[Te
     return ids.to(device), real.to(device), positions.to(device), targets.to(device)
 
 
-def collate_prompts(rows: Sequence[Encoded], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def collate_prompts(
+    rows: Sequence[Encoded], pad: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Left-padded prompts for decoding: ids [B, T] and attention mask [B, T]."""
     width = max(len(row.prompt) for row in rows)
     ids = torch.full((len(rows), width), pad, dtype=torch.long)

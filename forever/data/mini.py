@@ -1,9 +1,10 @@
 """`mini`: an embedded benchmark of five small tasks in plain English, made by code from a seed.
 
-Every task looks at the same small world: a person does something with a thing, somewhere, at some time, and has an
-opinion about it. So the inputs of all tasks look alike and only the instruction tells them apart: what is learned for
-one task is overwritten by the next, which is what a continual-learning benchmark must show. The backbone `tiny`
-(forever/models/tiny) was pre-trained on other questions about this world; it has never seen these five.
+Every task looks at the same small world: a person does something with a thing, somewhere, at some
+time, and has an opinion about it. So the inputs of all tasks look alike and only the instruction
+tells them apart: what is learned for one task is overwritten by the next, which is what a
+continual-learning benchmark must show. The backbone `tiny` (forever/models/tiny) was pre-trained on
+other questions about this world; it has never seen these five.
 
     sentiment    positive | negative                  of the adjective
     topic        food | music                         of the thing
@@ -11,8 +12,8 @@ one task is overwritten by the next, which is what a continual-learning benchmar
     place        indoors | outdoors                   of the place
     happened     yes | no                             of the verb
 
-The world has sport and travel too, which the other tasks speak of. A topic task with all four was learned alone but
-stayed at chance in joint training, which then was no upper bound.
+The world has sport and travel too, which the other tasks speak of. A topic task with all four was
+learned alone but stayed at chance in joint training, which then was no upper bound.
 """
 
 import random
@@ -41,16 +42,84 @@ SHARED_VERBS = (
     ("chooses", "chose"), ("shares", "shared"), ("finishes", "finished"), ("praises", "praised"),
 )  # fmt: skip
 VERBS = {
-    "food": (("cooks", "cooked"), ("eats", "ate"), ("orders", "ordered"), ("serves", "served"), ("tastes", "tasted")),
-    "music": (("plays", "played"), ("sings", "sang"), ("hears", "heard"), ("records", "recorded"), ("writes", "wrote")),
-    "sport": (("wins", "won"), ("watches", "watched"), ("runs", "ran"), ("loses", "lost"), ("referees", "refereed")),
-    "travel": (("takes", "took"), ("books", "booked"), ("begins", "began"), ("films", "filmed"), ("joins", "joined")),
+    "food": (
+        ("cooks", "cooked"),
+        ("eats", "ate"),
+        ("orders", "ordered"),
+        ("serves", "served"),
+        ("tastes", "tasted"),
+    ),
+    "music": (
+        ("plays", "played"),
+        ("sings", "sang"),
+        ("hears", "heard"),
+        ("records", "recorded"),
+        ("writes", "wrote"),
+    ),
+    "sport": (
+        ("wins", "won"),
+        ("watches", "watched"),
+        ("runs", "ran"),
+        ("loses", "lost"),
+        ("referees", "refereed"),
+    ),
+    "travel": (
+        ("takes", "took"),
+        ("books", "booked"),
+        ("begins", "began"),
+        ("films", "filmed"),
+        ("joins", "joined"),
+    ),
 }
 THINGS = {
-    "food": ("soup", "cake", "pizza", "salad", "curry", "stew", "sandwich", "pie", "omelette", "pancake"),
-    "music": ("song", "melody", "ballad", "duet", "symphony", "tune", "anthem", "solo", "concerto", "waltz"),
-    "sport": ("match", "race", "tournament", "sprint", "relay", "marathon", "final", "regatta", "derby", "contest"),
-    "travel": ("trip", "flight", "cruise", "journey", "tour", "voyage", "safari", "crossing", "holiday", "pilgrimage"),
+    "food": (
+        "soup",
+        "cake",
+        "pizza",
+        "salad",
+        "curry",
+        "stew",
+        "sandwich",
+        "pie",
+        "omelette",
+        "pancake",
+    ),
+    "music": (
+        "song",
+        "melody",
+        "ballad",
+        "duet",
+        "symphony",
+        "tune",
+        "anthem",
+        "solo",
+        "concerto",
+        "waltz",
+    ),
+    "sport": (
+        "match",
+        "race",
+        "tournament",
+        "sprint",
+        "relay",
+        "marathon",
+        "final",
+        "regatta",
+        "derby",
+        "contest",
+    ),
+    "travel": (
+        "trip",
+        "flight",
+        "cruise",
+        "journey",
+        "tour",
+        "voyage",
+        "safari",
+        "crossing",
+        "holiday",
+        "pilgrimage",
+    ),
 }
 INDOORS = (
     "in the kitchen", "in the hall", "at the office", "in the library", "in the basement",
@@ -76,7 +145,8 @@ def _sentence_case(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One fact of the world, from which sentences are written. `form` chooses the order of the words."""
+    """One fact of the world, from which sentences are written. `form` chooses the order of the
+    words."""
 
     name: str
     topic: str
@@ -92,7 +162,8 @@ class Scene:
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Scene":
-        """A scene whose parts are independent of each other, but for the verb and the thing, which share the topic."""
+        """A scene whose parts are independent of each other, but for the verb and the thing, which
+        share the topic."""
         topic, good, inside = rng.choice(sorted(THINGS)), rng.random() < 0.5, rng.random() < 0.5
         return cls(
             name=rng.choice(NAMES),
@@ -112,7 +183,9 @@ class Scene:
         """The whole scene in one sentence."""
         does, thing = self.verb[self.past], self.thing
         if self.form == 0:
-            return f"{self.name} {does} {_article(self.adjective)} {thing} {self.place} {self.time}."
+            return (
+                f"{self.name} {does} {_article(self.adjective)} {thing} {self.place} {self.time}."
+            )
         if self.form == 1:
             return f"{_sentence_case(self.place)}, {self.name} {does} {_article(self.adjective)} {thing} {self.time}."
         finds = "found" if self.past else "finds"
@@ -199,7 +272,8 @@ _SPECS = (
 
 
 def _split(spec: _Spec, split: str, rows: int, seed: int, taken: set[str]) -> tuple[Example, ...]:
-    """`rows` examples with as many of one label as of another, none of whose inputs is in `taken` (which grows)."""
+    """`rows` examples with as many of one label as of another, none of whose inputs is in `taken`
+    (which grows)."""
     rng = random.Random(f"mini/{seed}/{spec.name}/{split}")
     pairs: list[tuple[str, str]] = []
     while len(pairs) < rows:
@@ -216,7 +290,8 @@ def _split(spec: _Spec, split: str, rows: int, seed: int, taken: set[str]) -> tu
 
 
 def mini(seed: int = 0, train_rows: int = 200, test_rows: int = 100) -> Benchmark:
-    """The benchmark. The test split is drawn first and from its own stream, so `train_rows` does not change it."""
+    """The benchmark. The test split is drawn first and from its own stream, so `train_rows` does
+    not change it."""
     tasks = []
     for spec in _SPECS:
         taken: set[str] = set()

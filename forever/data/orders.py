@@ -1,7 +1,8 @@
 """The task orders of the paper's benchmarks.
 
-They are FOREVER's order table, which equals that of O-LoRA (orders 1 to 6) and SAPT (7 and 8); checked against
-WoodScene/CL_Memory: utils/dataset_order.py, whose ids 4 5 6 1 2 3 7 8 are the paper's 1 to 8 (docs/protocol.md).
+They are FOREVER's order table, which equals that of O-LoRA (orders 1 to 6) and SAPT (7 and 8);
+checked against WoodScene/CL_Memory: utils/dataset_order.py, whose ids 4 5 6 1 2 3 7 8 are the
+paper's 1 to 8 (docs/protocol.md).
 """
 
 from collections.abc import Sequence
@@ -25,10 +26,14 @@ SUPERNI = {
     "8": "task748 task073 task1590 task639 task1572 task1687 task591 task363 task1510 task1729 task181 task511 "
     "task002 task1290 task875",
 }
-# The paper's 30 tasks: all of Long Sequence and SuperNI, shuffled. Its shuffle is not given; this is ours.
+# The paper's 30 tasks: all of Long Sequence and SuperNI, shuffled. Its shuffle is not given; this
+# is ours.
 _BOTH = [*LONG_TASKS, *SUPERNI["7"].split()]
 THIRTY = {"9": " ".join(_BOTH[i] for i in permutation(len(_BOTH), 0, "thirty"))}
-MINI = {"1": "sentiment topic past_tense place happened", "2": "happened place past_tense topic sentiment"}
+MINI = {
+    "1": "sentiment topic past_tense place happened",
+    "2": "happened place past_tense topic sentiment",
+}
 ORDERS: dict[str, dict[str, tuple[str, ...]]] = {
     name: {order: tuple(tasks.split()) for order, tasks in orders.items()}
     for name, orders in (

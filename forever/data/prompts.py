@@ -1,4 +1,5 @@
-"""The one prompt template, the Alpaca one (Taori et al. 2023; used by WoodScene/CL_Memory: templates/alpaca.json)."""
+"""The one prompt template, the Alpaca one (Taori et al. 2023; used by WoodScene/CL_Memory:
+templates/alpaca.json)."""
 
 from forever.data.tasks import Example
 

@@ -1,8 +1,11 @@
-"""Readers of task folders. What is in the folder tells the layout; every layout gives the same examples.
+"""Readers of task folders. What is in the folder tells the layout; every layout gives the same
+examples.
 
 1. ours                    <folder>/<task>/{train,test}.jsonl with `instruction`, `input`, `output`
-2. O-LoRA's CL_Benchmark   <folder>/<TYPE>/<task>/{train,test,labels}.json, a list of `sentence`, `label`
-3. Super-NaturalInstructions  <folder>/<task>*.json with `Definition` and `Instances` of `input`, `output`
+2. O-LoRA's CL_Benchmark   <folder>/<TYPE>/<task>/{train,test,labels}.json, a list of `sentence`,
+`label`
+3. Super-NaturalInstructions  <folder>/<task>*.json with `Definition` and `Instances` of `input`,
+`output`
 """
 
 import json
@@ -16,7 +19,8 @@ from forever.seeding import permutation
 
 Splits = tuple[tuple[Example, ...], tuple[Example, ...]]
 
-# Layout 2 ships no instructions; these are the questions of its fifteen tasks by type (O-LoRA; WoodScene/bilevel).
+# Layout 2 ships no instructions; these are the questions of its fifteen tasks by type (O-LoRA;
+# WoodScene/bilevel).
 _TOPIC = "What is the topic of the following paragraph?"
 _SENTIMENT = "What is the sentiment of the following paragraph?"
 _RELATION = 'What is the logical relationship between the "sentence 1" and the "sentence 2"?'
@@ -47,11 +51,14 @@ def read_task(folder: Path, name: str) -> Splits:
     """The train and test rows of one task.
 
     Raises:
-        InputError: no such task, or a file that is missing, empty or malformed (with file and line).
+        InputError: no such task, or a file that is missing, empty or malformed (with file and
+        line).
     """
     if (folder / name).is_dir():
         own = folder / name
-        return _read_jsonl(own / "train.jsonl", name, "train"), _read_jsonl(own / "test.jsonl", name, "test")
+        return _read_jsonl(own / "train.jsonl", name, "train"), _read_jsonl(
+            own / "test.jsonl", name, "test"
+        )
     for path in sorted(folder.glob("*/*/train.json")):
         if path.parent.name.lower() == name.lower():
             return _read_cl_benchmark(path.parent, name)
@@ -70,7 +77,9 @@ def _rows(found: Iterable[Example], path: Path) -> tuple[Example, ...]:
 def _text(record: Any, field: str, where: str) -> str:
     value = record.get(field) if isinstance(record, dict) else None
     if not isinstance(value, str):
-        raise InputError(f"{where}: field {field!r} must be a string, but is {json.dumps(value)[:60]}")
+        raise InputError(
+            f"{where}: field {field!r} must be a string, but is {json.dumps(value)[:60]}"
+        )
     return value
 
 
@@ -99,9 +108,12 @@ def _read_jsonl(path: Path, task: str, split: str) -> tuple[Example, ...]:
             try:
                 record = json.loads(line)
             except json.JSONDecodeError as error:
-                raise InputError(f"{where}: not valid JSON ({error.msg}); one object a line is expected") from None
+                raise InputError(
+                    f"{where}: not valid JSON ({error.msg}); one object a line is expected"
+                ) from None
             fields = (_text(record, field, where) for field in ("instruction", "input", "output"))
-            yield Example(f"{task}/{split}/{number - 1}", *fields)  # an empty answer is one: it teaches EOS
+            # An empty answer is one: it teaches EOS.
+            yield Example(f"{task}/{split}/{number - 1}", *fields)
 
     return _rows(parse(), path)
 
@@ -148,8 +160,11 @@ def _read_natural_instructions(path: Path, task: str) -> Splits:
     definition = definition[0] if isinstance(definition, list) and definition else definition
     if not isinstance(definition, str):
         raise InputError(f"{path}: field 'Definition' must be a string or a list of strings")
-    found: dict[str, tuple[str, str]] = {}  # by input: an instance that occurs twice must not land in both splits
-    for i, instance in enumerate(_list(content.get("Instances"), object, f"{path}: field 'Instances' must be a list")):
+    # By input: an instance that occurs twice must not land in both splits.
+    found: dict[str, tuple[str, str]] = {}
+    for i, instance in enumerate(
+        _list(content.get("Instances"), object, f"{path}: field 'Instances' must be a list")
+    ):
         where = f"{path}, instance {i}"
         text = _text(instance, "input", where)
         output = instance.get("output")

@@ -10,7 +10,8 @@ Metric = Literal["exact_match", "rouge_l"]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One instruction-following record. `id` is unique within a benchmark: `<task>/<split>/<row>`."""
+    """One instruction-following record. `id` is unique within a benchmark:
+    `<task>/<split>/<row>`."""
 
     id: str
     instruction: str
@@ -20,9 +21,11 @@ class Example:
 
 @dataclass(frozen=True)
 class Task:
-    """One task: disjoint splits, the metric of its scores, and the answers that occur if they are few.
+    """One task: disjoint splits, the metric of its scores, and the answers that occur if they are
+    few.
 
-    `labels` is None for generation; for classification it lists the distinct answers in sorted order.
+    `labels` is None for generation; for classification it lists the distinct answers in sorted
+    order.
     """
 
     name: str
@@ -35,7 +38,11 @@ class Task:
         """Twelve hex digits that change with any row."""
         sha = hashlib.sha256(f"{self.name} {self.metric}".encode())
         for example in (*self.train, *self.test):
-            sha.update("\0".join((example.id, example.instruction, example.input, example.output, "\n")).encode())
+            sha.update(
+                "\0".join(
+                    (example.id, example.instruction, example.input, example.output, "\n")
+                ).encode()
+            )
         return sha.hexdigest()[:12]
 
 
@@ -43,8 +50,9 @@ class Task:
 class Benchmark:
     """Tasks in the order in which they arrive.
 
-    `tasks` are scored; `stages` are trained. In continual learning the two are the same list and task i is
-    scored after every stage j >= i. In joint training (`joint`) there is one stage, and every task is scored after it.
+    `tasks` are scored; `stages` are trained. In continual learning the two are the same list and
+    task i is scored after every stage j >= i. In joint training (`joint`) there is one stage, and
+    every task is scored after it.
     """
 
     name: str
@@ -59,17 +67,22 @@ class Benchmark:
         return cls(name, order, tasks, stages=tasks)
 
     def joint(self) -> "Benchmark":
-        """The multi-task upper bound (docs/protocol.md): one stage on the union of all training rows.
+        """The multi-task upper bound (docs/protocol.md): one stage on the union of all training
+        rows.
 
-        The order of the tasks does not matter: rows are shuffled from the order of the tasks' names.
+        The order of the tasks does not matter: rows are shuffled from the order of the tasks'
+        names.
 
-        One task alone stays itself, name and random streams included: it then equals fine-tuning bit for bit.
+        One task alone stays itself, name and random streams included: it then equals fine-tuning
+        bit for bit.
         """
         if len(self.tasks) == 1:
             return self
         tasks = sorted(self.tasks, key=lambda task: task.name)
         union = tuple(example for task in tasks for example in task.train)
-        return replace(self, stages=(replace(tasks[0], name="joint", train=union, test=(), labels=None),))
+        return replace(
+            self, stages=(replace(tasks[0], name="joint", train=union, test=(), labels=None),)
+        )
 
     def seen(self, stage: int) -> tuple[int, ...]:
         """Indices of the tasks that have been learned once `stage` (0-based) is over."""

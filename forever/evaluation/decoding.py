@@ -1,4 +1,5 @@
-"""Decoding many prompts at once: greedily, or by sampling that does not depend on which prompts share a batch."""
+"""Decoding many prompts at once: greedily, or by sampling that does not depend on which prompts
+share a batch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,20 @@ from forever.models.backbone import Backbone
 
 # Weights of the adapters for a batch of prompts: see `Method.gate`.
 Gate = Callable[[Sequence[Encoded]], Tensor | None]
-# Prompt tokens decoded at once, pads included: bounds memory by what the cache holds, not by the number of rows.
+# Prompt tokens decoded at once, pads included: bounds memory by what the cache holds, not by the
+# number of rows.
 _TOKENS_AT_ONCE = 32768
 
 
 def decode(
-    backbone: Backbone, encoder: Encoder, examples: Sequence[Example], max_new_tokens: int, gate: Gate | None = None
+    backbone: Backbone,
+    encoder: Encoder,
+    examples: Sequence[Example],
+    max_new_tokens: int,
+    gate: Gate | None = None,
 ) -> list[str]:
-    """The greedy answer to each example's prompt, stripped, in order; in fp32 the text equals decoding one by one."""
+    """The greedy answer to each example's prompt, stripped, in order; in fp32 the text equals
+    decoding one by one."""
     rows = [encoder.encode_prompt(example) for example in examples]
     return _texts(backbone, _generate(backbone, rows, [max_new_tokens] * len(rows), gate))
 
@@ -30,7 +37,8 @@ def decode(
 class Sampling:
     """How tokens are drawn. `top_k` 0 and `top_p` 1 leave the distribution whole.
 
-    repetition_penalty: divides the positive logits of tokens that occurred before and multiplies their negative ones
+    repetition_penalty: divides the positive logits of tokens that occurred before and multiplies
+    their negative ones
         (Keskar et al. 2019); 1 is none.
     """
 
@@ -48,7 +56,8 @@ def sample(
     sampling: Sampling,
     gate: Gate | None = None,
 ) -> list[str]:
-    """A random continuation of each prompt, drawn with its own seed: the same in any batch and on any rank (fp32).
+    """A random continuation of each prompt, drawn with its own seed: the same in any batch and on
+    any rank (fp32).
 
     Args:
         max_new_tokens: of all prompts, or of each.
@@ -58,12 +67,19 @@ def sample(
 
 
 def draw(
-    backbone: Backbone, prompts: Sequence[Encoded], seeds: Sequence[int], max_new_tokens: int, sampling: Sampling
+    backbone: Backbone,
+    prompts: Sequence[Encoded],
+    seeds: Sequence[int],
+    max_new_tokens: int,
+    sampling: Sampling,
 ) -> list[list[int]]:
-    """As `sample`, but the tokens that were drawn, with the one that ends a continuation if it came."""
+    """As `sample`, but the tokens that were drawn, with the one that ends a continuation if it
+    came."""
     ends = {*backbone.model.generation_config.eos_token_id}
     drawn = _generate(backbone, prompts, [max_new_tokens] * len(prompts), None, sampling, seeds)
-    stops = [next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids)) for ids in drawn]
+    stops = [
+        next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids)) for ids in drawn
+    ]
     return [ids[:stop] for ids, stop in zip(drawn, stops, strict=True)]
 
 
@@ -89,7 +105,8 @@ def _generate(
     sampling: Sampling | None = None,
     seeds: Sequence[int] = (),
 ) -> list[list[int]]:
-    """Rows of similar length are decoded together, padded on the left; what a row has beyond its limit is cut off.
+    """Rows of similar length are decoded together, padded on the left; what a row has beyond its
+    limit is cut off.
 
     `gate` weighs the adapters once a prompt, and its weights hold for every token that is decoded.
     """
@@ -112,7 +129,9 @@ def _generate(
 
 
 def _texts(backbone: Backbone, answers: Sequence[Sequence[int]]) -> list[str]:
-    return [backbone.tokenizer.decode(answer, skip_special_tokens=True).strip() for answer in answers]
+    return [
+        backbone.tokenizer.decode(answer, skip_special_tokens=True).strip() for answer in answers
+    ]
 
 
 def _processors(sampling: Sampling, starts: Tensor, seeds: Sequence[int]) -> Any:
@@ -127,7 +146,8 @@ def _processors(sampling: Sampling, starts: Tensor, seeds: Sequence[int]) -> Any
     chain: list[Any] = []
     if sampling.repetition_penalty != 1:
         penalise = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
-        # A pad is no repeated token, though it may be the same token as EOS: let it stand for the row's first token.
+        # A pad is no repeated token, though it may be the same token as EOS: let it stand for the
+        # row's first token.
         chain.append(lambda ids, scores: penalise(cast(Any, _without_pads(ids, starts)), scores))
     if sampling.temperature != 1:
         chain.append(TemperatureLogitsWarper(sampling.temperature))
@@ -144,7 +164,8 @@ def _without_pads(ids: Tensor, starts: Tensor) -> Tensor:
 
 
 class _Gumbel:
-    """Adds Gumbel noise, so that the largest sum is a sample of the softmax; each row has a stream of its own."""
+    """Adds Gumbel noise, so that the largest sum is a sample of the softmax; each row has a stream
+    of its own."""
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.streams = [torch.Generator(device).manual_seed(seed) for seed in seeds]

@@ -45,7 +45,8 @@ class PerformanceMatrix:
     Attributes:
         tasks: names in the order in which they are learned.
         stages: names of what was trained, in order; the tasks themselves, or one joint stage.
-        items: scores in [0, 1] of task i's test rows after stage j, under (i, j). Both count from 0; stage -1 is
+        items: scores in [0, 1] of task i's test rows after stage j, under (i, j). Both count from
+        0; stage -1 is
             before training.
     """
 
@@ -63,7 +64,8 @@ class PerformanceMatrix:
         return [[self[i, j] for j in range(len(self.stages))] for i in range(len(self.tasks))]
 
     def until(self, stage: int) -> "PerformanceMatrix":
-        """The matrix as it was when stage `stage` was over: K is then the number of tasks learned so far."""
+        """The matrix as it was when stage `stage` was over: K is then the number of tasks learned
+        so far."""
         if len(self.stages) != len(self.tasks):
             return self
         return PerformanceMatrix(self.tasks[: stage + 1], self.stages[: stage + 1], self.items)
@@ -74,26 +76,32 @@ class PerformanceMatrix:
         return fmean(100 * fmean(self.items[i, last]) for i in range(len(self.tasks)))
 
     def backward_transfer(self) -> float | None:
-        """BWT = 1/(K-1) sum_{i<K} (a[i, K] - a[i, i]): negative means forgetting. None for joint training or K = 1."""
+        """BWT = 1/(K-1) sum_{i<K} (a[i, K] - a[i, i]): negative means forgetting. None for joint
+        training or K = 1."""
         changes = self._since(lambda i: 100 * fmean(self.items[i, i]))
         return fmean(changes) if changes else None
 
     def forgetting(self) -> float | None:
-        """1/(K-1) sum_{i<K} (max_{i<=j<K} a[i, j] - a[i, K]): how far each is below its best (Chaudhry et al. 2018)."""
+        """1/(K-1) sum_{i<K} (max_{i<=j<K} a[i, j] - a[i, K]): how far each is below its best
+        (Chaudhry et al. 2018)."""
         last = len(self.stages) - 1
         losses = self._since(lambda i: max(100 * fmean(self.items[i, j]) for j in range(i, last)))
         return -fmean(losses) if losses else None
 
     def forward_transfer(self) -> float | None:
-        """FWT = 1/(K-1) sum_{i>1} (a[i, i-1] - a[i, 0]) (Lopez-Paz and Ranzato 2017): what earlier tasks give to a task
-        not yet learned, against the untrained model. None unless these scores were measured."""
+        """FWT = 1/(K-1) sum_{i>1} (a[i, i-1] - a[i, 0]) (Lopez-Paz and Ranzato 2017): what earlier
+        tasks give to a task not yet learned, against the untrained model. None unless these scores
+        were measured."""
         ahead = [(i, i - 1) for i in range(1, len(self.tasks))]
-        if not ahead or any((i, j) not in self.items or (i, -1) not in self.items for i, j in ahead):
+        if not ahead or any(
+            (i, j) not in self.items or (i, -1) not in self.items for i, j in ahead
+        ):
             return None
         return fmean(100 * (fmean(self.items[i, j]) - fmean(self.items[i, -1])) for i, j in ahead)
 
     def _since(self, reference: Callable[[int], float]) -> list[float]:
-        """a[i, K] - reference(i) for all tasks but the last; empty if tasks were not learned one after another."""
+        """a[i, K] - reference(i) for all tasks but the last; empty if tasks were not learned one
+        after another."""
         if len(self.stages) != len(self.tasks):
             return []
         last = len(self.stages) - 1

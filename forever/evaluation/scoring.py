@@ -1,4 +1,5 @@
-"""Scoring the greedy answers to a task's test rows. No method ever sees which task a prompt belongs to."""
+"""Scoring the greedy answers to a task's test rows. No method ever sees which task a prompt belongs
+to."""
 
 from dataclasses import dataclass
 
@@ -21,10 +22,18 @@ class Prediction:
 
 
 def evaluate(
-    backbone: Backbone, encoder: Encoder, world: World, task: Task, max_new_tokens: int, gate: Gate | None = None
+    backbone: Backbone,
+    encoder: Encoder,
+    world: World,
+    task: Task,
+    max_new_tokens: int,
+    gate: Gate | None = None,
 ) -> list[Prediction]:
-    """Decode and score a task's test rows, shared out over the ranks; every rank returns all of them in order."""
-    predictions = world.spread(task.test, lambda mine: decode(backbone, encoder, mine, max_new_tokens, gate))
+    """Decode and score a task's test rows, shared out over the ranks; every rank returns all of
+    them in order."""
+    predictions = world.spread(
+        task.test, lambda mine: decode(backbone, encoder, mine, max_new_tokens, gate)
+    )
     scores = score(task.metric, predictions, [example.output for example in task.test])
     return [
         Prediction(example.id, text, example.output, value)

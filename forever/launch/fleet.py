@@ -11,12 +11,15 @@ class Fleet:
 
     Attributes:
         concurrent: runs at once; None is as many as fit.
-        workers: Ray Train workers of each run; 0 trains in the trial's own process, which starts ten seconds faster.
-            None is 1 on a cluster that has GPUs, where a run must outlive a spot machine, and 0 elsewhere.
+        workers: Ray Train workers of each run; 0 trains in the trial's own process, which starts
+        ten seconds faster.
+            None is 1 on a cluster that has GPUs, where a run must outlive a spot machine, and 0
+            elsewhere.
         placement: how each run uses its machine.
         mlflow: URI of the store; None for no MLflow.
         retries: how often a failed trial is tried again at once, going on from its last checkpoint.
-        retry_failed: also run the trials that failed for good in an earlier call; they go on likewise.
+        retry_failed: also run the trials that failed for good in an earlier call; they go on
+        likewise.
         rounds: how often Tune itself is started again if it breaks down.
         show: print the live table.
     """

@@ -23,23 +23,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placement:
-    """How a run uses its machine: nothing here changes what is computed, up to rounding and the masks of dropout."""
+    """How a run uses its machine: nothing here changes what is computed, up to rounding and the
+    masks of dropout."""
 
     device: str = "auto"
     micro_batch: int | None = None
     checkpoint_s: float = 60.0
     keep_stages: bool = False
-    """Keep the weights of every stage, so that other runs can fork there. With full fine-tuning each is a model."""
+    """Keep the weights of every stage, so that other runs can fork there. With full fine-tuning
+    each is a model."""
 
 
 def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark:
-    """Everything that can be wrong with a run, found before torch is imported or anything is downloaded.
+    """Everything that can be wrong with a run, found before torch is imported or anything is
+    downloaded.
 
     Returns:
         The benchmark, since it had to be read to be checked.
 
     Raises:
-        InputError: bad data, no model weights, a folder that holds another run, or one that is finished on other rows.
+        InputError: bad data, no model weights, a folder that holds another run, or one that is
+        finished on other rows.
     """
     location.check(config.model.name)
     directory.check(config, resume)
@@ -54,7 +58,8 @@ def check_finished(trials: Sequence[Trial], folder: Path) -> None:
     """What a sweep has finished was learned from the rows that the rest of it will learn from.
 
     Raises:
-        InputError: a task of a finished trial has changed. Data that are no longer there say nothing.
+        InputError: a task of a finished trial has changed. Data that are no longer there say
+        nothing.
     """
     known: dict[str, dict[str, str]] = {}
     for trial in trials:
@@ -92,13 +97,15 @@ def refused(trials: Sequence[Trial], others: bool = False) -> dict[str, str]:
     """What is wrong with the trials of a sweep, by key, found before anything starts.
 
     Args:
-        others: whether the sweep has other trials, which are finished: then it has something to show in any case.
+        others: whether the sweep has other trials, which are finished: then it has something to
+        show in any case.
 
     Raises:
         InputError: something is wrong with every one.
     """
     problems: dict[str, str] = {}
-    known: dict[str, int | InputError] = {}  # number of tasks or what is wrong; trials share it with data and backbone
+    # Number of tasks or what is wrong; trials share it with data and backbone.
+    known: dict[str, int | InputError] = {}
     for trial in trials:
         about = f"{trial.config.data.model_dump_json()} {trial.config.model.name}"
         try:
@@ -145,16 +152,19 @@ def run_local(
     from forever.training.world import World, pick_device
 
     world = world or World(device=pick_device(placement.device))
-    world.wait()  # until every rank has checked: to a late one the leader's files would look like an older run
+    # Until every rank has checked: to a late one the leader's files would look like an older run.
+    world.wait()
     with locked(directory.path, world.leads):
         if world.leads:
             directory.check(config, resume)  # another process may have had the folder until now
-        # The others wait here until the leader holds the folder, and take its word: files may reach them later.
+        # The others wait here until the leader holds the folder, and take its word: files may reach
+        # them later.
         finished_by_another = world.gather([directory.finished() is not None])[0][0]
         if not finished_by_another:
             if world.leads:
                 directory.create(config, describe())
-                directory.ended.unlink(missing_ok=True)  # it goes on; how it ended before is no longer true
+                # It goes on; how it ended before is no longer true.
+                directory.ended.unlink(missing_ok=True)
             keep = placement.checkpoint_s, placement.keep_stages
             with closing(Session(config, directory, world, trackers, *keep)) as session:
                 run(config, benchmark, session, world, placement.micro_batch)

@@ -1,4 +1,5 @@
-"""One run directory as an MLflow run. The directory is the truth; what the server lacks of it is sent, nothing twice.
+"""One run directory as an MLflow run. The directory is the truth; what the server lacks of it is
+sent, nothing twice.
 
 | MLflow              | comes from                                                                                |
 |---------------------|-------------------------------------------------------------------------------------------|
@@ -55,7 +56,8 @@ class Mirror:
             unfinished: the status to show if the run is not over.
 
         Raises:
-            InputError, MlflowException: nothing is known of how much arrived; the next call asks the server.
+            InputError, MlflowException: nothing is known of how much arrived; the next call asks
+            the server.
         """
         try:
             self._push(unfinished)
@@ -71,7 +73,9 @@ class Mirror:
         if run.info.status == "FINISHED" and result is not None:
             return  # this status is set when everything has arrived
         lines = read_lines(self.directory.steps)
-        self._send(client, run.info.run_id, [*_curves(lines), *_scores(self.directory), *_final(result)])
+        self._send(
+            client, run.info.run_id, [*_curves(lines), *_scores(self.directory), *_final(result)]
+        )
         if result is not None:
             _send_datasets(client, run.info.run_id, result)
             _send_artifacts(client, run.info.run_id, self.directory, result, lines)
@@ -88,7 +92,9 @@ class Mirror:
         listed = _listed(folder)
         tags = {
             # A fork is not the run of its configuration.
-            "forever.run_key": folder.name if listed or self.directory.fork.is_file() else config.key(),
+            "forever.run_key": folder.name
+            if listed or self.directory.fork.is_file()
+            else config.key(),
             "method": config.method.name,
             "seed": str(config.seed),
             "order": config.data.order if isinstance(config.data.order, str) else "custom",
@@ -96,7 +102,11 @@ class Mirror:
         params = _flat(config.identity())
         if listed:
             parent = sweep_run(client, folder.parent)
-            tags |= {"mlflow.parentRunId": parent.info.run_id, "variant": listed["variant"], "order": listed["order"]}
+            tags |= {
+                "mlflow.parentRunId": parent.info.run_id,
+                "variant": listed["variant"],
+                "order": listed["order"],
+            }
             params["variant"] = listed["variant"]
             experiment_id = parent.info.experiment_id
         else:
@@ -106,19 +116,29 @@ class Mirror:
         run = find_or_create(client, experiment_id, folder, tags["forever.run_key"], tags)
         self._steps_sent = {}
         self._new = not run.data.metrics
-        if missing := {key: value for key, value in params.items() if key not in run.data.params}:  # they are immutable
+        # They are immutable.
+        if missing := {key: value for key, value in params.items() if key not in run.data.params}:
             from mlflow.entities import Param
 
-            client.log_batch(run.info.run_id, params=[Param(key, str(value)) for key, value in missing.items()])
+            client.log_batch(
+                run.info.run_id, params=[Param(key, str(value)) for key, value in missing.items()]
+            )
             client.log_artifact(run.info.run_id, str(self.directory.config))
         return run
 
-    def _send(self, client: "MlflowClient", run_id: str, points: Iterable[tuple[str, float, int]]) -> None:
-        """Log the points (key, value, step) that lie behind the last step that the server has of their key."""
+    def _send(
+        self, client: "MlflowClient", run_id: str, points: Iterable[tuple[str, float, int]]
+    ) -> None:
+        """Log the points (key, value, step) that lie behind the last step that the server has of
+        their key."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        fresh = [Metric(key, value, now, step) for key, value, step in points if step > self._sent(client, run_id, key)]
+        fresh = [
+            Metric(key, value, now, step)
+            for key, value, step in points
+            if step > self._sent(client, run_id, key)
+        ]
         for start in range(0, len(fresh), _AT_ONCE):
             client.log_batch(run_id, metrics=fresh[start : start + _AT_ONCE])
         for metric in fresh:
@@ -136,7 +156,10 @@ def _listed(folder: Path) -> dict[str, str] | None:
     """What the manifest of the sweep says of this run; None for a run of its own."""
     if not (folder.parent / MANIFEST).is_file():
         return None
-    return next((trial for trial in read_manifest(folder.parent)["trials"] if trial["key"] == folder.name), None)
+    return next(
+        (trial for trial in read_manifest(folder.parent)["trials"] if trial["key"] == folder.name),
+        None,
+    )
 
 
 def _environment(directory: RunDirectory) -> dict[str, Any]:
@@ -166,23 +189,29 @@ def _curves(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float, in
             yield "train/loss", line["loss"], number
             if line.get("days") is not None:
                 yield "clock/tau_days", line["days"], number
-        if line["beta"] is not None and (line["kind"], line["beta"]) != (before.get("kind"), before.get("beta")):
+        if line["beta"] is not None and (line["kind"], line["beta"]) != (
+            before.get("kind"),
+            before.get("beta"),
+        ):
             yield "replay/beta", line["beta"], number
         before = line
 
 
 def keeps(step: int) -> bool:
-    """Whether update `step` of a task is shown: 64 in all up to step 64, then 32 each time the steps double.
+    """Whether update `step` of a task is shown: 64 in all up to step 64, then 32 each time the
+    steps double.
 
-    It depends on the step alone, so that a run that goes on elsewhere keeps the same ones. 1250 updates, as many as a
-    task has in the paper, leave 199 points.
+    It depends on the step alone, so that a run that goes on elsewhere keeps the same ones. 1250
+    updates, as many as a task has in the paper, leave 199 points.
     """
     return step % 2 ** max(0, (step - 1).bit_length() - 6) == 0
 
 
 def _scores(directory: RunDirectory) -> Iterator[tuple[str, float, int]]:
     for stage, scores in enumerate(stage_scores(directory), 1):
-        yield from ((_safe(key), value, stage) for key, value in scores.items() if value is not None)
+        yield from (
+            (_safe(key), value, stage) for key, value in scores.items() if value is not None
+        )
 
 
 def _final(result: Mapping[str, Any] | None) -> Iterator[tuple[str, float, int]]:
@@ -210,7 +239,8 @@ def _send_datasets(client: "MlflowClient", run_id: str, result: Mapping[str, Any
         )
         for task, digest in result["data"].items()
     ]
-    client.log_inputs(run_id, inputs)  # the store knows a dataset by name and digest, so this does not add up
+    # The store knows a dataset by name and digest, so this does not add up.
+    client.log_inputs(run_id, inputs)
 
 
 def _send_artifacts(
@@ -223,18 +253,28 @@ def _send_artifacts(
     """Files, each under a fixed name, so that sending again replaces."""
     for path in (directory.config, directory.environment, directory.result):
         client.log_artifact(run_id, str(path))
-    client.log_dict(run_id, {key: result[key] for key in ("tasks", "stages", "matrix")}, "matrix.json")
+    client.log_dict(
+        run_id, {key: result[key] for key in ("tasks", "stages", "matrix")}, "matrix.json"
+    )
     client.log_text(run_id, table([["task", *result["stages"]], *_rows(result)]), "matrix.csv")
     try:
         from forever.report.figures import matrix_figure, timeline_figure
 
         title = f"{result['method']}, seed {result['seed']}"
         client.log_figure(run_id, matrix_figure(result), "matrix.png")
-        client.log_figure(run_id, timeline_figure(lines, read_lines(directory.events), title), "timeline.png")
+        client.log_figure(
+            run_id, timeline_figure(lines, read_lines(directory.events), title), "timeline.png"
+        )
     except ImportError as error:
-        print(f"{directory.path}: no figures in MLflow ({error}); pip install 'forever-cl[report]'", file=sys.stderr)
+        print(
+            f"{directory.path}: no figures in MLflow ({error}); pip install 'forever-cl[report]'",
+            file=sys.stderr,
+        )
     except Exception as error:  # numbers matter more than pictures of them
-        print(f"{directory.path}: no figures in MLflow: {type(error).__name__}: {error}", file=sys.stderr)
+        print(
+            f"{directory.path}: no figures in MLflow: {type(error).__name__}: {error}",
+            file=sys.stderr,
+        )
 
 
 def _rows(result: Mapping[str, Any]) -> list[list[Any]]:

@@ -1,7 +1,8 @@
 """Finding things in an MLflow store: the client, experiments, and the run that stands for a folder.
 
-Runs are found again by a tag with the identity of their folder (mlflow.json in it), so a folder can be copied from a
-cluster and sent from elsewhere, and two runs of one configuration in two folders stay two runs.
+Runs are found again by a tag with the identity of their folder (mlflow.json in it), so a folder can
+be copied from a cluster and sent from elsewhere, and two runs of one configuration in two folders
+stay two runs.
 """
 
 import json
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def connect(uri: str) -> "MlflowClient":
-    """A client that gives up after seconds. MLflow's own default lets a dead server hold up each call for minutes.
+    """A client that gives up after seconds. MLflow's own default lets a dead server hold up each
+    call for minutes.
 
     Raises:
         InputError: MLflow is not installed.
@@ -56,7 +58,9 @@ def experiment(client: "MlflowClient", name: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is None:
         try:
-            return client.create_experiment(name, artifact_location=_artifacts(client.tracking_uri, name))
+            return client.create_experiment(
+                name, artifact_location=_artifacts(client.tracking_uri, name)
+            )
         except Exception:  # another process may have been faster; if not, this is a real error
             found = client.get_experiment_by_name(name)
             if found is None:
@@ -70,7 +74,8 @@ def experiment(client: "MlflowClient", name: str) -> str:
 
 
 def _artifacts(uri: str, name: str) -> str | None:
-    """Files go beside a local database; a server knows better, and otherwise MLflow would use the working folder."""
+    """Files go beside a local database; a server knows better, and otherwise MLflow would use the
+    working folder."""
     if not uri.startswith("sqlite:///"):
         return None
     return (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / name).absolute().as_uri()
@@ -86,7 +91,9 @@ def find_or_create(
         return found[0]
     begun = folder.stat().st_ctime
     all_tags = {"forever.id": mark, **tags}
-    return client.create_run(experiment_id, start_time=int(begun * 1000), tags=all_tags, run_name=name)
+    return client.create_run(
+        experiment_id, start_time=int(begun * 1000), tags=all_tags, run_name=name
+    )
 
 
 def sweep_run(client: "MlflowClient", folder: Path) -> "Run":

@@ -1,7 +1,8 @@
-"""MLflow as a window on runs: a tracker for a run that trains, parent runs for sweeps, `sync` for what was missed.
+"""MLflow as a window on runs: a tracker for a run that trains, parent runs for sweeps, `sync` for
+what was missed.
 
-All of it sends what run directories hold and the server lacks (see mlflow_mirror), so a server that is away costs a
-few seconds and no data.
+All of it sends what run directories hold and the server lacks (see mlflow_mirror), so a server that
+is away costs a few seconds and no data.
 """
 
 import os
@@ -34,7 +35,8 @@ _SQLITE = "sqlite:///"
 
 
 def tracking_uri(choice: str | None = None) -> str:
-    """`choice`, MLFLOW_TRACKING_URI, or a database in the working folder: the first of them that is given.
+    """`choice`, MLFLOW_TRACKING_URI, or a database in the working folder: the first of them that is
+    given.
 
     A database gets an absolute path, since Ray's processes work elsewhere.
     """
@@ -47,8 +49,8 @@ def tracking_uri(choice: str | None = None) -> str:
 class MlflowTracker(SilentTracker):
     """Keeps the MLflow run of a run up to date while it trains.
 
-    A server that fails is named once. It is tried again at the end, and before that so rarely that waiting for it
-    takes less than a twentieth of the time.
+    A server that fails is named once. It is tried again at the end, and before that so rarely that
+    waiting for it takes less than a twentieth of the time.
 
     Args:
         uri: of the store; see `tracking_uri`.
@@ -85,13 +87,17 @@ class MlflowTracker(SilentTracker):
             if not self._failed:
                 what = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
                 where = self._mirror.directory.path
-                print(f"MLflow does not answer, `forever sync {where}` sends it later ({what})", file=sys.stderr)
+                print(
+                    f"MLflow does not answer, `forever sync {where}` sends it later ({what})",
+                    file=sys.stderr,
+                )
             wait, self._failed = max(60.0, 20 * (time.monotonic() - begun)), True
         self._next = time.monotonic() + wait
 
 
 def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
-    """Send what MLflow lacks of a run directory, a sweep, or a folder of sweeps; not of runs that are training now.
+    """Send what MLflow lacks of a run directory, a sweep, or a folder of sweeps; not of runs that
+    are training now.
 
     Args:
         patience_s: how long to wait for the end of a run that is training.
@@ -104,7 +110,8 @@ def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
         MlflowException: the server fails.
     """
     folder, uri = folder.absolute(), tracking_uri(uri)
-    # A sweep's runs, or those of all sweeps of an --out; no deeper, where copies of config.yaml are MLflow's artifacts.
+    # A sweep's runs, or those of all sweeps of an --out; no deeper, where copies of config.yaml are
+    # MLflow's artifacts.
     below = [path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.yaml")]
     runs = [folder] if is_run(folder) else sorted(below)
     if not runs:
@@ -112,7 +119,10 @@ def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
     sent: list[Path] = []
     for run in runs:
         if in_progress(run, patience_s):
-            print(f"{run} is in progress and left out: it sends itself, or sync again after it", file=sys.stderr)
+            print(
+                f"{run} is in progress and left out: it sends itself, or sync again after it",
+                file=sys.stderr,
+            )
         else:
             Mirror(run, uri).push(unfinished="KILLED")
             sent.append(run)
@@ -123,35 +133,44 @@ def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
 
 
 def open_sweep(folder: Path, uri: str) -> None:
-    """Make the parent run of a sweep, and with it the database: processes that all make it at once would fail."""
+    """Make the parent run of a sweep, and with it the database: processes that all make it at once
+    would fail."""
     client = connect(uri)
     run = sweep_run(client, folder)
     client.update_run(run.info.run_id, "RUNNING")
 
 
 def close_sweep(folder: Path, uri: str, status: str) -> None:
-    """Bring all runs of a sweep up to date, end those left open that nobody trains, and end the parent run.
+    """Bring all runs of a sweep up to date, end those left open that nobody trains, and end the
+    parent run.
 
     Trials that are killed end without a word, so their runs would show as running for ever.
 
     Args:
-        status: of the parent: FINISHED, FAILED, or KILLED if the sweep was stopped, and then in seconds: only what is
+        status: of the parent: FINISHED, FAILED, or KILLED if the sweep was stopped, and then in
+        seconds: only what is
             open gets closed.
     """
     client = connect(uri)
     parent = sweep_run(client, folder)
     mine = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
-    open_runs = client.search_runs([parent.info.experiment_id], f"{mine} and attributes.status = 'RUNNING'")
+    open_runs = client.search_runs(
+        [parent.info.experiment_id], f"{mine} and attributes.status = 'RUNNING'"
+    )
     trials = read_manifest(folder)["trials"]
     keys = [run.data.tags["forever.run_key"] for run in open_runs]
     if status != "KILLED":
         keys += [trial["key"] for trial in trials if trial["key"] not in keys]
     stopped = _stopped(folder, trials)
-    deadline = time.monotonic() + _PATIENCE_S  # a killed worker lets go of its folder some seconds later
+    # A killed worker lets go of its folder some seconds later.
+    deadline = time.monotonic() + _PATIENCE_S
     for key in keys:
         left_s = max(deadline - time.monotonic(), 0.0)
-        if is_run(folder / key) and not in_progress(folder / key, left_s):  # or it is another process that trains it
-            Mirror(folder / key, uri).push(unfinished="KILLED" if status == "KILLED" or key in stopped else "FAILED")
+        # Or it is another process that trains it.
+        if is_run(folder / key) and not in_progress(folder / key, left_s):
+            Mirror(folder / key, uri).push(
+                unfinished="KILLED" if status == "KILLED" or key in stopped else "FAILED"
+            )
     _end_parent(client, folder, status)
 
 
@@ -159,13 +178,17 @@ def _end_parent(client: "MlflowClient", folder: Path, status: str | None) -> Non
     """Give the parent run of a sweep what is known of its trials, and end it.
 
     Args:
-        status: None is what it ended with, FINISHED if all trials have a result by now, KILLED if it never ended.
+        status: None is what it ended with, FINISHED if all trials have a result by now, KILLED if
+        it never ended.
     """
     from mlflow.entities import Metric
 
     parent, trials = sweep_run(client, folder), read_manifest(folder)["trials"]
     results = {trial["key"]: RunDirectory(folder / trial["key"]).finished() for trial in trials}
-    done, stopped = sum(result is not None for result in results.values()), len(_stopped(folder, trials))
+    done, stopped = (
+        sum(result is not None for result in results.values()),
+        len(_stopped(folder, trials)),
+    )
     if status is None:
         ended = "KILLED" if parent.info.status == "RUNNING" else parent.info.status
         status = "FINISHED" if done + stopped == len(trials) else ended
@@ -174,7 +197,9 @@ def _end_parent(client: "MlflowClient", folder: Path, status: str | None) -> Non
         metrics["trials/failed"] = len(trials) - done - stopped
         metrics |= {"trials/stopped": stopped} if stopped else {}
     now, known = int(time.time() * 1000), parent.data.metrics
-    fresh = [Metric(key, value, now, done) for key, value in metrics.items() if known.get(key) != value]
+    fresh = [
+        Metric(key, value, now, done) for key, value in metrics.items() if known.get(key) != value
+    ]
     client.log_batch(parent.info.run_id, metrics=fresh)
     client.log_text(parent.info.run_id, _summary(trials, results), "summary.csv")
     client.log_artifact(parent.info.run_id, str(folder / MANIFEST))
@@ -183,7 +208,9 @@ def _end_parent(client: "MlflowClient", folder: Path, status: str | None) -> Non
 
 def _stopped(folder: Path, trials: Sequence[_Trial]) -> set[str]:
     """The trials that a search gave up early, which is no failure."""
-    ends = {trial["key"]: RunDirectory(folder / trial["key"]).end_without_result() for trial in trials}
+    ends = {
+        trial["key"]: RunDirectory(folder / trial["key"]).end_without_result() for trial in trials
+    }
     return {key for key, end in ends.items() if end and end["state"] == "stopped"}
 
 
@@ -203,5 +230,13 @@ def _summary(trials: Sequence[_Trial], results: Mapping[str, _Result]) -> str:
     rows: list[list[Any]] = [["variant", "order", "seed", "key", *scores]]
     for trial in trials:
         result = results[trial["key"]] or {}
-        rows.append([trial["variant"], trial["order"], trial["seed"], trial["key"], *(result.get(s) for s in scores)])
+        rows.append(
+            [
+                trial["variant"],
+                trial["order"],
+                trial["seed"],
+                trial["key"],
+                *(result.get(s) for s in scores),
+            ]
+        )
     return table(rows)

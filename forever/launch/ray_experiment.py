@@ -1,8 +1,8 @@
 """One Ray Tune experiment over runs: what a sweep and a search have in common.
 
-Run directories say what is done, so Tune's own state is never restored: each invocation is a fresh experiment over what
-has no result, and each run goes on from its own checkpoints. It can be killed at any moment, by any means, and the
-same command continues it.
+Run directories say what is done, so Tune's own state is never restored: each invocation is a fresh
+experiment over what has no result, and each run goes on from its own checkpoints. It can be killed
+at any moment, by any means, and the same command continues it.
 """
 
 import os
@@ -20,7 +20,14 @@ from typing import Any
 from forever.errors import InputError
 from forever.launch.fleet import Fleet
 from forever.launch.mlflow_tracker import close_sweep, open_sweep, tracking_uri
-from forever.launch.ray_cluster import capacity, cluster, default_workers, divide, driver_seat, one_line
+from forever.launch.ray_cluster import (
+    capacity,
+    cluster,
+    default_workers,
+    divide,
+    driver_seat,
+    one_line,
+)
 from forever.launch.ray_trial import train_trial
 from forever.runs.directory import RunDirectory
 from forever.sweeps.table import SweepTable
@@ -35,7 +42,8 @@ class SweepOutcome:
     """What became of the trials of a sweep, by key.
 
     Attributes:
-        finished: got their result now. skipped: had it already. failed: one line each. stopped: early, by a search.
+        finished: got their result now. skipped: had it already. failed: one line each. stopped:
+        early, by a search.
     """
 
     finished: list[str] = field(default_factory=list)
@@ -70,7 +78,9 @@ def mirrored(job: Job, outcome: SweepOutcome) -> Iterator[None]:
         try:
             action(job.out, job.mlflow, *arguments)
         except Exception as error:  # whatever a server or a client library comes up with
-            job.table.say(f"MLflow does not answer, `forever sync {job.out}` sends it later ({one_line(error)})")
+            job.table.say(
+                f"MLflow does not answer, `forever sync {job.out}` sends it later ({one_line(error)})"
+            )
 
     attempt(open_sweep)
     try:
@@ -84,7 +94,8 @@ def mirrored(job: Job, outcome: SweepOutcome) -> Iterator[None]:
 def in_rounds(job: Job, attempt: Callable[[], bool]) -> str:
     """Call `attempt` until it says that nothing is left, or all rounds are over.
 
-    Tune itself can break down, as it does when Ray's memory monitor ends a trial: then it begins again.
+    Tune itself can break down, as it does when Ray's memory monitor ends a trial: then it begins
+    again.
 
     Returns:
         What the last break-down was, or nothing.
@@ -104,7 +115,8 @@ def in_rounds(job: Job, attempt: Callable[[], bool]) -> str:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """SIGTERM, which `ray job stop` sends, leaves like Ctrl-C: by an exception that closes everything on its way.
+    """SIGTERM, which `ray job stop` sends, leaves like Ctrl-C: by an exception that closes
+    everything on its way.
 
     Raises:
         SystemExit: with code 143, after SIGTERM.
@@ -116,7 +128,8 @@ def _stoppable() -> Iterator[None]:
 
     def leave(number: int, frame: Any) -> None:
         got.append(number)
-        raise KeyboardInterrupt  # Ray, which is interrupted in native code, would turn a SystemExit into code 1
+        # Ray, which is interrupted in native code, would turn a SystemExit into code 1.
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
@@ -130,7 +143,11 @@ def _stoppable() -> Iterator[None]:
 
 
 def fan_out(
-    job: Job, count: int, param_space: dict[str, Any], runs: dict[str, Any] | None = None, **tuning: Any
+    job: Job,
+    count: int,
+    param_space: dict[str, Any],
+    runs: dict[str, Any] | None = None,
+    **tuning: Any,
 ) -> dict[str, str]:
     """One Tune experiment of `count` trials.
 
@@ -145,7 +162,9 @@ def fan_out(
     with cluster(dashboard=bool(job.fleet.workers)), _stoppable():
         there_is, machines = capacity()
         workers = default_workers(there_is) if job.fleet.workers is None else job.fleet.workers
-        share = divide(there_is, machines, count, job.fleet.concurrent, workers, job.fleet.placement.device)
+        share = divide(
+            there_is, machines, count, job.fleet.concurrent, workers, job.fleet.placement.device
+        )
         settings = {
             "runs": runs or {},
             "out": str(job.out),
@@ -156,16 +175,21 @@ def fan_out(
             "cwd": os.getcwd(),
             "argv": sys.argv,
         }
-        # A trial that trains by itself holds what it trains on; one that has workers must hold nothing of theirs.
-        holds = driver_seat(there_is) if workers else {k.lower(): v for k, v in share.resources.items()}
-        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"  # a name used again would mix two experiments
+        # A trial that trains by itself holds what it trains on; one that has workers must hold
+        # nothing of theirs.
+        holds = (
+            driver_seat(there_is) if workers else {k.lower(): v for k, v in share.resources.items()}
+        )
+        # A name used again would mix two experiments.
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         tuner = tune.Tuner(
             tune.with_resources(tune.with_parameters(train_trial, settings=settings), holds),
             param_space=param_space,
             tune_config=tune.TuneConfig(
                 max_concurrent_trials=share.concurrent,
-                # torch is imported once a process and not once a trial. But the workers of a trial end with its process
-                # alone: in one that lives on, a run that a search has stopped would train to its end.
+                # torch is imported once a process and not once a trial. But the workers of a trial
+                # end with its process alone: in one that lives on, a run that a search has stopped
+                # would train to its end.
                 reuse_actors=not workers,
                 trial_dirname_creator=lambda trial: trial.config["key"],
                 **tuning,
@@ -225,21 +249,36 @@ class _Watch(tune.Callback):
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         self._tell("started", trial)
 
-    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+    def on_trial_result(
+        self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
         if "stage" in result:
-            self._tell("advanced", trial, *(result[key] for key in ("stage", "stages", "op", "replays", "earlier")))
+            self._tell(
+                "advanced",
+                trial,
+                *(result[key] for key in ("stage", "stages", "op", "replays", "earlier")),
+            )
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         last = trial.last_result or {}
         if "refused" in last:
-            self._tell("refused", trial, last["refused"])  # not remembered on disk: the user may mend it
+            # Not remembered on disk: the user may mend it.
+            self._tell("refused", trial, last["refused"])
         elif self.job is None or self.job.directory(trial.config["key"]).finished() is not None:
             self._tell("ended", trial, "done")
         else:  # a scheduler did it: Tune calls that complete
-            self._tell("ended", trial, "stopped", f"after {last.get('stage')} of {last.get('stages')} tasks")
+            self._tell(
+                "ended",
+                trial,
+                "stopped",
+                f"after {last.get('stage')} of {last.get('stages')} tasks",
+            )
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        reason = "ended by an error"  # Tune gives the error itself when all trials are over, and its traceback at once
+        # Tune gives the error itself when all trials are over, and its traceback at once.
+        reason = "ended by an error"
         with suppress(Exception):
-            reason = Path(trial.error_file).read_text(encoding="utf-8").strip().splitlines()[-1].strip()
+            reason = (
+                Path(trial.error_file).read_text(encoding="utf-8").strip().splitlines()[-1].strip()
+            )
         self._tell("ended", trial, "failed", reason)

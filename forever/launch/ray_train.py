@@ -1,7 +1,8 @@
 """One run on several workers with Ray Train: the same task loop in each, a rank of one world.
 
-The run directory is the truth here too. Workers that are started again, after a crash or on another node, go on from
-its checkpoints, so Ray Train stores nothing of its own that matters. On several machines the directory must be shared.
+The run directory is the truth here too. Workers that are started again, after a crash or on another
+node, go on from its checkpoints, so Ray Train stores nothing of its own that matters. On several
+machines the directory must be shared.
 """
 
 import os
@@ -21,7 +22,15 @@ from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, check, run_local
 from forever.launch.mlflow_tracker import MlflowTracker, tracking_uri
-from forever.launch.ray_cluster import Share, capacity, cluster, divide, first_cause, one_line, quiet
+from forever.launch.ray_cluster import (
+    Share,
+    capacity,
+    cluster,
+    divide,
+    first_cause,
+    one_line,
+    quiet,
+)
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress, locked
 from forever.runs.progress import Follower
@@ -57,7 +66,8 @@ def run_workers(
     directory = RunDirectory(path)
     benchmark = check(config, directory, resume)
     if in_progress(directory.path):
-        with locked(directory.path):  # the leading worker would wait as well, but nobody would see what it says
+        # The leading worker would wait as well, but nobody would see what it says.
+        with locked(directory.path):
             directory.check(config, resume)
     finished = directory.finished()
     if finished is not None:
@@ -66,7 +76,9 @@ def run_workers(
         uri = tracking and tracking_uri(tracking)
         share = divide(*capacity(), runs=1, concurrent=1, workers=workers, device=placement.device)
         follower = Follower(config, directory, benchmark, *trackers)
-        return train_group(config, directory.path, workers, placement, uri, share, os.getcwd(), follower)
+        return train_group(
+            config, directory.path, workers, placement, uri, share, os.getcwd(), follower
+        )
 
 
 def train_group(
@@ -103,8 +115,10 @@ def train_group(
         "argv": sys.argv,
     }
     scratch = path / _SCRATCH
-    shutil.rmtree(scratch, ignore_errors=True)  # a name that is used again goes on with what lies there
-    pool = ThreadPoolExecutor(1)  # in the main thread Ray Train would turn Ctrl-C into an exit without a reason
+    # A name that is used again goes on with what lies there.
+    shutil.rmtree(scratch, ignore_errors=True)
+    # In the main thread Ray Train would turn Ctrl-C into an exit without a reason.
+    pool = ThreadPoolExecutor(1)
     try:
         training = pool.submit(_trainer(settings, path, workers, share).fit)
         _follow(training, follower)
@@ -118,7 +132,9 @@ def train_group(
         shutil.rmtree(scratch, ignore_errors=True)
     result = RunDirectory(path).finished()
     if result is None:
-        raise RuntimeError(f"{path.name}: workers ended without a result; is {path} shared by all machines?")
+        raise RuntimeError(
+            f"{path.name}: workers ended without a result; is {path} shared by all machines?"
+        )
     return result
 
 
@@ -126,12 +142,15 @@ def _follow(training: "Future[Any]", follower: Follower) -> None:
     over = False
     while not over:
         over = bool(wait([training], timeout=_LOOK_EVERY_S).done)
-        with suppress(OSError):  # a file that went away while it was read: what is there now is told the next time
+        # A file that went away while it was read: what is there now is told the next time.
+        with suppress(OSError):
             follower.look()
     training.result()
 
 
-def _trainer(settings: dict[str, Any], path: Path, workers: int, share: Share) -> ray.train.torch.TorchTrainer:
+def _trainer(
+    settings: dict[str, Any], path: Path, workers: int, share: Share
+) -> ray.train.torch.TorchTrainer:
     return ray.train.torch.TorchTrainer(
         _worker,
         train_loop_config=settings,
@@ -143,7 +162,9 @@ def _trainer(settings: dict[str, Any], path: Path, workers: int, share: Share) -
             name=_SCRATCH,
             storage_path=str(path),
             # Both are endless by default: a group that cannot start would be started for ever.
-            failure_config=ray.train.FailureConfig(max_failures=_FAILURES, controller_failure_limit=_FAILURES),
+            failure_config=ray.train.FailureConfig(
+                max_failures=_FAILURES, controller_failure_limit=_FAILURES
+            ),
             logging_config=ray.train.LoggingConfig(log_level="ERROR"),
             callbacks=[_Refusals()],
         ),
@@ -151,7 +172,8 @@ def _trainer(settings: dict[str, Any], path: Path, workers: int, share: Share) -
 
 
 class _Refusals(ray.train.UserCallback):
-    """Ends the training at the first InputError: it would be the same the next time, unlike other failures."""
+    """Ends the training at the first InputError: it would be the same the next time, unlike other
+    failures."""
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         for error in worker_exceptions.values():
@@ -175,6 +197,9 @@ def _worker(settings: dict[str, Any]) -> None:
     trackers = [MlflowTracker(settings["tracking"])] if settings["tracking"] else []
     config, path = RunConfig.parse(settings["config"]), Path(settings["path"])
     placement = Placement(**settings["placement"])
-    result = run_local(config, path, resume=True, trackers=trackers, placement=placement, world=world)
-    # A report is a barrier, so every rank makes this one; Ray keeps the leader's. Plain numbers: it refuses NumPy's.
+    result = run_local(
+        config, path, resume=True, trackers=trackers, placement=placement, world=world
+    )
+    # A report is a barrier, so every rank makes this one; Ray keeps the leader's. Plain numbers: it
+    # refuses NumPy's.
     ray.train.report({key: result.get(key) for key in ("op", "bwt")})

@@ -1,4 +1,5 @@
-"""One trial of a sweep, in the process that Ray Tune gives it: train here, or wait for workers that do."""
+"""One trial of a sweep, in the process that Ray Tune gives it: train here, or wait for workers that
+do."""
 
 import gc
 import os
@@ -25,8 +26,10 @@ def train_trial(params: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """One run. What an earlier invocation did of it is kept."""
     quiet()
     if Path(settings["cwd"]).is_dir():
-        os.chdir(settings["cwd"])  # Tune gives each trial a folder of its own; relative paths begin in the user's
-    sys.argv = settings["argv"]  # the command that people know goes into environment.json, not that of Ray's worker
+        # Tune gives each trial a folder of its own; relative paths begin in the user's.
+        os.chdir(settings["cwd"])
+    # The command that people know goes into environment.json, not that of Ray's worker.
+    sys.argv = settings["argv"]
     config = RunConfig.parse(params.get("run") or settings["runs"][params["key"]])
     path = Path(settings["out"]) / params["key"]
     try:
@@ -46,7 +49,13 @@ def _alone(config: RunConfig, path: Path, settings: Mapping[str, Any]) -> None:
     if settings["mlflow"]:
         trackers.append(MlflowTracker(settings["mlflow"]))
     try:
-        run_local(config, path, resume=True, trackers=trackers, placement=Placement(**settings["placement"]))
+        run_local(
+            config,
+            path,
+            resume=True,
+            trackers=trackers,
+            placement=Placement(**settings["placement"]),
+        )
     finally:
         gc.collect()
         torch.cuda.empty_cache()
@@ -60,16 +69,21 @@ class _Report(SilentTracker):
 
     def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
         self.directory = directory
-        earlier = len(stage_scores(directory)) if is_run(directory.path) else 0  # workers may not have begun yet
+        # Workers may not have begun yet.
+        earlier = len(stage_scores(directory)) if is_run(directory.path) else 0
         self.known = {"stages": len(benchmark.stages), "earlier": earlier}
 
     def stage(self, number: int, scores: Mapping[str, float]) -> None:
-        replays = sum(line["kind"] in ("replay", "consolidation") for line in read_lines(self.directory.events))
+        replays = sum(
+            line["kind"] in ("replay", "consolidation")
+            for line in read_lines(self.directory.events)
+        )
         tune.report({"stage": number + 1, "op": scores["op"], "replays": replays, **self.known})
 
 
 def _with_workers(config: RunConfig, path: Path, settings: Mapping[str, Any]) -> None:
-    """Start the workers and tell Tune what appears in the run's directory: they cannot speak to Tune themselves."""
+    """Start the workers and tell Tune what appears in the run's directory: they cannot speak to
+    Tune themselves."""
     directory = RunDirectory(path)
     follower = Follower(config, directory, check(config, directory, resume=True), _Report())
     arguments = (settings["workers"], Placement(**settings["placement"]), settings["mlflow"])

@@ -1,4 +1,5 @@
-"""Many runs with Ray Tune: what is missing of a sweep is fanned out, failures stay with the trial that has them."""
+"""Many runs with Ray Tune: what is missing of a sweep is fanned out, failures stay with the trial
+that has them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,18 +18,24 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
     """Run all trials of a sweep that have no result yet and did not fail before.
 
     Args:
-        out: the sweep's folder; a trial's directory is `out / trial.key`. On several machines it must be shared.
+        out: the sweep's folder; a trial's directory is `out / trial.key`. On several machines it
+        must be shared.
 
     Raises:
-        InputError: no trial can run (bad data, missing model), the data have changed since some were finished, or the
+        InputError: no trial can run (bad data, missing model), the data have changed since some
+        were finished, or the
             cluster can never hold the request.
         KeyboardInterrupt, SystemExit: Ctrl-C, SIGTERM. Everything is closed; the same call goes on.
     """
     out = out.absolute()
     trials, outcome = sweep.trials(), SweepOutcome()
-    outcome.skipped = [trial.key for trial in trials if RunDirectory(out / trial.key).finished() is not None]
+    outcome.skipped = [
+        trial.key for trial in trials if RunDirectory(out / trial.key).finished() is not None
+    ]
     before = {} if fleet.retry_failed else failed_before(out, trials)
-    todo = [trial for trial in trials if trial.key not in outcome.skipped and trial.key not in before]
+    todo = [
+        trial for trial in trials if trial.key not in outcome.skipped and trial.key not in before
+    ]
     check_finished(trials, out)
     outcome.failed = before | refused(todo, others=bool(outcome.skipped or before))
     sweep.write_manifest(out)
@@ -38,7 +45,9 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
         for key, error in outcome.failed.items():
             table.ended(key, "failed", error)
         if before:
-            table.say(f"{len(before)} failed before and were left as they are; --retry-failed runs them again")
+            table.say(
+                f"{len(before)} failed before and were left as they are; --retry-failed runs them again"
+            )
         job = Job(out, table, fleet)
         with mirrored(job, outcome):
             _run(job, [trial for trial in todo if trial.key not in outcome.failed], outcome)
@@ -53,7 +62,11 @@ def failed_before(out: Path, trials: Sequence[Trial]) -> dict[str, str]:
 
 def _run(job: Job, todo: Sequence[Trial], outcome: SweepOutcome) -> None:
     def attempt() -> bool:
-        left = [t for t in todo if t.key not in outcome.failed and job.directory(t.key).finished() is None]
+        left = [
+            t
+            for t in todo
+            if t.key not in outcome.failed and job.directory(t.key).finished() is None
+        ]
         if left:
             runs = {trial.key: trial.config.model_dump(mode="json") for trial in left}
             outcome.failed |= fan_out(job, len(left), {"key": tune.grid_search(list(runs))}, runs)

@@ -1,11 +1,13 @@
 """AIMMerging: adaptive iterative model merging (Feng et al. 2025, EMNLP).
 
-As Recurrent-KIF, but with one weight for all entries and at moments that the training chooses: how fast the parameters
-move (learning) sets the interval between merges, the loss on memory (forgetting) can bring one forward.
+As Recurrent-KIF, but with one weight for all entries and at moments that the training chooses: how
+fast the parameters move (learning) sets the interval between merges, the loss on memory
+(forgetting) can bring one forward.
 
-Followed: WoodScene/AimMerging: trainer.py, merge "version2". The paper smooths both signals in sliding windows whose
-constants are not in the code. Not followed: its errors (outer gradients divided by the accumulation count, ranks that
-drift apart); the memory loss is measured with dropout off.
+Followed: WoodScene/AimMerging: trainer.py, merge "version2". The paper smooths both signals in
+sliding windows whose constants are not in the code. Not followed: its errors (outer gradients
+divided by the accumulation count, ranks that drift apart); the memory loss is measured with dropout
+off.
 """
 
 import math
@@ -25,8 +27,6 @@ Weights = tuple[Weight, Weight]
 Count = Annotated[int, Field(ge=1)]
 
 
-
-
 class AimMerging(Method[AimMergingConfig]):
     """Merges of the task's and the memory's movement, when the signals ask for one."""
 
@@ -41,12 +41,16 @@ class AimMerging(Method[AimMergingConfig]):
     def begin_task(self, learner: Learner, task: Task) -> None:
         if learner.memory:
             self.tensors["start"] = learner.parameters.snapshot()  # Theta_b
-            self.tensors["middle"] = learner.parameters.snapshot()  # Theta before the updates on memory
+            # Theta before the updates on memory.
+            self.tensors["middle"] = learner.parameters.snapshot()
             self.tensors["pace"] = learner.parameters.flat.new_zeros(())  # Lambda
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         c = self.config
-        probes, draws = learner.memory.draws(task.name, "probe"), learner.memory.draws(task.name, "outer")
+        probes, draws = (
+            learner.memory.draws(task.name, "probe"),
+            learner.memory.draws(task.name, "outer"),
+        )
         interval, planned = c.interval, c.interval  # S, and the update for which a merge is planned
         losses: list[float] = []  # H
         threshold, flags = math.inf, 0  # h*, f
@@ -66,12 +70,16 @@ class AimMerging(Method[AimMergingConfig]):
                 continue
             self.tensors["middle"].copy_(learner.parameters.flat.detach())
             moved = (self.tensors["middle"] - self.tensors["start"]).abs().sum()
-            # Read from `tensors`: a resumed run comes here before its weights are put back, but reads after that.
+            # Read from `tensors`: a resumed run comes here before its weights are put back, but
+            # reads after that.
             self.tensors["pace"].copy_(moved / interval)
             paces.append((yield Reading(self.tensors["pace"])).value)
             for batch in islice(draws, max(1, c.outer_steps * interval // c.interval)):
                 yield Step(batch, "replay")
-            self.merge(learner, self.weights(forgetting=flags > 1, learning=interval <= c.learning_interval))
+            self.merge(
+                learner,
+                self.weights(forgetting=flags > 1, learning=interval <= c.learning_interval),
+            )
             learner.log_task(merges=float(len(paces)))
             interval = self.next_interval(interval, paces)
             planned, losses, threshold, flags = t + interval, [], math.inf, 0

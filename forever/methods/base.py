@@ -1,9 +1,12 @@
-"""What a method is: a generator of steps (forever/training/steps.py), and a few seams that are empty by default.
+"""What a method is: a generator of steps (forever/training/steps.py), and a few seams that are
+empty by default.
 
-A method that overrides nothing is sequential fine-tuning. What a generator yields may depend on the configuration, the
-data, the records it is sent and seeded streams, and on nothing else: then a run can be resumed by sending it the
-records of the past, and a plan can be made by sending it invented ones. A number that is computed from the weights and
-decides what comes next is yielded as a `Reading`, and so becomes a record.
+A method that overrides nothing is sequential fine-tuning. What a generator yields may depend on the
+configuration, the
+data, the records it is sent and seeded streams, and on nothing else: then a run can be resumed by
+sending it the records of the past, and a plan can be made by sending it invented ones. A number
+that is computed from the weights and decides what comes next is yielded as a `Reading`, and so
+becomes a record.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class Method(Generic[C]):
     Attributes:
         joint: train on the union of all tasks instead of one after another.
         mixed: the input weighs the adapters, so no single adapter equals the trained model.
-        tensors: everything that must survive a restart and is not in the records: by name, any shape.
+        tensors: everything that must survive a restart and is not in the records: by name, any
+        shape.
         state: the same for what is no tensor, as JSON values.
     """
 
@@ -63,7 +67,8 @@ class Method(Generic[C]):
         self.state: dict[str, Any] = {}
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
-        """Put around the frozen `model` what will be trained, for a run of `tasks` tasks; default: one LoRA adapter."""
+        """Put around the frozen `model` what will be trained, for a run of `tasks` tasks; default:
+        one LoRA adapter."""
         part = config.model
         lora.adapt(model, part.targets, part.rank, part.alpha, part.dropout, config.seed)
 
@@ -76,11 +81,13 @@ class Method(Generic[C]):
             yield Step(batch)
 
     def encode(self, learner: Learner, step: Step) -> list[tuple[Encoded, ...]]:
-        """The rows that each example of a step becomes; several stay together on one rank. Default: itself."""
+        """The rows that each example of a step becomes; several stay together on one rank. Default:
+        itself."""
         return [(learner.encoder.encode(example),) for example in step.batch.examples]
 
     def gate(self, learner: Learner, rows: Sequence[Encoded]) -> Tensor | None:
-        """Weights of the adapters for rows that are to be computed or decoded: [E], [B, E], or None for all ones.
+        """Weights of the adapters for rows that are to be computed or decoded: [E], [B, E], or None
+        for all ones.
 
         It sees prompts only, and never which task they belong to.
         """
@@ -91,10 +98,12 @@ class Method(Generic[C]):
         return forward.cross_entropy
 
     def on_gradients(self, learner: Learner) -> None:
-        """After the gradients are summed over all ranks, before clipping; may edit `learner.parameters.grad`."""
+        """After the gradients are summed over all ranks, before clipping; may edit
+        `learner.parameters.grad`."""
 
     def end_task(self, learner: Learner, task: Task) -> None:
-        """After the last step of a task, a pure function of the weights and the data: importance, statistics."""
+        """After the last step of a task, a pure function of the weights and the data: importance,
+        statistics."""
 
     def end_work(self, learner: Learner, task: Task) -> EndWork:
         """What `end_task` will compute, for a plan. Default: next to nothing."""

@@ -1,15 +1,16 @@
 """EWC: elastic weight consolidation (Kirkpatrick et al. 2017).
 
-One adapter for the whole sequence; each of its entries is pulled towards its value after earlier tasks, as strongly as
-the diagonal Fisher information there says that it matters:
+One adapter for the whole sequence; each of its entries is pulled towards its value after earlier
+tasks, as strongly as the diagonal Fisher information there says that it matters:
 
     L = CE + lambda/2 * sum_j Omega_j (Theta_j - mu_j)^2
 
-Followed: the paper's Fisher information, one gradient an example at the final weights, dropout off, squared one by one.
-No LLM code that we read does that: they square gradients of whole batches, which shrinks as 1/B, so their lambdas (400
-in BeyonderXX/TRACE, 0.1 in which47/LLMCL) cannot be compared with each other or with ours.
+Followed: the paper's Fisher information, one gradient an example at the final weights, dropout off,
+squared one by one.
+No LLM code that we read does that: they square gradients of whole batches, which shrinks as 1/B, so
+their lambdas (400 in BeyonderXX/TRACE, 0.1 in which47/LLMCL) cannot be compared with each other or
+with ours.
 """
-
 
 from forever.config.methods.baselines import EwcConfig
 from forever.data.tasks import Task
@@ -20,8 +21,6 @@ from forever.training.learner import Learner
 from forever.training.steps import Penalty, Step, Steps
 
 _TINY = 1e-30  # where nothing matters the anchor is free, and 0 / 0 must not come into it
-
-
 
 
 class Ewc(Method[EwcConfig]):
@@ -43,15 +42,17 @@ class Ewc(Method[EwcConfig]):
     def penalty(self) -> Penalty | None:
         """lambda/2 Omega (Theta - mu)^2; None in the first task.
 
-        The separate penalties sum_i F_i (Theta - Theta_i)^2 are S (Theta - M/S)^2 up to a constant, with S = sum F_i
-        and M = sum F_i Theta_i.
+        The separate penalties sum_i F_i (Theta - Theta_i)^2 are S (Theta - M/S)^2 up to a constant,
+        with S = sum F_i and M = sum F_i Theta_i.
         """
         if not self.tensors or not self.config.strength:
             return None
         omega = self.tensors["fisher"]
         if self.config.mode == "online":
             return Penalty(self.config.strength / 2, self.tensors["anchor"], omega)
-        return Penalty(self.config.strength / 2, self.tensors["moment"] / omega.clamp_min(_TINY), omega)
+        return Penalty(
+            self.config.strength / 2, self.tensors["moment"] / omega.clamp_min(_TINY), omega
+        )
 
     def end_task(self, learner: Learner, task: Task) -> None:
         fisher = fisher_information(learner, task.train)

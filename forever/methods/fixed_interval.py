@@ -1,8 +1,9 @@
-"""Fixed-interval replay: FOREVER's replay unit on a plain step clock, without penalty (docs/protocol.md).
+"""Fixed-interval replay: FOREVER's replay unit on a plain step clock, without penalty
+(docs/protocol.md).
 
-It separates "when" from "that": J events, as many as FOREVER's schedule fires in a task of updates of equal length,
-every floor(T / J) updates, then the same consolidation pass. The paper gives no interval; matching the budget is the
-only statement on budgets in it.
+It separates "when" from "that": J events, as many as FOREVER's schedule fires in a task of updates
+of equal length, every floor(T / J) updates, then the same consolidation pass. The paper gives no
+interval; matching the budget is the only statement on budgets in it.
 """
 
 from typing import TypeVar
@@ -17,8 +18,6 @@ from forever.replay.schedules import Days, standard_events
 from forever.training.learner import Learner
 
 R = TypeVar("R", bound=ScheduledReplayConfig)
-
-
 
 
 class ReplayByUpdates(ScheduledReplay[R]):

@@ -1,8 +1,9 @@
 """FOREVER: forgetting-curve-inspired memory replay (arXiv 2601.03938).
 
-Replay at Ebbinghaus days of model time, held to the end of the previous task with a strength that follows the pace of
-learning. Followed: Algorithm 1. Where the paper is silent the field says so with the reason (docs/protocol.md).
-The component ablation changes `clock`, `days` and `regularizer` and nothing else.
+Replay at Ebbinghaus days of model time, held to the end of the previous task with a strength that
+follows the pace of learning. Followed: Algorithm 1. Where the paper is silent the field says so
+with the reason (docs/protocol.md). The component ablation changes `clock`, `days` and `regularizer`
+and nothing else.
 """
 
 from forever.config.methods.replay import ForeverConfig
@@ -28,7 +29,9 @@ class Forever(ScheduledReplay[ForeverConfig]):
 
     def __init__(self, config: ForeverConfig) -> None:
         bounds = config.min_strength, config.max_strength
-        super().__init__(config, Regularizer.named(config.regularizer, config.beta, config.gamma, *bounds))
+        super().__init__(
+            config, Regularizer.named(config.regularizer, config.beta, config.gamma, *bounds)
+        )
 
     def clock(self) -> Clock:
         return CLOCKS[self.config.clock](self.config.warmup_steps, self.config.smoothing)

@@ -1,13 +1,14 @@
 """MIGU: magnitude-based gradient updating (Du et al. 2024, Findings of EMNLP).
 
-Different tasks light up different outputs of a linear layer. Only the rows whose outputs are largest on the current
-batch are updated, so that the updates of different tasks collide less:
+Different tasks light up different outputs of a linear layer. Only the rows whose outputs are
+largest on the current batch are updated, so that the updates of different tasks collide less:
 
     grad(A)[k, :] *= M_A[k],  M_A keeps the r - floor(T r) rows of largest sum over tokens of |(A x)_k|
     grad(B)[j, :] *= M_B[j],  M_B keeps the o - floor(T o) rows of largest sum over tokens of |y_j|
 
-Followed: the paper. Its released LoRA path does not run, so the text defines the method. From task 2 on (the code);
-y is the layer's whole output, not the adapter's part (the code's activation_combined). A masked gradient does not
+Followed: the paper. Its released LoRA path does not run, so the text defines the method. From task
+2 on (the code); y is the layer's whole output, not the adapter's part (the code's
+activation_combined). A masked gradient does not
 freeze a row: AdamW's momentum still moves it, as in the paper's own training.
 """
 
@@ -40,12 +41,16 @@ class Migu(Method[MiguConfig]):
     def begin_task(self, learner: Learner, task: Task) -> None:
         banks = dict(lora.banks(learner.backbone.model))
         sizes = [n for bank in banks.values() for n in (bank.A.shape[1], bank.B.shape[1])]
-        self.sums = learner.parameters.flat.new_zeros(sum(sizes))  # of all layers, so that ranks add up in one call
+        # Of all layers, so that ranks add up in one call.
+        self.sums = learner.parameters.flat.new_zeros(sum(sizes))
         parts = iter(self.sums.split(sizes)) if sizes else iter(())
         self.magnitudes = {name: (next(parts), next(parts)) for name in banks}
         places = torch.arange(len(self.sums), device=self.sums.device).split(sizes) if sizes else ()
-        # Layers of equal width are sorted together: one by one they are over a hundred sorts an update.
-        self.alike = [torch.stack([part for part in places if len(part) == n]) for n in sorted({*sizes})]
+        # Layers of equal width are sorted together: one by one they are over a hundred sorts an
+        # update.
+        self.alike = [
+            torch.stack([part for part in places if len(part) == n]) for n in sorted({*sizes})
+        ]
         self.mask = learner.parameters.flat.new_ones(learner.parameters.flat.shape)
         self.row = torch.zeros_like(self.mask, dtype=torch.long)  # of each entry, in `sums`
         rows = learner.parameters.split(self.row)
@@ -79,8 +84,8 @@ class Migu(Method[MiguConfig]):
 
 
 def largest(values: Tensor, masked: float) -> Tensor:
-    """1 for the n - floor(masked * n) largest of n values, [..., n], and 0 for the rest; of equal ones the first is
-    larger."""
+    """1 for the n - floor(masked * n) largest of n values, [..., n], and 0 for the rest; of equal
+    ones the first is larger."""
     keep = values.shape[-1] - math.floor(masked * values.shape[-1] + 1e-9)
     first = values.sort(dim=-1, descending=True, stable=True).indices[..., :keep]
     return values.new_zeros(values.shape).scatter_(-1, first, 1)

@@ -1,16 +1,15 @@
 """O-LoRA: orthogonal low-rank adapters (Wang et al. 2023, Findings of EMNLP).
 
-Every task has an adapter of its own. Earlier ones are frozen, and the rows of the new A are pushed to be orthogonal to
-all earlier rows, so that the new update acts on input directions which the old tasks did not use. At test all are
-summed:
+Every task has an adapter of its own. Earlier ones are frozen, and the rows of the new A are pushed
+to be orthogonal to all earlier rows, so that the new update acts on input directions which the old
+tasks did not use. At test all are summed:
 
     L = CE + l1 * sum_m |A_old,m A_t,m^T|_1 + l2 * sum_m (||A_t,m||_F + ||B_t,m||_F)
 
-Followed: cmnfriend/O-LoRA: src/uie_trainer_lora.py (absolute values, LoRA's A), whose published l1 belongs to that
-form; the paper writes squares. Not followed: its l1 per task, tuned to one order, and its prefix that names the dataset
-in every prompt.
+Followed: cmnfriend/O-LoRA: src/uie_trainer_lora.py (absolute values, LoRA's A), whose published l1
+belongs to that form; the paper writes squares. Not followed: its l1 per task, tuned to one order,
+and its prefix that names the dataset in every prompt.
 """
-
 
 from torch import Tensor, nn
 
@@ -22,9 +21,8 @@ from forever.models import lora
 from forever.training.learner import Learner
 from forever.training.steps import Forward
 
-_ON_HIDDEN_STATES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")  # layers whose input is as wide as they are
-
-
+# Layers whose input is as wide as they are.
+_ON_HIDDEN_STATES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 
 
 class OLora(Method[OLoraConfig]):

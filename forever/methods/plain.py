@@ -2,8 +2,9 @@
 
 `finetune` is the lower bound: one adapter is trained on task after task and nothing is replayed.
 
-`mtl` is the upper bound: one fresh adapter is trained on the union of all tasks, naturally mixed, for as many epochs as
-the others spend on each task. Scores exist after that one stage only, so OP is defined and BWT is not.
+`mtl` is the upper bound: one fresh adapter is trained on the union of all tasks, naturally mixed,
+for as many epochs as the others spend on each task. Scores exist after that one stage only, so OP
+is defined and BWT is not.
 
 `mix_replay` shuffles the memory into the data of the current task. Followed: WoodScene/CL_Memory: finetune_cl.py, which
 concatenates and shuffles; the memory is not oversampled, so an epoch of task k has N_k + |M| examples.

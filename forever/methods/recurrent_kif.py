@@ -1,14 +1,15 @@
 """Recurrent-KIF: recurrent knowledge identification and fusion (Feng et al. 2025, ACL).
 
-Short inner blocks on the new task alternate with short outer blocks on memory. After each pair, the two movements are
-merged entry by entry, guided by masks of freshly estimated importance:
+Short inner blocks on the new task alternate with short outer blocks on memory. After each pair, the
+two movements are merged entry by entry, guided by masks of freshly estimated importance:
 
     I = |Theta g|,  I_ <- b1 I_ + (1 - b1) I,  U_ <- b2 U_ + (1 - b2) |I - I_|,  m = [I_ U_ above its q-quantile]
     Theta <- Theta_b + w_in Delta_in + w_out Delta_out,  w = (.4, .6) in both masks, (1, 0), (0, 1), (.5, .5) in none
 
-Followed: WoodScene/Recurrent_KIF: trainer.py, utils/lora_importance_bilevel.py, where its results come from. The
-paper's formula, Theta_b + m_in Delta_in + m_out Delta_out, is `both=[1,1] neither=[0,0]`. Not followed: its errors (an
-outer optimiser at rate zero in fp16, outer gradients divided by the accumulation count, ranks that drift apart).
+Followed: WoodScene/Recurrent_KIF: trainer.py, utils/lora_importance_bilevel.py, where its results
+come from. The paper's formula, Theta_b + m_in Delta_in + m_out Delta_out, is `both=[1,1]
+neither=[0,0]`. Not followed: its errors (an outer optimiser at rate zero in fp16, outer gradients
+divided by the accumulation count, ranks that drift apart).
 """
 
 from itertools import islice
@@ -29,8 +30,6 @@ Weights = tuple[Weight, Weight]
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
 
 
-
-
 class RecurrentKif(Method[RecurrentKifConfig]):
     """Bi-level training with masked merges."""
 
@@ -45,9 +44,12 @@ class RecurrentKif(Method[RecurrentKifConfig]):
     def begin_task(self, learner: Learner, task: Task) -> None:
         if learner.memory:
             zeros = [learner.parameters.snapshot().zero_() for _ in range(4)]
-            self.tensors |= dict(zip(("inner_I", "inner_U", "outer_I", "outer_U"), zeros, strict=True))
+            self.tensors |= dict(
+                zip(("inner_I", "inner_U", "outer_I", "outer_U"), zeros, strict=True)
+            )
             self.tensors["start"] = learner.parameters.snapshot()  # Theta_b
-            self.tensors["middle"] = learner.parameters.snapshot()  # Theta_b after its inner updates
+            # Theta_b after its inner updates.
+            self.tensors["middle"] = learner.parameters.snapshot()
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         draws = learner.memory.draws(task.name, "outer")
@@ -67,7 +69,13 @@ class RecurrentKif(Method[RecurrentKifConfig]):
     def track(self, learner: Learner, block: str) -> None:
         """Update a block's importance by the last update's clipped gradient."""
         mean, spread = self.tensors[f"{block}_I"], self.tensors[f"{block}_U"]
-        track_movement(mean, spread, learner.parameters.flat.detach(), learner.parameters.grad, self.config.smoothing)
+        track_movement(
+            mean,
+            spread,
+            learner.parameters.flat.detach(),
+            learner.parameters.grad,
+            self.config.smoothing,
+        )
 
     def merge(self, learner: Learner) -> None:
         """Fuse the two movements of a block, and begin the next where they meet."""
@@ -77,7 +85,8 @@ class RecurrentKif(Method[RecurrentKifConfig]):
         w_in, w_out = (self.weights(inner, outer, side) for side in (0, 1))
         learner.parameters.merge(tensors["start"], tensors["middle"], w_in, w_out)
         tensors["start"].copy_(learner.parameters.flat.detach())
-        tensors["inner_I"].zero_()  # the inner statistics begin anew, the outer ones go on (the scripts' flags)
+        # The inner statistics begin anew, the outer ones go on (the scripts' flags).
+        tensors["inner_I"].zero_()
         tensors["inner_U"].zero_()
 
     def weights(self, inner: Tensor, outer: Tensor, side: int) -> Tensor:

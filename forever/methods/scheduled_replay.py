@@ -1,7 +1,7 @@
 """Replay of the whole memory at scheduled times: Algorithm 1 of FOREVER with its three slots open.
 
-clock (when is a day over) x schedule (at which days) x regulariser (how strongly to hold on). FOREVER fills the slots
-with the paper's parts, Fixed-interval replay with the plainest ones.
+clock (when is a day over) x schedule (at which days) x regulariser (how strongly to hold on).
+FOREVER fills the slots with the paper's parts, Fixed-interval replay with the plainest ones.
 """
 
 from itertools import islice, takewhile
@@ -39,22 +39,33 @@ class ScheduledReplay(Method[R]):
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         if learner.memory and self.regularizer.beta > 0:
-            self.tensors["anchor"] = learner.parameters.snapshot()  # Theta*: end of the previous task
+            # Theta*: end of the previous task.
+            self.tensors["anchor"] = learner.parameters.snapshot()
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         batches = learner.batches(task.train)
         clock, schedule, events = self.clock(), self.schedule(learner, task), 0
         next_day = next(schedule, None)
-        learner.log_task(scheduled_events=self.scheduled_events(learner, task) if learner.memory else 0)
+        learner.log_task(
+            scheduled_events=self.scheduled_events(learner, task) if learner.memory else 0
+        )
         for batch in batches:
             record = yield Step(batch)
             clock.advance(record.update_norm)  # tau += Delta; mu <- (1 - lambda) mu + lambda Delta
-            learner.log_step(tau=clock.tau, mu=clock.mu, days=clock.days, next_day=next_day if learner.memory else None)
-            if isinstance(clock, ModelClock):  # by the others a day is a number of updates, not a distance
+            learner.log_step(
+                tau=clock.tau,
+                mu=clock.mu,
+                days=clock.days,
+                next_day=next_day if learner.memory else None,
+            )
+            # By the others a day is a number of updates, not a distance.
+            if isinstance(clock, ModelClock):
                 learner.log_task(tau_day=clock.tau_day)
             # One threshold a step (A8), and replay does not advance the clock (A2).
             if learner.memory and next_day is not None and clock.reached(next_day):
-                yield from self.replay(learner, task, clock, "replay", next_day, self.config.memory_epochs)
+                yield from self.replay(
+                    learner, task, clock, "replay", next_day, self.config.memory_epochs
+                )
                 next_day, events = next(schedule, None), events + 1
         passes = self.consolidation_epochs(learner, events)
         if learner.memory and passes:
@@ -69,9 +80,12 @@ class ScheduledReplay(Method[R]):
         day: float | None,
         epochs: int,
     ) -> Steps:
-        """One event: `epochs` shuffled passes over the memory at a strength that is fixed when it begins (A10)."""
+        """One event: `epochs` shuffled passes over the memory at a strength that is fixed when it
+        begins (A10)."""
         beta = self.regularizer.strength(clock.pace())
-        penalty = Penalty(beta, self.tensors["anchor"], self.tensors.get("weights")) if beta > 0 else None
+        penalty = (
+            Penalty(beta, self.tensors["anchor"], self.tensors.get("weights")) if beta > 0 else None
+        )
         batches = self.passes(learner, task, epochs)
         before = yield Probe(batches[0])
         for batch in batches:
@@ -104,7 +118,8 @@ class ScheduledReplay(Method[R]):
         return islice(self.days(learner, task), self.budget(learner))
 
     def budget(self, learner: Learner) -> int | None:
-        """Events that a task may have; "matched" is J, as many as the standard schedule would fire."""
+        """Events that a task may have; "matched" is J, as many as the standard schedule would
+        fire."""
         if self.config.consolidation_epochs == "matched":
             return standard_events(learner.planned_steps, self.config.warmup_steps)
         return None
@@ -124,13 +139,15 @@ class ScheduledReplay(Method[R]):
         self.tensors.pop("anchor", None)
         if not self.regularizer.weighted:
             return
-        # PIR: the mean over tasks of the diagonal Fisher information, scaled to mean one so that beta_base keeps its
-        # size (A26). A fork may have learned the first tasks without.
+        # PIR: the mean over tasks of the diagonal Fisher information, scaled to mean one so that
+        # beta_base keeps its size (A26). A fork may have learned the first tasks without.
         fisher = fisher_information(learner, task.train)
         count = self.state["fisher_tasks"] = self.state.get("fisher_tasks", 0) + 1
         mean = self.tensors.get("fisher", fisher)
         self.tensors["fisher"] = mean + (fisher - mean) / count
-        self.tensors["weights"] = self.tensors["fisher"] / self.tensors["fisher"].mean().clamp_min(1e-30)
+        self.tensors["weights"] = self.tensors["fisher"] / self.tensors["fisher"].mean().clamp_min(
+            1e-30
+        )
 
     def end_work(self, learner: Learner, task: Task) -> EndWork:
         return EndWork(passes=task.train if self.regularizer.weighted else ())

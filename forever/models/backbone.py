@@ -1,4 +1,5 @@
-"""Loading a causal language model: the embedded one, a Hugging Face name or folder, or a GGUF file."""
+"""Loading a causal language model: the embedded one, a Hugging Face name or folder, or a GGUF
+file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,13 +29,15 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     """The backbone `name`, in evaluation mode and frozen.
 
     Args:
-        name: "tiny", a folder, a `.gguf` file (dequantised; its tokenizer is read from it too) or a hub name.
+        name: "tiny", a folder, a `.gguf` file (dequantised; its tokenizer is read from it too) or a
+        hub name.
         dtype: of the frozen weights; adapters on top are always fp32.
 
     Raises:
         InputError: if the name cannot be resolved; the message says what was tried.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  # 4 s to import: not at the top
+    # 4 s to import: not at the top.
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -48,26 +51,35 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
         if not packed:
             options["use_safetensors"] = True  # never unpickle weights
         model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
-    except (OSError, ValueError, ImportError) as error:  # not there; unknown architecture; no `gguf` package
+    # Not there; unknown architecture; no `gguf` package.
+    except (OSError, ValueError, ImportError) as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        found = "could not be loaded" if path.exists() else "is no local folder and could not be fetched"
+        found = (
+            "could not be loaded"
+            if path.exists()
+            else "is no local folder and could not be fetched"
+        )
         raise InputError(f"model.name: {name!r} {found}: {first}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     own = model.generation_config.eos_token_id
     ends = [tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
     ends = list(dict.fromkeys(i for i in ends if i is not None))
-    # A model's own generation settings may sample or penalise repetition, and fill what a caller leaves open.
-    model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=tokenizer.pad_token_id)
+    # A model's own generation settings may sample or penalise repetition, and fill what a caller
+    # leaves open.
+    model.generation_config = GenerationConfig(
+        eos_token_id=ends, pad_token_id=tokenizer.pad_token_id
+    )
     return Backbone(model.to(device).requires_grad_(False).eval(), tokenizer)
 
 
 @contextmanager
 def only_at(model: Any, positions: Tensor) -> Iterator[None]:
-    """Within this context the model computes logits only where `positions` [B, T] is true: [1, n, V] for n positions.
+    """Within this context the model computes logits only where `positions` [B, T] is true: [1, n,
+    V] for n positions.
 
-    The hidden states are picked just before the output head, so the head never runs over the prompt and whatever the
-    model does to its logits afterwards (scaling, soft-capping) still happens.
+    The hidden states are picked just before the output head, so the head never runs over the prompt
+    and whatever the model does to its logits afterwards (scaling, soft-capping) still happens.
     """
     head: nn.Module = model.get_output_embeddings()
     pick: Callable[..., tuple[Tensor]] = lambda _, inputs: (inputs[0][positions][None],)  # noqa: E731

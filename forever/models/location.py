@@ -1,4 +1,5 @@
-"""Where a backbone is, and whether it can be loaded; found out without importing torch or downloading anything."""
+"""Where a backbone is, and whether it can be loaded; found out without importing torch or
+downloading anything."""
 
 import json
 from pathlib import Path
@@ -13,7 +14,8 @@ def check(name: str) -> None:
     """Refuse a backbone that cannot be loaded, without loading or downloading anything.
 
     Raises:
-        InputError: if `name` is a local folder without weights or configuration, or a missing GGUF file.
+        InputError: if `name` is a local folder without weights or configuration, or a missing GGUF
+        file.
     """
     path = locate(name)
     if path.suffix == ".gguf":
@@ -21,20 +23,32 @@ def check(name: str) -> None:
             raise InputError(f"model.name: there is no GGUF file {name!r}")
     elif path.is_dir():
         if not (path / "config.json").is_file():
-            raise InputError(f"model.name: folder {name!r} has no config.json, so it is no Hugging Face model folder")
+            raise InputError(
+                f"model.name: folder {name!r} has no config.json, so it is no Hugging Face model folder"
+            )
         if not list(path.glob("*.safetensors")):
-            raise InputError(f"model.name: folder {name!r} has no weights (*.safetensors); save them with safetensors")
+            raise InputError(
+                f"model.name: folder {name!r} has no weights (*.safetensors); save them with safetensors"
+            )
         if not any((path / file).is_file() for file in _TOKENIZERS):
-            raise InputError(f"model.name: folder {name!r} has no tokenizer ({' or '.join(_TOKENIZERS)})")
+            raise InputError(
+                f"model.name: folder {name!r} has no tokenizer ({' or '.join(_TOKENIZERS)})"
+            )
     elif looks_like_path(name):
-        raise InputError(f"model.name: there is no folder {name!r}; give a folder, a .gguf file or a model hub name")
+        raise InputError(
+            f"model.name: there is no folder {name!r}; give a folder, a .gguf file or a model hub name"
+        )
 
 
 def width(name: str) -> int | None:
-    """The width of a local backbone's hidden states, as its config.json says; None where there is none to read."""
+    """The width of a local backbone's hidden states, as its config.json says; None where there is
+    none to read."""
     try:
-        found = json.loads((locate(name) / "config.json").read_text(encoding="utf-8"))["hidden_size"]
-    except (OSError, ValueError, KeyError, TypeError):  # no local folder, or one whose model says it in another way
+        found = json.loads((locate(name) / "config.json").read_text(encoding="utf-8"))[
+            "hidden_size"
+        ]
+    # No local folder, or one whose model says it in another way.
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, int) else None
 

@@ -2,9 +2,10 @@
 
     y = W x + s * sum_e g_e B_e A_e drop(x),    s = alpha / r
 
-Every adapter method is a choice of gate g: none for one adapter, a vector [E] shared by all, [B, E] a sample,
-[B, T, E] a token. Adapters of finished tasks can be frozen; they come first and see x without dropout, which is there
-to regularise what is trained. B batch, T tokens, E adapters (F of them frozen), R rank, D input width, O output width.
+Every adapter method is a choice of gate g: none for one adapter, a vector [E] shared by all, [B, E]
+a sample, [B, T, E] a token. Adapters of finished tasks can be frozen; they come first and see x
+without dropout, which is there to regularise what is trained. B batch, T tokens, E adapters (F of
+them frozen), R rank, D input width, O output width.
 """
 
 import json
@@ -26,13 +27,15 @@ _KNOWN = "forever_banks"
 
 
 class Router(Protocol):
-    """Computes a bank's gate [B, T, E] from what comes in. `bank.places` says which tokens are no padding."""
+    """Computes a bank's gate [B, T, E] from what comes in. `bank.places` says which tokens are no
+    padding."""
 
     def __call__(self, bank: "LoraBank", x: Tensor) -> Tensor: ...
 
 
 class LoraBank(nn.Module):
-    """A frozen linear layer with low-rank adapters A [E, R, D], B [E, O, R]: frozen ones, then trainable ones.
+    """A frozen linear layer with low-rank adapters A [E, R, D], B [E, O, R]: frozen ones, then
+    trainable ones.
 
     Args:
         base: the layer to adapt; it is frozen and keeps its dtype. Adapters are fp32.
@@ -40,16 +43,21 @@ class LoraBank(nn.Module):
         rank, alpha, dropout: as in the LoRA paper; the scale is alpha / rank, never divided by E.
 
     Attributes:
-        A, B: the trainable adapters. frozen_A, frozen_B: those of finished tasks, [F, R, D] and [F, O, R].
-        gate: weights of all E adapters; None is all ones. router: computes the gate from the input instead.
+        A, B: the trainable adapters. frozen_A, frozen_B: those of finished tasks, [F, R, D] and [F,
+        O, R].
+        gate: weights of all E adapters; None is all ones. router: computes the gate from the input
+        instead.
         real: [B, T], which tokens of the rows being computed are no padding; None if unknown.
-        places: [n], where those are among all B T; found once a pass, for to count them waits for the device.
+        places: [n], where those are among all B T; found once a pass, for to count them waits for
+        the device.
         observe: called in training with (bank, A x [B, T, E*R] before the gate, output [B, T, O]).
         detach_frozen: no gradient flows to the input through frozen adapters.
         enabled: whether the adapters act at all.
     """
 
-    def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float, adapters: int = 1) -> None:
+    def __init__(
+        self, base: nn.Linear, rank: int, alpha: float, dropout: float, adapters: int = 1
+    ) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
         self.scale = alpha / rank
@@ -70,7 +78,8 @@ class LoraBank(nn.Module):
         if not self.enabled:
             return self.base(x)
         x_ = x.to(self.A.dtype)
-        A_x = F.linear(F.dropout(x_, self.dropout, self.training), self.A.flatten(0, 1))  # [B, T, E*R]
+        # [B, T, E*R].
+        A_x = F.linear(F.dropout(x_, self.dropout, self.training), self.A.flatten(0, 1))
         B = self.B
         if len(self.frozen_A):
             old = x_.detach() if self.detach_frozen else x_
@@ -79,7 +88,8 @@ class LoraBank(nn.Module):
         gate = self.gate if self.router is None else self.router(self, x_)
         h = A_x
         if gate is not None:
-            gate = gate if gate.dim() != 2 else gate[:, None, :]  # a sample's gate holds for its tokens
+            # A sample's gate holds for its tokens.
+            gate = gate if gate.dim() != 2 else gate[:, None, :]
             h = (h.unflatten(-1, (len(B), -1)) * gate[..., None]).flatten(-2)
         y = F.linear(h, B.permute(1, 0, 2).flatten(1))  # [B, T, O]
         base = self.base(x)
@@ -90,38 +100,54 @@ class LoraBank(nn.Module):
 
     @torch.no_grad()
     def redraw(self, stream: torch.Generator, adapter: int = 0) -> None:
-        """Start a trainable adapter anew, as PEFT does: A ~ U(-1/sqrt(D), 1/sqrt(D)) (kaiming-uniform), B = 0."""
+        """Start a trainable adapter anew, as PEFT does: A ~ U(-1/sqrt(D), 1/sqrt(D))
+        (kaiming-uniform), B = 0."""
         bound = 1 / math.sqrt(self.base.in_features)
-        self.A[adapter].copy_(torch.empty(self.A.shape[1:]).uniform_(-bound, bound, generator=stream))
+        self.A[adapter].copy_(
+            torch.empty(self.A.shape[1:]).uniform_(-bound, bound, generator=stream)
+        )
         self.B[adapter].zero_()
 
 
 def banks(model: nn.Module) -> Iterator[tuple[str, LoraBank]]:
     """The adapted layers of a model with their names, in module order."""
-    known = getattr(model, _KNOWN, None)  # by `adapt`: a walk through all modules takes a millisecond
+    # By `adapt`: a walk through all modules takes a millisecond.
+    known = getattr(model, _KNOWN, None)
     if known is not None:
         return iter(known)
-    return ((name, module) for name, module in model.named_modules() if isinstance(module, LoraBank))
+    return (
+        (name, module) for name, module in model.named_modules() if isinstance(module, LoraBank)
+    )
 
 
 def adapt(
-    model: nn.Module, targets: tuple[str, ...], rank: int, alpha: float, dropout: float, seed: int, adapters: int = 1
+    model: nn.Module,
+    targets: tuple[str, ...],
+    rank: int,
+    alpha: float,
+    dropout: float,
+    seed: int,
+    adapters: int = 1,
 ) -> None:
-    """Freeze `model` and put a `LoraBank` around every linear layer whose last name is in `targets`, in place.
+    """Freeze `model` and put a `LoraBank` around every linear layer whose last name is in
+    `targets`, in place.
 
-    Each adapter is drawn from a stream of its own name, so it depends neither on the order of the layers nor on the
-    machine.
+    Each adapter is drawn from a stream of its own name, so it depends neither on the order of the
+    layers nor on the machine.
 
     Raises:
         InputError: if a target matches no linear layer of the model.
     """
     model.requires_grad_(False)
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]  # before any is wrapped
+    # Before any is wrapped.
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     for target in dict.fromkeys(targets):
         found = [name for name in linear if name.split(".")[-1] == target]
         if not found:
             known = ", ".join(sorted({name.split(".")[-1] for name in linear}))
-            raise InputError(f"model.targets: no linear layer is called {target!r}; this model has {known}")
+            raise InputError(
+                f"model.targets: no linear layer is called {target!r}; this model has {known}"
+            )
         for name in found:
             parent = model.get_submodule(name.rpartition(".")[0])
             base = getattr(parent, target)
@@ -139,7 +165,8 @@ def _stream(seed: int, adapter: int, bank: str) -> torch.Generator:
 
 @contextmanager
 def mixed(model: nn.Module, gate: Tensor | None, real: Tensor | None = None) -> Iterator[None]:
-    """Within this context all banks mix their adapters by `gate` and know which tokens are `real` (see `LoraBank`)."""
+    """Within this context all banks mix their adapters by `gate` and know which tokens are `real`
+    (see `LoraBank`)."""
     adapted = [bank for _, bank in banks(model)]
     routed = real is not None and any(bank.router is not None for bank in adapted)
     places = real.flatten().nonzero().flatten() if real is not None and routed else None
@@ -190,27 +217,35 @@ def frozen(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_frozen(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put copies of what `frozen` gave back: sums over a file's own memory, aligned otherwise, round differently."""
+    """Put copies of what `frozen` gave back: sums over a file's own memory, aligned otherwise,
+    round differently."""
     for name, bank in banks(model):
         bank.frozen_A = tensors.get(f"{name}.A", bank.frozen_A[:0]).to(bank.A.device, copy=True)
         bank.frozen_B = tensors.get(f"{name}.B", bank.frozen_B[:0]).to(bank.B.device, copy=True)
 
 
 def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | None = None) -> None:
-    """Write the sum of all adapters, or one of them, in PEFT's format, readable by `peft.PeftModel.from_pretrained`.
+    """Write the sum of all adapters, or one of them, in PEFT's format, readable by
+    `peft.PeftModel.from_pretrained`.
 
-    The sum of E adapters of rank R is one adapter of rank E R: sum_e B_e A_e = [B_1 ... B_E] [A_1; ...; A_E].
+    The sum of E adapters of rank R is one adapter of rank E R: sum_e B_e A_e = [B_1 ... B_E] [A_1;
+    ...; A_E].
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     targets: set[str] = set()
     rank, alpha, dropout = 0, 0.0, 0.0
     for name, bank in banks(model):
-        A, B = torch.cat([bank.frozen_A, bank.A.detach()]), torch.cat([bank.frozen_B, bank.B.detach()])
+        A, B = (
+            torch.cat([bank.frozen_A, bank.A.detach()]),
+            torch.cat([bank.frozen_B, bank.B.detach()]),
+        )
         chosen = slice(None) if adapter is None else slice(adapter, adapter + 1)
         A, B = A[chosen].flatten(0, 1), B[chosen].permute(1, 0, 2).flatten(1)  # [E*R, D], [O, E*R]
         tensors[f"base_model.model.{name}.lora_A.weight"] = A.cpu().clone()
-        tensors[f"base_model.model.{name}.lora_B.weight"] = B.cpu().clone(memory_format=torch.contiguous_format)
+        tensors[f"base_model.model.{name}.lora_B.weight"] = B.cpu().clone(
+            memory_format=torch.contiguous_format
+        )
         targets.add(name.split(".")[-1])
         rank, alpha, dropout = len(A), bank.scale * len(A), bank.dropout
     save_file(tensors, folder / "adapter_model.safetensors")
@@ -225,19 +260,29 @@ def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | Non
         "bias": "none",
         "inference_mode": True,
     }
-    (folder / "adapter_config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    (folder / "adapter_config.json").write_text(
+        json.dumps(description, indent=2) + "\n", encoding="utf-8"
+    )
 
 
-def save_mixture(model: nn.Module, folder: Path, base_name: str, tensors: Mapping[str, Tensor]) -> None:
-    """Write adapters that are weighed by the input: each in PEFT's format in a folder of its number, and whatever
-    computes the weights (the model's other trained parameters, and `tensors`) in mixture.safetensors."""
+def save_mixture(
+    model: nn.Module, folder: Path, base_name: str, tensors: Mapping[str, Tensor]
+) -> None:
+    """Write adapters that are weighed by the input: each in PEFT's format in a folder of its
+    number, and whatever computes the weights (the model's other trained parameters, and `tensors`)
+    in mixture.safetensors."""
     adapted = dict(banks(model))
     sizes = {len(bank.frozen_A) + len(bank.A) for bank in adapted.values()}
     for number in range(max(sizes)):
         save_peft(model, folder / str(number), base_name, number)
     adapters = {f"{name}.{side}" for name in adapted for side in "AB"}
-    others = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad and n not in adapters}
-    save_file({n: t.cpu().clone() for n, t in {**others, **tensors}.items()}, folder / "mixture.safetensors")
+    others = {
+        n: p.detach() for n, p in model.named_parameters() if p.requires_grad and n not in adapters
+    }
+    save_file(
+        {n: t.cpu().clone() for n, t in {**others, **tensors}.items()},
+        folder / "mixture.safetensors",
+    )
 
 
 def load_peft(model: nn.Module, folder: Path, adapter: int = 0) -> None:
@@ -250,7 +295,9 @@ def load_peft(model: nn.Module, folder: Path, adapter: int = 0) -> None:
     needed = {f"base_model.model.{n}.lora_{side}.weight" for n, _ in banks(model) for side in "AB"}
     if needed != tensors.keys():
         odd = sorted(needed ^ tensors.keys())
-        raise InputError(f"adapter {folder} does not fit this model: {len(odd)} tensors differ, the first is {odd[0]}")
+        raise InputError(
+            f"adapter {folder} does not fit this model: {len(odd)} tensors differ, the first is {odd[0]}"
+        )
     with torch.no_grad():
         for name, bank in banks(model):
             bank.A[adapter].copy_(tensors[f"base_model.model.{name}.lora_A.weight"])

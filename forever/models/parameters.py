@@ -1,7 +1,7 @@
 """All trainable tensors as views of one flat fp32 buffer, and their gradients as views of another.
 
-So the update norm is one pass, the all-reduce one call, a snapshot one copy, a merge one expression, and the
-replay penalty one dot product. N is the number of trainable parameters.
+So the update norm is one pass, the all-reduce one call, a snapshot one copy, a merge one
+expression, and the replay penalty one dot product. N is the number of trainable parameters.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 class FlatParameters:
     """The trainable parameters Theta of a model as one vector of shape [N].
 
-    After construction each parameter's data and gradient are views into `flat` and `flat.grad`. Code that assigns a
-    new tensor to a parameter (instead of copying into it) would break the tie, so nothing here does.
+    After construction each parameter's data and gradient are views into `flat` and `flat.grad`.
+    Code that assigns a new tensor to a parameter (instead of copying into it) would break the tie,
+    so nothing here does.
 
     Args:
-        named: (name, parameter) pairs; a parameter that appears under two names (tied weights) counts once.
+        named: (name, parameter) pairs; a parameter that appears under two names (tied weights)
+        counts once.
 
     Raises:
         ValueError: if a parameter is not fp32; updates of 1e-4 vanish in bf16.
@@ -32,7 +34,9 @@ class FlatParameters:
                 self.named[name] = parameter
         for name, parameter in self.named.items():
             if parameter.dtype != torch.float32:
-                raise ValueError(f"trainable parameter {name} is {parameter.dtype}; only fp32 can be trained")
+                raise ValueError(
+                    f"trainable parameter {name} is {parameter.dtype}; only fp32 can be trained"
+                )
         count = sum(p.numel() for p in self.named.values())
         device = next((p.device for p in self.named.values()), torch.device("cpu"))
         self.flat = nn.Parameter(torch.zeros(count, device=device))
@@ -61,8 +65,11 @@ class FlatParameters:
         """Set Theta to `values`, shape [N]."""
         self.flat.copy_(values)
 
-    def merge(self, start: Tensor, middle: Tensor, w_in: Tensor | float, w_out: Tensor | float) -> None:
-        """Theta <- start + w_in (middle - start) + w_out (Theta - middle), all [N]: two movements, weighed apart."""
+    def merge(
+        self, start: Tensor, middle: Tensor, w_in: Tensor | float, w_out: Tensor | float
+    ) -> None:
+        """Theta <- start + w_in (middle - start) + w_out (Theta - middle), all [N]: two movements,
+        weighed apart."""
         self.load(start + w_in * (middle - start) + w_out * (self.flat.detach() - middle))
 
     def distance(self, other: Tensor) -> Tensor:
@@ -76,4 +83,7 @@ class FlatParameters:
         """`values` of shape [N] as one tensor a parameter, by name."""
         sizes = [p.numel() for p in self.named.values()]
         parts = torch.split(values, sizes) if sizes else ()
-        return {name: part.view(p.shape) for (name, p), part in zip(self.named.items(), parts, strict=True)}
+        return {
+            name: part.view(p.shape)
+            for (name, p), part in zip(self.named.items(), parts, strict=True)
+        }

@@ -29,7 +29,8 @@ class Work:
     """A kind of work.
 
     Attributes:
-        calls: how often the model is called: updates, passes, batches of prompts, steps of decoding.
+        calls: how often the model is called: updates, passes, batches of prompts, steps of
+        decoding.
         tokens: of all rows. padded: the same with padding, which is what is computed.
     """
 
@@ -38,7 +39,9 @@ class Work:
     padded: int = 0
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(self.calls + other.calls, self.tokens + other.tokens, self.padded + other.padded)
+        return Work(
+            self.calls + other.calls, self.tokens + other.tokens, self.padded + other.padded
+        )
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,11 @@ class Plan:
     """Counts of one run.
 
     Attributes:
-        work: by kind: the four of updates; `probe` (losses without an update); `single` (rows forward and back one by
-            one); `prompts` and `answers` of evaluation, `openings` and `texts` of what a method writes itself: tokens
-            that are read at once, and those that are written one step at a time.
+        work: by kind: the four of updates; `probe` (losses without an update); `single` (rows
+        forward and back one by
+            one); `prompts` and `answers` of evaluation, `openings` and `texts` of what a method
+            writes itself: tokens that are read at once, and those that are written one step at a
+            time.
         events: replays, consolidations and looks.
         rows: training rows by kind of update, repetitions counted, views not.
     """
@@ -84,11 +89,13 @@ class Plan:
     def seconds_at(self, tokens_per_second: float) -> float:
         """Time at a stated training throughput.
 
-        A pass forward alone takes a third of one forward and back. A decoded token counts as a trained one: it does a
-        third of the arithmetic, but in small steps.
+        A pass forward alone takes a third of one forward and back. A decoded token counts as a
+        trained one: it does a third of the arithmetic, but in small steps.
         """
         read = self.tokens("probe", "prompts", "openings") / 3
-        return (self.train_tokens + self.tokens("single", "answers", "texts") + read) / tokens_per_second
+        return (
+            self.train_tokens + self.tokens("single", "answers", "texts") + read
+        ) / tokens_per_second
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,8 @@ class Rate:
 
     @classmethod
     def fit(cls, samples: Sequence[tuple[float, float]]) -> "Rate":
-        """The line through (padded tokens, seconds) of single calls with the least squares and nothing negative."""
+        """The line through (padded tokens, seconds) of single calls with the least squares and
+        nothing negative."""
         x, y = mean(x for x, _ in samples), mean(y for _, y in samples)
         spread = sum((a - x) ** 2 for a, _ in samples)
         slope = sum((a - x) * (b - y) for a, b in samples) / spread if spread else 0.0
@@ -108,7 +116,8 @@ class Rate:
 
     @classmethod
     def through(cls, tokens: float, seconds: float, per_token: float) -> "Rate":
-        """A line of a known slope through one point, less steep if a call of no tokens would take less than none."""
+        """A line of a known slope through one point, less steep if a call of no tokens would take
+        less than none."""
         per_token = min(per_token, seconds / tokens) if tokens else 0.0
         return cls(seconds - per_token * tokens, per_token)
 

@@ -1,8 +1,10 @@
-"""What a run will compute, before it starts: the method's own generator, driven with invented records.
+"""What a run will compute, before it starts: the method's own generator, driven with invented
+records.
 
-Every update is taken to move the parameters equally far, which makes model days equally long, unless the pace of an
-earlier run is given. So the number of task updates is exact, and so is that of replays by a step clock; by the model
-clock replays are the schedule's, and a real run has fewer if its updates shrink.
+Every update is taken to move the parameters equally far, which makes model days equally long,
+unless the pace of an earlier run is given. So the number of task updates is exact, and so is that
+of replays by a step clock; by the model clock replays are the schedule's, and a real run has fewer
+if its updates shrink.
 """
 
 from collections import Counter, defaultdict
@@ -34,15 +36,19 @@ _CHARACTERS_A_TOKEN = 4.0
 Pace = Mapping[str, Sequence[float]]
 
 
-def plan(config: RunConfig, benchmark: Benchmark, encoder: Any = None, pace: Pace | None = None) -> Plan:
+def plan(
+    config: RunConfig, benchmark: Benchmark, encoder: Any = None, pace: Pace | None = None
+) -> Plan:
     """The counts of a run.
 
-    Answers are taken to be as long as the longest reference of their batch: a model that has learned the task stops
-    there, and a batch is decoded until its last row stops.
+    Answers are taken to be as long as the longest reference of their batch: a model that has
+    learned the task stops there, and a batch is decoded until its last row stops.
 
     Args:
-        encoder: the `Encoder` of the run's tokenizer, for exact tokens; by default four characters are a token.
-        pace: of an earlier run, such as `pace_of` reads it; a longer task goes on at the last value.
+        encoder: the `Encoder` of the run's tokenizer, for exact tokens; by default four characters
+        are a token.
+        pace: of an earlier run, such as `pace_of` reads it; a longer task goes on at the last
+        value.
     """
     method = build_method(config.method)
     benchmark = benchmark.joint() if method.joint else benchmark
@@ -50,7 +56,9 @@ def plan(config: RunConfig, benchmark: Benchmark, encoder: Any = None, pace: Pac
     # The method computes on a model without parameters and without adapters.
     rows_of = encoder or cast(Any, _Lengths(config.model.max_length))
     model = Backbone(nn.Module(), tokenizer=None)
-    learner = Learner(config, memory, model, rows_of, FlatParameters(()), World(), tasks=len(benchmark.stages))
+    learner = Learner(
+        config, memory, model, rows_of, FlatParameters(()), World(), tasks=len(benchmark.stages)
+    )
     counted = _Counted(learner, method, pace or {})
     if config.evaluation.forward_transfer:
         counted.evaluation(benchmark.tasks, learned=False)
@@ -68,7 +76,9 @@ def plan(config: RunConfig, benchmark: Benchmark, encoder: Any = None, pace: Pac
     return Plan(dict(counted.work), dict(counted.events), dict(counted.rows))
 
 
-def drive(learner: Learner, method: Method[Any], task: Task, perform: Callable[[Action], StepRecord]) -> None:
+def drive(
+    learner: Learner, method: Method[Any], task: Task, perform: Callable[[Action], StepRecord]
+) -> None:
     """A method's generator through one task, with records from `perform`."""
     steps = method.steps(learner, task)
     action = next(steps, None)
@@ -99,15 +109,20 @@ class _Counted:
         self.learner, self.method, self.pace = learner, method, pace
         self.work: defaultdict[str, Work] = defaultdict(Work)
         self.events, self.rows = Counter[str](), Counter[str]()
-        self._evaluated: dict[tuple[str, bool], tuple[Work, Work]] = {}  # a task is scored after many stages
+        # A task is scored after many stages.
+        self._evaluated: dict[tuple[str, bool], tuple[Work, Work]] = {}
 
     def perform(self, action: Action) -> StepRecord:
         learner = self.learner
         if isinstance(action, Step):
             self.rows[action.kind] += len(action.batch.examples)
-            self.work[action.kind] += _batch([row for group in self.method.encode(learner, action) for row in group])
+            self.work[action.kind] += _batch(
+                [row for group in self.method.encode(learner, action) for row in group]
+            )
         elif isinstance(action, Probe):
-            self.work["probe"] += _batch([learner.encoder.encode(example) for example in action.batch.examples])
+            self.work["probe"] += _batch(
+                [learner.encoder.encode(example) for example in action.batch.examples]
+            )
         norms = self.pace.get(learner.task.name) if learner.task else None
         norm = norms[min(learner.step, len(norms) - 1)] if norms else 1.0
         return StepRecord(loss=1.0, update_norm=norm, value=1.0)
@@ -117,7 +132,9 @@ class _Counted:
         for example in work.passes:
             self.work["single"] += _batch([self.learner.encoder.encode(example)])
         for rows in work.texts:
-            self._decoded("openings", "texts", *_decoding([p for p, _ in rows], [n for _, n in rows]))
+            self._decoded(
+                "openings", "texts", *_decoding([p for p, _ in rows], [n for _, n in rows])
+            )
 
     def evaluation(self, tasks: Sequence[Task], learned: bool = True) -> None:
         """Greedy answers to the tasks' test rows; before training nothing makes them stop."""
@@ -125,8 +142,12 @@ class _Counted:
         for task in tasks:
             if (task.name, learned) not in self._evaluated:
                 prompts = [len(encoder.encode_prompt(example).prompt) for example in task.test]
-                longest = [encoder.count(example.output) + 1 if learned else limit for example in task.test]
-                self._evaluated[task.name, learned] = _decoding(prompts, [limit] * len(prompts), longest)
+                longest = [
+                    encoder.count(example.output) + 1 if learned else limit for example in task.test
+                ]
+                self._evaluated[task.name, learned] = _decoding(
+                    prompts, [limit] * len(prompts), longest
+                )
             self._decoded("prompts", "answers", *self._evaluated[task.name, learned])
 
     def _decoded(self, read: str, written: str, prompts: Work, steps: Work) -> None:
@@ -139,11 +160,15 @@ def _batch(rows: Sequence[Encoded]) -> Work:
     return Work(1, sum(lengths), len(lengths) * max(lengths))
 
 
-def _decoding(prompts: Sequence[int], limits: Sequence[int], lengths: Sequence[int] | None = None) -> tuple[Work, Work]:
-    """What decoding computes: the prompts, which give the first token of each row, and the steps after it.
+def _decoding(
+    prompts: Sequence[int], limits: Sequence[int], lengths: Sequence[int] | None = None
+) -> tuple[Work, Work]:
+    """What decoding computes: the prompts, which give the first token of each row, and the steps
+    after it.
 
     Args:
-        prompts: tokens of each. limits: tokens that may be written. lengths: those that are, if it is less.
+        prompts: tokens of each. limits: tokens that may be written. lengths: those that are, if it
+        is less.
     """
     read, written = Work(), Work()
     for group in together(prompts, limits):
@@ -166,14 +191,18 @@ class _Lengths:
         if row is None:
             answer = self.count(example.output) + 1
             before = min(self.count(prompt(example)), max(self.max_length - answer, 1))
-            row = self.rows[example.id] = SimpleNamespace(prompt=range(before), answer=range(answer))
+            row = self.rows[example.id] = SimpleNamespace(
+                prompt=range(before), answer=range(answer)
+            )
         return row
 
     def with_drops(self, example: Example, share: float, stream: Any) -> Any:
         return self.encode(example)
 
     def encode_prompt(self, example: Example) -> Any:
-        return SimpleNamespace(prompt=range(min(self.count(prompt(example)), self.max_length)), answer=())
+        return SimpleNamespace(
+            prompt=range(min(self.count(prompt(example)), self.max_length)), answer=()
+        )
 
     def encode_text(self, text: str, max_tokens: int) -> Any:
         return SimpleNamespace(prompt=range(min(self.count(text), max_tokens)), answer=())

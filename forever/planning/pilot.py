@@ -1,7 +1,9 @@
-"""How far the first updates of a run move the parameters: what a plan by the model clock needs to know of a run.
+"""How far the first updates of a run move the parameters: what a plan by the model clock needs to
+know of a run.
 
-Training begins as the run will begin it and is dropped. Tasks are taken to go alike: on the embedded benchmark the pace
-of the first task gives the replays of all five within a twentieth, updates of equal length half as many again.
+Training begins as the run will begin it and is dropped. Tasks are taken to go alike: on the
+embedded benchmark the pace of the first task gives the replays of all five within a twentieth,
+updates of equal length half as many again.
 """
 
 import time
@@ -23,17 +25,25 @@ _LAST = 8  # updates whose mean goes on when the time is over
 
 
 def pilot(
-    config: RunConfig, benchmark: Benchmark, device: torch.device, budget_s: float, micro_batch: int | None = None
+    config: RunConfig,
+    benchmark: Benchmark,
+    device: torch.device,
+    budget_s: float,
+    micro_batch: int | None = None,
 ) -> Pace:
-    """The pace of the first task, for every task; updates that the time does not reach go on with the learning rate.
+    """The pace of the first task, for every task; updates that the time does not reach go on with
+    the learning rate.
 
     Args:
-        config: of a method whose first task is updates on that task alone, as with replay of a memory that is empty.
+        config: of a method whose first task is updates on that task alone, as with replay of a
+        memory that is empty.
         budget_s: seconds of training, at least one update; loading comes on top.
         micro_batch: rows that the device takes at once; None: the whole batch.
     """
     method = build_method(config.method)
-    learner = build_learner(config, World(device=device), micro_batch, method, len(benchmark.stages))
+    learner = build_learner(
+        config, World(device=device), micro_batch, method, len(benchmark.stages)
+    )
     task = benchmark.stages[0]
     learner.begin(0, task)
     method.begin_task(learner, task)

@@ -22,7 +22,8 @@ _PILOTS = 1 / 4  # of that time, if there is a run by the model clock
 
 @dataclass(frozen=True)
 class Place:
-    """Where the runs go: how many at a time, on which device, with how many threads (None: PyTorch's own choice)."""
+    """Where the runs go: how many at a time, on which device, with how many threads (None:
+    PyTorch's own choice)."""
 
     concurrent: int
     device: str
@@ -30,7 +31,9 @@ class Place:
     text: str
 
 
-def find_place(runs: int, by_ray: bool, device: str, concurrent: int | None, workers: int | None = None) -> Place:
+def find_place(
+    runs: int, by_ray: bool, device: str, concurrent: int | None, workers: int | None = None
+) -> Place:
     """How many of `runs` fit at a time, with `workers` each, on what Ray has, or would have here.
 
     Raises:
@@ -41,7 +44,11 @@ def find_place(runs: int, by_ray: bool, device: str, concurrent: int | None, wor
     from forever.training.world import pick_device
 
     if not by_ray or find_spec("ray") is None:
-        why = "one after another by `forever run`" if not by_ray else "one at a time, Ray is not installed"
+        why = (
+            "one after another by `forever run`"
+            if not by_ray
+            else "one at a time, Ray is not installed"
+        )
         return Place(1, str(pick_device(device)), None, why)
     from forever.launch.ray_cluster import capacity, cluster, default_workers, divide
 
@@ -50,28 +57,36 @@ def find_place(runs: int, by_ray: bool, device: str, concurrent: int | None, wor
             total, machines = capacity()
     else:
         # What Ray would find here; to start it for that takes ten seconds.
-        total, machines = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}, 1
+        total, machines = (
+            {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())},
+            1,
+        )
     each = default_workers(total) if workers is None else workers
     share = divide(total, machines, runs, concurrent, each, device)
     where = f"Ray's {total.get('CPU', 0):.0f} CPUs and {total.get('GPU', 0):.0f} GPUs"
     threads = f" with {share.threads} thread{'s' * (share.threads > 1)}" if share.threads else ""
     group = f", {each} workers each," if each > 1 else ""
     return Place(
-        share.concurrent, share.device, share.threads, f"{share.concurrent} at a time{group}{threads} on {where}"
+        share.concurrent,
+        share.device,
+        share.threads,
+        f"{share.concurrent} at a time{group}{threads} on {where}",
     )
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a calibration found: the speed of each `group` of runs, the encoder of each `tokenizer`, and the pace of
-    each `course` of runs by the model clock."""
+    """What a calibration found: the speed of each `group` of runs, the encoder of each `tokenizer`,
+    and the pace of each `course` of runs by the model clock."""
 
     speeds: Mapping[str, Speed] = field(default_factory=dict)
     encoders: Mapping[str, Any] = field(default_factory=dict)
     paces: "Mapping[str, Pace]" = field(default_factory=dict)
 
 
-def calibrated(configs: Sequence[RunConfig], place: Place, micro_batch: int | None = None) -> Measured:
+def calibrated(
+    configs: Sequence[RunConfig], place: Place, micro_batch: int | None = None
+) -> Measured:
     """Measure what these runs need, with so many rows on a device at once (None: the whole batch).
 
     Raises:
@@ -90,7 +105,8 @@ def calibrated(configs: Sequence[RunConfig], place: Place, micro_batch: int | No
             "with one (`ray job submit --entrypoint-num-gpus 1`), or state --tokens-per-second"
         )
     device = pick_device(place.device)
-    groups = {group(config): config for config in reversed(configs)}  # the first run stands for its group
+    # The first run stands for its group.
+    groups = {group(config): config for config in reversed(configs)}
     courses = {course(config): config for config in reversed(configs) if by_model_clock(config)}
     training_s = CALIBRATION_S * _PILOTS if courses else 0.0
     speeds: dict[str, Speed] = {}
@@ -114,7 +130,8 @@ def calibrated(configs: Sequence[RunConfig], place: Place, micro_batch: int | No
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """As many threads as a run of the sweep gets, so that it is not taken to be faster than it will be."""
+    """As many threads as a run of the sweep gets, so that it is not taken to be faster than it will
+    be."""
     import torch
 
     before = torch.get_num_threads()

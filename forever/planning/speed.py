@@ -1,8 +1,9 @@
 """How fast this device does a run's work: a short measurement of the run's own actions.
 
-The method's generator is driven through the middle task, where what grows with the tasks is of average size. A few
-actions of each kind are performed and timed, the rest answered with the last record; nothing is kept. Time grows with
-the tokens of a call as it does between the shortest row and a batch of the longest.
+The method's generator is driven through the middle task, where what grows with the tasks is of
+average size. A few actions of each kind are performed and timed, the rest answered with the last
+record; nothing is kept. Time grows with the tokens of a call as it does between the shortest row
+and a batch of the longest.
 """
 
 import gc
@@ -38,12 +39,17 @@ _SINGLES = 4  # rows of a timed call for the Fisher information
 
 
 def calibrate(
-    config: RunConfig, benchmark: Benchmark, device: torch.device, budget_s: float, micro_batch: int | None = None
+    config: RunConfig,
+    benchmark: Benchmark,
+    device: torch.device,
+    budget_s: float,
+    micro_batch: int | None = None,
 ) -> tuple[Speed, Any]:
     """Measure.
 
     Args:
-        budget_s: seconds for all but loading; a device that is slow takes longer, since everything is done once.
+        budget_s: seconds for all but loading; a device that is slow takes longer, since everything
+        is done once.
         micro_batch: rows that the device takes at once; None: the whole batch.
 
     Returns:
@@ -57,12 +63,18 @@ def calibrate(
 
 
 def _measure(
-    config: RunConfig, benchmark: Benchmark, device: torch.device, budget_s: float, micro_batch: int | None
+    config: RunConfig,
+    benchmark: Benchmark,
+    device: torch.device,
+    budget_s: float,
+    micro_batch: int | None,
 ) -> tuple[Speed, Any]:
     begun = time.perf_counter()
     method = build_method(config.method)
     benchmark = benchmark.joint() if method.joint else benchmark
-    learner = build_learner(config, World(device=device), micro_batch, method, len(benchmark.stages))
+    learner = build_learner(
+        config, World(device=device), micro_batch, method, len(benchmark.stages)
+    )
     for task in benchmark.tasks:
         learner.encoder.encode_all(task)
     start = time.perf_counter() - begun
@@ -73,20 +85,26 @@ def _measure(
     drive(learner, method, task, actions)
     rates = actions.rates(per_token)
     single = _times(lambda: fisher_information(learner, task.train[:_SINGLES]), device, share_s / 2)
-    lengths = [_padded(learner, method, Step(Batch((example,)))) for example in task.train[:_SINGLES]]
+    lengths = [
+        _padded(learner, method, Step(Batch((example,)))) for example in task.train[:_SINGLES]
+    ]
     rates["single"] = Rate.through(mean(lengths), mean(single) / len(lengths), per_token)
-    rates["prompts"], rates["answers"] = _decoding(learner, benchmark.tasks[len(benchmark.tasks) // 2], share_s)
+    rates["prompts"], rates["answers"] = _decoding(
+        learner, benchmark.tasks[len(benchmark.tasks) // 2], share_s
+    )
     rates["openings"], rates["texts"] = rates["prompts"], rates["answers"]
     return Speed(rates, start), learner.encoder
 
 
 def load_libraries(device: torch.device) -> None:
-    """Load a first, small backbone, and with it what every process loads once: libraries, the device's context."""
+    """Load a first, small backbone, and with it what every process loads once: libraries, the
+    device's context."""
     load("tiny", torch.float32, device)
 
 
 def _middle_task(learner: Learner, method: Method[Any], benchmark: Benchmark) -> Task:
-    """Come to the middle task with what a run has there: adapters, memory, importance (of one row a task).
+    """Come to the middle task with what a run has there: adapters, memory, importance (of one row a
+    task).
 
     A method that writes texts is timed in its first task: to have written some would take minutes.
     """
@@ -111,21 +129,30 @@ def _slope(learner: Learner, method: Method[Any], benchmark: Benchmark, share_s:
         (example for task in benchmark.tasks for example in task.train),
         key=lambda example: len(learner.encoder.encode(example).prompt),
     )
-    short, long = Step(Batch((rows[0],))), Step(Batch(tuple(rows[-learner.config.optim.batch_size :])))
+    short, long = (
+        Step(Batch((rows[0],))),
+        Step(Batch(tuple(rows[-learner.config.optim.batch_size :]))),
+    )
     optimizer_step(learner, method, short)  # the first call allocates and compiles
     samples: list[tuple[float, float]] = []
     for step in (short, long):
-        seconds = _times(lambda step=step: optimizer_step(learner, method, step), learner.world.device, share_s / 2)
+        seconds = _times(
+            lambda step=step: optimizer_step(learner, method, step),
+            learner.world.device,
+            share_s / 2,
+        )
         samples.append((_padded(learner, method, step), min(seconds)))  # noise only ever adds
     return Rate.fit(samples).per_token
 
 
 class _Timed:
-    """Performs some of a generator's actions and times them, with what the method does when it is told."""
+    """Performs some of a generator's actions and times them, with what the method does when it is
+    told."""
 
     def __init__(self, learner: Learner, method: Method[Any], share_s: float) -> None:
         self.learner, self.method, self.share_s = learner, method, share_s
-        self.samples: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)  # padded tokens, seconds
+        # Padded tokens, seconds.
+        self.samples: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
         self.records: dict[str, StepRecord] = {}
         self._open: tuple[str, float, float] | None = None  # kind, padded tokens, begun
 
@@ -175,7 +202,8 @@ def _decoding(learner: Learner, task: Task, share_s: float) -> tuple[Rate, Rate]
     read: list[tuple[float, float]] = []
     written: list[tuple[float, float]] = []
     rows, spent = max(1, min(learner.config.optim.batch_size // 2, len(task.test))), 0.0
-    _answers(learner, replace(task, test=task.test[:1]), min(2, limit))  # the first call allocates and compiles
+    # The first call allocates and compiles.
+    _answers(learner, replace(task, test=task.test[:1]), min(2, limit))
     while True:
         some = replace(task, test=task.test[:rows])
         width = max(len(learner.encoder.encode_prompt(example).prompt) for example in some.test)
@@ -185,7 +213,8 @@ def _decoding(learner: Learner, task: Task, share_s: float) -> tuple[Rate, Rate]
         whole = _answers(learner, some, min(limit, 1 + _LONG_TEXT))
         written.append((rows, max(whole - first, 0.0) / max(steps - 1, 1)))
         spent += first + whole
-        if rows == len(task.test) or (spent * 3 > share_s and len(read) > 1):  # twice the rows take twice as long
+        # Twice the rows take twice as long.
+        if rows == len(task.test) or (spent * 3 > share_s and len(read) > 1):
             break
         rows = min(2 * rows, len(task.test))
     hook.remove()

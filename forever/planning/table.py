@@ -1,4 +1,5 @@
-"""`forever plan`: what a run or a sweep will compute, how long it takes and what it costs, before it starts."""
+"""`forever plan`: what a run or a sweep will compute, how long it takes and what it costs, before
+it starts."""
 
 import heapq
 from collections import defaultdict
@@ -18,7 +19,16 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError, unknown
 from forever.planning.costs import Plan, Speed
-from forever.planning.places import Measured, Place, by_model_clock, calibrated, course, find_place, group, tokenizer
+from forever.planning.places import (
+    Measured,
+    Place,
+    by_model_clock,
+    calibrated,
+    course,
+    find_place,
+    group,
+    tokenizer,
+)
 from forever.runs.directory import RunDirectory, read_lines
 from forever.sweeps.builtin.search import TRIALS
 from forever.sweeps.builtin.search import search as find_search
@@ -27,7 +37,10 @@ from forever.sweeps.registry import SWEEPS, asked_sweep
 from forever.sweeps.search import known
 
 _COUNTS = ("task", "replay", "consolidation", "generator")
-_MEASURED, _LEVEL = "of the first task, measured here", "of updates that all move equally far (fewer if they shrink)"
+_MEASURED, _LEVEL = (
+    "of the first task, measured here",
+    "of updates that all move equally far (fewer if they shrink)",
+)
 # Methods whose training has a say in what they do next.
 _ESTIMATED = {
     "aimmerging": "AIMMerging replays when its losses say so",
@@ -42,7 +55,8 @@ class Terms:
     Attributes:
         calibrate: measure on this machine. tokens_per_second: or take this training throughput.
         price_per_hour: of what one run occupies: a GPU, or its share of a machine.
-        only, trials, retry_failed, device, concurrent, workers, micro_batch: as for the sweep itself.
+        only, trials, retry_failed, device, concurrent, workers, micro_batch: as for the sweep
+        itself.
     """
 
     calibrate: bool = False
@@ -58,12 +72,15 @@ class Terms:
 
     def __post_init__(self) -> None:
         if self.calibrate and self.tokens_per_second:
-            raise InputError("--calibrate measures the throughput that --tokens-per-second states; give one of them")
+            raise InputError(
+                "--calibrate measures the throughput that --tokens-per-second states; give one of them"
+            )
 
 
 @dataclass
 class _Run:
-    """A run of the plan. `label` is its row; `seconds` are recorded if it is done, estimated otherwise."""
+    """A run of the plan. `label` is its row; `seconds` are recorded if it is done, estimated
+    otherwise."""
 
     label: str
     config: RunConfig
@@ -82,7 +99,11 @@ class _Run:
         hours = (self.seconds or 0.0) / 3600
         updates, train, kinds = plan.updates, plan.train_tokens, [plan.events]
         if self.result is not None:
-            updates, train, kinds = self.result["updates"], self.result["tokens"], self.result["events"].values()
+            updates, train, kinds = (
+                self.result["updates"],
+                self.result["tokens"],
+                self.result["events"].values(),
+            )
         events = sum(found.get(kind, 0) for found in kinds for kind in ("replay", "consolidation"))
         tokens = {"train": train, "other": plan.other_tokens, "eval": plan.evaluation_tokens}
         return {
@@ -97,26 +118,40 @@ class _Run:
 
 
 def plan_table(
-    name: str, on: str, changes: Mapping[str, Any], seeds: tuple[int, ...] | None, out: Path, terms: Terms
+    name: str,
+    on: str,
+    changes: Mapping[str, Any],
+    seeds: tuple[int, ...] | None,
+    out: Path,
+    terms: Terms,
 ) -> Table:
     """One row a variant and order, and the sums of what is done and what is to do.
 
     Raises:
-        InputError: unknown name, bad data, as for the run itself; a calibration for a device that is not here.
+        InputError: unknown name, bad data, as for the run itself; a calibration for a device that
+        is not here.
     """
     runs = _runs(name, on, changes, seeds, out, terms)
     failed = [run for run in runs if name in SWEEPS and run.failed and not terms.retry_failed]
     runs = [run for run in runs if run not in failed]
     todo = [run for run in runs if run.result is None]
-    place = find_place(len(todo), name in (*SWEEPS, "search"), terms.device, terms.concurrent, terms.workers)
+    place = find_place(
+        len(todo), name in (*SWEEPS, "search"), terms.device, terms.concurrent, terms.workers
+    )
     if not runs:
         raise InputError(f"all runs of {name} failed before; --retry-failed plans them again")
-    measured = calibrated([run.config for run in todo], place, terms.micro_batch) if terms.calibrate else Measured()
+    measured = (
+        calibrated([run.config for run in todo], place, terms.micro_batch)
+        if terms.calibrate
+        else Measured()
+    )
     planner = _Planner(runs, measured)
     rows: defaultdict[str, dict[str, float]] = defaultdict(dict)
     done, left = {}, {}
     progress = Console(stderr=True)  # eight orders of fourteen methods take a minute and more
-    for run in track(runs, "planning", console=progress, transient=True, disable=not progress.is_terminal):
+    for run in track(
+        runs, "planning", console=progress, transient=True, disable=not progress.is_terminal
+    ):
         plan = planner.plan(run)
         run.seconds = _seconds(run, plan, measured.speeds.get(group(run.config)), terms)
         numbers = run.numbers(plan, terms.price_per_hour)
@@ -127,14 +162,21 @@ def plan_table(
     wall = _wall([run.seconds or 0.0 for run in todo], place.concurrent) / 3600
     table.caption = _caption(planner, place, terms, len(todo), wall)
     if failed:
-        table.caption += f" {len(failed)} that failed before are left out; --retry-failed plans them, too."
+        table.caption += (
+            f" {len(failed)} that failed before are left out; --retry-failed plans them, too."
+        )
     if name == "search":
         table.caption += " A search ends runs that fall behind, and so needs less."
     return table
 
 
 def _runs(
-    name: str, on: str, changes: Mapping[str, Any], seeds: tuple[int, ...] | None, out: Path, terms: Terms
+    name: str,
+    on: str,
+    changes: Mapping[str, Any],
+    seeds: tuple[int, ...] | None,
+    out: Path,
+    terms: Terms,
 ) -> list[_Run]:
     if name == "search":
         found = _points(load_run(on).override(changes), seeds, out / name, terms)
@@ -142,7 +184,11 @@ def _runs(
         sweep = asked_sweep(name, load_run(on), changes, seeds, terms.only)
         several = len(sweep.orders) > 1
         found = [
-            (f"{t.variant} o{t.order}" if several else t.variant, t.config, RunDirectory(out / sweep.name / t.key))
+            (
+                f"{t.variant} o{t.order}" if several else t.variant,
+                t.config,
+                RunDirectory(out / sweep.name / t.key),
+            )
             for t in sweep.trials()
         ]
     elif "/" not in name and not name.endswith((".yaml", ".yml")):
@@ -153,14 +199,17 @@ def _runs(
             for seed in seeds or (None,)
         ]
         found = [(name, config, RunDirectory(out / config.key())) for config in configs]
-    return [_Run(label, config, directory, directory.finished()) for label, config, directory in found]
+    return [
+        _Run(label, config, directory, directory.finished()) for label, config, directory in found
+    ]
 
 
 def _points(
     base: RunConfig, seeds: tuple[int, ...] | None, folder: Path, terms: Terms
 ) -> list[tuple[str, RunConfig, RunDirectory]]:
-    """The runs of a search: those of its folder that are not given up, and as many more, drawn at random from its
-    space as its first ones are, as are missing. The real ones are known only while the search goes on."""
+    """The runs of a search: those of its folder that are not given up, and as many more, drawn at
+    random from its space as its first ones are, as are missing. The real ones are known only while
+    the search goes on."""
     search = find_search(base, seeds)
     before = known(search, folder)
     given_up = ("stopped",) if terms.retry_failed else ("stopped", "failed")
@@ -168,20 +217,26 @@ def _points(
     if not before and (own := search.own_point()) is not None:
         drawn.append(search.trial(own))
     random = Random(0)  # a plan says the same each time
-    missing = max(len(before), terms.trials or TRIALS) - sum(run.state in given_up for run in before) - len(drawn)
+    missing = (
+        max(len(before), terms.trials or TRIALS)
+        - sum(run.state in given_up for run in before)
+        - len(drawn)
+    )
     for _ in range(missing):
         drawn.append(search.draw(random))
     return [("search", trial.config, RunDirectory(folder / trial.key)) for trial in drawn]
 
 
 class _Planner:
-    """Plans of many runs. Those that differ in the seed alone have the same counts, but for the rows that are kept."""
+    """Plans of many runs. Those that differ in the seed alone have the same counts, but for the
+    rows that are kept."""
 
     def __init__(self, runs: Sequence[_Run], measured: Measured) -> None:
         self.finished = [run for run in runs if run.result is not None]
         self.methods = {run.config.method.name for run in runs}
         self.measured = measured
-        self.paces: dict[str, None] = {}  # whose paces the plans by the model clock followed, in words
+        # Whose paces the plans by the model clock followed, in words.
+        self.paces: dict[str, None] = {}
         self._benchmarks: dict[str, Benchmark] = {}
         self._plans: dict[tuple[str, Path | None], Plan] = {}
 
@@ -192,7 +247,11 @@ class _Planner:
         like = self._like(run) if by_model_clock(config) else None
         key = (config.model_copy(update={"seed": 0}).fingerprint(), like and like.directory.path)
         if key not in self._plans:
-            pace = pace_of(read_lines(like.directory.steps)) if like else self.measured.paces.get(course(config))
+            pace = (
+                pace_of(read_lines(like.directory.steps))
+                if like
+                else self.measured.paces.get(course(config))
+            )
             if by_model_clock(config):
                 self.paces["of finished runs" if like else _MEASURED if pace else _LEVEL] = None
             encoder = self.measured.encoders.get(tokenizer(config))
@@ -200,9 +259,14 @@ class _Planner:
         return self._plans[key]
 
     def _like(self, run: _Run) -> _Run | None:
-        """The finished run whose pace a plan by the model clock follows: itself, or one of the same way of training."""
+        """The finished run whose pace a plan by the model clock follows: itself, or one of the same
+        way of training."""
         own = course(run.config)
-        alike = [other for other in self.finished if other.config.method.name != "mtl" and course(other.config) == own]
+        alike = [
+            other
+            for other in self.finished
+            if other.config.method.name != "mtl" and course(other.config) == own
+        ]
         alike.sort(key=lambda other: (other is not run, other.label != run.label))
         return alike[0] if alike else None
 
@@ -248,7 +312,9 @@ def _table(
     any_of = {column for row in rows.values() for column, number in row.items() if number}
     hidden = {column for column in ("done", "generator", "other MTok") if column not in any_of}
     columns = [c for c in next(iter(rows.values())) if c not in hidden and (c != "cost" or priced)]
-    table = Table(title=f"plan of {name}", title_justify="left", caption_justify="left", box=box.SIMPLE)
+    table = Table(
+        title=f"plan of {name}", title_justify="left", caption_justify="left", box=box.SIMPLE
+    )
     table.add_column("variant", no_wrap=True)
     for column in columns:
         table.add_column("consolid." if column == "consolidation" else column, justify="right")
@@ -268,7 +334,8 @@ def _table(
 
 
 def _text(column: str, number: float) -> str:
-    """Counts whole, money in cents, hours and tokens with more digits if they are few: a small run takes minutes."""
+    """Counts whole, money in cents, hours and tokens with more digits if they are few: a small run
+    takes minutes."""
     if column == "cost":
         return f"{number:,.2f}"
     if column == "hours" or "MTok" in column:
@@ -277,21 +344,31 @@ def _text(column: str, number: float) -> str:
 
 
 def _caption(planner: _Planner, place: Place, terms: Terms, runs: int, wall: float) -> str:
-    found = ["Sums over the runs of a row. Exact: updates on the task, and replays that their number triggers."]
+    found = [
+        "Sums over the runs of a row. Exact: updates on the task, and replays that their number triggers."
+    ]
     if planner.paces:
-        found.append(f"By the model clock, replays are those at the pace {', or '.join(planner.paces)}.")
+        found.append(
+            f"By the model clock, replays are those at the pace {', or '.join(planner.paces)}."
+        )
     if estimated := [why for name, why in _ESTIMATED.items() if name in planner.methods]:
         found.append(f"Estimates: {'; '.join(estimated)}.")
     found += [
-        "Tokens by the runs' own tokenizer." if planner.measured.encoders else "Tokens at four characters each.",
+        "Tokens by the runs' own tokenizer."
+        if planner.measured.encoders
+        else "Tokens at four characters each.",
         f"{runs} run{'s' * (runs != 1)} to do, {place.text}.",
     ]
     if terms.calibrate:
-        found.append(f"Hours as measured here on {place.device}; runs side by side can slow each other down.")
+        found.append(
+            f"Hours as measured here on {place.device}; runs side by side can slow each other down."
+        )
     elif terms.tokens_per_second is not None:
         found.append(f"Hours at {terms.tokens_per_second:,.0f} training tokens a second.")
     else:
         return " ".join([*found, "Hours need --calibrate or --tokens-per-second."])
     if (terms.workers or 0) > 1:
-        found.append("They are of one worker: several share the batches of a run, which then ends sooner.")
+        found.append(
+            "They are of one worker: several share the batches of a run, which then ends sooner."
+        )
     return " ".join([*found, f"From beginning to end: {_text('hours', wall)} hours."])

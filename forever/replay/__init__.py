@@ -1,1 +1,2 @@
-"""The three slots of scheduled replay: when (clock), at which days (schedule), how strongly (regulariser)."""
+"""The three slots of scheduled replay: when (clock), at which days (schedule), how strongly
+(regulariser)."""

@@ -5,7 +5,8 @@
     day     = tau_S                              one model day: the distance of the first S updates
     mu_t    = (1-lambda) mu_{t-1} + lambda Delta_t, from mu_S = mu_0 = tau_S / S
 
-Only updates on the current task count; replay does not make the learner older (docs/protocol.md, A1 and A2).
+Only updates on the current task count; replay does not make the learner older (docs/protocol.md, A1
+and A2).
 """
 
 from abc import ABC, abstractmethod
@@ -44,11 +45,13 @@ class Clock(ABC):
         """Days since the task began; 0 until the warm-up has fixed how long a day is."""
 
     def reached(self, day: float) -> bool:
-        """Whether `day` has come. The tolerance absorbs the rounding of a sum of steps, about 1e-13 here."""
+        """Whether `day` has come. The tolerance absorbs the rounding of a sum of steps, about 1e-13
+        here."""
         return self.tau_day is not None and self.days >= day * (1 - 1e-9)
 
     def pace(self) -> float:
-        """r = mu / (mu_0 + eps): 1 at the end of the warm-up and before it, below 1 once learning settles."""
+        """r = mu / (mu_0 + eps): 1 at the end of the warm-up and before it, below 1 once learning
+        settles."""
         if self.mu is None or self.mu0 is None:
             return 1.0
         return self.mu / (self.mu0 + 1e-12)

@@ -1,10 +1,12 @@
-"""How strongly a replay is held to the end of the previous task (FOREVER, "Intensity-aware regularisation").
+"""How strongly a replay is held to the end of the previous task (FOREVER, "Intensity-aware
+regularisation").
 
     L_replay = CE + beta * sum_j w_j (Theta_j - Theta*_j)^2
     beta     = beta_base * s,  s = clip(1 + gamma (r - 1), s_min, s_max),  r = mu / mu_0
 
-`intensity` is the paper's (IAR): w = 1, beta from the pace of learning. `importance` (PIR) keeps beta = beta_base and
-weighs each parameter by its Fisher information. `intensity_importance` does both, `none` replays with CE alone.
+`intensity` is the paper's (IAR): w = 1, beta from the pace of learning. `importance` (PIR) keeps
+beta = beta_base and weighs each parameter by its Fisher information. `intensity_importance` does
+both, `none` replays with CE alone.
 """
 
 from dataclasses import dataclass
@@ -15,7 +17,8 @@ RegularizerName = Literal["none", "intensity", "importance", "intensity_importan
 
 @dataclass(frozen=True)
 class Regularizer:
-    """The strength of one replay as a function of the pace r, and whether parameters are weighed by importance.
+    """The strength of one replay as a function of the pace r, and whether parameters are weighed by
+    importance.
 
     Args:
         beta: beta_base (paper: 1e-3); 0 takes the term out.
@@ -31,7 +34,9 @@ class Regularizer:
     weighted: bool
 
     @classmethod
-    def named(cls, name: RegularizerName, beta: float, gamma: float, low: float, high: float) -> "Regularizer":
+    def named(
+        cls, name: RegularizerName, beta: float, gamma: float, low: float, high: float
+    ) -> "Regularizer":
         """One of the four regularisers of the component ablation."""
         return cls(
             beta=0.0 if name == "none" else beta,
@@ -42,7 +47,8 @@ class Regularizer:
         )
 
     def factor(self, pace: float) -> float:
-        """s: the factor on beta_base at pace r; always 1 if beta does not follow the pace (gamma = 0)."""
+        """s: the factor on beta_base at pace r; always 1 if beta does not follow the pace (gamma =
+        0)."""
         if self.gamma == 0:
             return 1.0
         return min(max(1 + self.gamma * (pace - 1), self.low), self.high)

@@ -1,8 +1,9 @@
-"""At which days of a task the memory is replayed. Each schedule is a list of days; the clock says how long a day is.
+"""At which days of a task the memory is replayed. Each schedule is a list of days; the clock says
+how long a day is.
 
-Except for `ebbinghaus` and `end_only`, each has the six entries that the standard list reaches in a task of 1250
-updates of equal length, so that the spacing ablation compares equal budgets (FOREVER, "increasing spacing";
-docs/protocol.md, A21, A22, A29).
+Except for `ebbinghaus` and `end_only`, each has the six entries that the standard list reaches in a
+task of 1250 updates of equal length, so that the spacing ablation compares equal budgets (FOREVER,
+"increasing spacing"; docs/protocol.md, A21, A22, A29).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,8 @@ Days = Iterator[float]
 
 
 def ebbinghaus() -> Days:
-    """1, 2, 4, 7, 15, 30 (paper), then doubling: 60, 120, ... (A7: the paper prints an open end)."""
+    """1, 2, 4, 7, 15, 30 (paper), then doubling: 60, 120, ... (A7: the paper prints an open
+    end)."""
     return chain([1.0, 2.0, 4.0, 7.0, 15.0, 30.0], (30.0 * 2**n for n in count(1)))
 
 
@@ -32,15 +34,17 @@ def uniform() -> Days:
 
 
 def fixed_interval() -> Days:
-    """Every day: 1, 2, 3, 4, 5, 6 (ablation +FIR). A21 says why this is not the list that the paper prints."""
+    """Every day: 1, 2, 3, 4, 5, 6 (ablation +FIR). A21 says why this is not the list that the paper
+    prints."""
     return (float(n) for n in range(1, 7))
 
 
 def decreasing() -> Days:
-    """Sparse, then dense: the gaps of 1, 2, 4, 7, 15, 30 in reverse order, so 15, 23, 26, 28, 29, 30 (ablation +RR).
+    """Sparse, then dense: the gaps of 1, 2, 4, 7, 15, 30 in reverse order, so 15, 23, 26, 28, 29,
+    30 (ablation +RR).
 
-    The gaps are 1, 1, 2, 3, 8, 15. A22: the paper's literal list, 30, 15, 7, ..., would be six events in a row at
-    day 30; give it as an explicit list to run that.
+    The gaps are 1, 1, 2, 3, 8, 15. A22: the paper's literal list, 30, 15, 7, ..., would be six
+    events in a row at day 30; give it as an explicit list to run that.
     """
     return iter([15.0, 23.0, 26.0, 28.0, 29.0, 30.0])
 
@@ -51,7 +55,8 @@ def end_only() -> Days:
 
 
 SCHEDULES: dict[str, Callable[[], Days]] = {
-    f.__name__: f for f in (ebbinghaus, exponential, polynomial, uniform, fixed_interval, decreasing, end_only)
+    f.__name__: f
+    for f in (ebbinghaus, exponential, polynomial, uniform, fixed_interval, decreasing, end_only)
 }
 
 
@@ -61,5 +66,6 @@ def days(schedule: str | Sequence[float]) -> Days:
 
 
 def standard_events(updates: int, warmup_steps: int) -> int:
-    """J: how many replays the standard list would fire in `updates` updates of equal length (docs/protocol.md)."""
+    """J: how many replays the standard list would fire in `updates` updates of equal length
+    (docs/protocol.md)."""
     return sum(1 for _ in takewhile(lambda day: day * warmup_steps <= updates, ebbinghaus()))

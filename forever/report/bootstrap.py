@@ -2,26 +2,31 @@
 
 What is resampled, and what is shared:
 
-- items: the test rows of a task are drawn with replacement, once a replicate, for all runs, stages and variants at a
-  time. All of them answered the same rows, so what makes a row hard for everyone cancels out of a difference and out of
-  BWT. Tasks are fixed: the numbers speak about these tasks.
-- orders and seeds: the orders of a benchmark are drawn with replacement, and for each drawn order as many of its seeds
-  as it has. A difference is formed run by run first, variant and reference with the same order and seed, so it is
-  paired here too.
+- items: the test rows of a task are drawn with replacement, once a replicate, for all runs, stages
+and variants at a
+  time. All of them answered the same rows, so what makes a row hard for everyone cancels out of a
+  difference and out of BWT. Tasks are fixed: the numbers speak about these tasks.
+- orders and seeds: the orders of a benchmark are drawn with replacement, and for each drawn order
+as many of its seeds
+  as it has. A difference is formed run by run first, variant and reference with the same order and
+  seed, so it is paired here too.
 
-A replicate is the mean over all runs under the drawn items, plus what the drawn runs differ from the mean of all runs
-on the true items. Drawing from S seeds gives intervals that are too short if S is small (Hesterberg 2015, "What
-teachers should know about the bootstrap": variance short by (S-1)/S, normal instead of t tails). Therefore the part
-that comes from drawing seeds is stretched by sqrt(S / (S-1)) sqrt(f / chi^2_f), f the sum of S-1 over the orders, with
-chi^2 drawn anew each time, which gives Student tails. Runs also differ by the luck of single answers, and that part is
-drawn twice, with the items and with the runs, as the luck of seeds is once more with the orders: where it dominates,
-intervals are too wide rather than too narrow. The orders' part is not stretched: they are the benchmark's own two or
-three and not a sample of all. With one seed each they are the only repetitions, and are drawn and stretched as seeds
-are. Joint training gives the same in every order: where it takes part, a seed is drawn for all orders together, f is
-S-1, and a seed counts as one run.
+A replicate is the mean over all runs under the drawn items, plus what the drawn runs differ from
+the mean of all runs on the true items. Drawing from S seeds gives intervals that are too short if S
+is small (Hesterberg 2015, "What teachers should know about the bootstrap": variance short by
+(S-1)/S, normal instead of t tails). Therefore the part that comes from drawing seeds is stretched
+by sqrt(S / (S-1)) sqrt(f / chi^2_f), f the sum of S-1 over the orders, with chi^2 drawn anew each
+time, which gives Student tails. Runs also differ by the luck of single answers, and that part is
+drawn twice, with the items and with the runs, as the luck of seeds is once more with the orders:
+where it dominates, intervals are too wide rather than too narrow. The orders' part is not
+stretched: they are the benchmark's own two or three and not a sample of all. With one seed each
+they are the only repetitions, and are drawn and stretched as seeds are. Joint training gives the
+same in every order: where it takes part, a seed is drawn for all orders together, f is S-1, and a
+seed counts as one run.
 
-With one run nothing is known about seeds, and only items are resampled: such an interval says how far another test set
-could move the score of *this* run. An interval over items of a task on which all rows score the same has no width.
+With one run nothing is known about seeds, and only items are resampled: such an interval says how
+far another test set could move the score of *this* run. An interval over items of a task on which
+all rows score the same has no width.
 """
 
 from __future__ import annotations
@@ -34,7 +39,8 @@ import numpy as np
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.seeding import derive
 
-RESAMPLES = 10_000  # the smallest p-value is 2e-4, enough for Holm's correction of some hundred comparisons
+# The smallest p-value is 2e-4, enough for Holm's correction of some hundred comparisons.
+RESAMPLES = 10_000
 LEVEL = 0.95
 _CELLS = 4_000_000  # counts held at once: 32 MB
 _ROUNDING = 1e-9  # points; replicates closer to zero than this are zero
@@ -45,8 +51,9 @@ Runs = Mapping[Unit, PerformanceMatrix]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval, both in percent or points. `runs`: how many runs it is the mean of; those of
-    one seed are one where joint training takes part, which is the same in all orders."""
+    """A number with its 95 % interval, both in percent or points. `runs`: how many runs it is the
+    mean of; those of one seed are one where joint training takes part, which is the same in all
+    orders."""
 
     value: float
     low: float
@@ -61,7 +68,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Replicated:
-    """A score of one run, and the same score under each resample of the items: shape [resamples]."""
+    """A score of one run, and the same score under each resample of the items: shape
+    [resamples]."""
 
     value: float
     samples: np.ndarray
@@ -75,9 +83,12 @@ class RunReplicates:
     bwt: Replicated | None
 
 
-def resample_items(matrices: Sequence[PerformanceMatrix], resamples: int, seed: int) -> list[RunReplicates]:
+def resample_items(
+    matrices: Sequence[PerformanceMatrix], resamples: int, seed: int
+) -> list[RunReplicates]:
     """OP and BWT of each run, all under the same resamples of the items."""
-    means: dict[tuple[str, bytes], np.ndarray] = {}  # by task and scores, so that equal scores stay exactly equal
+    # By task and scores, so that equal scores stay exactly equal.
+    means: dict[tuple[str, bytes], np.ndarray] = {}
     columns: dict[tuple[str, int], list[bytes]] = {}
     for matrix in matrices:
         for task, scores in _needed(matrix):
@@ -86,7 +97,8 @@ def resample_items(matrices: Sequence[PerformanceMatrix], resamples: int, seed: 
                 means[key] = np.empty(resamples)
                 columns.setdefault((task, len(scores)), []).append(key[1])
     for (task, rows), contents in columns.items():
-        vectors = np.stack([np.frombuffer(content) for content in contents], axis=1)  # [rows, distinct vectors]
+        # [rows, distinct vectors].
+        vectors = np.stack([np.frombuffer(content) for content in contents], axis=1)
         drawn = _resampled_means(vectors, resamples, derive(seed, "items", task, rows))
         for content, column in zip(contents, drawn.T, strict=True):
             means[task, content] = column
@@ -99,10 +111,14 @@ def _needed(matrix: PerformanceMatrix) -> list[tuple[str, np.ndarray]]:
     cells = [(i, last) for i in range(len(matrix.tasks))]
     if matrix.backward_transfer() is not None:
         cells += [(i, i) for i in range(last)]
-    return [(matrix.tasks[i], 100 * np.asarray(matrix.items[i, j], dtype=np.float64)) for i, j in cells]
+    return [
+        (matrix.tasks[i], 100 * np.asarray(matrix.items[i, j], dtype=np.float64)) for i, j in cells
+    ]
 
 
-def _replicate(matrix: PerformanceMatrix, means: Mapping[tuple[str, bytes], np.ndarray]) -> RunReplicates:
+def _replicate(
+    matrix: PerformanceMatrix, means: Mapping[tuple[str, bytes], np.ndarray]
+) -> RunReplicates:
     rows = [means[task, scores.tobytes()] for task, scores in _needed(matrix)]
     count = len(matrix.tasks)
     final, learned = rows[:count], rows[count:]
@@ -115,7 +131,8 @@ def _replicate(matrix: PerformanceMatrix, means: Mapping[tuple[str, bytes], np.n
 
 
 def _resampled_means(vectors: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Means of each column of `vectors` [rows, columns] under `resamples` draws of its rows: [resamples, columns]."""
+    """Means of each column of `vectors` [rows, columns] under `resamples` draws of its rows:
+    [resamples, columns]."""
     random = np.random.default_rng(seed)
     rows = len(vectors)
     parts: list[np.ndarray] = []
@@ -128,12 +145,16 @@ def _resampled_means(vectors: np.ndarray, resamples: int, seed: int) -> np.ndarr
 
 
 def summarise(
-    runs: Mapping[Unit, Replicated], limits: tuple[float, float], seed: int = 0, together: bool = False
+    runs: Mapping[Unit, Replicated],
+    limits: tuple[float, float],
+    seed: int = 0,
+    together: bool = False,
 ) -> tuple[Estimate, float]:
     """The mean over runs with its interval, and the two-sided p-value of zero.
 
     Args:
-        limits: what the number cannot exceed; a stretched interval is cut there. seed: of the draws of runs.
+        limits: what the number cannot exceed; a stretched interval is cut there. seed: of the draws
+        of runs.
         together: draw a seed for all orders at once.
     """
     orders: dict[Hashable, list[float]] = {}
@@ -144,15 +165,22 @@ def summarise(
     value = float(np.mean([run.value for run in runs.values()]))
     centre = np.mean([run.samples for run in runs.values()], axis=0)
     shared = np.array([np.mean(values) for values in seeds.values()]) if together else None
-    effects = _run_effects([np.array(values) for values in orders.values()], len(centre), seed, shared)
+    effects = _run_effects(
+        [np.array(values) for values in orders.values()], len(centre), seed, shared
+    )
     samples = centre + effects
     tail = (1 - LEVEL) / 2
     low, high = np.clip(np.quantile(samples, [tail, 1 - tail]), *limits)
-    return Estimate(value, float(low), float(high), len(seeds if together else runs)), _p_value(samples)
+    return Estimate(value, float(low), float(high), len(seeds if together else runs)), _p_value(
+        samples
+    )
 
 
-def _run_effects(orders: Sequence[np.ndarray], resamples: int, seed: int, shared: np.ndarray | None) -> np.ndarray:
-    """What drawing orders, and seeds of each, adds to the mean of all runs; the stretch is explained above.
+def _run_effects(
+    orders: Sequence[np.ndarray], resamples: int, seed: int, shared: np.ndarray | None
+) -> np.ndarray:
+    """What drawing orders, and seeds of each, adds to the mean of all runs; the stretch is
+    explained above.
 
     Args:
         orders: the values of each order's seeds.
@@ -179,13 +207,15 @@ def _run_effects(orders: Sequence[np.ndarray], resamples: int, seed: int, shared
 
 
 def _seed_effects(values: np.ndarray, resamples: int, random: np.random.Generator) -> np.ndarray:
-    """What drawing S seeds from the `values` [S] of one order adds to their mean, not short in variance."""
+    """What drawing S seeds from the `values` [S] of one order adds to their mean, not short in
+    variance."""
     count = len(values)
     drawn = values[random.integers(count, size=(resamples, count))].mean(axis=1)
     return np.sqrt(count / max(count - 1, 1)) * (drawn - values.mean())
 
 
 def _p_value(samples: np.ndarray) -> float:
-    """The level at which the percentile interval just touches zero; never 0 (Davison and Hinkley 1997, section 4.2)."""
+    """The level at which the percentile interval just touches zero; never 0 (Davison and Hinkley
+    1997, section 4.2)."""
     below, above = np.sum(samples <= _ROUNDING), np.sum(samples >= -_ROUNDING)
     return float(min(1.0, 2 * (1 + min(below, above)) / (1 + len(samples))))

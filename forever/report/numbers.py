@@ -1,4 +1,5 @@
-"""report.json: the numbers of a report for programs, and what the ledger (scripts/ledger.py) is written from."""
+"""report.json: the numbers of a report for programs, and what the ledger (scripts/ledger.py) is
+written from."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ SCHEMA_VERSION = 2  # 1: no runs in estimates; rates of forgetting without an in
 
 
 def numbers(study: Study) -> dict[str, Any]:
-    """Everything a report says in numbers. OP in percent, BWT and differences in points, intervals at 95 %.
+    """Everything a report says in numbers. OP in percent, BWT and differences in points, intervals
+    at 95 %.
 
-    Each estimate has the number of runs that it is the mean of: a difference is of those that the reference has, too.
+    Each estimate has the number of runs that it is the mean of: a difference is of those that the
+    reference has, too.
     """
     finished = [run for run in study.runs if run.result is not None]
     assert study.example is not None
@@ -32,18 +35,27 @@ def numbers(study: Study) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "name": study.name,
         "reference": study.reference,
-        "scale": scale_of(RunConfig.parse(read_mapping(study.example.directory.config, yaml.safe_load))),
+        "scale": scale_of(
+            RunConfig.parse(read_mapping(study.example.directory.config, yaml.safe_load))
+        ),
         "planned": len(study.runs),
         "finished": len(finished),
         "models": _distinct([run.settings["model.name"] for run in finished]),
         "seeds": sorted({run.seed for run in finished}),
         "revisions": _distinct([one.get("revision") for one in where]),
         "hardware": _distinct(
-            [f"{one['gpus'][0] if one['gpus'] else one['cpu']}, {one['cores']} cores" for one in where]
+            [
+                f"{one['gpus'][0] if one['gpus'] else one['cpu']}, {one['cores']} cores"
+                for one in where
+            ]
         ),
         "commands": _distinct([shlex.join(one["argv"]) for one in where]),
         "parts": [
-            {"benchmark": part.benchmark, "rows": [_row(part, row) for row in part.rows], "analyses": analyses(part)}
+            {
+                "benchmark": part.benchmark,
+                "rows": [_row(part, row) for row in part.rows],
+                "analyses": analyses(part),
+            }
             for part in study.parts
         ],
     }

@@ -77,9 +77,17 @@ def _part(part: Study) -> dict[str, Any]:
 
 def _subject(parts: list[Study]) -> str:
     results = [run.result for run in (part.example for part in parts) if run is not None]
-    names = [f"{result['benchmark']}, {len(result['tasks'])} tasks" for result in results if result is not None]
-    models = {run.settings["model.name"] for part in parts for run in part.runs if run.result is not None}
-    return f"{' · '.join(names)} · {_listed(sorted(_short('model.name', model) for model in models))}"
+    names = [
+        f"{result['benchmark']}, {len(result['tasks'])} tasks"
+        for result in results
+        if result is not None
+    ]
+    models = {
+        run.settings["model.name"] for part in parts for run in part.runs if run.result is not None
+    }
+    return (
+        f"{' · '.join(names)} · {_listed(sorted(_short('model.name', model) for model in models))}"
+    )
 
 
 def _facts(study: Study) -> list[tuple[str, str]]:
@@ -97,20 +105,38 @@ def _facts(study: Study) -> list[tuple[str, str]]:
     cpus = {f"{environment.get('cpu')}, {environment.get('cores')} cores" for environment in where}
     packages = [environment.get("packages", {}) for environment in where]
     versions = {
-        f"{name} {one[name]}" for one in packages for name in ("forever-cl", "torch", "transformers") if name in one
+        f"{name} {one[name]}"
+        for one in packages
+        for name in ("forever-cl", "torch", "transformers")
+        if name in one
     }
     truncated = sum(note.get("truncated", 0) for one in results for note in one["notes"].values())
     return [
         (
-            "settings" if len({run.variant for run in finished}) == 1 else f"settings of {example.variant}",
+            "settings"
+            if len({run.variant for run in finished}) == 1
+            else f"settings of {example.variant}",
             _settings(base),
         ),
-        ("tasks", " → ".join(result["tasks"]) if len({r["order"] for r in results}) == 1 else _listed(result["tasks"])),
+        (
+            "tasks",
+            " → ".join(result["tasks"])
+            if len({r["order"] for r in results}) == 1
+            else _listed(result["tasks"]),
+        ),
         ("test rows a task", f"{tests[0]}" if len(tests) == 1 else f"{tests[0]} to {tests[-1]}"),
         ("seeds", _listed(sorted({run.seed for run in finished}))),
         ("orders", _listed(sorted({run.order for run in finished}))),
-        ("hardware", _listed(sorted(gpus or cpus)) + _workers({one.get("world_size", 1) for one in results})),
-        ("revision", _listed(sorted({str(one.get("revision") or "unknown") for one in where}) or ["unknown"])),
+        (
+            "hardware",
+            _listed(sorted(gpus or cpus)) + _workers({one.get("world_size", 1) for one in results}),
+        ),
+        (
+            "revision",
+            _listed(
+                sorted({str(one.get("revision") or "unknown") for one in where}) or ["unknown"]
+            ),
+        ),
         ("versions", _listed(sorted(versions))),
         ("truncated training rows", f"{truncated} in all runs together"),
     ]
@@ -130,7 +156,11 @@ def _changes(part: Study, row: Row) -> str:
     if example is None or not row.runs:
         return UNFINISHED
     changes = differences(example.settings, row.runs[0].settings)
-    return _settings(changes) if changes else ("the reference" if row.runs[0].variant == example.variant else "none")
+    return (
+        _settings(changes)
+        if changes
+        else ("the reference" if row.runs[0].variant == example.variant else "none")
+    )
 
 
 def _about_intervals(rows: list[Row]) -> str:
@@ -147,9 +177,7 @@ def _about_intervals(rows: list[Row]) -> str:
             "the intervals say nothing about what another seed would give"
             + (", and no variant is judged." if len(rows) > 1 else ".")
         )
-    text += (
-        "Test items and runs are resampled; with few runs the spread between runs is uncertain, and intervals are wide."
-    )
+    text += "Test items and runs are resampled; with few runs the spread between runs is uncertain, and intervals are wide."
     single = [row.variant for row in rows if row.comparison and row.comparison.op.runs == 1]
     return text + (f" One run only, hence items only: {_listed(single)}." if single else "")
 
@@ -168,13 +196,20 @@ def _about_published(rows: list[Row]) -> str:
 
 
 def about_resolution(rows: list[Row]) -> str:
-    """Where the test set is too small for what the paper reports, with as many runs as there are."""
+    """Where the test set is too small for what the paper reports, with as many runs as there
+    are."""
     found: list[str] = []
     for row in rows:
-        resolution, ours = (row.comparison.resolution, row.comparison.difference) if row.comparison else (None, None)
+        resolution, ours = (
+            (row.comparison.resolution, row.comparison.difference)
+            if row.comparison
+            else (None, None)
+        )
         if ours and row.paper_difference and resolution and resolution > abs(row.paper_difference):
             runs = f"{ours.runs} run{'s' * (ours.runs > 1)}"
-            text = f"{row.variant} ({row.paper_difference:+.1f}, chance ±{resolution:.1f} with {runs})"
+            text = (
+                f"{row.variant} ({row.paper_difference:+.1f}, chance ±{resolution:.1f} with {runs})"
+            )
             found.append(text.replace("(-", "(−"))
     if not found:
         return ""

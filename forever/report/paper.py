@@ -1,6 +1,7 @@
 """What the paper reports (FOREVER, arXiv 2601.03938): its numbers, to stand beside ours.
 
-OP and BWT in percent points, Qwen3-0.6B unless a variant says otherwise. A row whose number is not known here is left
+OP and BWT in percent points, Qwen3-0.6B unless a variant says otherwise. A row whose number is not
+known here is left
 out: it then has no published number, not a zero.
 """
 
@@ -135,8 +136,13 @@ TABLES: dict[str, dict[str, dict[str, Published]]] = {
 # Rise of the loss on earlier tasks per update, in phases of 60 updates.
 FORGETTING_RATE = (0.0023, 0.0018, 0.0010, 0.0005, 0.0003)
 
-# Pearson's r and p of a task's tau_day: in two orders, with the task's BWT (p not known here), with joint training.
-MODEL_DAY = {"other order": (0.7379, 0.0017), "BWT": (0.2182, None), "joint training": (-0.5625, 0.0291)}
+# Pearson's r and p of a task's tau_day: in two orders, with the task's BWT (p not known here), with
+# joint training.
+MODEL_DAY = {
+    "other order": (0.7379, 0.0017),
+    "BWT": (0.2182, None),
+    "joint training": (-0.5625, 0.0291),
+}
 
 # Minutes an epoch.
 TRAINING_TIME = {
@@ -145,11 +151,16 @@ TRAINING_TIME = {
 }
 
 
-EQUAL = 0.5  # points; a smaller published difference, of three seeds and without an interval, is not called one
-ALIKE = 1.0  # points; equality is shown by an interval this close to zero, not by one that holds zero among much else
+# Points; a smaller published difference, of three seeds and without an interval, is not called one.
+EQUAL = 0.5
+# Points; equality is shown by an interval this close to zero, not by one that holds zero among much
+# else.
+ALIKE = 1.0
 
 
-def agreement(difference: float | None, verdict: str | None, low: float = -math.inf, high: float = math.inf) -> str:
+def agreement(
+    difference: float | None, verdict: str | None, low: float = -math.inf, high: float = math.inf
+) -> str:
     """Whether our difference to the reference agrees with the published one.
 
     Args:
@@ -158,9 +169,9 @@ def agreement(difference: float | None, verdict: str | None, low: float = -math.
         low, high: the 95 % interval of ours, which matters where the paper has no difference.
 
     Returns:
-        "agrees", "opposite", "not shown" (a tie here where the paper has a difference), "not equal" (a difference here
-        where the paper has none), "too wide" (a tie here, too, but from an interval that excludes little), or "" if
-        there is nothing to compare.
+        "agrees", "opposite", "not shown" (a tie here where the paper has a difference), "not equal"
+        (a difference here where the paper has none), "too wide" (a tie here, too, but from an
+        interval that excludes little), or "" if there is nothing to compare.
     """
     if difference is None or verdict is None:
         return ""
@@ -176,9 +187,10 @@ def agreement(difference: float | None, verdict: str | None, low: float = -math.
 def table_of(sweep: str, benchmark: str) -> tuple[str, str] | None:
     """The table and the benchmark in it that runs of a sweep stand beside, or None.
 
-    A benchmark of another size, such as `mini`, stands for the one of the table. A table with several benchmarks has
-    none that it could stand for. `baselines` is one benchmark of the main table, a small one stands for SuperNI; it has
-    one order, while the paper's numbers are means over all orders of a benchmark.
+    A benchmark of another size, such as `mini`, stands for the one of the table. A table with
+    several benchmarks has none that it could stand for. `baselines` is one benchmark of the main
+    table, a small one stands for SuperNI; it has one order, while the paper's numbers are means
+    over all orders of a benchmark.
     """
     if sweep == "baselines":
         sweep, benchmark = "main_results", benchmark if benchmark in BENCHMARKS else "superni"

@@ -77,10 +77,21 @@ def _overview(part: Study, rows: list[Row]) -> Shown:
             "Final score on each task as a share of joint training's; mean over runs.",
             figure,
         )
-    points = {row.variant: (row.seconds or 0.0, row.comparison.op) for row in rows if row.comparison and not row.bound}
+    points = {
+        row.variant: (row.seconds or 0.0, row.comparison.op)
+        for row in rows
+        if row.comparison and not row.bound
+    }
     if len(points) > 2:
-        figure = pareto_figure(points, part.reference, named=len(points) <= NAMED, labels=TIME_AND_OP)
-        yield "overview", "pareto", "OP against time. The line joins what nothing beats in both.", figure
+        figure = pareto_figure(
+            points, part.reference, named=len(points) <= NAMED, labels=TIME_AND_OP
+        )
+        yield (
+            "overview",
+            "pareto",
+            "OP against time. The line joins what nothing beats in both.",
+            figure,
+        )
 
 
 def _retention(rows: list[Row]) -> dict[str, dict[str, float]]:
@@ -98,7 +109,9 @@ def _retention(rows: list[Row]) -> dict[str, dict[str, float]]:
 
     best = final(bound)
     return {
-        row.variant: {task: score / best[task] for task, score in final(row).items() if best.get(task)}
+        row.variant: {
+            task: score / best[task] for task, score in final(row).items() if best.get(task)
+        }
         for row in rows
         if row is not bound
     }
@@ -106,7 +119,8 @@ def _retention(rows: list[Row]) -> dict[str, dict[str, float]]:
 
 # ---- figures of single experiments
 
-_SETTINGS: dict[str, tuple[str, str, float]] = {  # by sweep: the key that varies, its label, its unit
+# By sweep: the key that varies, its label, its unit.
+_SETTINGS: dict[str, tuple[str, str, float]] = {
     "memory_size": ("memory.fraction", "memory (% of a task's rows)", 100.0),
     "warmup_window": ("method.warmup_steps", "S, updates that make the first day", 1.0),
     "memory_epochs": ("method.memory_epochs", "passes over the memory at a replay", 1.0),
@@ -126,7 +140,9 @@ def _special(part: Study, rows: list[Row]) -> Shown:
     found = {variant: list(curves.values()) for variant, curves in forgetting_rates(part).items()}
     if found:
         run = next(run for row in rows for run in row.runs if run.variant in found)
-        figure = forgetting_rate_figure(found, int(run.settings["method.probe_every"]), FORGETTING_RATE, part.reference)
+        figure = forgetting_rate_figure(
+            found, int(run.settings["method.probe_every"]), FORGETTING_RATE, part.reference
+        )
         caption = "Rise of the loss on earlier tasks while a task is learned, nothing replayed."
         yield "overview", "forgetting-rate", caption, figure
     run = part.example
@@ -134,7 +150,12 @@ def _special(part: Study, rows: list[Row]) -> Shown:
     events = read_lines(run.directory.events)
     if any(event["kind"] == "replay" for event in events):
         figure = replay_loss_figure(read_lines(run.directory.steps), events, _title(run))
-        yield "overview", "replay-loss", "The loss on memory and the penalty at each replay of one run.", figure
+        yield (
+            "overview",
+            "replay-loss",
+            "The loss on memory and the penalty at each replay of one run.",
+            figure,
+        )
 
 
 def _sensitivity(part: Study, rows: list[Row]) -> Shown:
@@ -166,9 +187,16 @@ def _spacing(part: Study, rows: list[Row]) -> Shown:
     yield from _curve(points, "spacing of replays", part.reference, published)
 
 
-def _curve(points: list[Point], label: str, default: Setting | None, published: list[Point]) -> Shown:
-    figure = sensitivity_figure(points, label, reference="forever", default=default, published=published)
-    caption = f"OP and BWT against {label}, with 95 % intervals." + " Hollow: the paper's numbers." * bool(published)
+def _curve(
+    points: list[Point], label: str, default: Setting | None, published: list[Point]
+) -> Shown:
+    figure = sensitivity_figure(
+        points, label, reference="forever", default=default, published=published
+    )
+    caption = (
+        f"OP and BWT against {label}, with 95 % intervals."
+        + " Hollow: the paper's numbers." * bool(published)
+    )
     yield "overview", "sensitivity", caption, figure
 
 
@@ -182,18 +210,33 @@ def _backbones(part: Study, rows: list[Row]) -> Shown:
         op.setdefault(backbone, {})[method] = row.comparison.op
         bwt.setdefault(backbone, {})[method] = row.comparison.bwt
     figure = bars_figure({"OP (%)": op, "BWT (points)": bwt}, "forever")  # pyright: ignore[reportArgumentType]
-    yield "overview", "backbones", "OP and BWT of each method on each backbone, with 95 % intervals.", figure
+    yield (
+        "overview",
+        "backbones",
+        "OP and BWT of each method on each backbone, with 95 % intervals.",
+        figure,
+    )
     yield from _training_time(part, rows)
 
 
 def _training_time(part: Study, rows: list[Row]) -> Shown:
     figure = training_time_figure(minutes_an_epoch(part), "forever")
-    yield "overview", "training-time", "Minutes of training an epoch and task, replay and merges included.", figure
+    yield (
+        "overview",
+        "training-time",
+        "Minutes of training an epoch and task, replay and merges included.",
+        figure,
+    )
 
 
 def _model_day(part: Study, rows: list[Row]) -> Shown:
     figure = model_day_figure(day_pairs(part), list(model_days(part)[0]))
-    yield "overview", "model-day", "The length of a task's model day beside what it could go with.", figure
+    yield (
+        "overview",
+        "model-day",
+        "The length of a task's model day beside what it could go with.",
+        figure,
+    )
 
 
 # ---- run by run
@@ -202,7 +245,12 @@ def _model_day(part: Study, rows: list[Row]) -> Shown:
 def _matrices(part: Study, rows: list[Row]) -> Shown:
     for row in rows:
         run = row.runs[0]
-        yield "matrix", f"matrix-{slug(row.variant)}", _title(run), figures.matrix_figure(row.results[0], _title(run))
+        yield (
+            "matrix",
+            f"matrix-{slug(row.variant)}",
+            _title(run),
+            figures.matrix_figure(row.results[0], _title(run)),
+        )
 
 
 def _timelines(part: Study, rows: list[Row]) -> Shown:

@@ -21,7 +21,9 @@ def read_mapping(path: Path, parse: Any) -> Any:
     except (OSError, UnicodeDecodeError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(content, Mapping):
-        raise InputError(f"{path} cannot be read: it holds {type(content).__name__}, not named fields")
+        raise InputError(
+            f"{path} cannot be read: it holds {type(content).__name__}, not named fields"
+        )
     return content
 
 

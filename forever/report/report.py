@@ -1,6 +1,8 @@
-"""`forever report`: tables with intervals and verdicts, figures; Markdown, HTML, LaTeX, JSON; from run directories.
+"""`forever report`: tables with intervals and verdicts, figures; Markdown, HTML, LaTeX, JSON; from
+run directories.
 
-Everything on the page was measured by a run in the folder. A run that is not there is named as missing.
+Everything on the page was measured by a run in the folder. A run that is not there is named as
+missing.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _TEX = str.maketrans(
 
 
 def tex(text: object) -> str:
-    """Text for LaTeX in ASCII. A character that is not known here becomes a question mark, which compiles and shows."""
+    """Text for LaTeX in ASCII. A character that is not known here becomes a question mark, which
+    compiles and shows."""
     return str(text).translate(_TEX).encode("ascii", "replace").decode("ascii")
 
 
@@ -42,7 +45,8 @@ def write_report(folder: Path) -> Path:
         The HTML page, which needs no other file.
 
     Raises:
-        InputError: no finished run in the folder, a damaged file, or packages that the report needs are not installed.
+        InputError: no finished run in the folder, a damaged file, or packages that the report needs
+        are not installed.
     """
     study = read_study(folder)
     try:
@@ -52,7 +56,9 @@ def write_report(folder: Path) -> Path:
 
         shown = list(pictures(study))
     except ImportError as error:
-        raise InputError(f"a report needs {error.name}; install it with: pip install 'forever-cl[report]'") from None
+        raise InputError(
+            f"a report needs {error.name}; install it with: pip install 'forever-cl[report]'"
+        ) from None
     for picture in shown:
         path = study.folder / "figures" / f"{picture.name}.png"
         path.parent.mkdir(exist_ok=True)
@@ -64,9 +70,14 @@ def write_report(folder: Path) -> Path:
     for name in ("report.md", "report.html", "report.tex"):
         escape = name.endswith(".html")
         environment = jinja2.Environment(
-            loader=loader, autoescape=escape, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+            loader=loader,
+            autoescape=escape,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=jinja2.StrictUndefined,
         )
-        environment.filters["cell"] = lambda text: str(text).replace("|", "\\|")  # a bar would end a Markdown cell
+        # A bar would end a Markdown cell.
+        environment.filters["cell"] = lambda text: str(text).replace("|", "\\|")
         environment.filters["tex"] = tex
         write_text(study.folder / name, environment.get_template(f"{name}.j2").render(content))
     write_text(study.folder / "report.json", json.dumps(numbers(study), indent=1) + "\n")

@@ -29,7 +29,8 @@ _NO_DIFFERENCE = ("seed", "data.benchmark", "data.order", "data.root")
 
 @dataclass(frozen=True)
 class Run:
-    """A run that was planned. `result`, the content of result.json, is None as long as it is not over."""
+    """A run that was planned. `result`, the content of result.json, is None as long as it is not
+    over."""
 
     key: str
     variant: str
@@ -64,13 +65,18 @@ class Run:
         return [self.environment, *self.environment.get("resumed", [])] if self.environment else []
 
     def questions(self) -> str:
-        """A digest that changes with any test row: its place and its right answer, from predictions/."""
+        """A digest that changes with any test row: its place and its right answer, from
+        predictions/."""
         assert self.result is not None
         last = len(self.result["stages"]) - 1
         lines = [
-            line for i in range(len(self.result["tasks"])) for line in read_records(self.directory.predictions(last, i))
+            line
+            for i in range(len(self.result["tasks"]))
+            for line in read_records(self.directory.predictions(last, i))
         ]
-        return hashlib.sha256(json.dumps([(line["id"], line["reference"]) for line in lines]).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps([(line["id"], line["reference"]) for line in lines]).encode()
+        ).hexdigest()
 
     def matrix(self) -> PerformanceMatrix:
         """The performance matrix with the score of every item, from predictions/.
@@ -87,20 +93,25 @@ class Run:
                 path = self.directory.predictions(j, i)
                 matrix.items[i, j] = [float(line["score"]) for line in read_records(path)]
                 if not matrix.items[i, j] or abs((matrix[i, j] or 0.0) - score) > 1e-6:
-                    raise InputError(f"{path} does not hold the answers that {self.directory.result} was computed from")
+                    raise InputError(
+                        f"{path} does not hold the answers that {self.directory.result} was computed from"
+                    )
         return matrix
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of one variant. Means are over its finished runs; None where nothing was measured.
+    """What is known of one variant. Means are over its finished runs; None where nothing was
+    measured.
 
     Attributes:
         bound: whether it is a bound for the others rather than one of them.
         runs: finished ones. planned: how many there should be. stopped: early, by a search.
         reference: the variant that it is compared with; a reference has itself.
-        paper: the row of the paper's table, if there is one. paper_reference: that of its reference.
-        idle: it ends as fine-tuning does, to the last digit: a method that did nothing of its own, such as SSR when it
+        paper: the row of the paper's table, if there is one. paper_reference: that of its
+        reference.
+        idle: it ends as fine-tuning does, to the last digit: a method that did nothing of its own,
+        such as SSR when it
             writes no usable row.
     """
 
@@ -134,11 +145,14 @@ class Row:
 
     @property
     def agreement(self) -> str:
-        """Whether the verdict agrees with the published difference; "" if there is nothing to compare."""
+        """Whether the verdict agrees with the published difference; "" if there is nothing to
+        compare."""
         difference = self.comparison.difference if self.comparison else None
         if self.comparison is None or difference is None or self.idle:
             return ""
-        return agreement(self.paper_difference, self.comparison.verdict, difference.low, difference.high)
+        return agreement(
+            self.paper_difference, self.comparison.verdict, difference.low, difference.high
+        )
 
     @property
     def forgetting(self) -> float | None:
@@ -146,11 +160,17 @@ class Row:
 
     def events(self, kind: str) -> float | None:
         """Events of a kind a run."""
-        return _mean([sum(task.get(kind, 0) for task in result["events"].values()) for result in self.results])
+        return _mean(
+            [
+                sum(task.get(kind, 0) for task in result["events"].values())
+                for result in self.results
+            ]
+        )
 
     @property
     def replayed_rows(self) -> float | None:
-        """Rows of memory a run, repetitions counted: in batches of their own, and mixed into those of a task."""
+        """Rows of memory a run, repetitions counted: in batches of their own, and mixed into those
+        of a task."""
         return _mean([_replayed(run) for run in self.runs])
 
     @property
@@ -163,7 +183,8 @@ class Row:
 
     @property
     def same_setting(self) -> bool:
-        """Whether the runs are the paper's but for what its tables vary: its backbones, orders, rows and training."""
+        """Whether the runs are the paper's but for what its tables vary: its backbones, orders,
+        rows and training."""
         return all(_as_in_the_paper(run) for run in self.runs)
 
     @property
@@ -171,16 +192,22 @@ class Row:
         """Hours of GPUs a run; None on CPUs."""
         if not all(run.environment.get("gpus") for run in self.runs):
             return None
-        return _mean([sum(r["seconds"].values()) * r.get("world_size", 1) / 3600 for r in self.results])
+        return _mean(
+            [sum(r["seconds"].values()) * r.get("world_size", 1) / 3600 for r in self.results]
+        )
 
 
 def _replayed(run: Run) -> float | None:
     assert run.result is not None
     if run.settings.get("method.variant") == "mix":
-        return None  # with several views a pass over the mixed rows may end early, after we do not know which
+        # With several views a pass over the mixed rows may end early, after we do not know which.
+        return None
     seen = run.result["rows_seen"]
-    own = run.settings["optim.epochs"] * sum(count["train"] for count in run.result["rows"].values())
-    mixed = max(seen.get("task", 0) - own, 0)  # less than none in a fork, which has not seen all rows itself
+    own = run.settings["optim.epochs"] * sum(
+        count["train"] for count in run.result["rows"].values()
+    )
+    # Less than none in a fork, which has not seen all rows itself.
+    mixed = max(seen.get("task", 0) - own, 0)
     return seen.get("replay", 0) + seen.get("consolidation", 0) + mixed
 
 

@@ -1,4 +1,5 @@
-"""Two numbers against each other: score against time, and what the length of a model day goes with."""
+"""Two numbers against each other: score against time, and what the length of a model day goes
+with."""
 
 from __future__ import annotations
 
@@ -13,7 +14,19 @@ from matplotlib.ticker import FuncFormatter
 from forever.report.analyses import pearson
 from forever.report.bootstrap import Estimate
 from forever.report.labels import place_labels
-from forever.report.style import ACCENT, GREY, GRID, INK, NORMAL, SMALL, known, log_scale, minus, plain, tidy
+from forever.report.style import (
+    ACCENT,
+    GREY,
+    GRID,
+    INK,
+    NORMAL,
+    SMALL,
+    known,
+    log_scale,
+    minus,
+    plain,
+    tidy,
+)
 
 WIDE = 5  # largest over smallest number, from where an axis is logarithmic
 
@@ -35,7 +48,9 @@ def pareto_figure(
         named: False for the many trials of a search: no names beside the points.
         labels: of the two axes.
     """
-    shown = {name: (s, e) for name, (s, e) in points.items() if known(s) and s > 0 and known(e.value)}
+    shown = {
+        name: (s, e) for name, (s, e) in points.items() if known(s) and s > 0 and known(e.value)
+    }
     scores = {name: (seconds, e.value) for name, (seconds, e) in shown.items()}
     figure = Figure(figsize=(6.6, 4.2), layout="constrained")
     axis = figure.subplots()
@@ -43,9 +58,27 @@ def pareto_figure(
     for name, (seconds, estimate) in shown.items():
         colour = ACCENT if name == reference else INK
         if estimate.high > estimate.low:
-            axis.plot([seconds] * 2, [estimate.low, estimate.high], color=colour, linewidth=1.8, alpha=0.25, zorder=2)
-        style: dict[str, Any] = {"marker": "D" if name == reference else "o", "markersize": 6.5 if named else 5}
-        axis.plot([seconds], [estimate.value], label=name, zorder=3, color=colour, linestyle="none", **style)
+            axis.plot(
+                [seconds] * 2,
+                [estimate.low, estimate.high],
+                color=colour,
+                linewidth=1.8,
+                alpha=0.25,
+                zorder=2,
+            )
+        style: dict[str, Any] = {
+            "marker": "D" if name == reference else "o",
+            "markersize": 6.5 if named else 5,
+        }
+        axis.plot(
+            [seconds],
+            [estimate.value],
+            label=name,
+            zorder=3,
+            color=colour,
+            linestyle="none",
+            **style,
+        )
     axis.set_xlabel(labels[0], fontsize=NORMAL)
     axis.set_ylabel(labels[1], fontsize=NORMAL)
     axis.grid(color=GRID, linewidth=0.6)
@@ -59,7 +92,8 @@ def pareto_figure(
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[tuple[float, float]]:
-    """The (seconds, score) that no other point beats in one without losing in the other, by rising time.
+    """The (seconds, score) that no other point beats in one without losing in the other, by rising
+    time.
 
     >>> front({"a": (1.0, 50.0), "b": (2.0, 40.0), "c": (3.0, 60.0)})
     [(1.0, 50.0), (3.0, 60.0)]
@@ -92,19 +126,25 @@ def _draw_front(axis: Axes, best: Sequence[tuple[float, float]]) -> None:
 def _name_front(figure: Figure, axis: Axes) -> None:
     for line in axis.lines:
         if line.get_label() == "front":
-            figure.legend([line], ["front"], loc="outside lower center", frameon=False, fontsize=SMALL + 0.5)
+            figure.legend(
+                [line], ["front"], loc="outside lower center", frameon=False, fontsize=SMALL + 0.5
+            )
 
 
 # ---- model days
 
 
-def model_day_figure(pairs: Mapping[str, Mapping[str, tuple[float, float]]], orders: Sequence[str]) -> Figure:
-    """What the length of a task's model day goes with: the other order's, the task's BWT, joint training's score.
+def model_day_figure(
+    pairs: Mapping[str, Mapping[str, tuple[float, float]]], orders: Sequence[str]
+) -> Figure:
+    """What the length of a task's model day goes with: the other order's, the task's BWT, joint
+    training's score.
 
     A point a task, and in the title Pearson's r of these points with its two-sided p.
 
     Args:
-        pairs: tau_day (L2 distance) and the other number by task, for "other order", "BWT" (points; both means over
+        pairs: tau_day (L2 distance) and the other number by task, for "other order", "BWT" (points;
+        both means over
             orders) and "joint training" (%).
         orders: the names of the two orders.
     """
@@ -113,7 +153,9 @@ def model_day_figure(pairs: Mapping[str, Mapping[str, tuple[float, float]]], ord
     tau = r"$\tau_\mathrm{day}$"
     over = ", mean over orders" if len(orders) > 1 else ""
     labels = {
-        "other order": tuple(f"{tau}, order {order}" for order in orders[:2]) if len(orders) > 1 else (tau, tau),
+        "other order": tuple(f"{tau}, order {order}" for order in orders[:2])
+        if len(orders) > 1
+        else (tau, tau),
         "BWT": (tau + over, "BWT of the task (points)"),
         "joint training": (tau + over, "joint training's score (%)"),
     }
@@ -145,12 +187,21 @@ def _scatter(axis: Axes, points: Mapping[str, tuple[float, float]]) -> None:
     axis.plot(x, y, marker="o", markersize=5.5, linestyle="none", color=ACCENT)
     if not points:
         axis.set(xticks=[], yticks=[])
-        axis.text(0.5, 0.5, "no task has both", transform=axis.transAxes, ha="center", color=GREY, fontsize=SMALL)
+        axis.text(
+            0.5,
+            0.5,
+            "no task has both",
+            transform=axis.transAxes,
+            ha="center",
+            color=GREY,
+            fontsize=SMALL,
+        )
     axis.set_title(correlation(x, y), fontsize=SMALL + 0.5, color=INK)
 
 
 def correlation(x: Sequence[float], y: Sequence[float]) -> str:
-    """Pearson's r with its p and the number of pairs; it is not defined for fewer than three or for constants."""
+    """Pearson's r with its p and the number of pairs; it is not defined for fewer than three or for
+    constants."""
     found = pearson(x, y)
     if found is None:
         return f"r not defined (n = {len(x)})"

@@ -5,10 +5,13 @@ from typing import Any
 
 
 def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `other` that `base` has not. Another method's own fields are left out: its name says it all."""
+    """The settings of `other` that `base` has not. Another method's own fields are left out: its
+    name says it all."""
     changed = {key: value for key, value in other.items() if key not in base or base[key] != value}
     if "method.name" in changed:
-        changed = {k: v for k, v in changed.items() if k == "method.name" or not k.startswith("method.")}
+        changed = {
+            k: v for k, v in changed.items() if k == "method.name" or not k.startswith("method.")
+        }
     return changed
 
 

@@ -1,4 +1,5 @@
-"""Whether variants differ from a reference: differences run by run, their p-values corrected for all that are judged.
+"""Whether variants differ from a reference: differences run by run, their p-values corrected for
+all that are judged.
 
 What is resampled, and what an interval means: forever/report/bootstrap.py.
 """
@@ -34,13 +35,17 @@ class Comparison:
 
     Attributes:
         op, bwt: means over its runs. bwt is None for joint training and for a single task.
-        difference, bwt_difference: OP and BWT minus the reference's, over the runs (order and seed) that both have;
+        difference, bwt_difference: OP and BWT minus the reference's, over the runs (order and seed)
+        that both have;
             None if there are none.
-        p: of the difference in OP, two-sided, by the bootstrap; p_holm: corrected for all variants that get a verdict.
-        resolution: half the width of the difference's 95 % interval if only test items are resampled, in points: what
-            is smaller than that, this test set cannot show with these runs. More of them average the luck of single
-            answers, so it shrinks with their number.
-        verdict: None for the reference itself, for variants outside the comparison, such as bounds, and if there is
+        p: of the difference in OP, two-sided, by the bootstrap; p_holm: corrected for all variants
+        that get a verdict.
+        resolution: half the width of the difference's 95 % interval if only test items are
+        resampled, in points: what
+            is smaller than that, this test set cannot show with these runs. More of them average
+            the luck of single answers, so it shrinks with their number.
+        verdict: None for the reference itself, for variants outside the comparison, such as bounds,
+        and if there is
             only one run to compare.
     """
 
@@ -68,12 +73,15 @@ def compare(
 
     Args:
         variants: by name, the runs by order and seed.
-        references: of variants that are compared with another than `reference`; with themselves: with none.
+        references: of variants that are compared with another than `reference`; with themselves:
+        with none.
         outside: variants that are shown but not judged, and so do not count for the correction.
         resamples, seed: of the bootstrap. The same arguments give the same numbers.
     """
     keys = [(variant, unit) for variant, runs in variants.items() for unit in runs]
-    replicates = resample_items([variants[variant][unit] for variant, unit in keys], resamples, seed)
+    replicates = resample_items(
+        [variants[variant][unit] for variant, unit in keys], resamples, seed
+    )
     by_variant: dict[str, dict[Unit, RunReplicates]] = {}
     for (variant, unit), replicate in zip(keys, replicates, strict=True):
         by_variant.setdefault(variant, {})[unit] = replicate
@@ -83,7 +91,11 @@ def compare(
         base = by_variant.get(other, {}) if other is not None and other != name else {}
         found[name] = _compare_one(runs, base, seed)
     # From one seed nothing can be said of others, however many test items there are.
-    judged = {n: one.p for n, one in found.items() if one.p is not None and one.difference and one.difference.runs > 1}
+    judged = {
+        n: one.p
+        for n, one in found.items()
+        if one.p is not None and one.difference and one.difference.runs > 1
+    }
     judged = {name: p for name, p in judged.items() if name not in outside}
     for name, p_holm in zip(judged, holm(list(judged.values())), strict=True):
         one = found[name]
@@ -93,7 +105,9 @@ def compare(
     return found
 
 
-def _compare_one(runs: Mapping[Unit, RunReplicates], base: Mapping[Unit, RunReplicates], seed: int) -> Comparison:
+def _compare_one(
+    runs: Mapping[Unit, RunReplicates], base: Mapping[Unit, RunReplicates], seed: int
+) -> Comparison:
     joint = any(run.bwt is None for run in (*runs.values(), *base.values()))
     op, _ = summarise({unit: run.op for unit, run in runs.items()}, (0, 100), seed, joint)
     bwts = {unit: run.bwt for unit, run in runs.items() if run.bwt is not None}
@@ -116,7 +130,8 @@ def _less(one: Replicated, other: Replicated) -> Replicated:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction (1979): the smallest of m p-values times m, the next times m - 1, ..., never falling.
+    """Holm's step-down correction (1979): the smallest of m p-values times m, the next times m - 1,
+    ..., never falling.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]

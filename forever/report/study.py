@@ -1,6 +1,8 @@
-"""What a folder of runs holds: which runs there are, which are missing, and what is known of each variant.
+"""What a folder of runs holds: which runs there are, which are missing, and what is known of each
+variant.
 
-Reads run directories (forever/runs/directory.py) and `sweep.json` (forever/sweeps/sweep.py), and nothing else.
+Reads run directories (forever/runs/directory.py) and `sweep.json` (forever/sweeps/sweep.py), and
+nothing else.
 """
 
 from __future__ import annotations
@@ -24,10 +26,22 @@ from forever.report.statistics import Comparison, compare
 from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import MANIFEST, read_manifest
 
-# Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods are seen between.
+# Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods
+# are seen between.
 BOUNDS = ("finetune", "mtl")
 # What a report reads of result.json.
-_FIELDS = {"tasks", "stages", "matrix", "op", "bwt", "forgetting", "events", "rows_seen", "updates", "seconds"}
+_FIELDS = {
+    "tasks",
+    "stages",
+    "matrix",
+    "op",
+    "bwt",
+    "forgetting",
+    "events",
+    "rows_seen",
+    "updates",
+    "seconds",
+}
 _FIELDS |= {"benchmark", "order", "seed", "method", "rows", "notes"}
 
 
@@ -37,7 +51,8 @@ class Study:
 
     Attributes:
         reference: the variant that the others are compared with, if there is one.
-        references: of variants that are compared with another one, or, if with themselves, with none.
+        references: of variants that are compared with another one, or, if with themselves, with
+        none.
         paper: the paper's names of variants that have others here.
         several: whether this is a part of a study of several benchmarks.
     """
@@ -54,7 +69,11 @@ class Study:
     def others(self) -> dict[str, str]:
         """Variants that are compared with another than `reference`, and with which."""
         own = {run.variant for run in self.runs}
-        return {name: to for name, to in self.references.items() if name in own and to not in (name, self.reference)}
+        return {
+            name: to
+            for name, to in self.references.items()
+            if name in own and to not in (name, self.reference)
+        }
 
     @property
     def parts(self) -> list[Study]:
@@ -64,7 +83,11 @@ class Study:
         """
         names = dict.fromkeys(run.benchmark for run in self.runs if run.benchmark)
         return [
-            replace(self, runs=tuple(run for run in self.runs if run.benchmark == name), several=len(names) > 1)
+            replace(
+                self,
+                runs=tuple(run for run in self.runs if run.benchmark == name),
+                several=len(names) > 1,
+            )
             for name in names
         ]
 
@@ -89,12 +112,21 @@ class Study:
         for run in self.runs:
             if run.result is not None:
                 finished[run.variant].append(run)
-        bounds = [name for name, runs in finished.items() if name != self.reference and _is_bound(runs)]
+        bounds = [
+            name for name, runs in finished.items() if name != self.reference and _is_bound(runs)
+        ]
         if len(bounds) == len(finished):
             bounds = []  # nothing lies between them
         matrices = {name: _matrices(runs) for name, runs in finished.items()}
         compared = compare(matrices, self.reference, outside=bounds, references=self.references)
-        plain = next((compared[name] for name, runs in finished.items() if runs and _method(runs) == "finetune"), None)
+        plain = next(
+            (
+                compared[name]
+                for name, runs in finished.items()
+                if runs and _method(runs) == "finetune"
+            ),
+            None,
+        )
         rows: list[Row] = []
         for name, runs in finished.items():
             own = [run for run in self.runs if run.variant == name]
@@ -102,18 +134,41 @@ class Study:
             reference = self.references.get(name, self.reference)
             papers = [self._published(name), self._published(reference)]
             comparison = compared.get(name)
-            idle = bool(runs) and _method(runs) != "finetune" and comparison is not None and _same(comparison, plain)
-            rows.append(Row(name, name in bounds, runs, len(own), comparison, stopped, reference, *papers, idle=idle))
+            idle = (
+                bool(runs)
+                and _method(runs) != "finetune"
+                and comparison is not None
+                and _same(comparison, plain)
+            )
+            rows.append(
+                Row(
+                    name,
+                    name in bounds,
+                    runs,
+                    len(own),
+                    comparison,
+                    stopped,
+                    reference,
+                    *papers,
+                    idle=idle,
+                )
+            )
         return sorted(rows, key=lambda row: row.bound)
 
     def _published(self, variant: str | None) -> Published | None:
-        return published(self.name, self.benchmark, self.paper.get(variant, variant)) if variant else None
+        return (
+            published(self.name, self.benchmark, self.paper.get(variant, variant))
+            if variant
+            else None
+        )
 
     @property
     def example(self) -> Run | None:
         """A finished run to show settings of: the reference's first, or else the first."""
         finished = [run for run in self.runs if run.result is not None]
-        return next((run for run in finished if run.variant == self.reference), next(iter(finished), None))
+        return next(
+            (run for run in finished if run.variant == self.reference), next(iter(finished), None)
+        )
 
 
 def _method(runs: Sequence[Run]) -> str:
@@ -131,14 +186,17 @@ def _matrices(runs: Sequence[Run]) -> dict[Unit, PerformanceMatrix]:
     for run in runs:
         twin = found.setdefault(unit(run), run)
         if twin is not run:
-            raise InputError(f"{twin.directory.path} and {run.directory.path} hold the same run; keep one of them")
+            raise InputError(
+                f"{twin.directory.path} and {run.directory.path} hold the same run; keep one of them"
+            )
     return {key: run.matrix() for key, run in found.items()}
 
 
 def unit(run: Run) -> Unit:
     """What a run of one variant and a run of another must share to be compared with each other.
 
-    The digests of the tasks in result.json cover training rows as well, in which a variant may well differ.
+    The digests of the tasks in result.json cover training rows as well, in which a variant may well
+    differ.
     """
     assert run.result is not None
     return (run.result["benchmark"], run.result["order"], run.questions()), run.seed
@@ -157,30 +215,43 @@ def read_study(folder: Path) -> Study:
             raise InputError(f"{folder}: none of its {len(study.runs)} runs is finished yet")
         return study
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder} holds a file with missing or strange fields ({error})") from None
+        raise InputError(
+            f"{folder} holds a file with missing or strange fields ({error})"
+        ) from None
 
 
 def _find(folder: Path) -> Study:
     if (folder / MANIFEST).is_file():
         manifest = read_manifest(folder)
         listed = [
-            _run(folder / t["key"], t["variant"], t["benchmark"], t["order"], t["seed"]) for t in manifest["trials"]
+            _run(folder / t["key"], t["variant"], t["benchmark"], t["order"], t["seed"])
+            for t in manifest["trials"]
         ]
         runs = tuple(_name_variants(listed))
         references = _references(listed, runs, manifest["references"], manifest["reference"])
-        return Study(manifest["name"], folder, runs, manifest["reference"], manifest["paper"], references)
+        return Study(
+            manifest["name"], folder, runs, manifest["reference"], manifest["paper"], references
+        )
     if (folder / "config.yaml").is_file():
         run = _run(folder)
         return Study(run.key, folder, (run,), None)
     paths = sorted(path.parent for path in folder.glob("*/config.yaml"))
     if not paths:
-        raise InputError(f"{folder} holds no runs: neither it nor a folder in it has a config.yaml, nor is it a sweep")
+        raise InputError(
+            f"{folder} holds no runs: neither it nor a folder in it has a config.yaml, nor is it a sweep"
+        )
     runs = list(_name_variants([_run(path) for path in paths]))
-    return Study(folder.name, folder, tuple(runs), "forever" if any(r.variant == "forever" for r in runs) else None)
+    return Study(
+        folder.name,
+        folder,
+        tuple(runs),
+        "forever" if any(r.variant == "forever" for r in runs) else None,
+    )
 
 
 def _run(path: Path, variant: str = "", benchmark: str = "", order: str = "", seed: int = 0) -> Run:
-    """A run directory; without a sweep that says so, its configuration tells variant, order and seed."""
+    """A run directory; without a sweep that says so, its configuration tells variant, order and
+    seed."""
     directory = RunDirectory(path)
     result = read_mapping(directory.result, json.loads) if directory.result.is_file() else None
     if result is not None and not _FIELDS.issubset(result):
@@ -192,7 +263,11 @@ def _run(path: Path, variant: str = "", benchmark: str = "", order: str = "", se
     if not variant:
         config = read_mapping(directory.config, yaml.safe_load)
         order = config["data"]["order"]
-        variant, order, seed = config["method"]["name"], order if isinstance(order, str) else "custom", config["seed"]
+        variant, order, seed = (
+            config["method"]["name"],
+            order if isinstance(order, str) else "custom",
+            config["seed"],
+        )
         if directory.fork.is_file():  # what it learned before, it learned in another way
             origin = read_mapping(directory.fork, json.loads)
             variant = f"{variant} from {origin['run']}@{origin['stage']}"
@@ -217,8 +292,8 @@ def _name_variants(runs: Sequence[Run]) -> Iterator[Run]:
 def _references(
     listed: Sequence[Run], runs: Sequence[Run], references: Mapping[str, str], reference: str
 ) -> dict[str, str]:
-    """With whom a variant is compared, under the names that `_name_variants` gave: a run of other settings with the
-    reference of the same settings, or else with none."""
+    """With whom a variant is compared, under the names that `_name_variants` gave: a run of other
+    settings with the reference of the same settings, or else with none."""
     names = {run.variant for run in runs}
     found: dict[str, str] = {}
     for before, run in zip(listed, runs, strict=True):
@@ -230,4 +305,6 @@ def _references(
 
 
 def _is_bound(runs: Sequence[Run]) -> bool:
-    return bool(runs) and all(run.result is not None and run.result["method"] in BOUNDS for run in runs)
+    return bool(runs) and all(
+        run.result is not None and run.result["method"] in BOUNDS for run in runs
+    )

@@ -1,4 +1,5 @@
-"""What is known of a variant as text: the cells of a report's table, and the table that the console shows."""
+"""What is known of a variant as text: the cells of a report's table, and the table that the console
+shows."""
 
 from __future__ import annotations
 
@@ -46,13 +47,15 @@ def _summary(study: Study) -> Table:
         judged = _if(study.reference, difference, texts["verdict"])
         scores = (f"{texts['op']} {texts['op_interval']}".strip(), texts["bwt"])
         cells = (*scores, *judged, texts["events"], texts["replayed"], texts["seconds"])
-        last = number + 1 < len(rows) and row.bound != rows[number + 1].bound  # space before the bounds
+        # Space before the bounds.
+        last = number + 1 < len(rows) and row.bound != rows[number + 1].bound
         table.add_row(row.variant, *cells, end_section=last)
     return table
 
 
 def row_texts(row: Row) -> dict[str, str]:
-    """The cells of a variant's row; a variant without a finished run says "missing" and no numbers."""
+    """The cells of a variant's row; a variant without a finished run says "missing" and no
+    numbers."""
     compared = row.comparison
     op, bwt = (compared.op, compared.bwt) if compared else (None, None)
     difference = compared.difference if compared else None
@@ -61,8 +64,14 @@ def row_texts(row: Row) -> dict[str, str]:
     return {
         "variant": row.variant,
         "reference": row.reference or "",
-        "runs": f"{len(row.runs)}" if len(row.runs) == row.planned else f"{len(row.runs)} of {row.planned}",
-        "op": number(op, "{:.1f}") if op else "stopped early" if row.stopped == row.planned else "missing",
+        "runs": f"{len(row.runs)}"
+        if len(row.runs) == row.planned
+        else f"{len(row.runs)} of {row.planned}",
+        "op": number(op, "{:.1f}")
+        if op
+        else "stopped early"
+        if row.stopped == row.planned
+        else "missing",
         "op_interval": _interval(op, "{:.1f}"),
         "bwt": number(bwt, "{:+.1f}"),
         "bwt_interval": _interval(bwt, "{:+.1f}"),
@@ -94,13 +103,17 @@ def paper_texts(row: Row) -> dict[str, str]:
         "reference": row.reference or "",
         "op": number(op, "{:.1f}") if compared else "missing",
         "paper_op": number(paper.op, "{:.1f}"),
-        "apart": number(op - paper.op, "{:+.1f}") if op is not None and row.same_setting else NOTHING,
+        "apart": number(op - paper.op, "{:+.1f}")
+        if op is not None and row.same_setting
+        else NOTHING,
         "bwt": number(bwt, "{:+.1f}"),
         "paper_bwt": number(paper.bwt, "{:+.1f}"),
         "difference": number(difference, "{:+.1f}"),
         "difference_interval": _interval(difference, "{:+.1f}"),
         "paper_difference": number(row.paper_difference, "{:+.1f}"),
-        "bwt_differences": " / ".join(bwt_differences) if {*bwt_differences} != {NOTHING} else NOTHING,
+        "bwt_differences": " / ".join(bwt_differences)
+        if {*bwt_differences} != {NOTHING}
+        else NOTHING,
         "agreement": "did as finetune" if row.idle else row.agreement or NOTHING,
     }
 

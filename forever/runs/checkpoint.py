@@ -1,8 +1,8 @@
 """Atomic, verified checkpoints: tensors in safetensors, everything else JSON, no pickle.
 
-A checkpoint is a folder `<stage>-<update>` with tensors.safetensors, state.json and manifest.json (sha256 of the other
-two). It is written under a temporary name, synced to disk and renamed; the last two are kept, so a torn or damaged one
-costs only the work since the one before.
+A checkpoint is a folder `<stage>-<update>` with tensors.safetensors, state.json and manifest.json
+(sha256 of the other two). It is written under a temporary name, synced to disk and renamed; the
+last two are kept, so a torn or damaged one costs only the work since the one before.
 """
 
 import hashlib
@@ -29,10 +29,14 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def save(folder: Path, stage: int, update: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-    """Write a checkpoint below `folder` and drop all but the last two. Names sort in the order of training."""
+def save(
+    folder: Path, stage: int, update: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
+) -> Path:
+    """Write a checkpoint below `folder` and drop all but the last two. Names sort in the order of
+    training."""
     target = write(folder / f"{stage:03d}-{update:08d}", tensors, state)
-    # The run went on from the newest good one, so later ones are damaged; hidden ones were torn by a kill.
+    # The run went on from the newest good one, so later ones are damaged; hidden ones were torn by
+    # a kill.
     kept = [path for path in _complete(folder) if path.name <= target.name][-_KEEP:]
     for path in folder.iterdir():
         if path.is_dir() and path not in kept:
@@ -46,7 +50,10 @@ def write(target: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any])
     temporary = folder / f".{target.name}.{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, temporary / "tensors.safetensors")
+    save_file(
+        {name: t.detach().cpu().contiguous() for name, t in tensors.items()},
+        temporary / "tensors.safetensors",
+    )
     (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
     (temporary / "manifest.json").write_text(json.dumps(_digests(temporary)), encoding="utf-8")
     for path in [*temporary.iterdir(), temporary]:
@@ -69,7 +76,8 @@ def latest(folder: Path) -> Checkpoint | None:
 def read(path: Path) -> Checkpoint | None:
     """The checkpoint in the folder `path`; None if it is not there or its digests do not hold.
 
-    A file that is missing, cut or not readable is damage like a wrong digest: whoever asks goes on without this one.
+    A file that is missing, cut or not readable is damage like a wrong digest: whoever asks goes on
+    without this one.
     """
     try:
         if json.loads((path / "manifest.json").read_text(encoding="utf-8")) != _digests(path):
@@ -81,7 +89,9 @@ def read(path: Path) -> Checkpoint | None:
 
 
 def _complete(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*") if path.is_dir() and not path.name.startswith("."))
+    return sorted(
+        path for path in folder.glob("*") if path.is_dir() and not path.name.startswith(".")
+    )
 
 
 def _digests(path: Path) -> dict[str, str]:

@@ -6,7 +6,14 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from forever.data.tasks import Benchmark
@@ -18,10 +25,12 @@ _REFRESH_S = 0.1  # between updates of the live line; more often costs time and 
 
 
 class ConsoleTracker(SilentTracker):
-    """Progress of one run: task, step, loss, time in model days, next replay, time left in the task.
+    """Progress of one run: task, step, loss, time in model days, next replay, time left in the
+    task.
 
     Args:
-        console: where to print; if it is no terminal, one line a stage is printed and nothing moves.
+        console: where to print; if it is no terminal, one line a stage is printed and nothing
+        moves.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -55,7 +64,11 @@ class ConsoleTracker(SilentTracker):
         if line["task"] != self._task:
             self._task = line["task"]
             names = [task.name for task in self.benchmark.stages]
-            label = f"{names.index(self._task) + 1}/{len(names)} {self._task}" if self._task in names else self._task
+            label = (
+                f"{names.index(self._task) + 1}/{len(names)} {self._task}"
+                if self._task in names
+                else self._task
+            )
             self._progress.reset(self._bar, total=line["planned"], description=label)
         now = time.perf_counter()
         if now - self._shown >= _REFRESH_S:
@@ -67,7 +80,9 @@ class ConsoleTracker(SilentTracker):
         name = self.benchmark.stages[number].name
         bwt = "" if scores["bwt"] is None else f"  BWT {scores['bwt']:+6.1f}"
         seconds = time.perf_counter() - self._began
-        text = f"  after {number + 1}/{count} {name:<16} OP {scores['op']:5.1f}{bwt}  {seconds:6.0f} s"
+        text = (
+            f"  after {number + 1}/{count} {name:<16} OP {scores['op']:5.1f}{bwt}  {seconds:6.0f} s"
+        )
         (self._progress.console if self._progress else self.console).print(text, highlight=False)
 
     def finished(self, result: Mapping[str, Any]) -> None:
@@ -92,25 +107,33 @@ def reading(line: Mapping[str, Any]) -> str:
 
 
 def matrix_table(result: Mapping[str, Any]) -> Table:
-    """The performance matrix of a finished run with its summary: a row a task, a column a stage, in percent."""
-    table = Table(title=f"{result['method']}, seed {result['seed']}", title_justify="left", box=box.SIMPLE)
+    """The performance matrix of a finished run with its summary: a row a task, a column a stage, in
+    percent."""
+    table = Table(
+        title=f"{result['method']}, seed {result['seed']}", title_justify="left", box=box.SIMPLE
+    )
     table.add_column("score on, after", no_wrap=True)
     for name in result["stages"]:
         table.add_column(name, justify="right")
     for name, row in zip(result["tasks"], result["matrix"], strict=True):
         table.add_row(name, *("" if value is None else f"{value:.1f}" for value in row))
     names = {"op": "OP", "bwt": "BWT", "forgetting": "forgetting", "fwt": "FWT"}
-    known = [f"{label} {result[key]:.1f}" for key, label in names.items() if result[key] is not None]
+    known = [
+        f"{label} {result[key]:.1f}" for key, label in names.items() if result[key] is not None
+    ]
     table.caption = "   ".join([*known, f"{sum(result['seconds'].values()):.0f} s"])
     table.caption_justify = "left"
     return table
 
 
 def front_table(runs: Sequence[Known]) -> Table:
-    """The finished runs of a search that no other beats in OP, BWT and time, and the base if it is none of them."""
+    """The finished runs of a search that no other beats in OP, BWT and time, and the base if it is
+    none of them."""
     finished = [run for run in runs if run.state == "finished"]
     best = front(finished, lambda run: run.objectives)
-    table = Table(title="Best in OP, BWT or time", title_justify="left", box=box.SIMPLE, min_width=80)
+    table = Table(
+        title="Best in OP, BWT or time", title_justify="left", box=box.SIMPLE, min_width=80
+    )
     table.add_column("run")
     for name in ("OP (%)", "BWT", "s"):
         table.add_column(name, justify="right")

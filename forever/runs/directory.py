@@ -1,8 +1,9 @@
 """A run's files: the truth of a run. Trackers and reports read from here.
 
-config.yaml, environment.json, steps.jsonl, events.jsonl, predictions/<stage>/<task>.jsonl (both from 1; stage 0 is
-before training), result.json, adapter/, checkpoints/. Some runs also have ended.json (why there is no result),
-stages/<stage>/ (weights after a stage, kept on request) and fork.json (which run's stage it began from).
+config.yaml, environment.json, steps.jsonl, events.jsonl, predictions/<stage>/<task>.jsonl (both
+from 1; stage 0 is before training), result.json, adapter/, checkpoints/. Some runs also have
+ended.json (why there is no result), stages/<stage>/ (weights after a stage, kept on request) and
+fork.json (which run's stage it began from).
 """
 
 import json
@@ -63,33 +64,43 @@ class RunDirectory:
         return self.path / "fork.json"
 
     def weights(self, stage: int) -> Path:
-        """The checkpoint of a trained stage, if it was kept; it counts from 0 here, from 1 in the file name."""
+        """The checkpoint of a trained stage, if it was kept; it counts from 0 here, from 1 in the
+        file name."""
         return self.path / "stages" / str(stage + 1)
 
     def predictions(self, stage: int, task: int) -> Path:
-        """Answers to task `task` after stage `stage`; both count from 0 here, from 1 in the file name."""
+        """Answers to task `task` after stage `stage`; both count from 0 here, from 1 in the file
+        name."""
         return self.path / "predictions" / str(stage + 1) / f"{task + 1}.jsonl"
 
     def check(self, config: RunConfig, resume: bool) -> None:
         """Refuse to mix two runs in one folder, without touching anything.
 
         Raises:
-            InputError: the folder holds a run of another configuration, or an unfinished one and `resume` is false.
+            InputError: the folder holds a run of another configuration, or an unfinished one and
+            `resume` is false.
         """
         if not self.config.is_file():
             return
         try:
             found = RunConfig.parse(yaml.safe_load(self.config.read_text(encoding="utf-8")))
         except (yaml.YAMLError, InputError) as error:
-            raise InputError(f"{self.config} cannot be read ({error}); give another --out") from None
+            raise InputError(
+                f"{self.config} cannot be read ({error}); give another --out"
+            ) from None
         if found.identity() != config.identity():
             differing = ", ".join(differences(found.identity(), config.identity())[:3])
-            raise InputError(f"{self.path} holds a run of another configuration ({differing}); give another --out")
+            raise InputError(
+                f"{self.path} holds a run of another configuration ({differing}); give another --out"
+            )
         if not self.result.is_file() and not resume:
-            raise InputError(f"{self.path} holds an unfinished run; go on with it by --resume, or give another --out")
+            raise InputError(
+                f"{self.path} holds an unfinished run; go on with it by --resume, or give another --out"
+            )
 
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
-        """Write what describes the run; where a run goes on with other code or elsewhere, that too, as `resumed`."""
+        """Write what describes the run; where a run goes on with other code or elsewhere, that too,
+        as `resumed`."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.config.is_file():
             write_text(self.environment, json.dumps(environment, indent=2) + "\n")
@@ -97,7 +108,9 @@ class RunDirectory:
         elif self.environment.is_file():
             first = read_json(self.environment)
             lives = [first, *first.get("resumed", [])]
-            if any(lives[-1].get(key) != value for key, value in environment.items() if key != "argv"):
+            if any(
+                lives[-1].get(key) != value for key, value in environment.items() if key != "argv"
+            ):
                 first["resumed"] = [*lives[1:], environment]
                 write_text(self.environment, json.dumps(first, indent=2) + "\n")
 
@@ -110,12 +123,18 @@ class RunDirectory:
         return read_json(self.result) if self.result.is_file() else None
 
     def end(self, state: Literal["failed", "stopped"], reason: str) -> None:
-        """Say that the run is over without a result: it failed for good, or a search stopped it early."""
-        content = {"state": state, "reason": reason, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+        """Say that the run is over without a result: it failed for good, or a search stopped it
+        early."""
+        content = {
+            "state": state,
+            "reason": reason,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
         write_text(self.ended, json.dumps(content) + "\n")
 
     def end_without_result(self) -> dict[str, str] | None:
-        """What `end` wrote: `state`, `reason` and `time`; None for a run that is finished, interrupted or not begun."""
+        """What `end` wrote: `state`, `reason` and `time`; None for a run that is finished,
+        interrupted or not begun."""
         if self.result.is_file() or not self.ended.is_file():
             return None
         return read_json(self.ended)
@@ -130,22 +149,29 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{path} cannot be read ({error}); remove it, or take it from a backup") from None
+        raise InputError(
+            f"{path} cannot be read ({error}); remove it, or take it from a backup"
+        ) from None
     if not isinstance(content, dict):
-        raise InputError(f"{path} cannot be read: it holds {type(content).__name__}, not named fields")
+        raise InputError(
+            f"{path} cannot be read: it holds {type(content).__name__}, not named fields"
+        )
     return content
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file; none if it does not exist. A last line that was cut off is left out."""
+    """The objects of a JSON-lines file; none if it does not exist. A last line that was cut off is
+    left out."""
     if not path.is_file():
         return []
-    # Not splitlines: it also breaks at U+2028 and others, which JSON leaves as they are in the middle of a text.
+    # Not splitlines: it also breaks at U+2028 and others, which JSON leaves as they are in the
+    # middle of a text.
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 def last_line(path: Path) -> dict[str, Any] | None:
-    """The last complete object of a JSON-lines file, however long the file is; None if there is none."""
+    """The last complete object of a JSON-lines file, however long the file is; None if there is
+    none."""
     if not path.is_file():
         return None
     with path.open("rb") as file:

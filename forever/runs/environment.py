@@ -41,10 +41,13 @@ def revision() -> str | None:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)  # an installed copy may lie in somebody's repository
+        # An installed copy may lie in somebody's repository.
+        git("ls-files", "--error-unmatch", Path(__file__).name)
         dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""
         return git("rev-parse", "--short=12", "HEAD") + dirty
     except (OSError, subprocess.SubprocessError):
@@ -54,6 +57,8 @@ def revision() -> str | None:
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()

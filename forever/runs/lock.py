@@ -1,4 +1,5 @@
-"""One writer a run directory, also when a killed sweep's last processes outlive it for some seconds."""
+"""One writer a run directory, also when a killed sweep's last processes outlive it for some
+seconds."""
 
 import fcntl
 import os
@@ -44,7 +45,8 @@ def locked(folder: Path, needed: bool = True) -> Iterator[None]:
 
 
 def in_progress(folder: Path, patience_s: float = 0.0) -> bool:
-    """Whether another process trains this run, and goes on with it for `patience_s`. Writes nothing."""
+    """Whether another process trains this run, and goes on with it for `patience_s`. Writes
+    nothing."""
     path, give_up = folder / _FILE, time.monotonic() + patience_s
     if not path.is_file():
         return False

@@ -1,4 +1,5 @@
-"""How far a run got, read from its directory: for those who watch a run from another process, or after it."""
+"""How far a run got, read from its directory: for those who watch a run from another process, or
+after it."""
 
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,12 @@ def read_config(directory: RunDirectory) -> RunConfig:
 
 
 def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
-    """What is known after each finished stage: `acc/<task>` of the tasks seen so far, `op` and `bwt`.
+    """What is known after each finished stage: `acc/<task>` of the tasks seen so far, `op` and
+    `bwt`.
 
-    A stage is over when all its tasks have been scored. The answers say by their ids which task they belong to, so
-    the data need not be here. Joint training has one stage, known to be over only when the result is there.
+    A stage is over when all its tasks have been scored. The answers say by their ids which task
+    they belong to, so the data need not be here. Joint training has one stage, known to be over
+    only when the result is there.
     """
     joint = METHODS[read_config(directory).method.name].joint
     matrix = PerformanceMatrix((), ())
@@ -40,7 +43,8 @@ def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
         if joint:
             matrix.stages = ("joint",)
         else:
-            matrix.tasks = matrix.tasks[: stage + 1]  # one more is scored ahead if forward transfer is measured
+            # One more is scored ahead if forward transfer is measured.
+            matrix.tasks = matrix.tasks[: stage + 1]
             matrix.stages = matrix.tasks
         found.append(scores_after(matrix, stage))
     return found
@@ -52,7 +56,8 @@ def _stages(directory: RunDirectory) -> int:
 
 
 def _read_stage(directory: RunDirectory, matrix: PerformanceMatrix, stage: int) -> int:
-    """Read the scores of tasks 0, 1, ... after `stage` into the matrix, up to the first that is missing."""
+    """Read the scores of tasks 0, 1, ... after `stage` into the matrix, up to the first that is
+    missing."""
     names: list[str] = []
     while (path := directory.predictions(stage, len(names))).is_file():
         lines = read_lines(path)
@@ -77,7 +82,9 @@ class Follower:
         trackers: told `started`, `step` and `stage`.
     """
 
-    def __init__(self, config: RunConfig, directory: RunDirectory, benchmark: Benchmark, *trackers: Tracker) -> None:
+    def __init__(
+        self, config: RunConfig, directory: RunDirectory, benchmark: Benchmark, *trackers: Tracker
+    ) -> None:
         self.directory = directory
         self.benchmark = benchmark.joint() if METHODS[config.method.name].joint else benchmark
         self._trackers = Trackers(trackers)

@@ -14,7 +14,8 @@ SCHEMA_VERSION = 1
 
 
 def scores_after(matrix: PerformanceMatrix, stage: int) -> dict[str, float | None]:
-    """What is known when a stage is over: each seen task's score, and OP and BWT so far, in percent and points."""
+    """What is known when a stage is over: each seen task's score, and OP and BWT so far, in percent
+    and points."""
     so_far = matrix.until(stage)
     scores = {f"acc/{name}": so_far[i, stage] for i, name in enumerate(so_far.tasks)}
     return {**scores, "op": so_far.overall(), "bwt": so_far.backward_transfer()}
@@ -34,7 +35,8 @@ def summarise(
     Args:
         steps, events: the lines of the journal.
         notes: one dict a stage: the method's findings and the number of truncated training rows.
-        measured: sizes (`parameters`: trained, and stored from task to task), seconds by phase, peak memory.
+        measured: sizes (`parameters`: trained, and stored from task to task), seconds by phase,
+        peak memory.
     """
     updates = Counter(line["kind"] for line in steps)
     rows = Counter[str]()
@@ -52,7 +54,10 @@ def summarise(
         "stages": list(matrix.stages),
         "metrics": {task.name: task.metric for task in benchmark.tasks},
         "data": {task.name: task.digest() for task in benchmark.tasks},
-        "rows": {task.name: {"train": len(task.train), "test": len(task.test)} for task in benchmark.tasks},
+        "rows": {
+            task.name: {"train": len(task.train), "test": len(task.test)}
+            for task in benchmark.tasks
+        },
         "matrix": matrix.rows(),
         "op": matrix.overall(),
         "bwt": matrix.backward_transfer(),
@@ -60,7 +65,8 @@ def summarise(
         "forgetting": matrix.forgetting(),
         "notes": {name: dict(note) for name, note in zip(matrix.stages, notes, strict=True)},
         "events": {
-            name: dict(Counter(event["kind"] for event in events if event["task"] == name)) for name in matrix.stages
+            name: dict(Counter(event["kind"] for event in events if event["task"] == name))
+            for name in matrix.stages
         },
         "updates": dict(updates),
         "rows_seen": dict(rows),

@@ -1,7 +1,8 @@
-"""The bookkeeping of one run: journal, checkpoints, predictions, result. The loop tells it what happened.
+"""The bookkeeping of one run: journal, checkpoints, predictions, result. The loop tells it what
+happened.
 
-A run can be killed at any moment. What is on disk is then at worst a little more than the last checkpoint says; the
-surplus is cut off when the run goes on, and the same lines are written again.
+A run can be killed at any moment. What is on disk is then at worst a little more than the last
+checkpoint says; the surplus is cut off when the run goes on, and the same lines are written again.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Session:
         directory: where it lives; created already.
         world: only the leading rank writes.
         trackers: told of what happens after it is on disk.
-        checkpoint_s: seconds between checkpoints within a task; one is written at the end of each task in any case.
+        checkpoint_s: seconds between checkpoints within a task; one is written at the end of each
+        task in any case.
         keep_stages: keep the checkpoint of every trained stage, for forks.
     """
 
@@ -82,13 +84,21 @@ class Session:
         self.matrix = PerformanceMatrix(*names)
         self._data = [task.digest() for task in benchmark.tasks]
         self._saved = checkpoint.latest(self.directory.checkpoints)
-        state = self._saved.state if self._saved else {"stage": -1, "trained": True, "records": [], **_NO_LINES}
+        state = (
+            self._saved.state
+            if self._saved
+            else {"stage": -1, "trained": True, "records": [], **_NO_LINES}
+        )
         place = [state["stage"], state["trained"], len(state["records"])]
         if any(found != [place] for found in self.world.gather([place])):
-            raise RuntimeError(f"ranks found different checkpoints in {self.directory.path}; is it a shared folder?")
+            raise RuntimeError(
+                f"ranks found different checkpoints in {self.directory.path}; is it a shared folder?"
+            )
         if self._saved:
             if state["data"] != self._data:
-                raise InputError(f"{self.directory.path}: the data changed since this run began; give another --out")
+                raise InputError(
+                    f"{self.directory.path}: the data changed since this run began; give another --out"
+                )
             self._notes = state["notes"]
             self._seconds.update(state["seconds"])
             self.restore(learner, method)
@@ -116,17 +126,23 @@ class Session:
         return deque(StepRecord(*values) for values in self._saved.state["records"])
 
     def restore(self, learner: Learner, method: Method[Any]) -> None:
-        """Put all tensors of the checkpoint back, in place where they exist, since generators hold on to them."""
+        """Put all tensors of the checkpoint back, in place where they exist, since generators hold
+        on to them."""
         assert self._saved is not None
         tensors = self._saved.tensors
-        if tensors["theta"].shape != learner.parameters.flat.shape:  # of a fork; a run's own always fit
+        # Of a fork; a run's own always fit.
+        if tensors["theta"].shape != learner.parameters.flat.shape:
             there, here = tensors["theta"].numel(), learner.parameters.flat.numel()
             raise InputError(
                 f"{self.directory.path}: {there} numbers were trained there, {here} here; this cannot fork"
             )
         learner.parameters.load(tensors["theta"])
         method.state.update(self._saved.state["method"])
-        frozen = {name.removeprefix("frozen/"): t for name, t in tensors.items() if name.startswith("frozen/")}
+        frozen = {
+            name.removeprefix("frozen/"): t
+            for name, t in tensors.items()
+            if name.startswith("frozen/")
+        }
         lora.load_frozen(learner.backbone.model, frozen)
         for name, tensor in tensors.items():
             kind, _, key = name.partition("/")
@@ -136,17 +152,27 @@ class Session:
                     current.copy_(tensor)
                 else:
                     method.tensors[key] = tensor.to(self.world.device, copy=True)
-        adam = {name.removeprefix("adam/"): t for name, t in tensors.items() if name.startswith("adam/")}
+        adam = {
+            name.removeprefix("adam/"): t for name, t in tensors.items() if name.startswith("adam/")
+        }
         if adam and learner.optimizer is not None:
-            learner.optimizer.load_state_dict({**learner.optimizer.state_dict(), "state": {0: adam}})
+            learner.optimizer.load_state_dict(
+                {**learner.optimizer.state_dict(), "state": {0: adam}}
+            )
             self._saved = None  # twice the size of the model and more, and not needed again
 
     # ---- while training
 
     def record(
-        self, learner: Learner, method: Method[Any], action: Action, record: StepRecord, remembered: bool
+        self,
+        learner: Learner,
+        method: Method[Any],
+        action: Action,
+        record: StepRecord,
+        remembered: bool,
     ) -> None:
-        """One action is over and the method has reacted to it. `remembered` ones were told to trackers long ago."""
+        """One action is over and the method has reacted to it. `remembered` ones were told to
+        trackers long ago."""
         self._records.append(record)
         kind = action.kind if isinstance(action, Step) else "probe"
         if not remembered:
@@ -198,9 +224,14 @@ class Session:
     def _checkpoint(self, learner: Learner, method: Method[Any], trained: bool) -> None:
         tensors = {"theta": learner.parameters.flat.data}
         tensors |= {f"method/{name}": tensor for name, tensor in method.tensors.items()}
-        tensors |= {f"frozen/{name}": tensor for name, tensor in lora.frozen(learner.backbone.model).items()}
+        tensors |= {
+            f"frozen/{name}": tensor for name, tensor in lora.frozen(learner.backbone.model).items()
+        }
         if not trained and learner.optimizer is not None:
-            tensors |= {f"adam/{name}": t for name, t in learner.optimizer.state_dict()["state"].get(0, {}).items()}
+            tensors |= {
+                f"adam/{name}": t
+                for name, t in learner.optimizer.state_dict()["state"].get(0, {}).items()
+            }
         lines = self.journal.lines if trained else self._start
         state = {
             "stage": learner.stage,
@@ -213,7 +244,8 @@ class Session:
             "data": self._data,
         }
         self.journal.sync()
-        if trained and self.keep_stages:  # before the one to go on from: a kill in between then loses neither
+        # Before the one to go on from: a kill in between then loses neither.
+        if trained and self.keep_stages:
             checkpoint.write(self.directory.weights(learner.stage), tensors, state)
         update = len(self._records) + trained  # a trained stage sorts after its last update
         checkpoint.save(self.directory.checkpoints, learner.stage, update, tensors, state)
@@ -228,7 +260,9 @@ class Session:
             self.matrix.items[task, stage] = [line["score"] for line in read_lines(path)]
         return (task, stage) in self.matrix.items
 
-    def keep_predictions(self, stage: int, task: int, predictions: Sequence[Mapping[str, Any]]) -> None:
+    def keep_predictions(
+        self, stage: int, task: int, predictions: Sequence[Mapping[str, Any]]
+    ) -> None:
         """A task has been scored."""
         self.matrix.items[task, stage] = [prediction["score"] for prediction in predictions]
         if self.world.leads:
@@ -245,30 +279,43 @@ class Session:
             return
         self.close()
         if self.config.model.tuning == "lora" and method.mixed:
-            lora.save_mixture(learner.backbone.model, self.directory.adapter, self.config.model.name, method.tensors)
+            lora.save_mixture(
+                learner.backbone.model,
+                self.directory.adapter,
+                self.config.model.name,
+                method.tensors,
+            )
         elif self.config.model.tuning == "lora":
             lora.save_peft(learner.backbone.model, self.directory.adapter, self.config.model.name)
         else:
             learner.backbone.model.save_pretrained(self.directory.path / "model")
             learner.backbone.tokenizer.save_pretrained(self.directory.path / "model")
         device = self.world.device
-        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _resident_bytes()
+        peak = (
+            torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _resident_bytes()
+        )
         seconds = {name: round(value, 3) for name, value in self._seconds.items()}
         carried = [*lora.frozen(learner.backbone.model).values(), *method.tensors.values()]
         trained = learner.parameters.flat.numel()
         measured = {
-            "parameters": {"trained": trained, "stored": trained + sum(tensor.numel() for tensor in carried)},
+            "parameters": {
+                "trained": trained,
+                "stored": trained + sum(tensor.numel() for tensor in carried),
+            },
             "seconds": seconds,
             "peak_memory_bytes": peak,
             "world_size": self.world.size,
         }
         steps, events = read_lines(self.directory.steps), read_lines(self.directory.events)
-        result = summarise(self.config, self.benchmark, self.matrix, steps, events, self._notes, measured)
+        result = summarise(
+            self.config, self.benchmark, self.matrix, steps, events, self._notes, measured
+        )
         write_text(self.directory.result, json.dumps(result, indent=1) + "\n")
         self.trackers.tell("finished", result)
 
     def _drop_predictions(self) -> None:
-        """Answers given by weights that are not in the checkpoint: a damaged one may have thrown the run back."""
+        """Answers given by weights that are not in the checkpoint: a damaged one may have thrown
+        the run back."""
         valid = self._stage + 1 if self._trained else self._stage
         for folder in (self.directory.path / "predictions").glob("*"):
             if folder.name.isdigit() and int(folder.name) > valid:

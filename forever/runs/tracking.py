@@ -1,6 +1,8 @@
-"""Who is told what happens: a small protocol, the journal that is always written, and a list that shields the run.
+"""Who is told what happens: a small protocol, the journal that is always written, and a list that
+shields the run.
 
-A tracker hears of everything after it is on disk, so one that fails loses nothing: it is reported once and left out.
+A tracker hears of everything after it is on disk, so one that fails loses nothing: it is reported
+once and left out.
 """
 
 import dataclasses
@@ -67,7 +69,10 @@ class Trackers:
             except Exception as error:  # a tracker must never end a run, whatever it raises
                 self.trackers.remove(tracker)
                 name = type(tracker).__name__
-                print(f"{name} failed and is left out from here: {type(error).__name__}: {error}", file=sys.stderr)
+                print(
+                    f"{name} failed and is left out from here: {type(error).__name__}: {error}",
+                    file=sys.stderr,
+                )
 
 
 class Journal:
@@ -75,7 +80,8 @@ class Journal:
 
     Args:
         directory: of the run.
-        steps, events: lines to keep; what follows was written after the checkpoint that the run goes on from.
+        steps, events: lines to keep; what follows was written after the checkpoint that the run
+        goes on from.
     """
 
     def __init__(self, directory: RunDirectory, steps: int = 0, events: int = 0) -> None:
@@ -98,7 +104,8 @@ class Journal:
         self.lines[file] += 1
 
     def sync(self) -> None:
-        """Bring all lines to the disk itself, so that a checkpoint never counts lines that a power cut takes away."""
+        """Bring all lines to the disk itself, so that a checkpoint never counts lines that a power
+        cut takes away."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())

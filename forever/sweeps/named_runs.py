@@ -1,4 +1,5 @@
-"""Named runs: `[cpu/]<benchmark>[/<order>]/<method>`, and what each scale changes in the paper's settings."""
+"""Named runs: `[cpu/]<benchmark>[/<order>]/<method>`, and what each scale changes in the paper's
+settings."""
 
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,19 @@ from forever.data.orders import ORDERS, default_order
 from forever.errors import InputError, unknown
 from forever.methods.registry import METHODS
 
-# A model of one million parameters learns by other numbers than one of 600 million; these were measured on tiny.
+# A model of one million parameters learns by other numbers than one of 600 million; these were
+# measured on tiny.
 MINI: dict[str, Any] = {
     "data.benchmark": "mini",
     "model.name": "tiny",
-    "model.dropout": 0.0,  # on a CPU a third of an update's time, for an adapter that does not overfit
-    "optim.lr": 2e-3,  # 5e-3 with batches of 8 is at the edge of stability: rounding moved OP by 2 to 4 points
+    # On a CPU a third of an update's time, for an adapter that does not overfit.
+    "model.dropout": 0.0,
+    # 5e-3 with batches of 8 is at the edge of stability: rounding moved OP by 2 to 4 points.
+    "optim.lr": 2e-3,
     "optim.batch_size": 16,
     "optim.epochs": 10,
-    "memory.fraction": 0.04,  # 8 of 200 rows, one batch a task; with 20 rows MixReplay forgets next to nothing
+    # 8 of 200 rows, one batch a task; with 20 rows MixReplay forgets next to nothing.
+    "memory.fraction": 0.04,
     "evaluation.max_new_tokens": 16,  # the longest answer has 15 tokens and EOS
 }
 PAPER: dict[str, Any] = {"model.name": "Qwen/Qwen3-0.6B"}
@@ -26,7 +31,8 @@ PAPER: dict[str, Any] = {"model.name": "Qwen/Qwen3-0.6B"}
 # The run from which each experiment differs, by the size of everything in it.
 SCALES = {"mini": "mini/forever", "cpu": "cpu/superni/7/forever", "paper": "superni/7/forever"}
 
-# Real data and a real language model, about twenty minutes of a CPU core: four tasks, 24 updates each, not 1250.
+# Real data and a real language model, about twenty minutes of a CPU core: four tasks, 24 updates
+# each, not 1250.
 CPU: dict[str, Any] = {
     "model.name": "HuggingFaceTB/SmolLM2-135M-Instruct",
     "model.max_length": 384,
@@ -37,11 +43,12 @@ CPU: dict[str, Any] = {
     "memory.fraction": 0.0834,  # 8 of 96 rows, one batch a task; 2 % would be a single row
     "evaluation.max_new_tokens": 24,
 }
-# What methods need to fit tasks of 130 (mini) or 24 (cpu) updates; everything else is as in their papers.
-# mini: 30 days of S = 4 updates are 120, so the standard schedule gets to its end on a step clock, as with the paper's
-# 30 days of 24 updates in 1250; on the model clock days grow longer as the updates shrink.
-# cpu: S = 24 would be the whole task; 2 leaves room for days 1, 2, 4, 7.
-# SSR's continuations of up to 2048 tokens take hours on a CPU; these lengths hold a prompt and three more rows.
+# What methods need to fit tasks of 130 (mini) or 24 (cpu) updates; everything else is as in their
+# papers. mini: 30 days of S = 4 updates are 120, so the standard schedule gets to its end on a step
+# clock, as with the paper's 30 days of 24 updates in 1250; on the model clock days grow longer as
+# the updates shrink. cpu: S = 24 would be the whole task; 2 leaves room for days 1, 2, 4, 7. SSR's
+# continuations of up to 2048 tokens take hours on a CPU; these lengths hold a prompt and three more
+# rows.
 METHOD_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "mini": {
         **{name: {"method.warmup_steps": 4} for name in ("forever", "fixed_interval", "vbm")},
@@ -52,7 +59,8 @@ METHOD_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "ssr": {"method.max_tokens": 512, "method.samples": 1},
     },
 }
-# SuperNI without its long prompts: three classifications and an extraction, in the order in which they come.
+# SuperNI without its long prompts: three classifications and an extraction, in the order in which
+# they come.
 CPU_TASKS = {
     "superni": {
         "7": ("task363", "task1510", "task1687", "task875"),
@@ -82,7 +90,11 @@ def named_run(name: str) -> RunConfig:
         raise unknown(f"order of {benchmark}", order, ORDERS[benchmark])
     if method not in METHODS:
         raise unknown("method", method, METHODS)
-    settings: dict[str, Any] = {"data.benchmark": benchmark, "data.order": order, "method.name": method}
+    settings: dict[str, Any] = {
+        "data.benchmark": benchmark,
+        "data.order": order,
+        "method.name": method,
+    }
     settings |= MINI if benchmark == "mini" else CPU if small else PAPER
     if small and order in CPU_TASKS.get(benchmark, {}):
         settings["data.order"] = CPU_TASKS[benchmark][order]
@@ -91,23 +103,27 @@ def named_run(name: str) -> RunConfig:
 
 
 def scale_of(run: RunConfig) -> str:
-    """The scale that a run has by its data: mini, cpu (few and short rows), paper (a whole benchmark), or "other"."""
+    """The scale that a run has by its data: mini, cpu (few and short rows), paper (a whole
+    benchmark), or "other"."""
     data = run.data
     if data.benchmark == "mini":
         return "mini"
-    if data.train_rows is not None and run.model.max_length == CPU["model.max_length"]:  # other sizes may be asked for
+    # Other sizes may be asked for.
+    if data.train_rows is not None and run.model.max_length == CPU["model.max_length"]:
         return "cpu"
     whole = data.train_rows is None and data.test_rows is None and data.validation is None
     return "paper" if whole and data.order in ORDERS.get(data.benchmark, {}) else "other"
 
 
 def orders(base: RunConfig, *benchmarks: str) -> dict[str, dict[str, Any]]:
-    """All orders of the paper's benchmarks by their numbers, as differences from a run, whose sizes stay.
+    """All orders of the paper's benchmarks by their numbers, as differences from a run, whose sizes
+    stay.
 
     `mini` stands for each of them: its two orders.
     """
     small = "cpu/" if scale_of(base) == "cpu" else ""
-    sizes = base.data.model_dump(mode="json", exclude={"root"})  # another benchmark would begin without them
+    # Another benchmark would begin without them.
+    sizes = base.data.model_dump(mode="json", exclude={"root"})
     found: dict[str, dict[str, Any]] = {}
     for benchmark in ("mini",) if base.data.benchmark == "mini" else benchmarks:
         for order in ORDERS[benchmark]:
@@ -118,7 +134,8 @@ def orders(base: RunConfig, *benchmarks: str) -> dict[str, dict[str, Any]]:
 
 
 def method_settings(base: RunConfig, method: str) -> dict[str, Any]:
-    """The dotted keys that put a method in the place of a run's own, as named runs of that scale have it.
+    """The dotted keys that put a method in the place of a run's own, as named runs of that scale
+    have it.
 
     The run's own method stays as it is, and S of the run holds for every method that has one.
     """
@@ -147,5 +164,7 @@ def load_run(argument: str) -> RunConfig:
     except yaml.YAMLError as error:
         raise InputError(f"{argument} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise InputError(f"{argument} must hold keys such as method, data, optim; it holds {type(content).__name__}")
+        raise InputError(
+            f"{argument} must hold keys such as method, data, optim; it holds {type(content).__name__}"
+        )
     return RunConfig.parse(content)

@@ -1,4 +1,5 @@
-"""All sweeps by name, a table or a figure of the paper each: what `forever sweep` and `forever plan` know."""
+"""All sweeps by name, a table or a figure of the paper each: what `forever sweep` and `forever
+plan` know."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -57,7 +58,9 @@ def asked_sweep(
     """
     base = base.override(changes)
     if seeds is None and base.seed != RunConfig().seed:
-        raise InputError(f"seed={base.seed}: a sweep sets the seeds of its runs; give --seeds {base.seed}")
+        raise InputError(
+            f"seed={base.seed}: a sweep sets the seeds of its runs; give --seeds {base.seed}"
+        )
     sweep = named_sweep(name, base, seeds)
     if sweep.orders and "data.order" in changes:
         raise InputError(

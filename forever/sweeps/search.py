@@ -1,4 +1,5 @@
-"""A search as pure data: a base run and a space that is asked for differences. Optuna and Ray are not known here."""
+"""A search as pure data: a base run and a space that is asked for differences. Optuna and Ray are
+not known here."""
 
 import json
 import math
@@ -20,7 +21,8 @@ T = TypeVar("T")
 
 
 class Suggests(Protocol):
-    """What a space asks: an Optuna trial, or anything that answers like one. Names are dotted keys of the run."""
+    """What a space asks: an Optuna trial, or anything that answers like one. Names are dotted keys
+    of the run."""
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float: ...
 
@@ -36,7 +38,8 @@ class Search:
     Attributes:
         name: also the name of the folder and of the MLflow experiment.
         base: the run from which all others differ. Its seed is that of every run.
-        space: asks for values and returns the dotted keys that differ; what it asks may depend on what it was told.
+        space: asks for values and returns the dotted keys that differ; what it asks may depend on
+        what it was told.
         label: names a difference from the base; the base itself is called "base".
     """
 
@@ -50,7 +53,13 @@ class Search:
         changes = self.space(_Answers(point))
         own = self.base.override(changes) == self.base
         variants = {BASE if own else self.label(changes): changes}
-        return Sweep(self.name, self.base, variants, (self.base.seed,), reference=BASE if self.own_point() else "")
+        return Sweep(
+            self.name,
+            self.base,
+            variants,
+            (self.base.seed,),
+            reference=BASE if self.own_point() else "",
+        )
 
     def trial(self, point: Mapping[str, Any]) -> Trial:
         """The run of a point; its key is stable.
@@ -59,7 +68,8 @@ class Search:
             point: the answers that the space got, by name.
 
         Raises:
-            InputError: the space asks for something that the point does not say, or the run cannot be.
+            InputError: the space asks for something that the point does not say, or the run cannot
+            be.
         """
         (trial,) = self.sweep(point).trials()
         return trial
@@ -71,7 +81,8 @@ class Search:
         return self.trial(draws.params)
 
     def own_point(self) -> dict[str, Any] | None:
-        """The point at which the base itself lies: what the others are compared with. None if it is outside."""
+        """The point at which the base itself lies: what the others are compared with. None if it is
+        outside."""
         answers = _Answers(flatten(self.base.model_dump()))
         try:
             changes = self.space(answers)
@@ -87,7 +98,8 @@ class Known:
     """A run of a search that is on disk.
 
     Attributes:
-        result: of a finished one. ended: see `RunDirectory.end_without_result`. Neither: it was interrupted.
+        result: of a finished one. ended: see `RunDirectory.end_without_result`. Neither: it was
+        interrupted.
     """
 
     trial: Trial
@@ -98,7 +110,13 @@ class Known:
     @property
     def state(self) -> str:
         """ "finished", "failed", "stopped" or "interrupted"."""
-        return "finished" if self.result is not None else self.ended["state"] if self.ended else "interrupted"
+        return (
+            "finished"
+            if self.result is not None
+            else self.ended["state"]
+            if self.ended
+            else "interrupted"
+        )
 
     @property
     def objectives(self) -> tuple[float, float, float]:
@@ -108,7 +126,8 @@ class Known:
 
 
 def remember(search: Search, point: Mapping[str, Any], folder: Path) -> Trial:
-    """List a point's run in the manifest of `folder`, and keep the point in the run's own folder."""
+    """List a point's run in the manifest of `folder`, and keep the point in the run's own
+    folder."""
     trial = search.trial(point)
     write_text(folder / trial.key / _POINT, json.dumps(dict(point), indent=1) + "\n")
     search.sweep(point).write_manifest(folder)
@@ -118,7 +137,8 @@ def remember(search: Search, point: Mapping[str, Any], folder: Path) -> Trial:
 def known(search: Search, folder: Path) -> list[Known]:
     """The runs of this search that are in `folder`, in the order in which they were found.
 
-    Runs that were searched from another base lie in the same folder and are left out: their numbers say little here.
+    Runs that were searched from another base lie in the same folder and are left out: their numbers
+    say little here.
     """
     found: list[Known] = []
     listed = read_manifest(folder)["trials"] if (folder / "sweep.json").is_file() else []
@@ -138,12 +158,17 @@ def known(search: Search, folder: Path) -> list[Known]:
 
 
 def front(runs: Iterable[T], objectives: Callable[[T], tuple[float, float, float]]) -> list[T]:
-    """The runs that no other beats: at least as good in OP, BWT and time, and better in one. Highest OP first."""
+    """The runs that no other beats: at least as good in OP, BWT and time, and better in one.
+    Highest OP first."""
     found = [(run, objectives(run)) for run in runs]
     scores = [(op, bwt, -seconds) for _, (op, bwt, seconds) in found]
 
     def beaten(mine: tuple[float, ...]) -> bool:
-        return any(all(a >= b for a, b in zip(other, mine, strict=True)) for other in scores if other != mine)
+        return any(
+            all(a >= b for a, b in zip(other, mine, strict=True))
+            for other in scores
+            if other != mine
+        )
 
     best = [(run, mine) for (run, _), mine in zip(found, scores, strict=True) if not beaten(mine)]
     return [run for run, _ in sorted(best, key=lambda pair: pair[1], reverse=True)]
@@ -177,7 +202,8 @@ class _Answers:
 
 
 class Draws:
-    """Answers a space at random, evenly in the logarithm where it asks for that, and remembers what it was asked."""
+    """Answers a space at random, evenly in the logarithm where it asks for that, and remembers what
+    it was asked."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

@@ -16,7 +16,8 @@ MANIFEST = "sweep.json"
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep. `key` names its directory and never changes for the same configuration and variant."""
+    """One run of a sweep. `key` names its directory and never changes for the same configuration
+    and variant."""
 
     key: str
     variant: str
@@ -34,11 +35,14 @@ class Sweep:
         base: the run from which all others differ.
         variants: by name, the dotted keys that differ from the base.
         seeds: every variant runs with each of them.
-        orders: by name, the dotted keys of benchmark and order; every variant runs on each. None: the base's own.
+        orders: by name, the dotted keys of benchmark and order; every variant runs on each. None:
+        the base's own.
         reference: the variant that the others are compared with in reports.
-        references: of variants that are compared with another one, such as the same method on their own backbone; with
+        references: of variants that are compared with another one, such as the same method on their
+        own backbone; with
             themselves: with none.
-        paper: variants that stand for one of the paper's under another name, which is what small runs need.
+        paper: variants that stand for one of the paper's under another name, which is what small
+        runs need.
         selected: the variants to run now; None: all.
     """
 
@@ -53,7 +57,8 @@ class Sweep:
     selected: frozenset[str] | None = None
 
     def trials(self) -> list[Trial]:
-        """All runs, seeds outermost, so that an interrupted sweep has compared all variants on the first seeds.
+        """All runs, seeds outermost, so that an interrupted sweep has compared all variants on the
+        first seeds.
 
         Raises:
             InputError: a variant that does not fit the base.
@@ -67,7 +72,9 @@ class Sweep:
                     try:
                         config = self.base.override({**difference, **place, "seed": seed})
                     except InputError as error:
-                        raise InputError(f"sweep {self.name}, variant {variant!r}: {error}") from None
+                        raise InputError(
+                            f"sweep {self.name}, variant {variant!r}: {error}"
+                        ) from None
                     key = f"{slug(variant)}-o{slug(order)}-s{seed}-{config.fingerprint()[:8]}"
                     trials.append(Trial(key, variant, order, seed, config))
         return trials
@@ -94,7 +101,11 @@ class Sweep:
         Variants of one sweep are in its order, in whatever order they were asked for.
         """
         path = folder / MANIFEST
-        before = read_manifest(folder) if path.is_file() else {"trials": [], "paper": {}, "references": {}}
+        before = (
+            read_manifest(folder)
+            if path.is_file()
+            else {"trials": [], "paper": {}, "references": {}}
+        )
         trials = {trial["key"]: trial for trial in before["trials"]}
         for trial in self.trials():
             trials[trial.key] = {
@@ -123,8 +134,8 @@ def _own_order(base: RunConfig) -> str:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What `write_manifest` wrote: `name`, `reference`, `references`, `paper`, and `trials` with `key`, `variant`,
-    `benchmark`, `order`, `seed`.
+    """What `write_manifest` wrote: `name`, `reference`, `references`, `paper`, and `trials` with
+    `key`, `variant`, `benchmark`, `order`, `seed`.
 
     Raises:
         InputError: the folder holds no sweep, or a damaged one.
@@ -135,7 +146,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     manifest = read_json(path)
     # The first versions wrote none of these.
     absent = {"paper": {}, "references": {}}
-    return {**absent, **manifest, "trials": [{"benchmark": "", **trial} for trial in manifest["trials"]]}
+    return {
+        **absent,
+        **manifest,
+        "trials": [{"benchmark": "", **trial} for trial in manifest["trials"]],
+    }
 
 
 def slug(text: str) -> str:

@@ -1,4 +1,5 @@
-"""What a sweep shows while it runs: a table that stays in place on a terminal, a few plain lines elsewhere."""
+"""What a sweep shows while it runs: a table that stays in place on a terminal, a few plain lines
+elsewhere."""
 
 import time
 from collections.abc import Iterable
@@ -46,7 +47,11 @@ class Row:
         return f"{self.trial.variant}, order {self.trial.order}, seed {self.trial.seed}"
 
     def elapsed(self) -> float:
-        return time.monotonic() - self.began if self.state == "running" and self.began is not None else self.seconds
+        return (
+            time.monotonic() - self.began
+            if self.state == "running" and self.began is not None
+            else self.seconds
+        )
 
     def stage_s(self) -> float | None:
         """Mean time of a stage of this trial now, its start included; None before one is over."""
@@ -55,7 +60,8 @@ class Row:
         return (self.reached - self.began) / (self.stage - self.earlier)
 
     def left_s(self) -> float | None:
-        """Seconds until a running trial is over, if its stages go on to take as long as they did."""
+        """Seconds until a running trial is over, if its stages go on to take as long as they
+        did."""
         mean = self.stage_s()
         if mean is None or self.state != "running":
             return None
@@ -73,7 +79,11 @@ class SweepTable:
     """
 
     def __init__(
-        self, trials: Iterable[Trial], show: bool = True, console: Console | None = None, total: int = 0
+        self,
+        trials: Iterable[Trial],
+        show: bool = True,
+        console: Console | None = None,
+        total: int = 0,
     ) -> None:
         self.rows = {trial.key: Row(trial) for trial in trials}
         self.console = console or Console(quiet=not show, highlight=False)
@@ -83,11 +93,18 @@ class SweepTable:
 
     def __enter__(self) -> "SweepTable":
         if self.console.is_terminal and not self.console.quiet:
-            self._live = Live(get_renderable=self.render, console=self.console, refresh_per_second=2)
+            self._live = Live(
+                get_renderable=self.render, console=self.console, refresh_per_second=2
+            )
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         if self._live:
             self._live.stop()
             self._live = None
@@ -103,17 +120,32 @@ class SweepTable:
         row.state, row.note, row.began = "running", "", time.monotonic()
 
     def advanced(
-        self, key: str, stage: int, stages: int, op: float | None, replays: int | None = None, earlier: int = 0
+        self,
+        key: str,
+        stage: int,
+        stages: int,
+        op: float | None,
+        replays: int | None = None,
+        earlier: int = 0,
     ) -> None:
         """A stage is over. `earlier` of them were over before the trial began this time."""
         row = self.rows[key]
-        row.stage, row.stages, row.op, row.replays, row.earlier = stage, stages, op, replays, earlier
+        row.stage, row.stages, row.op, row.replays, row.earlier = (
+            stage,
+            stages,
+            op,
+            replays,
+            earlier,
+        )
         row.reached = time.monotonic()
         if time.monotonic() - self._last_line >= _LINE_EVERY_S:
             self._line(row)
 
-    def ended(self, key: str, state: str, note: str = "", op: float | None = None, now: bool = True) -> None:
-        """A trial is over: "done", "failed", "stopped" (early) or "skipped". What was over before makes no line."""
+    def ended(
+        self, key: str, state: str, note: str = "", op: float | None = None, now: bool = True
+    ) -> None:
+        """A trial is over: "done", "failed", "stopped" (early) or "skipped". What was over before
+        makes no line."""
         row = self.rows[key]
         row.seconds, row.state, row.note = row.elapsed(), state, note
         row.op = op if op is not None else row.op
@@ -133,16 +165,23 @@ class SweepTable:
         self.console.print(text, markup=False, soft_wrap=True)
 
     def summary(self) -> str:
-        """How many are in which state and how long the rest takes, e.g. "6 done, 1 failed, 1 running, ETA 3 min"."""
+        """How many are in which state and how long the rest takes, e.g. "6 done, 1 failed, 1
+        running, ETA 3 min"."""
         states = [row.state for row in self.rows.values()]
         states += ["waiting"] * (self.total - len(states))
-        text = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
-        return f"{text}, ETA {duration(self.left_s())}" if {"running", "waiting"} & {*states} else text
+        text = ", ".join(
+            f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states))
+        )
+        return (
+            f"{text}, ETA {duration(self.left_s())}" if {"running", "waiting"} & {*states} else text
+        )
 
     def left_s(self) -> float | None:
-        """Seconds until all trials are over, as many at a time as now; None before any has finished a stage.
+        """Seconds until all trials are over, as many at a time as now; None before any has finished
+        a stage.
 
-        What waits is expected to take as long as the trials that have been measured, a whole one each.
+        What waits is expected to take as long as the trials that have been measured, a whole one
+        each.
         """
         rows = self.rows.values()
         whole = [mean * row.stages for row in rows if (mean := row.stage_s()) is not None]
@@ -150,7 +189,10 @@ class SweepTable:
         if not whole:
             return None
         guess = fmean(whole)
-        left = [max(0.0, guess - row.elapsed()) if (own := row.left_s()) is None else own for row in running]
+        left = [
+            max(0.0, guess - row.elapsed()) if (own := row.left_s()) is None else own
+            for row in running
+        ]
         waiting = self.total - sum(row.state in _OVER for row in rows) - len(running)
         return max([(sum(left) + waiting * guess) / max(len(running), 1), *left])
 
@@ -164,7 +206,9 @@ class SweepTable:
         replays = "" if row.replays is None else f", {row.replays} replays"
         eta = f", ETA {duration(row.left_s())}" if running else ""
         over = sum(other.state in _OVER for other in self.rows.values())
-        all_of_it = f" (all: {duration(self.left_s())})" if over < self.total and not row.note else ""
+        all_of_it = (
+            f" (all: {duration(self.left_s())})" if over < self.total and not row.note else ""
+        )
         note = f": {row.note}" if row.note else ""
         text = f"[{over}/{self.total}] {row.name}: {row.state}{stage}{op}{replays}, {duration(row.elapsed())}{eta}"
         self.say(text + all_of_it + note)
@@ -183,16 +227,29 @@ class SweepTable:
             replays = "" if row.replays is None else str(row.replays)
             taken = duration(row.elapsed()) if row.began is not None else ""
             eta = duration(row.left_s()) if row.state == "running" else ""
-            state = f"[{_STYLES[row.state]}]{row.state}[/]" + (f" {_plain(row.note)}" if row.note else "")
+            state = f"[{_STYLES[row.state]}]{row.state}[/]" + (
+                f" {_plain(row.note)}" if row.note else ""
+            )
             trial = row.trial
-            cells = (_plain(trial.variant), trial.order, str(trial.seed), stage, op, replays, taken, eta, state)
+            cells = (
+                _plain(trial.variant),
+                trial.order,
+                str(trial.seed),
+                stage,
+                op,
+                replays,
+                taken,
+                eta,
+                state,
+            )
             table.add_row(*cells)
         table.caption = self.summary()
         table.caption_justify = "left"
         return table
 
     def _visible(self) -> list[Row]:
-        """All rows, or if they are more than the screen has lines: those that run, then the others from the top."""
+        """All rows, or if they are more than the screen has lines: those that run, then the others
+        from the top."""
         rows, room = list(self.rows.values()), max(self.console.height - 5, 5)
         if len(rows) <= room:
             return rows

@@ -1,4 +1,5 @@
-"""How a learner is made: the backbone, what the method puts around it, and one flat vector of what is trained."""
+"""How a learner is made: the backbone, what the method puts around it, and one flat vector of what
+is trained."""
 
 from typing import Any
 
@@ -16,14 +17,23 @@ from forever.training.world import World
 
 
 def build_learner(
-    config: RunConfig, world: World, micro_batch: int | None = None, method: Method[Any] | None = None, tasks: int = 1
+    config: RunConfig,
+    world: World,
+    micro_batch: int | None = None,
+    method: Method[Any] | None = None,
+    tasks: int = 1,
 ) -> Learner:
-    """Load the backbone, let the method put around it what it trains, and make that one flat vector."""
+    """Load the backbone, let the method put around it what it trains, and make that one flat
+    vector."""
     method = method or build_method(config.method)
     full = config.model.tuning == "full"
-    half = {"float32": False, "bfloat16": True, "auto": world.device.type == "cuda"}[config.model.dtype]
+    half = {"float32": False, "bfloat16": True, "auto": world.device.type == "cuda"}[
+        config.model.dtype
+    ]
     # Weights that are trained stay fp32; full fine-tuning then computes in bf16 by autocast.
-    backbone = load(config.model.name, torch.bfloat16 if half and not full else torch.float32, world.device)
+    backbone = load(
+        config.model.name, torch.bfloat16 if half and not full else torch.float32, world.device
+    )
     if full:
         backbone.model.requires_grad_(True)
     else:
@@ -33,7 +43,9 @@ def build_learner(
         memory=Memory(config.memory.fraction, config.optim.batch_size, config.seed),
         backbone=backbone,
         encoder=Encoder(backbone.tokenizer, config.model.max_length),
-        parameters=FlatParameters((n, p) for n, p in backbone.model.named_parameters() if p.requires_grad),
+        parameters=FlatParameters(
+            (n, p) for n, p in backbone.model.named_parameters() if p.requires_grad
+        ),
         world=world,
         micro_batch=micro_batch,
         autocast=half and full,

@@ -19,16 +19,20 @@ def cross_entropy(learner: Learner, rows: Sequence[Encoded]) -> Tensor:
 
 
 def answer_logits(learner: Learner, rows: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
-    """The logits [n, V] where an answer token or EOS comes next, and those tokens [n]; there are no other logits."""
+    """The logits [n, V] where an answer token or EOS comes next, and those tokens [n]; there are no
+    other logits."""
     model = learner.backbone.model
-    ids, real, positions, targets = collate(rows, learner.backbone.tokenizer.pad_token_id, learner.backbone.device)
+    ids, real, positions, targets = collate(
+        rows, learner.backbone.tokenizer.pad_token_id, learner.backbone.device
+    )
     with lora.mixed(model, learner.gate(rows), real), only_at(model, positions), autocast(learner):
         logits = model(input_ids=ids, use_cache=False).logits[0]
     return logits.float(), targets
 
 
 def autocast(learner: Learner) -> AbstractContextManager[object]:
-    """Where the model computes: in bf16 if its weights are fp32 on a GPU (full fine-tuning), and otherwise as it is."""
+    """Where the model computes: in bf16 if its weights are fp32 on a GPU (full fine-tuning), and
+    otherwise as it is."""
     if not learner.autocast:
         return nullcontext()
     return torch.autocast(learner.world.device.type, dtype=torch.bfloat16)

@@ -14,12 +14,15 @@ from forever.training.learner import Learner
 
 
 def fisher_information(learner: Learner, examples: Sequence[Example] | Sequence[Encoded]) -> Tensor:
-    """The diagonal of the Fisher information at the current weights, shape [N]: empirical, or of rows that were drawn.
+    """The diagonal of the Fisher information at the current weights, shape [N]: empirical, or of
+    rows that were drawn.
 
-        F_j = 1/n sum_i (d l_i / d Theta_j)^2,   l_i = cross-entropy of example i alone, its answer, dropout off
+        F_j = 1/n sum_i (d l_i / d Theta_j)^2,   l_i = cross-entropy of example i alone, its answer,
+        dropout off
 
-    One backward pass an example (a batch would square a sum instead of summing squares: it shrinks as 1/B and lets
-    opposite gradients cancel). Rank k takes examples k, k+R, ... and the sums are added. The model is left as it was.
+    One backward pass an example (a batch would square a sum instead of summing squares: it shrinks
+    as 1/B and lets opposite gradients cancel). Rank k takes examples k, k+R, ... and the sums are
+    added. The model is left as it was.
     """
     parameters, model = learner.parameters, learner.backbone.model
     total = torch.zeros_like(parameters.flat.data)
@@ -35,8 +38,11 @@ def fisher_information(learner: Learner, examples: Sequence[Example] | Sequence[
     return learner.world.sum_(total) / len(examples)
 
 
-def track_movement(mean: Tensor, spread: Tensor, theta: Tensor, grad: Tensor, smoothing: tuple[float, float]) -> None:
-    """Update, in place, the smoothed importance of entries and its uncertainty by one more update; all are [N].
+def track_movement(
+    mean: Tensor, spread: Tensor, theta: Tensor, grad: Tensor, smoothing: tuple[float, float]
+) -> None:
+    """Update, in place, the smoothed importance of entries and its uncertainty by one more update;
+    all are [N].
 
         I = |Theta g|,   mean <- b1 mean + (1 - b1) I,   spread <- b2 spread + (1 - b2) |I - mean|
 

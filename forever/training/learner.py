@@ -28,12 +28,15 @@ class Learner:
     Attributes:
         parameters: the trainable parameters Theta as one flat vector.
         memory: kept rows of finished tasks.
-        micro_batch: rows a device takes at once; None is its whole share. It changes memory use, not the result (but
+        micro_batch: rows a device takes at once; None is its whole share. It changes memory use,
+        not the result (but
             for MoELoRA's terms, see there).
         autocast: compute in bf16 although the weights are fp32 (full fine-tuning on a GPU).
-        gate: the method's weights of the adapters for rows that are to be computed; see `Method.gate`.
+        gate: the method's weights of the adapters for rows that are to be computed; see
+        `Method.gate`.
         tasks: how many the run has; None if nobody said.
-        stage: index of the current task. step: its task updates so far; updates: all its updates so far.
+        stage: index of the current task. step: its task updates so far; updates: all its updates so
+        far.
         planned_steps: T, task updates that the current task will take.
         gauges: the method's readings for the next line of the journal, such as tau.
         notes: the method's findings about the current task, such as the length of its day.
@@ -72,10 +75,12 @@ class Learner:
         self.gauges, self.notes, self.events = {}, {}, []
 
     def batches(self, examples: Sequence[Example], views: int = 1) -> Iterator[Batch]:
-        """The main stream of the current task: `optim.epochs` shuffled passes, the same for every method of a seed.
+        """The main stream of the current task: `optim.epochs` shuffled passes, the same for every
+        method of a seed.
 
-        With several `views` of an example in a batch, the batch holds fewer examples and the number of updates stays:
-        a pass takes `views` times as long, and there are as many fewer of them; the last one may end early.
+        With several `views` of an example in a batch, the batch holds fewer examples and the number
+        of updates stays: a pass takes `views` times as long, and there are as many fewer of them;
+        the last one may end early.
         """
         assert self.task is not None
         optim = self.config.optim
@@ -86,7 +91,8 @@ class Learner:
         return islice(stream, self.planned_steps)
 
     def batch_at(self, number: int, examples: Sequence[Example], *stream: str) -> Batch:
-        """Batch `number` of endless shuffled passes over `examples`, a stream of its own in each task."""
+        """Batch `number` of endless shuffled passes over `examples`, a stream of its own in each
+        task."""
         assert self.task is not None
         size, seed = self.config.optim.batch_size, self.config.seed
         a_pass, place = divmod(number, math.ceil(len(examples) / size))

@@ -1,4 +1,5 @@
-"""The loop, top to bottom: a run is a sequence of stages, a stage is a generator of steps, a step is one update."""
+"""The loop, top to bottom: a run is a sequence of stages, a stage is a generator of steps, a step
+is one update."""
 
 from __future__ import annotations
 
@@ -22,8 +23,11 @@ from forever.training.steps import Action, Step, StepRecord, Steps
 from forever.training.world import World
 
 
-def run(config: RunConfig, benchmark: Benchmark, session: Session, world: World, micro_batch: int | None) -> None:
-    """Train and score every stage that is not done yet; `session` keeps the files, the checkpoints and the trackers."""
+def run(
+    config: RunConfig, benchmark: Benchmark, session: Session, world: World, micro_batch: int | None
+) -> None:
+    """Train and score every stage that is not done yet; `session` keeps the files, the checkpoints
+    and the trackers."""
     method = build_method(config.method)
     if method.joint:
         benchmark = benchmark.joint()
@@ -47,11 +51,13 @@ def run(config: RunConfig, benchmark: Benchmark, session: Session, world: World,
     session.finish(learner, method)
 
 
-def train_task(learner: Learner, method: Method[Any], stage: int, task: Task, session: Session) -> None:
+def train_task(
+    learner: Learner, method: Method[Any], stage: int, task: Task, session: Session
+) -> None:
     """Drive the method's generator through one task.
 
-    A run that goes on from a checkpoint sends the generator the records of the past instead of repeating the updates;
-    then all tensors are put back, and the next update is the first new one.
+    A run that goes on from a checkpoint sends the generator the records of the past instead of
+    repeating the updates; then all tensors are put back, and the next update is the first new one.
     """
     learner.begin(stage, task)
     past: deque[StepRecord] = session.past(stage)
@@ -81,7 +87,9 @@ def _send(steps: Steps, record: StepRecord) -> Action | None:
         return None
 
 
-def score_tasks(learner: Learner, benchmark: Benchmark, stage: int, tasks: Sequence[int], session: Session) -> None:
+def score_tasks(
+    learner: Learner, benchmark: Benchmark, stage: int, tasks: Sequence[int], session: Session
+) -> None:
     """Score `tasks` after a stage; those whose answers are already on disk are read back."""
     for index in tasks:
         if session.scored(stage, index):
@@ -89,5 +97,9 @@ def score_tasks(learner: Learner, benchmark: Benchmark, stage: int, tasks: Seque
         task = benchmark.tasks[index]
         with autocast(learner):
             limit = learner.config.evaluation.max_new_tokens
-            predictions = evaluate(learner.backbone, learner.encoder, learner.world, task, limit, learner.gate)
-        session.keep_predictions(stage, index, [dataclasses.asdict(prediction) for prediction in predictions])
+            predictions = evaluate(
+                learner.backbone, learner.encoder, learner.world, task, limit, learner.gate
+            )
+        session.keep_predictions(
+            stage, index, [dataclasses.asdict(prediction) for prediction in predictions]
+        )

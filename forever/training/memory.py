@@ -13,10 +13,12 @@ from forever.seeding import derive, permutation
 class Memory:
     """The rows kept of finished tasks, replayed in shuffled passes.
 
-    Which rows are kept depends on (seed, task) alone, so all methods of a seed replay the same ones.
+    Which rows are kept depends on (seed, task) alone, so all methods of a seed replay the same
+    ones.
 
     Args:
-        fraction: share of each task's training rows; exactly floor(fraction * N), at least 1. Zero keeps nothing.
+        fraction: share of each task's training rows; exactly floor(fraction * N), at least 1. Zero
+        keeps nothing.
         batch_size: rows of a replay batch.
         seed: the run's seed.
     """
@@ -37,7 +39,8 @@ class Memory:
         return tuple(example for rows in self.kept.values() for example in rows)
 
     def quota(self, rows: int) -> int:
-        """How many of a task's `rows` are kept. The small term undoes binary rounding, as in 0.29 * 100."""
+        """How many of a task's `rows` are kept. The small term undoes binary rounding, as in 0.29 *
+        100."""
         return max(1, int(self.fraction * rows + 1e-9)) if self.fraction else 0
 
     def choose(self, task: Task, count: int | None = None) -> tuple[Example, ...]:
@@ -50,10 +53,13 @@ class Memory:
         self.kept[task.name] = self.choose(task) if rows is None else tuple(rows)
 
     def batches(self, epochs: int, learning: str, batch_size: int | None = None) -> Iterator[Batch]:
-        """Shuffled passes over all kept rows; each call while learning the task `learning` shuffles anew."""
+        """Shuffled passes over all kept rows; each call while learning the task `learning` shuffles
+        anew."""
         self._passes[learning] += 1
         size = batch_size or self.batch_size
-        return batches(self.examples, epochs, size, self.seed, "replay", learning, self._passes[learning])
+        return batches(
+            self.examples, epochs, size, self.seed, "replay", learning, self._passes[learning]
+        )
 
     def draws(self, learning: str, purpose: str) -> Iterator[Batch]:
         """Endless random batches of kept rows, each drawn without regard to those before it."""
@@ -66,8 +72,9 @@ class Memory:
 def balanced_choice(examples: Sequence[Example], count: int, order: Sequence[int]) -> list[Example]:
     """`count` examples with answers as balanced as they can be, taken in the random `order`.
 
-    With at most `count` distinct answers each gets the quota count // answers, and the rest is filled at random;
-    with more, the choice is uniform (a class-balanced one would keep a row of every answer and exceed the quota).
+    With at most `count` distinct answers each gets the quota count // answers, and the rest is
+    filled at random; with more, the choice is uniform (a class-balanced one would keep a row of
+    every answer and exceed the quota).
     """
     shuffled = [examples[i] for i in order]
     answers = {example.output.strip() for example in shuffled}

@@ -8,7 +8,8 @@ from forever.models.parameters import FlatParameters
 
 
 def build_optimizer(parameters: FlatParameters, config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW with fresh moments on the flat vector; elementwise, so it equals AdamW on the separate tensors."""
+    """AdamW with fresh moments on the flat vector; elementwise, so it equals AdamW on the separate
+    tensors."""
     return torch.optim.AdamW(
         [parameters.flat],
         lr=config.lr,
@@ -22,8 +23,9 @@ def build_optimizer(parameters: FlatParameters, config: OptimConfig) -> torch.op
 def learning_rate(config: OptimConfig, step: int, planned_steps: int) -> float:
     """The rate of the task update that follows `step` earlier ones, of `planned_steps` in all.
 
-    Warm-up rises linearly over `warmup_steps`: lr * (step + 1) / warmup_steps. Then constant, or linear to zero at the
-    end of the task. Replay updates use the current rate and do not advance it (docs/protocol.md, A11).
+    Warm-up rises linearly over `warmup_steps`: lr * (step + 1) / warmup_steps. Then constant, or
+    linear to zero at the end of the task. Replay updates use the current rate and do not advance it
+    (docs/protocol.md, A11).
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
@@ -33,7 +35,9 @@ def learning_rate(config: OptimConfig, step: int, planned_steps: int) -> float:
     return config.lr * remaining / max(planned_steps - config.warmup_steps, 1)
 
 
-def apply_update(parameters: FlatParameters, optimizer: torch.optim.Optimizer, lr: float, clip: float) -> Tensor:
+def apply_update(
+    parameters: FlatParameters, optimizer: torch.optim.Optimizer, lr: float, clip: float
+) -> Tensor:
     """Clip the gradient and step. The clipped gradient stays where it is.
 
     Returns:

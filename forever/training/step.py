@@ -1,4 +1,5 @@
-"""One update, which everything that trains goes through, and one look at a loss. B examples, T tokens, V vocabulary."""
+"""One update, which everything that trains goes through, and one look at a loss. B examples, T
+tokens, V vocabulary."""
 
 import math
 from collections.abc import Iterator
@@ -30,9 +31,9 @@ def perform(learner: Learner, method: Method[Any], action: Action) -> StepRecord
 def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRecord:
     """One update. Everything that trains goes through here.
 
-    The loss is the sum over the supervised tokens of the global batch divided by their number, so ranks and
-    micro-batches add up to the same gradient. The gradient that was applied, summed and clipped, can be read until the
-    next update begins.
+    The loss is the sum over the supervised tokens of the global batch divided by their number, so
+    ranks and micro-batches add up to the same gradient. The gradient that was applied, summed and
+    clipped, can be read until the next update begins.
     """
     config, parameters, world = learner.config, learner.parameters, learner.world
     groups = method.encode(learner, step)
@@ -43,7 +44,8 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     world.seed(derive(config.seed, "dropout", learner.task.name, learner.updates, world.rank))
     learner.backbone.model.train()
     parameters.grad.zero_()
-    sums = torch.zeros(2, dtype=torch.float64, device=world.device)  # of the cross-entropy, and of what was added to it
+    # Of the cross-entropy, and of what was added to it.
+    sums = torch.zeros(2, dtype=torch.float64, device=world.device)
     for micro in _micro_batches(world.share(groups), learner.micro_batch):
         logits, targets = answer_logits(learner, [row for group in micro for row in group])
         ce = F.cross_entropy(logits, targets, reduction="sum") / supervised
@@ -55,14 +57,18 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     penalty = add_penalty(parameters, step.penalty)
     lr = learning_rate(config.optim, learner.step, learner.planned_steps)
     update_norm = apply_update(parameters, learner.optimizer, lr, config.optim.clip)
-    # One wait for the device an update: three numbers, the same on every rank because decisions hang on them.
+    # One wait for the device an update: three numbers, the same on every rank because decisions
+    # hang on them.
     loss, added = world.sum_(sums)
     numbers = torch.stack([loss, added + penalty, update_norm])
     loss_, penalty_, norm_ = world.from_leader(numbers).tolist()
     if not all(map(math.isfinite, (loss_, penalty_, norm_))):
-        # A clock that reads NaN never replays, and the run would end with a score as if all were well.
+        # A clock that reads NaN never replays, and the run would end with a score as if all were
+        # well.
         where = f"task {learner.task.name}, update {learner.updates + 1}"
-        raise FloatingPointError(f"{where}: loss {loss_}, update norm {norm_}; the run diverged, lower optim.lr")
+        raise FloatingPointError(
+            f"{where}: loss {loss_}, update norm {norm_}; the run diverged, lower optim.lr"
+        )
     tokens = sum(len(row.prompt) + len(row.answer) for row in rows)
     return StepRecord(loss_, penalty_, norm_, tokens, lr)
 
@@ -78,12 +84,14 @@ def probe(learner: Learner, action: Probe) -> StepRecord:
     for micro in _micro_batches([(row,) for row in world.share(rows)], learner.micro_batch):
         loss += cross_entropy(learner, [row for (row,) in micro]) / supervised
     return StepRecord(
-        loss=world.from_leader(world.sum_(loss)).item(), tokens=sum(len(r.prompt) + len(r.answer) for r in rows)
+        loss=world.from_leader(world.sum_(loss)).item(),
+        tokens=sum(len(r.prompt) + len(r.answer) for r in rows),
     )
 
 
 def add_penalty(parameters: FlatParameters, penalty: Penalty | None) -> Tensor:
-    """Add the gradient 2 beta w (Theta - Theta*) of the penalty; returns its value, an fp64 scalar."""
+    """Add the gradient 2 beta w (Theta - Theta*) of the penalty; returns its value, an fp64
+    scalar."""
     if penalty is None:
         return torch.zeros((), dtype=torch.float64, device=parameters.flat.device)
     drift = parameters.flat.detach() - penalty.anchor
@@ -92,7 +100,9 @@ def add_penalty(parameters: FlatParameters, penalty: Penalty | None) -> Tensor:
     return penalty.beta * (weighted * drift).sum(dtype=torch.float64)
 
 
-def _micro_batches(groups: list[tuple[Encoded, ...]], size: int | None) -> Iterator[list[tuple[Encoded, ...]]]:
+def _micro_batches(
+    groups: list[tuple[Encoded, ...]], size: int | None
+) -> Iterator[list[tuple[Encoded, ...]]]:
     """Micro-batches of about `size` rows; the rows of a group stay together."""
     width = max((len(group) for group in groups), default=1)
     count = max(size // width, 1) if size else max(len(groups), 1)

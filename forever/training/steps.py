@@ -1,4 +1,5 @@
-"""What a method asks for and what it is told: the actions of its generator, and the records that come back."""
+"""What a method asks for and what it is told: the actions of its generator, and the records that
+come back."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ Kind = Literal["task", "replay", "consolidation", "generator"]
 
 @dataclass(frozen=True)
 class Penalty:
-    """beta * sum_j w_j (Theta_j - anchor_j)^2, added to a step's loss. `anchor`, `weights`: [N]; None is all ones."""
+    """beta * sum_j w_j (Theta_j - anchor_j)^2, added to a step's loss. `anchor`, `weights`: [N];
+    None is all ones."""
 
     beta: float
     anchor: Tensor
@@ -27,7 +29,8 @@ class Penalty:
 class Step:
     """One optimiser update on a batch. Only updates of kind `task` count as steps of the task.
 
-    `replay` and `consolidation` train on memory; `generator` trains what will write pseudo-samples (SAPT).
+    `replay` and `consolidation` train on memory; `generator` trains what will write pseudo-samples
+    (SAPT).
     """
 
     batch: Batch
@@ -46,8 +49,9 @@ class Probe:
 class Reading:
     """A number computed from the weights on which a decision hangs, a scalar tensor.
 
-    The record says what it was: on every rank the leader's value, and in a resumed run the value of back then. It must
-    be one of the method's `tensors`: if a run was killed right before it, those are put back after it was yielded.
+    The record says what it was: on every rank the leader's value, and in a resumed run the value of
+    back then. It must be one of the method's `tensors`: if a run was killed right before it, those
+    are put back after it was yielded.
     """
 
     value: Tensor
@@ -82,9 +86,11 @@ class ReplayEvent:
     """One replay of the memory: a line of events.jsonl.
 
     Attributes:
-        step: updates of the current task before the event. day: threshold that fired (None for consolidation).
+        step: updates of the current task before the event. day: threshold that fired (None for
+        consolidation).
         days, tau: what the clock showed. ratio: r. strength: s. beta: weight of the penalty.
-        loss_before, loss_after: cross-entropy of the event's first batch, dropout off, on either side of the event.
+        loss_before, loss_after: cross-entropy of the event's first batch, dropout off, on either
+        side of the event.
     """
 
     kind: Literal["replay", "consolidation"]
@@ -107,7 +113,8 @@ class LossEvent:
     """A look at the loss on earlier tasks, from which nothing is learned: a line of events.jsonl.
 
     Attributes:
-        step: updates of the current task before it. losses: cross-entropy on the kept rows of each task, dropout off.
+        step: updates of the current task before it. losses: cross-entropy on the kept rows of each
+        task, dropout off.
     """
 
     task: str
@@ -124,8 +131,10 @@ class Forward:
     """One micro-batch's pass through the model.
 
     Attributes:
-        cross_entropy: its part of the batch mean; those of all micro-batches and ranks add up to it.
-        share: its part of the batch's rows. A term that does not depend on the rows must be multiplied by it.
+        cross_entropy: its part of the batch mean; those of all micro-batches and ranks add up to
+        it.
+        share: its part of the batch's rows. A term that does not depend on the rows must be
+        multiplied by it.
         groups: the rows, those of one example together.
         logits: [n, V] at the n supervised positions of the rows, in order.
     """

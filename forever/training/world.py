@@ -1,7 +1,9 @@
-"""One process or many: who computes which rows, and how they agree. Alone, communication falls away.
+"""One process or many: who computes which rows, and how they agree. Alone, communication falls
+away.
 
-Every rank holds the same parameters and knows the same global batch; it computes its own rows, and the gradients are
-summed. So one rank, two ranks and one rank with accumulation do the same arithmetic up to the order of sums.
+Every rank holds the same parameters and knows the same global batch; it computes its own rows, and
+the gradients are summed. So one rank, two ranks and one rank with accumulation do the same
+arithmetic up to the order of sums.
 """
 
 import json
@@ -50,10 +52,13 @@ class World:
         return tensor
 
     def gather(self, values: list[Any]) -> list[list[Any]]:
-        """Each rank's JSON values, on every rank. As JSON and not as Python objects, which would be unpickled."""
+        """Each rank's JSON values, on every rank. As JSON and not as Python objects, which would be
+        unpickled."""
         if self.size == 1:
             return [values]
-        data = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8).to(self.device)
+        data = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8).to(
+            self.device
+        )
         sizes = [torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(data)], device=self.device))
         longest = max(int(size) for size in sizes)
@@ -61,16 +66,20 @@ class World:
         padded[: len(data)] = data
         parts = [torch.zeros_like(padded) for _ in range(self.size)]
         dist.all_gather(parts, padded)
-        return [json.loads(bytes(part[: int(size)].tolist()).decode()) for part, size in zip(parts, sizes, strict=True)]
+        return [
+            json.loads(bytes(part[: int(size)].tolist()).decode())
+            for part, size in zip(parts, sizes, strict=True)
+        ]
 
     def spread(self, items: Sequence[T], work: Callable[[list[T]], Sequence[R]]) -> list[R]:
-        """`work` on all items, each rank doing its share of them: one JSON value an item, in order, on every rank."""
+        """`work` on all items, each rank doing its share of them: one JSON value an item, in order,
+        on every rank."""
         parts = self.gather(list(work(self.share(items))))
         return [parts[i % self.size][i // self.size] for i in range(len(items))]
 
     def seed(self, seed: int) -> None:
-        """Start this device's random numbers anew. `torch.manual_seed` would also queue a call for every kind of
-        device that is not in use, with a stack trace, at each update."""
+        """Start this device's random numbers anew. `torch.manual_seed` would also queue a call for
+        every kind of device that is not in use, with a stack trace, at each update."""
         if self.device.type == "cuda":
             with torch.cuda.device(self.device):  # manual_seed means the current one
                 torch.cuda.manual_seed(seed)
@@ -96,5 +105,7 @@ def pick_device(name: str) -> torch.device:
     device = torch.device(name)
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
-        raise InputError(f"--device {name}: this machine has {count} GPUs that torch can use; try --device auto")
+        raise InputError(
+            f"--device {name}: this machine has {count} GPUs that torch can use; try --device auto"
+        )
     return device

@@ -29,8 +29,12 @@ def call(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     return 0
 
 
-@pytest.mark.parametrize("verb", ["", "run", "sweep", "demo", "plan", "report", "sync", "doctor", "data check"])
-def test_every_verb_explains_itself(verb: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+@pytest.mark.parametrize(
+    "verb", ["", "run", "sweep", "demo", "plan", "report", "sync", "doctor", "data check"]
+)
+def test_every_verb_explains_itself(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     assert call([*verb.split(), "--help"], monkeypatch) == 0
     shown = capsys.readouterr().out
     assert "Usage:" in shown
@@ -54,11 +58,23 @@ BAD = [
     ("run mini/forever optim.lr=fast", "optim.lr='fast'"),
     ("run mini/forever optim.epochs", "'optim.epochs' is not of the form key=value"),
     ("run mini/forever optim.lr=[1", "not valid YAML"),
-    ("run mini/forever memory.fraction=-1", "memory.fraction=-1: input should be greater than or equal to 0"),
-    ("run mini/forever memory.fraction=1.5", "memory.fraction=1.5: input should be less than or equal to 1"),
-    ("run mini/forever method.warmup_steps=0", "method.warmup_steps=0: input should be greater than or equal to 1"),
+    (
+        "run mini/forever memory.fraction=-1",
+        "memory.fraction=-1: input should be greater than or equal to 0",
+    ),
+    (
+        "run mini/forever memory.fraction=1.5",
+        "memory.fraction=1.5: input should be less than or equal to 1",
+    ),
+    (
+        "run mini/forever method.warmup_steps=0",
+        "method.warmup_steps=0: input should be greater than or equal to 1",
+    ),
     ("run mini/forever method.days=[1,-2]", "method.days.1=-2: input should be greater than 0"),
-    ("run mini/forever method.days=ebinghaus", "unknown schedule 'ebinghaus'; did you mean 'ebbinghaus'?"),
+    (
+        "run mini/forever method.days=ebinghaus",
+        "unknown schedule 'ebinghaus'; did you mean 'ebbinghaus'?",
+    ),
     ("run mini/forever data.order=[sentimnt]", "did you mean 'sentiment'?"),
     ("run superni/7/forever", "data.root is not set"),
     ("run superni/7/forever data.root=nowhere", "there is no folder nowhere/superni"),
@@ -70,7 +86,10 @@ BAD = [
     ("sweep components --seeds 1,1", "seeds must be different"),
     ("sweep components --on mini/finetune", "unknown key 'method.days'"),
     ("sweep components --trials 3", "--trials 3: components has its own variants"),
-    ("sweep components --only +FIRR", "unknown variant of components '+FIRR'; did you mean '+FIR'?"),
+    (
+        "sweep components --only +FIRR",
+        "unknown variant of components '+FIRR'; did you mean '+FIR'?",
+    ),
     ("sweep search --only base", "--only 'base': search has no variants by name"),
     ("plan mini/forever --only base", "--only 'base': mini/forever has no variants by name"),
     ("sweep components seed=5", "seed=5: a sweep sets the seeds of its runs; give --seeds 5"),
@@ -124,7 +143,8 @@ def test_a_folder_without_weights(
 
 
 def test_refusal_is_quick_and_needs_neither_torch_nor_ray(tmp_path: Path) -> None:
-    """The promise is 3 seconds on a machine that does nothing else: there, processor time is what passes."""
+    """The promise is 3 seconds on a machine that does nothing else: there, processor time is what
+    passes."""
     code = (
         "import sys\n"
         "from forever.cli.main import main\n"
@@ -134,14 +154,19 @@ def test_refusal_is_quick_and_needs_neither_torch_nor_ray(tmp_path: Path) -> Non
         "    print(stop.code, [m for m in ('torch', 'ray', 'mlflow', 'transformers') if m in sys.modules])\n"
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stdout.strip() == "2 []"
     assert after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime < 3
 
 
 def test_run_twice_and_another_configuration(
-    run_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run_file: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out"
     arguments = ["run", run_file, "method.name=finetune", "--out", str(out), "--mlflow", "off"]
@@ -168,16 +193,26 @@ def test_run_twice_and_another_configuration(
 
 
 def test_a_folder_in_which_another_process_trains(
-    run_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run_file: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("forever.runs.lock._PATIENCE_S", 0.0)
     folder = tmp_path / "out" / load_run(run_file).key()
     with locked(folder):
-        assert call(["run", run_file, "--out", str(tmp_path / "out"), "--mlflow", "off"], monkeypatch) == 2
-    assert f"error: {folder} is being trained by process {os.getpid()} on " in capsys.readouterr().err
+        assert (
+            call(["run", run_file, "--out", str(tmp_path / "out"), "--mlflow", "off"], monkeypatch)
+            == 2
+        )
+    assert (
+        f"error: {folder} is being trained by process {os.getpid()} on " in capsys.readouterr().err
+    )
 
 
-def test_a_sweep_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_goes_on_by_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call(["sweep", "components", "--resume"], monkeypatch) == 2
     assert "No such option" in capsys.readouterr().err
 
@@ -198,7 +233,8 @@ def test_an_interrupt_says_how_to_go_on(
 
 
 def test_the_base_package_is_enough_for_a_run(run_file: str, tmp_path: Path) -> None:
-    """GPU machines are often boxes without Ray, MLflow, datasets, and what draws pages and figures."""
+    """GPU machines are often boxes without Ray, MLflow, datasets, and what draws pages and
+    figures."""
     code = (
         "import sys\n"
         "for name in ('ray', 'mlflow', 'datasets', 'matplotlib', 'jinja2', 'optuna'):\n"
@@ -207,7 +243,9 @@ def test_the_base_package_is_enough_for_a_run(run_file: str, tmp_path: Path) -> 
         f"sys.argv = ['forever', 'run', {run_file!r}, 'optim.epochs=1', '--out', {str(tmp_path / 'out')!r}]\n"
         "main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     (result,) = (tmp_path / "out").glob("*/result.json")
     assert f"{json.loads(result.read_text())['op']:.1f}" in done.stdout
@@ -218,12 +256,23 @@ def test_help_names_every_sweep() -> None:
 
 
 def test_plan_and_data_check_print_tables(
-    run_file: str, data_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run_file: str,
+    data_root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert call(["plan", "components", "--on", run_file, "--tokens-per-second", "1000"], monkeypatch) == 0
+    assert (
+        call(["plan", "components", "--on", run_file, "--tokens-per-second", "1000"], monkeypatch)
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "+IAR&PIR" in printed
-    assert call(["plan", "components", "--on", run_file, "--only", "-IAR", "--only", "+RR"], monkeypatch) == 0
+    assert (
+        call(
+            ["plan", "components", "--on", run_file, "--only", "-IAR", "--only", "+RR"], monkeypatch
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     assert all(f" {variant} " in printed for variant in ("base", "+RR", "-IAR"))
     assert "+FIR" not in printed
@@ -234,6 +283,8 @@ def test_plan_and_data_check_print_tables(
     assert "sentiment" in capsys.readouterr().out
 
 
-def test_doctor_is_content_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_is_content_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call(["doctor"], monkeypatch) == 0
     assert "torch" in capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""Bad input ends in one line that names the value, the rule and the nearest valid name; a run is a stable value."""
+"""Bad input ends in one line that names the value, the rule and the nearest valid name; a run is a
+stable value."""
 
 import subprocess
 import sys
@@ -22,8 +23,14 @@ BAD: list[tuple[Any, str]] = [
     ({"method": {"name": "forevr"}}, "unknown method 'forevr'; did you mean 'forever'?"),
     ({"method": {"name": "xyz"}}, "unknown method 'xyz'; valid: "),
     ({"method": {**FOREVER, "gama": 1}}, "unknown key 'method.gama'; did you mean 'method.gamma'?"),
-    ({"method": {"name": "finetune", "days": [1]}}, "unknown key 'method.days'; did you mean 'method.name'?"),
-    ({"method": {**FOREVER, "days": "ebinghaus"}}, "unknown schedule 'ebinghaus'; did you mean 'ebbinghaus'?"),
+    (
+        {"method": {"name": "finetune", "days": [1]}},
+        "unknown key 'method.days'; did you mean 'method.name'?",
+    ),
+    (
+        {"method": {**FOREVER, "days": "ebinghaus"}},
+        "unknown schedule 'ebinghaus'; did you mean 'ebbinghaus'?",
+    ),
     # missing or of the wrong type
     ({"method": {}}, "method: field 'name' is missing; valid: "),
     ({"method": "forever"}, "method='forever': "),
@@ -39,35 +46,71 @@ BAD: list[tuple[Any, str]] = [
     ("optim.lr", "a configuration is a mapping of keys to values, not 'optim.lr'"),
     # out of range
     ({"seed": -1}, "seed=-1: input should be greater than or equal to 0"),
-    ({"memory": {"fraction": -0.1}}, "memory.fraction=-0.1: input should be greater than or equal to 0"),
-    ({"memory": {"fraction": 1.01}}, "memory.fraction=1.01: input should be less than or equal to 1"),
+    (
+        {"memory": {"fraction": -0.1}},
+        "memory.fraction=-0.1: input should be greater than or equal to 0",
+    ),
+    (
+        {"memory": {"fraction": 1.01}},
+        "memory.fraction=1.01: input should be less than or equal to 1",
+    ),
     ({"memory": {"fraction": float("nan")}}, "memory.fraction=nan: "),
     ({"optim": {"lr": 0}}, "optim.lr=0: input should be greater than 0"),
     ({"optim": {"lr": float("inf")}}, "optim.lr=inf: input should be a finite number"),
-    ({"optim": {"batch_size": 0}}, "optim.batch_size=0: input should be greater than or equal to 1"),
+    (
+        {"optim": {"batch_size": 0}},
+        "optim.batch_size=0: input should be greater than or equal to 1",
+    ),
     ({"optim": {"epochs": 0}}, "optim.epochs=0: input should be greater than or equal to 1"),
     ({"optim": {"clip": 0}}, "optim.clip=0: "),
     ({"optim": {"betas": [0.9, 1.0]}}, "optim.betas.1=1.0: input should be less than 1"),
     ({"optim": {"eps": 0}}, "optim.eps=0: input should be greater than 0"),
-    ({"optim": {"schedule": "cosine"}}, "optim.schedule='cosine': input should be 'constant' or 'linear'"),
+    (
+        {"optim": {"schedule": "cosine"}},
+        "optim.schedule='cosine': input should be 'constant' or 'linear'",
+    ),
     ({"model": {"dropout": 1}}, "model.dropout=1: input should be less than 1"),
     ({"model": {"rank": 0}}, "model.rank=0: "),
-    ({"model": {"max_length": 8}}, "model.max_length=8: input should be greater than or equal to 16"),
+    (
+        {"model": {"max_length": 8}},
+        "model.max_length=8: input should be greater than or equal to 16",
+    ),
     ({"data": {"train_rows": 0}}, "data.train_rows=0: "),
-    ({"data": {"metrics": {"a": "bleu"}}}, "data.metrics.a='bleu': input should be 'exact_match' or 'rouge_l'"),
+    (
+        {"data": {"metrics": {"a": "bleu"}}},
+        "data.metrics.a='bleu': input should be 'exact_match' or 'rouge_l'",
+    ),
     ({"data": {"order": ["a", "b", "a"]}}, "data.order: task 'a' occurs twice"),
-    ({"method": {**FOREVER, "warmup_steps": 0}}, "method.warmup_steps=0: input should be greater than or equal to 1"),
+    (
+        {"method": {**FOREVER, "warmup_steps": 0}},
+        "method.warmup_steps=0: input should be greater than or equal to 1",
+    ),
     ({"method": {**FOREVER, "days": [1, 0]}}, "method.days.1=0: input should be greater than 0"),
     ({"method": {**FOREVER, "days": [-2]}}, "method.days.0=-2: input should be greater than 0"),
     ({"method": {**FOREVER, "smoothing": 0}}, "method.smoothing=0: input should be greater than 0"),
-    ({"method": {**FOREVER, "smoothing": 1.5}}, "method.smoothing=1.5: input should be less than or equal to 1"),
+    (
+        {"method": {**FOREVER, "smoothing": 1.5}},
+        "method.smoothing=1.5: input should be less than or equal to 1",
+    ),
     ({"method": {**FOREVER, "memory_epochs": 0}}, "method.memory_epochs=0: "),
     ({"method": {**FOREVER, "consolidation_epochs": -1}}, "method.consolidation_epochs=-1: "),
-    ({"method": {**FOREVER, "consolidation_epochs": "match"}}, "method.consolidation_epochs='match': "),
-    ({"method": {**FOREVER, "clock": "step"}}, "method.clock='step': input should be 'model' or 'steps'"),
-    ({"method": {**FOREVER, "regularizer": "ewc"}}, "method.regularizer='ewc': input should be 'none', 'intensity'"),
+    (
+        {"method": {**FOREVER, "consolidation_epochs": "match"}},
+        "method.consolidation_epochs='match': ",
+    ),
+    (
+        {"method": {**FOREVER, "clock": "step"}},
+        "method.clock='step': input should be 'model' or 'steps'",
+    ),
+    (
+        {"method": {**FOREVER, "regularizer": "ewc"}},
+        "method.regularizer='ewc': input should be 'none', 'intensity'",
+    ),
     ({"method": {**FOREVER, "beta": -1e-3}}, "method.beta=-0.001: "),
-    ({"method": {**FOREVER, "min_strength": 4}}, "method: min_strength=4.0 is above max_strength=3.0"),
+    (
+        {"method": {**FOREVER, "min_strength": 4}},
+        "method: min_strength=4.0 is above max_strength=3.0",
+    ),
     ({"method": {"name": "fixed_interval", "interval": 0}}, "method.interval=0: "),
 ]
 
@@ -102,18 +145,39 @@ def test_defaults_are_the_papers() -> None:
     config = RunConfig.parse({})
     assert (config.model.rank, config.model.alpha, config.model.dropout) == (8, 32, 0.05)
     assert config.model.targets == ("q_proj", "v_proj")
-    assert (config.optim.lr, config.optim.batch_size, config.optim.epochs, config.optim.clip) == (3e-4, 8, 10, 1.0)
-    assert (config.optim.betas, config.optim.eps, config.optim.weight_decay) == ((0.9, 0.999), 1e-8, 0)
+    assert (config.optim.lr, config.optim.batch_size, config.optim.epochs, config.optim.clip) == (
+        3e-4,
+        8,
+        10,
+        1.0,
+    )
+    assert (config.optim.betas, config.optim.eps, config.optim.weight_decay) == (
+        (0.9, 0.999),
+        1e-8,
+        0,
+    )
     assert (config.optim.schedule, config.optim.warmup_steps) == ("constant", 0)
     assert config.memory.fraction == 0.02
     m: Any = config.method
-    assert (m.name, m.clock, m.days, m.warmup_steps, m.smoothing) == ("forever", "model", "ebbinghaus", 24, 0.05)
-    assert (m.memory_epochs, m.consolidation_epochs, m.regularizer, m.beta) == (2, 1, "intensity", 1e-3)
+    assert (m.name, m.clock, m.days, m.warmup_steps, m.smoothing) == (
+        "forever",
+        "model",
+        "ebbinghaus",
+        24,
+        0.05,
+    )
+    assert (m.memory_epochs, m.consolidation_epochs, m.regularizer, m.beta) == (
+        2,
+        1,
+        "intensity",
+        1e-3,
+    )
     assert (m.gamma, m.min_strength, m.max_strength) == (1.0, 0.5, 3.0)
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "order"), [("mini", "1"), ("standard", "1"), ("long", "4"), ("superni", "7"), ("own", "1")]
+    ("benchmark", "order"),
+    [("mini", "1"), ("standard", "1"), ("long", "4"), ("superni", "7"), ("own", "1")],
 )
 def test_first_order_of_a_benchmark(benchmark: str, order: str) -> None:
     assert RunConfig.parse({"data": {"benchmark": benchmark}}).data.order == order
@@ -149,7 +213,8 @@ def test_override_of_the_method_starts_from_its_defaults() -> None:
     assert changed.method.model_dump() == {
         "name": "fixed_interval", "warmup_steps": 24, "memory_epochs": 5, "consolidation_epochs": 1, "interval": None
     }  # fmt: skip
-    assert base().override({"method.name": "forever"}).method == base().method  # the same method: nothing is lost
+    # The same method: nothing is lost.
+    assert base().override({"method.name": "forever"}).method == base().method
 
 
 def test_override_of_the_benchmark_forgets_order_and_rows_but_not_the_root() -> None:
@@ -158,14 +223,18 @@ def test_override_of_the_benchmark_forgets_order_and_rows_but_not_the_root() -> 
     assert base().override({"data.benchmark": "long"}).data == base().data
 
 
-@pytest.mark.parametrize("key", ["optim.lrr", "optimm.lr", "optim.lr.value", "seed.x", "nothing", "method.name.x"])
+@pytest.mark.parametrize(
+    "key", ["optim.lrr", "optimm.lr", "optim.lr.value", "seed.x", "nothing", "method.name.x"]
+)
 def test_override_of_an_unknown_key(key: str) -> None:
     with pytest.raises(InputError, match="unknown key"):
         base().override({key: 1})
 
 
 def test_override_is_checked() -> None:
-    with pytest.raises(InputError, match=r"memory.fraction=2: input should be less than or equal to 1"):
+    with pytest.raises(
+        InputError, match=r"memory.fraction=2: input should be less than or equal to 1"
+    ):
         base().override({"memory.fraction": 2})
 
 
@@ -189,7 +258,8 @@ def test_assignments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "message"), [("optim.lr", "not of the form key=value"), ("a=[1,", "not valid YAML")]
+    ("argument", "message"),
+    [("optim.lr", "not of the form key=value"), ("a=[1,", "not valid YAML")],
 )
 def test_bad_assignments(argument: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -199,11 +269,19 @@ def test_bad_assignments(argument: str, message: str) -> None:
 def test_dotted_keys_name_every_field_once() -> None:
     keys = dotted_keys()
     assert len(keys) == len(set(keys))
-    assert {"seed", "optim.lr", "data.root", "memory.fraction", "method.days", "method.interval", "method.name"} <= {
-        *keys
-    }
+    assert {
+        "seed",
+        "optim.lr",
+        "data.root",
+        "memory.fraction",
+        "method.days",
+        "method.interval",
+        "method.name",
+    } <= {*keys}
     assert all(
-        RunConfig.parse({}).override({key: _value(key)}) for key in keys if not key.startswith(("method", "data"))
+        RunConfig.parse({}).override({key: _value(key)})
+        for key in keys
+        if not key.startswith(("method", "data"))
     )
 
 
@@ -220,7 +298,9 @@ def _value(key: str) -> Any:
 def test_fingerprint_is_stable() -> None:
     """The same in a fresh process, whose hashes are salted differently."""
     code = "from forever.config.run import RunConfig; print(RunConfig.parse({}).fingerprint())"
-    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    fresh = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
     assert fresh == RunConfig.parse({}).fingerprint()
     assert len(fresh) == 12
     assert int(fresh, 16) >= 0
@@ -244,9 +324,12 @@ def test_fingerprint_sees_everything_but_the_place_of_the_data() -> None:
 
 def test_written_defaults_are_the_same_run() -> None:
     assert (
-        RunConfig.parse({"optim": {"lr": 3e-4}, "method": FOREVER}).fingerprint() == RunConfig.parse({}).fingerprint()
+        RunConfig.parse({"optim": {"lr": 3e-4}, "method": FOREVER}).fingerprint()
+        == RunConfig.parse({}).fingerprint()
     )
-    assert RunConfig.parse({"data": {"order": "1"}}).fingerprint() == RunConfig.parse({}).fingerprint()
+    assert (
+        RunConfig.parse({"data": {"order": "1"}}).fingerprint() == RunConfig.parse({}).fingerprint()
+    )
 
 
 def test_key_names_the_run() -> None:
@@ -259,7 +342,9 @@ def test_key_names_the_run() -> None:
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_round_trip_through_yaml(name: str) -> None:
-    config = base().override({"method.name": name, "data.order": ["cb", "copa"], "optim.betas": [0.8, 0.9]})
+    config = base().override(
+        {"method.name": name, "data.order": ["cb", "copa"], "optim.betas": [0.8, 0.9]}
+    )
     again = RunConfig.parse(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json"))))
     assert again == config
     assert again.fingerprint() == config.fingerprint()

@@ -1,4 +1,5 @@
-"""One table of methods, each run on the toy benchmark: what must hold for all of them, and which of them are equal.
+"""One table of methods, each run on the toy benchmark: what must hold for all of them, and which of
+them are equal.
 
 A new method is added to CONFIGS and is then held to the same rules.
 """
@@ -28,7 +29,8 @@ from forever.training.step import optimizer_step
 from forever.training.steps import Step, StepRecord
 
 FOREVER: dict[str, Any] = {"name": "forever", "warmup_steps": 1}
-# Tasks take 4 updates, so with one update a day the named schedules fire at most at days 1, 2 and 4.
+# Tasks take 4 updates, so with one update a day the named schedules fire at most at days 1, 2 and
+# 4.
 CONFIGS: dict[str, dict[str, Any]] = {
     "finetune": {"name": "finetune"},
     "mtl": {"name": "mtl"},
@@ -47,19 +49,35 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "olora": {"name": "olora"},
     "olora squares": {"name": "olora", "orth_norm": "sq", "norm": 0.1},
     "moelora": {"name": "moelora"},
-    "moelora one expert a token": {"name": "moelora", "top_k": 1, "renormalise": False, "contrast": 0},
+    "moelora one expert a token": {
+        "name": "moelora",
+        "top_k": 1,
+        "renormalise": False,
+        "contrast": 0,
+    },
     "sapt": {"name": "sapt"},
     "sapt detached": {"name": "sapt", "detach_frozen": True},
     "migu": {"name": "migu"},
     "migu alone": {"name": "migu", "replay": False},
     "ssr": {"name": "ssr", "max_tokens": 100},
     "recurrent_kif": {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1},
-    "recurrent_kif paper": {"name": "recurrent_kif", "inner_steps": 2, "both": [1, 1], "neither": [0, 0]},
-    "aimmerging": {"name": "aimmerging", "interval": 1, "outer_steps": 1, "min_interval": 1, "cold_merges": 0},
+    "recurrent_kif paper": {
+        "name": "recurrent_kif",
+        "inner_steps": 2,
+        "both": [1, 1],
+        "neither": [0, 0],
+    },
+    "aimmerging": {
+        "name": "aimmerging",
+        "interval": 1,
+        "outer_steps": 1,
+        "min_interval": 1,
+        "cold_merges": 0,
+    },
     "vbm": {"name": "vbm", "warmup_steps": 1, "views": 2},
 }
-# These train other things in the first task than one plain adapter on plain rows; their neutral settings are tested
-# where their own invariants are.
+# These train other things in the first task than one plain adapter on plain rows; their neutral
+# settings are tested where their own invariants are.
 OWN_FIRST_TASK = {"olora squares", "moelora", "moelora one expert a token"}
 # These have an adapter a task, so what is saved is no single one.
 SEVERAL_ADAPTERS = {"sapt", "sapt detached"}
@@ -68,7 +86,8 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture(scope="module")
 def run(small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """The outcome of a method on the toy benchmark; each configuration is run once unless `again`."""
+    """The outcome of a method on the toy benchmark; each configuration is run once unless
+    `again`."""
     done: dict[str, Outcome] = {}
     patch = pytest.MonkeyPatch()
     patch.setattr(decoding, "sample", canned_sample)
@@ -87,10 +106,25 @@ def run(small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def training(found: Outcome) -> tuple[Any, ...]:
-    """What training did, without the clock's readings that only some methods note in their lines."""
-    fields = ("task", "step", "update", "epoch", "kind", "loss", "penalty", "update_norm", "lr", "rows", "tokens")
+    """What training did, without the clock's readings that only some methods note in their
+    lines."""
+    fields = (
+        "task",
+        "step",
+        "update",
+        "epoch",
+        "kind",
+        "loss",
+        "penalty",
+        "update_norm",
+        "lr",
+        "rows",
+        "tokens",
+    )
     steps = [yaml.safe_load(line) for line in found.files["steps.jsonl"].splitlines()]
-    return [tuple(s[f] for f in fields) for s in steps], {n: t.numpy().tobytes() for n, t in found.adapter.items()}
+    return [tuple(s[f] for f in fields) for s in steps], {
+        n: t.numpy().tobytes() for n, t in found.adapter.items()
+    }
 
 
 def same_training(a: Outcome, b: Outcome) -> bool:
@@ -107,7 +141,9 @@ def events(found: Outcome) -> list[dict[str, Any]]:
 def test_every_method_and_slot_is_in_the_table() -> None:
     assert {c["name"] for c in CONFIGS.values()} >= METHODS.keys()
     assert {c.get("clock", "model") for c in CONFIGS.values()} == CLOCKS.keys()
-    named = {c.get("days", "ebbinghaus") for c in CONFIGS.values() if isinstance(c.get("days", ""), str)}
+    named = {
+        c.get("days", "ebbinghaus") for c in CONFIGS.values() if isinstance(c.get("days", ""), str)
+    }
     assert named == SCHEDULES.keys()
     regularizers = {c.get("regularizer", "intensity") for c in CONFIGS.values()}
     assert regularizers == {"none", "intensity", "importance", "intensity_importance"}
@@ -121,7 +157,8 @@ def test_built_from_configuration_and_back(name: str) -> None:
     method = build_method(config.method)
     assert type(method) is METHODS[CONFIGS[name]["name"]]
     assert method.config == config.method
-    assert method.tensors == method.state == {}  # constructors store settings, work starts with training
+    # Constructors store settings, work starts with training.
+    assert method.tensors == method.state == {}
     assert type(method).card.title
 
 
@@ -136,7 +173,8 @@ def test_repeats_bit_for_bit_and_learns_something(run: Run, name: str) -> None:
 def test_memory_rows_stay_within_the_quota(
     name: str, small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches hold rows of the task and at most floor(0.2 * 8) = 1 row of each earlier one, the same every time."""
+    """Batches hold rows of the task and at most floor(0.2 * 8) = 1 row of each earlier one, the
+    same every time."""
     seen: list[tuple[str, str, str]] = []
 
     def watch(learner: Learner, method: Any, step: Step) -> StepRecord:
@@ -151,7 +189,10 @@ def test_memory_rows_stay_within_the_quota(
     if name != "mtl":  # which sees all rows at once
         monkeypatch.setattr(step_module, "optimizer_step", watch)
         monkeypatch.setattr(decoding, "sample", canned_sample)
-        execute(RunConfig.parse(small_config.model_dump(mode="json") | {"method": CONFIGS[name]}), tmp_path)
+        execute(
+            RunConfig.parse(small_config.model_dump(mode="json") | {"method": CONFIGS[name]}),
+            tmp_path,
+        )
     order = small_config.data.order
     assert {task for task, _, _ in seen} == (set(order) if name != "mtl" else set())
     for task, kind, origin in seen:
@@ -160,11 +201,16 @@ def test_memory_rows_stay_within_the_quota(
 
 
 @pytest.mark.parametrize("name", [n for n in CONFIGS if n.startswith(("forever", "fixed"))])
-def test_events_are_whole_passes_over_the_memory(run: Run, name: str, small_config: RunConfig) -> None:
+def test_events_are_whole_passes_over_the_memory(
+    run: Run, name: str, small_config: RunConfig
+) -> None:
     """Counted through rows of the journal."""
     result = run(CONFIGS[name]).result
     benchmark = load_benchmark(small_config.data)
-    memory, kept = Memory(small_config.memory.fraction, small_config.optim.batch_size, small_config.seed), [0]
+    memory, kept = (
+        Memory(small_config.memory.fraction, small_config.optim.batch_size, small_config.seed),
+        [0],
+    )
     for task in benchmark.tasks:
         memory.add(task)
         kept.append(len(memory))
@@ -185,7 +231,10 @@ def test_one_task_is_fine_tuning_bit_for_bit(run: Run, name: str) -> None:
     alone: dict[str, Any] = {"data.order": ["shape"], "model.dropout": 0.1}
     found, plain = run(CONFIGS[name], **alone), run(CONFIGS["finetune"], **alone)
     if name in SEVERAL_ADAPTERS:
-        found = replace(found, adapter={n.replace("adapter/0 ", "adapter "): t for n, t in found.adapter.items()})
+        found = replace(
+            found,
+            adapter={n.replace("adapter/0 ", "adapter "): t for n, t in found.adapter.items()},
+        )
         found = replace(found, adapter={n: found.adapter[n] for n in plain.adapter})
     assert same_training(found, plain)
     assert events(run(CONFIGS[name], **alone)) == []
@@ -207,20 +256,52 @@ def test_first_task_is_learned_alike(run: Run, name: str) -> None:
 END_ONLY = {**FOREVER, "days": "end_only", "consolidation_epochs": 0}
 NEUTRAL: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("nothing replayed", END_ONLY, CONFIGS["finetune"]),
-    ("importance but nothing replayed", {**END_ONLY, "regularizer": "intensity_importance"}, CONFIGS["finetune"]),
-    ("J = 0", {"name": "fixed_interval", "warmup_steps": 24, "consolidation_epochs": 0}, CONFIGS["finetune"]),
+    (
+        "importance but nothing replayed",
+        {**END_ONLY, "regularizer": "intensity_importance"},
+        CONFIGS["finetune"],
+    ),
+    (
+        "J = 0",
+        {"name": "fixed_interval", "warmup_steps": 24, "consolidation_epochs": 0},
+        CONFIGS["finetune"],
+    ),
     ("beta 0", {**FOREVER, "beta": 0}, CONFIGS["forever none"]),
-    ("beta 0 with importance", {**FOREVER, "regularizer": "intensity_importance", "beta": 0}, CONFIGS["forever none"]),
-    ("gamma 0", {**FOREVER, "regularizer": "intensity_importance", "gamma": 0}, CONFIGS["forever importance"]),
+    (
+        "beta 0 with importance",
+        {**FOREVER, "regularizer": "intensity_importance", "beta": 0},
+        CONFIGS["forever none"],
+    ),
+    (
+        "gamma 0",
+        {**FOREVER, "regularizer": "intensity_importance", "gamma": 0},
+        CONFIGS["forever importance"],
+    ),
     ("the list written out", {**FOREVER, "days": [1, 2, 4, 7, 15, 30]}, FOREVER),
-    ("S > T", {**CONFIGS["forever none"], "warmup_steps": 5}, {**CONFIGS["forever none"], "days": "end_only"}),
-    ("multiples of I", {**CONFIGS["forever none"], "clock": "steps", "days": [1, 2, 3]}, CONFIGS["fixed_interval"]),
-    ("end only", {**FOREVER, "beta": 0, "days": "end_only"}, {"name": "fixed_interval", "warmup_steps": 24}),
+    (
+        "S > T",
+        {**CONFIGS["forever none"], "warmup_steps": 5},
+        {**CONFIGS["forever none"], "days": "end_only"},
+    ),
+    (
+        "multiples of I",
+        {**CONFIGS["forever none"], "clock": "steps", "days": [1, 2, 3]},
+        CONFIGS["fixed_interval"],
+    ),
+    (
+        "end only",
+        {**FOREVER, "beta": 0, "days": "end_only"},
+        {"name": "fixed_interval", "warmup_steps": 24},
+    ),
     ("looking back changes nothing", {"name": "finetune", "probe_every": 1}, CONFIGS["finetune"]),
     ("lambda 0", {"name": "ewc", "strength": 0}, CONFIGS["finetune"]),
     ("T 0 with replay", {"name": "migu", "masked": 0}, CONFIGS["mix_replay"]),
     ("T 0", {"name": "migu", "masked": 0, "replay": False}, CONFIGS["finetune"]),
-    ("blocks longer than the task", {"name": "recurrent_kif", "inner_steps": 5}, CONFIGS["finetune"]),
+    (
+        "blocks longer than the task",
+        {"name": "recurrent_kif", "inner_steps": 5},
+        CONFIGS["finetune"],
+    ),
 ]
 
 
@@ -245,7 +326,9 @@ def test_other_settings_differ(run: Run, a: str, b: str) -> None:
     assert not same_training(run(left), run(right))
 
 
-@pytest.mark.parametrize("name", [n for n in CONFIGS if n.startswith(("forever", "fixed", "recurrent", "aim", "vbm "))])
+@pytest.mark.parametrize(
+    "name", [n for n in CONFIGS if n.startswith(("forever", "fixed", "recurrent", "aim", "vbm "))]
+)
 def test_without_memory_nothing_is_replayed(run: Run, name: str) -> None:
     """M empty is the lower bound."""
     nothing: dict[str, Any] = {"memory.fraction": 0}
@@ -303,7 +386,8 @@ def test_mix_replay_trains_on_memory_inside_the_task(run: Run) -> None:
 def test_importance_is_fisher_information_scaled_to_mean_one(
     small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Running mean over tasks of the mean squared gradient of single rows (A26), against a loop written here."""
+    """Running mean over tasks of the mean squared gradient of single rows (A26), against a loop
+    written here."""
     import torch
 
     from forever.runs.session import Session
@@ -329,7 +413,9 @@ def test_importance_is_fisher_information_scaled_to_mean_one(
             end(session, learner, method)
 
         patch.setattr(loop.Session, "end_training", watch)
-        config = RunConfig.parse(small_config.model_dump(mode="json") | {"method": CONFIGS["forever importance"]})
+        config = RunConfig.parse(
+            small_config.model_dump(mode="json") | {"method": CONFIGS["forever importance"]}
+        )
         execute(config, tmp_path_factory.mktemp("fisher"))
     assert len(found) == 3
     for stage, tensors in enumerate(found):

@@ -1,4 +1,5 @@
-"""Orders, readers, errors with file and line, splits, row limits; the real data where it is present."""
+"""Orders, readers, errors with file and line, splits, row limits; the real data where it is
+present."""
 
 import json
 import os
@@ -24,12 +25,27 @@ PAPER_ORDERS = {
     ("standard", "1"): "dbpedia amazon yahoo agnews",
     ("standard", "2"): "dbpedia amazon agnews yahoo",
     ("standard", "3"): "yahoo amazon agnews dbpedia",
-    ("long", "4"): "mnli cb wic copa qqp boolqa rte imdb yelp amazon sst-2 dbpedia agnews multirc yahoo",
-    ("long", "5"): "multirc boolqa wic mnli cb copa qqp rte imdb sst-2 dbpedia agnews yelp amazon yahoo",
-    ("long", "6"): "yelp amazon mnli cb copa qqp rte imdb sst-2 dbpedia agnews yahoo multirc boolqa wic",
-    ("superni", "7"): "task1572 task363 task1290 task181 task002 task1510 task639 task1729 task073 task1590 "
+    (
+        "long",
+        "4",
+    ): "mnli cb wic copa qqp boolqa rte imdb yelp amazon sst-2 dbpedia agnews multirc yahoo",
+    (
+        "long",
+        "5",
+    ): "multirc boolqa wic mnli cb copa qqp rte imdb sst-2 dbpedia agnews yelp amazon yahoo",
+    (
+        "long",
+        "6",
+    ): "yelp amazon mnli cb copa qqp rte imdb sst-2 dbpedia agnews yahoo multirc boolqa wic",
+    (
+        "superni",
+        "7",
+    ): "task1572 task363 task1290 task181 task002 task1510 task639 task1729 task073 task1590 "
     "task748 task511 task591 task1687 task875",
-    ("superni", "8"): "task748 task073 task1590 task639 task1572 task1687 task591 task363 task1510 task1729 "
+    (
+        "superni",
+        "8",
+    ): "task748 task073 task1590 task639 task1572 task1687 task591 task363 task1510 task1729 "
     "task181 task511 task002 task1290 task875",
 }
 
@@ -44,19 +60,27 @@ def config_of(**data: Any) -> Any:
 def test_all_eight_orders_equal_the_papers_table() -> None:
     for (benchmark, order), tasks in PAPER_ORDERS.items():
         assert ORDERS[benchmark][order] == tuple(tasks.split())
-    assert sum(len(ORDERS[name]) for name in ("standard", "long", "superni")) == len(PAPER_ORDERS) == 8
+    assert (
+        sum(len(ORDERS[name]) for name in ("standard", "long", "superni")) == len(PAPER_ORDERS) == 8
+    )
 
 
 def test_validation_rows_come_from_training_and_test_rows_are_not_used(toy_root: Path) -> None:
     whole, held = load_toy(toy_root), load_toy(toy_root, validation=0.25)
     for before, after in zip(whole.tasks, held.tasks, strict=True):
         assert len(after.test) == round(0.25 * len(before.train))
-        assert sorted(e.id for e in (*after.train, *after.test)) == sorted(e.id for e in before.train)
+        assert sorted(e.id for e in (*after.train, *after.test)) == sorted(
+            e.id for e in before.train
+        )
         assert not {e.id for e in after.test} & {e.id for e in before.test}
         assert (after.metric, after.labels) == (before.metric, before.labels)
     assert load_toy(toy_root, validation=0.25).tasks == held.tasks  # the same ones in every run
-    assert set(load_toy(toy_root, validation=0.25, test_rows=1).tasks[0].test) < set(held.tasks[0].test)
-    with pytest.raises(InputError, match=r"data.validation=0.001: task a has \d+ training rows; 0 of them cannot"):
+    assert set(load_toy(toy_root, validation=0.25, test_rows=1).tasks[0].test) < set(
+        held.tasks[0].test
+    )
+    with pytest.raises(
+        InputError, match=r"data.validation=0.001: task a has \d+ training rows; 0 of them cannot"
+    ):
         load_toy(toy_root, validation=0.001)
 
 
@@ -91,7 +115,11 @@ def test_a_benchmark_of_two_folders(toy_root: Path, monkeypatch: pytest.MonkeyPa
 def test_orders_of_a_benchmark_are_permutations(benchmark: str) -> None:
     orders = list(ORDERS[benchmark].values())
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
-    assert len(set(orders[0])) == len(orders[0]) == {"standard": 4, "long": 15, "superni": 15}[benchmark]
+    assert (
+        len(set(orders[0]))
+        == len(orders[0])
+        == {"standard": 4, "long": 15, "superni": 15}[benchmark]
+    )
 
 
 def test_orders_decide_the_sequence(toy_root: Path) -> None:
@@ -120,8 +148,14 @@ def row(text: str, answer: str = "yes") -> Row:
 @pytest.fixture
 def toy_root(tmp_path: Path) -> Path:
     for task in "abc":
-        write_jsonl(tmp_path / "toy" / task / "train.jsonl", [row(f"{task} {i}", "yn"[i % 2]) for i in range(20)])
-        write_jsonl(tmp_path / "toy" / task / "test.jsonl", [row(f"{task} test {i}", "yn"[i % 2]) for i in range(6)])
+        write_jsonl(
+            tmp_path / "toy" / task / "train.jsonl",
+            [row(f"{task} {i}", "yn"[i % 2]) for i in range(20)],
+        )
+        write_jsonl(
+            tmp_path / "toy" / task / "test.jsonl",
+            [row(f"{task} test {i}", "yn"[i % 2]) for i in range(6)],
+        )
     return tmp_path
 
 
@@ -140,7 +174,10 @@ def test_our_layout(toy_root: Path) -> None:
 
 
 def test_text_comes_through_unchanged(tmp_path: Path) -> None:
-    odd = [row(" blank \u2028 line\u0085 sep \r\n tab\t é 你好 🙂 ", " answer "), row("", "two\nlines")]
+    odd = [
+        row(" blank \u2028 line\u0085 sep \r\n tab\t é 你好 🙂 ", " answer "),
+        row("", "two\nlines"),
+    ]
     for split in ("train", "test"):
         path = tmp_path / "t" / f"{split}.jsonl"
         path.parent.mkdir(exist_ok=True)
@@ -153,10 +190,22 @@ def test_text_comes_through_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"instruction": "a", "input": "b"', r"train\.jsonl, line 2: not valid JSON \(.+\); one object a line"),
-        ('{"instruction": "a", "input": "b"}', r"train\.jsonl, line 2: field 'output' must be a string, but is null"),
-        ('{"instruction": "a", "input": 3, "output": "x"}', r"line 2: field 'input' must be a string, but is 3"),
-        ('{"instruction": ["a"], "input": "b", "output": "x"}', r"line 2: field 'instruction' must be a string"),
+        (
+            '{"instruction": "a", "input": "b"',
+            r"train\.jsonl, line 2: not valid JSON \(.+\); one object a line",
+        ),
+        (
+            '{"instruction": "a", "input": "b"}',
+            r"train\.jsonl, line 2: field 'output' must be a string, but is null",
+        ),
+        (
+            '{"instruction": "a", "input": 3, "output": "x"}',
+            r"line 2: field 'input' must be a string, but is 3",
+        ),
+        (
+            '{"instruction": ["a"], "input": "b", "output": "x"}',
+            r"line 2: field 'instruction' must be a string",
+        ),
         ('["a", "b", "c"]', r"line 2: field 'instruction' must be a string, but is null"),
     ],
 )
@@ -192,7 +241,11 @@ def test_empty_file(toy_root: Path, content: str) -> None:
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_missing_file(toy_root: Path, split: str) -> None:
     (toy_root / "toy" / "b" / f"{split}.jsonl").unlink()
-    message = rf"there is no file .*{split}\.jsonl; task 'b' needs" if split == "test" else r"unknown task in .* 'b'"
+    message = (
+        rf"there is no file .*{split}\.jsonl; task 'b' needs"
+        if split == "test"
+        else r"unknown task in .* 'b'"
+    )
     with pytest.raises(InputError, match=message):
         load_toy(toy_root)
 
@@ -203,13 +256,15 @@ def test_unknown_names(toy_root: Path) -> None:
     with pytest.raises(InputError, match=r"unknown task in .*toy 'zebra'; valid: a, b, c"):
         load_benchmark(config_of(benchmark="toy", order=["zebra"], root=str(toy_root)))
     with pytest.raises(
-        InputError, match=r"benchmark 'toy' has no named orders; list its tasks, e.g. data.order=\[a, b, c\]"
+        InputError,
+        match=r"benchmark 'toy' has no named orders; list its tasks, e.g. data.order=\[a, b, c\]",
     ):
         load_benchmark(config_of(benchmark="toy", order="1", root=str(toy_root)))
     with pytest.raises(InputError, match=r"there is no folder .*nowhere"):
         load_benchmark(config_of(benchmark="nowhere", root=str(toy_root)))
     with pytest.raises(
-        InputError, match=r"data.root is not set.*give data.root=DIR that has the folder 'long_sequence'"
+        InputError,
+        match=r"data.root is not set.*give data.root=DIR that has the folder 'long_sequence'",
     ):
         load_benchmark(config_of(benchmark="standard"))
     (toy_root / "superni").mkdir()
@@ -219,15 +274,20 @@ def test_unknown_names(toy_root: Path) -> None:
 
 @pytest.mark.parametrize("blanks", ["", " "])
 def test_overlap_of_train_and_test_is_refused(toy_root: Path, blanks: str) -> None:
-    write_jsonl(toy_root / "toy" / "c" / "test.jsonl", [row("new"), row("c 7" + blanks, "another answer")])
+    write_jsonl(
+        toy_root / "toy" / "c" / "test.jsonl", [row("new"), row("c 7" + blanks, "another answer")]
+    )
     with pytest.raises(
-        InputError, match="task c: test row c/test/1 repeats train row c/train/7; splits must be disjoint"
+        InputError,
+        match="task c: test row c/test/1 repeats train row c/train/7; splits must be disjoint",
     ):
         load_toy(toy_root)
 
 
 def test_metric_follows_the_answers_or_the_configuration(toy_root: Path) -> None:
-    write_jsonl(toy_root / "toy" / "b" / "train.jsonl", [row(f"b {i}", f"answer {i}") for i in range(20)])
+    write_jsonl(
+        toy_root / "toy" / "b" / "train.jsonl", [row(f"b {i}", f"answer {i}") for i in range(20)]
+    )
     tasks = load_toy(toy_root).tasks
     assert [t.metric for t in tasks] == ["exact_match", "rouge_l", "exact_match"]
     assert tasks[1].labels is None
@@ -245,7 +305,9 @@ def cl_root(tmp_path: Path) -> Path:
         folder.mkdir(parents=True)
         (folder / "labels.json").write_text(json.dumps(["Bad", "Good"]), encoding="utf-8")
         for split in ("train", "test"):
-            rows = [{"sentence": f"{split} text {i}", "label": ["Bad", "Good"][i % 2]} for i in range(4)]
+            rows = [
+                {"sentence": f"{split} text {i}", "label": ["Bad", "Good"][i % 2]} for i in range(4)
+            ]
             (folder / f"{split}.json").write_text(json.dumps(rows), encoding="utf-8")
     return tmp_path
 
@@ -260,7 +322,9 @@ def test_cl_benchmark_layout(cl_root: Path) -> None:
         "Good",
     )
     assert (len(train), len(test)) == (4, 4)
-    assert read_task(cl_root, "boolqa")[0][0].instruction.startswith("According to the following passage")
+    assert read_task(cl_root, "boolqa")[0][0].instruction.startswith(
+        "According to the following passage"
+    )
 
 
 @pytest.mark.parametrize(
@@ -282,7 +346,9 @@ def test_cl_benchmark_layout(cl_root: Path) -> None:
         ("test.json", None, r"there is no file .*test\.json"),
     ],
 )
-def test_malformed_cl_benchmark(cl_root: Path, file: str, content: str | None, message: str) -> None:
+def test_malformed_cl_benchmark(
+    cl_root: Path, file: str, content: str | None, message: str
+) -> None:
     path = cl_root / "SC" / "SST-2" / file
     path.unlink()
     if content is not None:
@@ -293,7 +359,9 @@ def test_malformed_cl_benchmark(cl_root: Path, file: str, content: str | None, m
 
 def test_unknown_type_of_cl_benchmark(cl_root: Path) -> None:
     (cl_root / "SC").rename(cl_root / "SCC")
-    with pytest.raises(InputError, match=r"unknown task type \(parent folder\) 'SCC'; did you mean 'SC'\?"):
+    with pytest.raises(
+        InputError, match=r"unknown task type \(parent folder\) 'SCC'; did you mean 'SC'\?"
+    ):
         read_task(cl_root, "sst-2")
 
 
@@ -301,18 +369,25 @@ def test_unknown_type_of_cl_benchmark(cl_root: Path) -> None:
 
 
 def ni(path: Path, instances: Any, definition: Any = "Do it.") -> Path:
-    path.write_text(json.dumps({"Definition": definition, "Instances": instances}), encoding="utf-8")
+    path.write_text(
+        json.dumps({"Definition": definition, "Instances": instances}), encoding="utf-8"
+    )
     return path.parent
 
 
 def test_natural_instructions_layout(tmp_path: Path) -> None:
-    instances = [{"input": f"in {i}", "output": [f"out {i}", "other"] if i % 2 else f"out {i}"} for i in range(50)]
+    instances = [
+        {"input": f"in {i}", "output": [f"out {i}", "other"] if i % 2 else f"out {i}"}
+        for i in range(50)
+    ]
     folder = ni(tmp_path / "task073_name_of_it.json", instances, ["Do it."])
     assert task_names(folder) == ["task073"]
     train, test = read_task(folder, "task073")
     assert (len(train), len(test)) == (40, 10)  # a fifth is held out, at most 100
     rows = [*train, *test]
-    assert {(e.instruction, e.input, e.output) for e in rows} == {("Do it.", f"in {i}", f"out {i}") for i in range(50)}
+    assert {(e.instruction, e.input, e.output) for e in rows} == {
+        ("Do it.", f"in {i}", f"out {i}") for i in range(50)
+    }
     assert len({e.id for e in rows}) == 50
     assert read_task(folder, "task073") == (train, test)  # the same split each time
 
@@ -339,11 +414,17 @@ def test_natural_instructions_sizes_and_repeated_inputs(tmp_path: Path) -> None:
             r"has 4 instances of different input; .* need 5",
         ),
         ({"a": 1}, "d", r"task001_x\.json: field 'Instances' must be a list"),
-        ([{"input": "a", "output": "b"}], 3, r"field 'Definition' must be a string or a list of strings"),
+        (
+            [{"input": "a", "output": "b"}],
+            3,
+            r"field 'Definition' must be a string or a list of strings",
+        ),
         ([{"input": "a", "output": "b"}], [], r"field 'Definition' must be a string"),
     ],
 )
-def test_malformed_natural_instructions(tmp_path: Path, instances: Any, definition: Any, message: str) -> None:
+def test_malformed_natural_instructions(
+    tmp_path: Path, instances: Any, definition: Any, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         read_task(ni(tmp_path / "task001_x.json", instances, definition), "task001")
 
@@ -356,7 +437,8 @@ def test_row_limits_keep_the_same_rows_for_every_seed(toy_root: Path) -> None:
     for task, kept in zip(whole.tasks, small.tasks, strict=True):
         assert (len(kept.train), len(kept.test)) == (7, 4)
         assert set(kept.train) <= set(task.train)
-        assert [e.id for e in kept.train] == [e.id for e in task.train if e in set(kept.train)]  # file order
+        # File order.
+        assert [e.id for e in kept.train] == [e.id for e in task.train if e in set(kept.train)]
     assert load_toy(toy_root, train_rows=7).tasks[0].train == small.tasks[0].train
     assert set(load_toy(toy_root, train_rows=5).tasks[0].train) < set(small.tasks[0].train)
     assert load_toy(toy_root, train_rows=1000).tasks == whole.tasks
@@ -384,24 +466,37 @@ def test_digest_changes_with_any_row(toy_root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "epochs", "size", "count"), [(1000, 10, 8, 1250), (975, 10, 8, 1220), (5, 2, 4, 4), (4, 3, 4, 3)]
+    ("rows", "epochs", "size", "count"),
+    [(1000, 10, 8, 1250), (975, 10, 8, 1220), (5, 2, 4, 4), (4, 3, 4, 3)],
 )
 def test_batch_count(rows: int, epochs: int, size: int, count: int) -> None:
     examples = [Example(str(i), "", "", "x") for i in range(rows)]
-    assert batch_count(rows, epochs, size) == len(list(batches(examples, epochs, size, 0, "s"))) == count
+    assert (
+        batch_count(rows, epochs, size)
+        == len(list(batches(examples, epochs, size, 0, "s")))
+        == count
+    )
 
 
 def test_mini_has_disjoint_splits_and_orders() -> None:
     benchmark = load_benchmark(config_of())
     assert len(benchmark.tasks) == 5
     for task in benchmark.tasks:
-        assert not {(e.instruction, e.input) for e in task.train} & {(e.instruction, e.input) for e in task.test}
-    assert [t.name for t in load_benchmark(config_of(order="2")).tasks] == [t.name for t in benchmark.tasks][::-1]
+        assert not {(e.instruction, e.input) for e in task.train} & {
+            (e.instruction, e.input) for e in task.test
+        }
+    assert [t.name for t in load_benchmark(config_of(order="2")).tasks] == [
+        t.name for t in benchmark.tasks
+    ][::-1]
     with pytest.raises(InputError, match="unknown order of benchmark mini '3'; valid: 1, 2"):
         load_benchmark(config_of(order="3"))
-    with pytest.raises(InputError, match="unknown task of benchmark mini 'sentimemt'; did you mean 'sentiment'"):
+    with pytest.raises(
+        InputError, match="unknown task of benchmark mini 'sentimemt'; did you mean 'sentiment'"
+    ):
         load_benchmark(config_of(order=["sentimemt"]))
-    assert [t.name for t in load_benchmark(config_of(order=["place", "topic"], train_rows=3)).tasks] == [
+    assert [
+        t.name for t in load_benchmark(config_of(order=["place", "topic"], train_rows=3)).tasks
+    ] == [
         "place",
         "topic",
     ]
@@ -415,7 +510,15 @@ real = pytest.mark.skipif(
     not (REAL / "long_sequence").is_dir(),
     reason=f"no benchmark data in {REAL}; set FOREVER_DATA to a folder that has it",
 )
-TRAIN_ROWS = {"cb": 250, "copa": 400, "task073": 975, "task181": 338, "task1572": 160, "task639": 142, "task1590": 126}
+TRAIN_ROWS = {
+    "cb": 250,
+    "copa": 400,
+    "task073": 975,
+    "task181": 338,
+    "task1572": 160,
+    "task639": 142,
+    "task1590": 126,
+}
 TEST_ROWS = {
     "agnews": 2000, "amazon": 2500, "yelp": 2500, "boolqa": 1000, "imdb": 1000, "multirc": 1000, "qqp": 1000,
     "mnli": 1500, "sst-2": 872, "wic": 638, "rte": 277, "copa": 100, "cb": 56, "dbpedia": 7600, "yahoo": 500,
@@ -473,17 +576,23 @@ def test_real_joint_epoch(name: str, steps: int, loaded: Callable[[str], Benchma
 @real
 def test_real_metrics(loaded: Callable[[str], Benchmark]) -> None:
     assert {t.metric for t in loaded("long").tasks} == {"exact_match"}
-    assert {t.name for t in loaded("superni").tasks if t.metric == "exact_match"} == SUPERNI_CLASSIFICATION
+    assert {
+        t.name for t in loaded("superni").tasks if t.metric == "exact_match"
+    } == SUPERNI_CLASSIFICATION
     assert {"task363", "task875", "task1687"} == SUPERNI_CLASSIFICATION
 
 
 @real
 @pytest.mark.parametrize("name", ["long", "superni"])
-def test_real_ids_are_unique_and_splits_disjoint(name: str, loaded: Callable[[str], Benchmark]) -> None:
+def test_real_ids_are_unique_and_splits_disjoint(
+    name: str, loaded: Callable[[str], Benchmark]
+) -> None:
     rows = [e for t in loaded(name).tasks for e in (*t.train, *t.test)]
     assert len({e.id for e in rows}) == len(rows)
     for task in loaded(name).tasks:
-        assert not {e.input.strip() for e in task.train} & {e.input.strip() for e in task.test}, task.name
+        assert not {e.input.strip() for e in task.train} & {e.input.strip() for e in task.test}, (
+            task.name
+        )
 
 
 @real

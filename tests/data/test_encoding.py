@@ -17,7 +17,10 @@ from forever.models.location import TINY
 
 CPU = torch.device("cpu")
 LONG = Example(
-    "t/train/0", "Say yes or no.", " ".join(f"word{i} is, well: été nº{i}!" for i in range(25)), "yes indeed"
+    "t/train/0",
+    "Say yes or no.",
+    " ".join(f"word{i} is, well: été nº{i}!" for i in range(25)),
+    "yes indeed",
 )
 
 
@@ -36,14 +39,18 @@ def text(tokenizer: Any, ids: tuple[int, ...]) -> str:
 # ---- supervision
 
 
-def test_supervised_tokens_are_answer_and_eos_for_every_record(tokenizer: Any, benchmark_of_three: Benchmark) -> None:
+def test_supervised_tokens_are_answer_and_eos_for_every_record(
+    tokenizer: Any, benchmark_of_three: Benchmark
+) -> None:
     encoder = Encoder(tokenizer, 512)
     for task in benchmark_of_three.tasks:
         for example in task.train:
             row = encoder.encode(example)
             answer = tokenizer(example.output, add_special_tokens=False).input_ids
             assert row.answer == (*answer, tokenizer.eos_token_id)
-            assert row.prompt == tuple(tokenizer(prompt(example), add_special_tokens=False).input_ids)
+            assert row.prompt == tuple(
+                tokenizer(prompt(example), add_special_tokens=False).input_ids
+            )
             assert not row.truncated
             _, _, positions, targets = collate([row], tokenizer.pad_token_id, CPU)
             assert positions.sum() == len(targets) == len(answer) + 1
@@ -59,7 +66,9 @@ def test_blanks_of_an_answer_are_kept_in_training() -> None:
     assert row.answer[:-1] != tuple(tokenizer("yes", add_special_tokens=False).input_ids)
 
 
-def test_training_and_decoding_see_the_same_prompt(tokenizer: Any, benchmark_of_three: Benchmark) -> None:
+def test_training_and_decoding_see_the_same_prompt(
+    tokenizer: Any, benchmark_of_three: Benchmark
+) -> None:
     encoder = Encoder(tokenizer, 512)
     for example in benchmark_of_three.tasks[0].train:
         decoded = encoder.encode_prompt(example)
@@ -108,7 +117,9 @@ def test_only_the_end_of_the_input_is_cut(tokenizer: Any, training: bool, spare:
     assert cut.startswith(whole[0].rstrip())
     assert cut.endswith(whole[1].lstrip())
     # what is left of the input is the beginning of the input
-    kept = next(n for n in range(len(middle), -1, -1) if ids(before + middle[:n] + after) == row.prompt)
+    kept = next(
+        n for n in range(len(middle), -1, -1) if ids(before + middle[:n] + after) == row.prompt
+    )
     assert kept < len(middle)
 
 
@@ -120,8 +131,10 @@ def test_exactly_fitting_is_not_cut(tokenizer: Any) -> None:
     assert not Encoder(tokenizer, length).encode(LONG).truncated
     shorter = Encoder(tokenizer, length - 1).encode(LONG)
     assert shorter.truncated
-    assert length - 3 <= len(shorter.prompt) + len(shorter.answer) <= length - 1  # and hardly more is cut than must be
-    assert not Encoder(tokenizer, length - 1).encode_prompt(LONG).truncated  # decoding needs no room for the answer
+    # And hardly more is cut than must be.
+    assert length - 3 <= len(shorter.prompt) + len(shorter.answer) <= length - 1
+    # Decoding needs no room for the answer.
+    assert not Encoder(tokenizer, length - 1).encode_prompt(LONG).truncated
 
 
 def test_truncated_rows_are_counted(tokenizer: Any) -> None:
@@ -131,18 +144,27 @@ def test_truncated_rows_are_counted(tokenizer: Any) -> None:
 
 
 def test_error_if_nothing_can_be_cut(tokenizer: Any) -> None:
-    least = len(tokenizer("".join(prompt_parts(replace(LONG, input=""))), add_special_tokens=False).input_ids)
+    least = len(
+        tokenizer(
+            "".join(prompt_parts(replace(LONG, input=""))), add_special_tokens=False
+        ).input_ids
+    )
     encoder = Encoder(tokenizer, least)  # no room for an answer
     for example in (LONG, replace(LONG, input="")):
         with pytest.raises(
-            InputError, match=r"example t/train/0: \d+ prompt tokens without its input, .*model.max_length"
+            InputError,
+            match=r"example t/train/0: \d+ prompt tokens without its input, .*model.max_length",
         ):
             encoder.encode(example)
 
 
 def test_input_of_blanks_alone_ends(tokenizer: Any) -> None:
     blank = replace(LONG, input=" " * 50)
-    least = len(tokenizer("".join(prompt_parts(replace(LONG, input="x"))), add_special_tokens=False).input_ids)
+    least = len(
+        tokenizer(
+            "".join(prompt_parts(replace(LONG, input="x"))), add_special_tokens=False
+        ).input_ids
+    )
     row = Encoder(tokenizer, least + 1).encode_prompt(blank)
     assert len(row.prompt) <= least + 1
 
@@ -158,9 +180,15 @@ def bos_tokenizer(adds: bool) -> Any:
     inner = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     if adds:
-        inner.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
+        inner.post_processor = processors.TemplateProcessing(
+            single="<bos> $A", special_tokens=[("<bos>", 0)]
+        )
     return PreTrainedTokenizerFast(
-        tokenizer_object=inner, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>"
+        tokenizer_object=inner,
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+        unk_token="<unk>",
     )
 
 
@@ -208,12 +236,15 @@ def test_collate_by_hand() -> None:
     ids, real, positions, targets = collate(rows, 0, CPU)
     assert ids.tolist() == [[11, 12, 13, 21, 9], [14, 22, 23, 24, 9], [15, 16, 9, 0, 0]]
     assert real.long().tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
-    # a position is marked if the token after it is supervised: from the last prompt token to the one before EOS
+    # a position is marked if the token after it is supervised: from the last prompt token to the
+    # one before EOS
     assert positions.long().tolist() == [[0, 0, 1, 1, 0], [1, 1, 1, 1, 0], [0, 1, 0, 0, 0]]
     assert targets.tolist() == [21, 9, 22, 23, 24, 9, 9]
 
 
-def test_marked_positions_precede_their_targets_in_order(benchmark_of_three: Benchmark, tokenizer: Any) -> None:
+def test_marked_positions_precede_their_targets_in_order(
+    benchmark_of_three: Benchmark, tokenizer: Any
+) -> None:
     rows = [Encoder(tokenizer, 512).encode(e) for e in benchmark_of_three.tasks[2].train[:6]]
     ids, _, positions, targets = collate(rows, tokenizer.pad_token_id, CPU)
     following = torch.roll(ids, -1, dims=1)
@@ -236,8 +267,13 @@ def is_within(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 
 
 @pytest.mark.parametrize("limit", [10**6, 150])
-def test_nothing_dropped_is_the_training_row(tokenizer: Any, benchmark_of_three: Benchmark, limit: int) -> None:
-    encoder = Encoder(tokenizer, limit if limit > 1000 else len(Encoder(tokenizer, 10**6).encode(LONG).prompt) - 20)
+def test_nothing_dropped_is_the_training_row(
+    tokenizer: Any, benchmark_of_three: Benchmark, limit: int
+) -> None:
+    encoder = Encoder(
+        tokenizer,
+        limit if limit > 1000 else len(Encoder(tokenizer, 10**6).encode(LONG).prompt) - 20,
+    )
     for example in (LONG, *benchmark_of_three.tasks[0].train, Example("e", "No input.", "", "yes")):
         assert encoder.with_drops(example, 0.0, random.Random(0)) == encoder.encode(example)
     assert encoder.encode(LONG).truncated == (limit < 1000)
@@ -248,10 +284,14 @@ def test_only_tokens_of_the_input_are_dropped(tokenizer: Any) -> None:
     whole = encoder.encode(LONG)
     before, middle, after = prompt_parts(LONG)
     empty = encoder.with_drops(LONG, 1 - 1e-12, random.Random(0))  # all that may go
-    template = [text(tokenizer, tuple(tokenizer(part, add_special_tokens=False).input_ids)) for part in (before, after)]
+    template = [
+        text(tokenizer, tuple(tokenizer(part, add_special_tokens=False).input_ids))
+        for part in (before, after)
+    ]
     assert "".join(text(tokenizer, empty.prompt).split()) == "".join("".join(template).split())
     inside = len(whole.prompt) - len(empty.prompt)
-    assert abs(inside - len(tokenizer(middle, add_special_tokens=False).input_ids)) <= 1  # a token may span the seam
+    # A token may span the seam.
+    assert abs(inside - len(tokenizer(middle, add_special_tokens=False).input_ids)) <= 1
     lost = []
     for seed in range(60):
         row = encoder.with_drops(LONG, 0.1, random.Random(seed))

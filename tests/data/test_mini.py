@@ -19,7 +19,10 @@ CLASSIFICATION = ("sentiment", "topic", "place", "happened")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The three runs that say whether there is something to forget, to learn and to win back."""
     folder = tmp_path_factory.mktemp("mini")
-    return {name: execute(named_run(f"mini/{name}"), folder / name) for name in ("finetune", "mtl", "mix_replay")}
+    return {
+        name: execute(named_run(f"mini/{name}"), folder / name)
+        for name in ("finetune", "mtl", "mix_replay")
+    }
 
 
 def test_five_tasks_of_plain_english() -> None:
@@ -42,7 +45,9 @@ def test_five_tasks_of_plain_english() -> None:
 def test_weights_are_the_ones_of_the_recipe() -> None:
     weights = TINY / "model.safetensors"
     assert weights.stat().st_size <= 4e6
-    (recorded,) = re.findall(r"sha256 `([0-9a-f]{64})`", (TINY / "README.md").read_text(encoding="utf-8"))
+    (recorded,) = re.findall(
+        r"sha256 `([0-9a-f]{64})`", (TINY / "README.md").read_text(encoding="utf-8")
+    )
     assert hashlib.sha256(weights.read_bytes()).hexdigest() == recorded
 
 

@@ -38,4 +38,6 @@ def test_one_adapter_has_the_published_size() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_hyper_parameter_says_what_it_is_and_where_it_comes_from(name: str) -> None:
     config = RunConfig.parse({"method": {"name": name}}).method
-    assert [k for k, field in type(config).model_fields.items() if k != "name" and not field.description] == []
+    assert [
+        k for k, field in type(config).model_fields.items() if k != "name" and not field.description
+    ] == []

@@ -1,4 +1,5 @@
-"""Sampling: the right distribution, and the same text for a seed whatever shares the batch. Greedy: test_evaluate.py.
+"""Sampling: the right distribution, and the same text for a seed whatever shares the batch. Greedy:
+test_evaluate.py.
 
 V vocabulary, T tokens of a prompt.
 """
@@ -64,7 +65,8 @@ def probabilities(backbone: Backbone, ids: Sequence[int], how: Sampling) -> Tens
     if how.top_k:
         p[ranked[how.top_k :]] = 0
     p, total, nucleus = p / p.sum(), 0.0, 0
-    while total < how.top_p and nucleus < len(ranked):  # Holtzman et al. 2020: the smallest set that holds top_p
+    # Holtzman et al. 2020: the smallest set that holds top_p.
+    while total < how.top_p and nucleus < len(ranked):
         total += p[ranked[nucleus]].item()
         nucleus += 1
     p[ranked[nucleus:]] = 0
@@ -76,10 +78,13 @@ def text_of(backbone: Backbone, ids: Sequence[int]) -> str:
 
 
 def chi_square(found: Counter[str], expected: dict[str, float], count: int) -> float:
-    """Pearson's statistic in standard deviations from its mean; texts expected less than five times are one class."""
+    """Pearson's statistic in standard deviations from its mean; texts expected less than five times
+    are one class."""
     rare = {text for text, p in expected.items() if p * count < 5}
     classes = [(found[text], p * count) for text, p in expected.items() if text not in rare]
-    classes.append((sum(found[text] for text in rare), sum(expected[text] for text in rare) * count))
+    classes.append(
+        (sum(found[text] for text in rare), sum(expected[text] for text in rare) * count)
+    )
     terms = [(n - e) ** 2 / e for n, e in classes if e > 1]
     return (sum(terms) - (len(terms) - 1)) / max(2 * (len(terms) - 1), 1) ** 0.5
 
@@ -98,7 +103,9 @@ def chi_square(found: Counter[str], expected: dict[str, float], count: int) -> f
     ],
     ids=str,
 )
-def test_tokens_come_with_their_probabilities(backbone: Backbone, encoder: Encoder, how: Sampling) -> None:
+def test_tokens_come_with_their_probabilities(
+    backbone: Backbone, encoder: Encoder, how: Sampling
+) -> None:
     row, count = encoder.encode_text("red green red", 10), 3000
     p = probabilities(backbone, row.prompt, how)
     expected: dict[str, float] = {}
@@ -114,13 +121,19 @@ def test_tokens_come_with_their_probabilities(backbone: Backbone, encoder: Encod
 
 
 def test_later_tokens_depend_on_earlier_ones(backbone: Backbone, encoder: Encoder) -> None:
-    row, count, how = encoder.encode_text("blue", 10), 3000, Sampling(temperature=2.0, top_k=4, repetition_penalty=1.3)
+    row, count, how = (
+        encoder.encode_text("blue", 10),
+        3000,
+        Sampling(temperature=2.0, top_k=4, repetition_penalty=1.3),
+    )
     expected: dict[str, float] = {}
     end = backbone.tokenizer.eos_token_id
     for first, p in enumerate(probabilities(backbone, row.prompt, how).tolist()):
         if not p:
             continue
-        second = probabilities(backbone, [*row.prompt, first], how).tolist() if first != end else [1.0]
+        second = (
+            probabilities(backbone, [*row.prompt, first], how).tolist() if first != end else [1.0]
+        )
         for token, q in enumerate(second):
             text = text_of(backbone, [first, token] if first != end else [])
             if q:
@@ -148,7 +161,10 @@ def test_a_text_depends_on_its_prompt_and_seed_alone(
     seeds = [2**62 + 7 * i for i in range(len(prompts))]
     together = sample(backbone, prompts, seeds, 10, WARM)
     assert len(set(together)) == len(prompts)
-    alone = [sample(backbone, [row], [seed], 10, WARM)[0] for row, seed in zip(prompts, seeds, strict=True)]
+    alone = [
+        sample(backbone, [row], [seed], 10, WARM)[0]
+        for row, seed in zip(prompts, seeds, strict=True)
+    ]
     assert together == alone
     backwards = sample(backbone, prompts[::-1], seeds[::-1], 10, WARM)
     assert backwards[::-1] == together
@@ -165,7 +181,9 @@ def test_seeds_decide(backbone: Backbone, prompts: list[Encoded]) -> None:
     assert len(set(texts)) == 4
 
 
-def test_repeats_and_leaves_the_global_random_numbers_alone(backbone: Backbone, prompts: list[Encoded]) -> None:
+def test_repeats_and_leaves_the_global_random_numbers_alone(
+    backbone: Backbone, prompts: list[Encoded]
+) -> None:
     before = torch.random.get_rng_state(), random.getstate()
     seeds = list(range(len(prompts)))
     first = sample(backbone, prompts, seeds, 10, WARM)
@@ -196,7 +214,8 @@ def test_nothing_to_sample(backbone: Backbone) -> None:
 
 
 def test_repetition_penalty_is_once_a_token_and_ignores_pads() -> None:
-    """Rows as they are left-padded; pad is token 0, which is also EOS here and must not become rarer by padding."""
+    """Rows as they are left-padded; pad is token 0, which is also EOS here and must not become
+    rarer by padding."""
     pad, penalty = 0, 3.0
     rows = [[4, 2, 4, 4], [3], [1, 0, 5]]
     width = max(len(row) for row in rows)
@@ -206,7 +225,10 @@ def test_repetition_penalty_is_once_a_token_and_ignores_pads() -> None:
     chain = decoding._processors(Sampling(repetition_penalty=penalty), starts, [1, 2, 3])
     found = chain[0](ids, scores.clone())
     for row, before, after in zip(rows, scores.tolist(), found.tolist(), strict=True):
-        expected = [s if t not in row else s / penalty if s > 0 else s * penalty for t, s in enumerate(before)]
+        expected = [
+            s if t not in row else s / penalty if s > 0 else s * penalty
+            for t, s in enumerate(before)
+        ]
         assert after == pytest.approx(expected)
     later = torch.cat([ids, torch.tensor([[5], [5], [4]])], dim=1)  # what was written counts, too
     found = chain[0](later, scores.clone())
@@ -215,13 +237,18 @@ def test_repetition_penalty_is_once_a_token_and_ignores_pads() -> None:
     assert found[2, 0] == pytest.approx(1 / 3)  # row 2 has the token itself
 
 
-def test_padding_with_eos_does_not_keep_a_text_from_ending(backbone_folder: Path, prompts: list[Encoded]) -> None:
-    """Where pad is EOS (GPT-2 and many base models), a penalty on pads would change how likely a text ends."""
+def test_padding_with_eos_does_not_keep_a_text_from_ending(
+    backbone_folder: Path, prompts: list[Encoded]
+) -> None:
+    """Where pad is EOS (GPT-2 and many base models), a penalty on pads would change how likely a
+    text ends."""
     own = load(str(backbone_folder), torch.float32, CPU)
     own.tokenizer.pad_token = own.tokenizer.eos_token
     own.model.generation_config.pad_token_id = own.tokenizer.eos_token_id
     head: Any = own.model.get_output_embeddings()
-    handle = head.register_forward_hook(lambda _, inputs, out: out.index_add(-1, END, torch.full_like(out[..., :1], 6)))
+    handle = head.register_forward_hook(
+        lambda _, inputs, out: out.index_add(-1, END, torch.full_like(out[..., :1], 6))
+    )
     END = torch.tensor([own.tokenizer.eos_token_id])
     how = Sampling(repetition_penalty=4.0)
     row, longest = prompts[0], max(prompts, key=lambda row: len(row.prompt))

@@ -1,4 +1,5 @@
-"""Greedy decoding: many prompts at once give what one by one gives, whatever the model's own settings say."""
+"""Greedy decoding: many prompts at once give what one by one gives, whatever the model's own
+settings say."""
 
 import json
 from pathlib import Path
@@ -30,10 +31,16 @@ def backbone(request: pytest.FixtureRequest, backbone_folder: Path) -> Backbone:
 def examples(benchmark_of_three: Benchmark) -> list[Example]:
     """Prompts of very different lengths, the shortest without an input."""
     found = [e for task in benchmark_of_three.tasks for e in task.test]
-    return [*found, Example("short", "Say it.", "", "x"), Example("long", "Repeat.", "red green blue " * 15, "x")]
+    return [
+        *found,
+        Example("short", "Say it.", "", "x"),
+        Example("long", "Repeat.", "red green blue " * 15, "x"),
+    ]
 
 
-def one_by_one(backbone: Backbone, encoder: Encoder, examples: list[Example], count: int) -> list[str]:
+def one_by_one(
+    backbone: Backbone, encoder: Encoder, examples: list[Example], count: int
+) -> list[str]:
     """A plain loop: append the likeliest token until EOS; no cache, no padding, no `generate`."""
     ends = backbone.model.generation_config.eos_token_id
     texts = []
@@ -42,7 +49,9 @@ def one_by_one(backbone: Backbone, encoder: Encoder, examples: list[Example], co
         start = len(ids)
         with torch.no_grad():
             while len(ids) < start + count:
-                ids.append(int(backbone.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+                ids.append(
+                    int(backbone.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax())
+                )
                 if ids[-1] in ends:
                     break
         texts.append(backbone.tokenizer.decode(ids[start:], skip_special_tokens=True).strip())
@@ -55,14 +64,20 @@ def test_batched_equals_one_by_one(backbone: Backbone, examples: list[Example]) 
     assert decode(backbone, encoder, examples, 8) == one_by_one(backbone, encoder, examples, 8)
 
 
-def test_batched_equals_hugging_face_one_by_one(backbone: Backbone, examples: list[Example]) -> None:
+def test_batched_equals_hugging_face_one_by_one(
+    backbone: Backbone, examples: list[Example]
+) -> None:
     encoder = Encoder(backbone.tokenizer, 512)
     theirs = []
     for example in examples:
         ids = torch.tensor([encoder.encode_prompt(example).prompt])
         mask = torch.ones_like(ids)
-        output = backbone.model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
-        theirs.append(backbone.tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True).strip())
+        output = backbone.model.generate(
+            input_ids=ids, attention_mask=mask, max_new_tokens=8, do_sample=False
+        )
+        theirs.append(
+            backbone.tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True).strip()
+        )
     ours = decode(backbone, encoder, examples, 8)
     assert ours == theirs
     assert len(set(ours)) > 1
@@ -75,7 +90,9 @@ def test_groups_bound_memory_without_changing_the_answers(
     whole = decode(backbone, encoder, examples, 5)
     sizes: list[tuple[int, ...]] = []
     generate = backbone.model.generate
-    monkeypatch.setattr(backbone.model, "generate", lambda **k: sizes.append(k["input_ids"].shape) or generate(**k))
+    monkeypatch.setattr(
+        backbone.model, "generate", lambda **k: sizes.append(k["input_ids"].shape) or generate(**k)
+    )
     monkeypatch.setattr(decoding, "_TOKENS_AT_ONCE", 400)
     assert decode(backbone, encoder, examples, 5) == whole
     assert len(sizes) > 2
@@ -83,7 +100,9 @@ def test_groups_bound_memory_without_changing_the_answers(
     assert sum(rows for rows, _ in sizes) == len(examples)
 
 
-def test_decoding_twice_is_equal_and_ignores_the_mode(backbone: Backbone, examples: list[Example]) -> None:
+def test_decoding_twice_is_equal_and_ignores_the_mode(
+    backbone: Backbone, examples: list[Example]
+) -> None:
     encoder = Encoder(backbone.tokenizer, 512)
     first = decode(backbone, encoder, examples, 4)
     backbone.model.train()
@@ -93,7 +112,8 @@ def test_decoding_twice_is_equal_and_ignores_the_mode(backbone: Backbone, exampl
 
 
 def test_stops_at_eos(backbone_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that says word, word, EOS and would go on is cut at EOS; another row goes on to the limit."""
+    """A model that says word, word, EOS and would go on is cut at EOS; another row goes on to the
+    limit."""
     backbone = load(str(backbone_folder), torch.float32, CPU)
     encoder = Encoder(backbone.tokenizer, 512)
     red, eos = backbone.tokenizer.convert_tokens_to_ids("red"), backbone.tokenizer.eos_token_id
@@ -152,7 +172,9 @@ def test_the_models_own_end_tokens_are_kept(backbone_folder: Path, tmp_path: Pat
     """Qwen3 stops at two tokens: the tokenizer's and the base model's."""
     plain = load(str(backbone_folder), torch.float32, CPU)
     own = load(
-        hostile(backbone_folder, tmp_path / "m", eos_token_id=[plain.tokenizer.eos_token_id, 7]), torch.float32, CPU
+        hostile(backbone_folder, tmp_path / "m", eos_token_id=[plain.tokenizer.eos_token_id, 7]),
+        torch.float32,
+        CPU,
     )
     assert own.model.generation_config.eos_token_id == [plain.tokenizer.eos_token_id, 7]
 
@@ -165,7 +187,9 @@ def test_scores_follow_the_order_of_the_test_rows(backbone: Backbone) -> None:
         Example(e.id, e.instruction, e.input, t if i % 2 else "no such answer")
         for i, (e, t) in enumerate(zip(task.test, texts, strict=True))
     )
-    found = evaluate(backbone, encoder, World(), Task("colour", task.train, right, "exact_match"), 3)
+    found = evaluate(
+        backbone, encoder, World(), Task("colour", task.train, right, "exact_match"), 3
+    )
     assert [p.id for p in found] == [e.id for e in task.test]
     assert [p.prediction for p in found] == texts
     assert [p.reference for p in found] == [e.output for e in right]
@@ -174,7 +198,10 @@ def test_scores_follow_the_order_of_the_test_rows(backbone: Backbone) -> None:
 
 def test_the_prompt_does_not_tell_the_task(backbone: Backbone) -> None:
     """No method sees which task a prompt belongs to: renaming a task changes no answer."""
-    a, b = make_task("colour", "What colour?", ("red", "blue")), make_task("shape", "What colour?", ("red", "blue"))
+    a, b = (
+        make_task("colour", "What colour?", ("red", "blue")),
+        make_task("shape", "What colour?", ("red", "blue")),
+    )
     encoder = Encoder(backbone.tokenizer, 512)
     answers = [[p.prediction for p in evaluate(backbone, encoder, World(), t, 3)] for t in (a, b)]
     assert answers[0] == answers[1]

@@ -15,7 +15,9 @@ def matrix(ahead: bool = False) -> PerformanceMatrix:
     """A 3 x 3 matrix with two items a cell, whose mean is the number above."""
     names = ("a", "b", "c")
     made = PerformanceMatrix(names, names)
-    cells = {(i, j): value for i, row in enumerate(A) for j, value in enumerate(row) if value is not None}
+    cells = {
+        (i, j): value for i, row in enumerate(A) for j, value in enumerate(row) if value is not None
+    }
     if ahead:
         cells |= AHEAD | {(i, -1): value for i, value in enumerate(UNTRAINED)}
     for index, value in cells.items():
@@ -78,7 +80,9 @@ def test_scores_after_a_stage() -> None:
 
 
 def test_joint_training_has_overall_performance_only() -> None:
-    joint = PerformanceMatrix(("a", "b", "c"), ("joint",), {(0, 0): [1.0], (1, 0): [0.5], (2, 0): [0.0]})
+    joint = PerformanceMatrix(
+        ("a", "b", "c"), ("joint",), {(0, 0): [1.0], (1, 0): [0.5], (2, 0): [0.0]}
+    )
     assert joint.overall() == pytest.approx(50)
     assert joint.backward_transfer() is None
     assert joint.forgetting() is None
@@ -88,7 +92,12 @@ def test_joint_training_has_overall_performance_only() -> None:
 
 def test_single_task() -> None:
     one = PerformanceMatrix(("a",), ("a",), {(0, 0): [1.0, 0.0]})
-    assert (one.overall(), one.backward_transfer(), one.forgetting(), one.forward_transfer()) == (50, None, None, None)
+    assert (one.overall(), one.backward_transfer(), one.forgetting(), one.forward_transfer()) == (
+        50,
+        None,
+        None,
+        None,
+    )
 
 
 def test_overall_needs_every_score() -> None:
@@ -132,7 +141,9 @@ PAIRS = [
 def test_rouge_l_equals_rouge_score(prediction: str, reference: str) -> None:
     from rouge_score.rouge_scorer import RougeScorer
 
-    direct = RougeScorer(["rougeL"], use_stemmer=True).score(reference.strip().lower(), prediction.strip().lower())
+    direct = RougeScorer(["rougeL"], use_stemmer=True).score(
+        reference.strip().lower(), prediction.strip().lower()
+    )
     assert rouge_l(prediction, reference) == direct["rougeL"].fmeasure
 
 

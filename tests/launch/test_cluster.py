@@ -42,8 +42,14 @@ def test_one_ray_version_everywhere_and_tokens_on(cluster: dict[str, Any]) -> No
     constraints = (FILE.parent / "constraints.txt").read_text(encoding="utf-8").splitlines()
     (version,) = (line for line in constraints if line.startswith("ray=="))
     assert version.replace("ray==", "ray[default,tune,train]==") in cluster["setup_commands"][0]
-    assert cluster["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"  # Ray makes none on a new machine
-    for command in (cluster["head_start_ray_commands"][-1], cluster["worker_start_ray_commands"][-1]):
+    # Ray makes none on a new machine.
+    assert cluster["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
+    for command in (
+        cluster["head_start_ray_commands"][-1],
+        cluster["worker_start_ray_commands"][-1],
+    ):
         assert command.startswith("RAY_AUTH_MODE=token")
-    assert "--autoscaling-config=~/ray_bootstrap_config.yaml" in cluster["head_start_ray_commands"][-1]
+    assert (
+        "--autoscaling-config=~/ray_bootstrap_config.yaml" in cluster["head_start_ray_commands"][-1]
+    )
     assert "--dashboard-host=127.0.0.1" in cluster["head_start_ray_commands"][-1]

@@ -26,10 +26,12 @@ from forever.runs.tracking import SilentTracker
 from forever.sweeps.sweep import Sweep
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow uses deprecated parts of its dependencies
+    # MLflow uses deprecated parts of its dependencies.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # it leaves database connections to the collector
+    # It leaves database connections to the collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -70,7 +72,10 @@ def runs(uri: str, experiment: str = "forever") -> list[Run]:
 def histories(uri: str, run: Run) -> dict[str, list[tuple[int, float]]]:
     client = MlflowClient(uri)
     keys = run.data.metrics
-    return {key: sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, key)) for key in keys}
+    return {
+        key: sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, key))
+        for key in keys
+    }
 
 
 def test_a_run_is_shown_completely(uri: str, folder: Path, base_config: RunConfig) -> None:
@@ -93,7 +98,13 @@ def test_a_run_is_shown_completely(uri: str, folder: Path, base_config: RunConfi
     assert len(history["replay/beta"]) == fired
     assert {i.dataset.name: i.dataset.digest for i in run.inputs.dataset_inputs} == result["data"]
     artifacts = {file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id)}
-    assert artifacts >= {"matrix.json", "matrix.csv", "config.yaml", "result.json", "environment.json"}
+    assert artifacts >= {
+        "matrix.json",
+        "matrix.csv",
+        "config.yaml",
+        "result.json",
+        "environment.json",
+    }
     if find_spec("matplotlib"):
         assert artifacts >= {"matrix.png", "timeline.png"}
     assert (folder.parent / "mlartifacts").is_dir()
@@ -105,14 +116,17 @@ def test_sending_again_adds_nothing(uri: str, folder: Path) -> None:
     before = histories(uri, run)
     MlflowClient(uri).update_run(run.info.run_id, "RUNNING")  # as if the last call had been cut off
     sync(folder, uri)
-    sync(folder.parent, uri)  # all runs below; the copies of config.yaml among the artifacts are none
+    # All runs below; the copies of config.yaml among the artifacts are none.
+    sync(folder.parent, uri)
     (again,) = runs(uri)
     assert histories(uri, again) == before
     assert again.info.status == "FINISHED"
     assert len(again.inputs.dataset_inputs) == 3
 
 
-def test_a_copy_of_the_folder_is_the_same_run_and_another_run_is_not(uri: str, folder: Path, tmp_path: Path) -> None:
+def test_a_copy_of_the_folder_is_the_same_run_and_another_run_is_not(
+    uri: str, folder: Path, tmp_path: Path
+) -> None:
     sync(folder, uri)
     sync(Path(shutil.copytree(folder, tmp_path / "from_the_cluster")), uri)
     assert len(runs(uri)) == 1
@@ -136,7 +150,11 @@ class Killer(SilentTracker):
 
 
 def test_a_resumed_run_goes_on_in_the_same_mlflow_run(
-    uri: str, tmp_path: Path, base_config: RunConfig, finished: Path, monkeypatch: pytest.MonkeyPatch
+    uri: str,
+    tmp_path: Path,
+    base_config: RunConfig,
+    finished: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("forever.launch.mlflow_tracker._EVERY_S", 0.0)  # send every update
     often = Placement(checkpoint_s=0.0)
@@ -171,7 +189,11 @@ def hanging() -> Iterator[str]:
 
 
 def test_a_refusing_server_costs_little_and_loses_nothing(
-    uri: str, tmp_path: Path, base_config: RunConfig, finished: Path, capsys: pytest.CaptureFixture[str]
+    uri: str,
+    tmp_path: Path,
+    base_config: RunConfig,
+    finished: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -205,7 +227,9 @@ def test_an_unfinished_run_is_shown_as_far_as_it_got(uri: str, folder: Path) -> 
     assert [step for step, _ in histories(uri, run)["op"]] == [1]
 
 
-def test_runs_of_a_sweep_hang_below_one_parent(uri: str, folder: Path, tmp_path: Path, base_config: RunConfig) -> None:
+def test_runs_of_a_sweep_hang_below_one_parent(
+    uri: str, folder: Path, tmp_path: Path, base_config: RunConfig
+) -> None:
     sweep = Sweep("toys", base_config, {"base": {}, "slow": {"optim.lr": 1e-4}})
     first, second = sweep.trials()
     out = tmp_path / "toys"
@@ -222,19 +246,28 @@ def test_runs_of_a_sweep_hang_below_one_parent(uri: str, folder: Path, tmp_path:
     children = {run.data.tags["variant"]: run for run in found if run is not parent}
     assert len(found) == 3
     assert parent.info.status == "FAILED"
-    assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {parent.info.run_id}
+    assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {
+        parent.info.run_id
+    }
     assert (children["base"].info.status, children["slow"].info.status) == ("FINISHED", "FAILED")
     assert children["base"].data.tags["forever.run_key"] == first.key
     artifacts = {file.path for file in MlflowClient(uri).list_artifacts(parent.info.run_id)}
     assert artifacts == {"summary.csv", "sweep.json"}
     result = json.loads((folder / "result.json").read_text())
-    means = {"op/base": result["op"], "bwt/base": result["bwt"], "trials/done": 1, "trials/failed": 1}
-    assert histories(uri, parent) == {key: [(1, value)] for key, value in means.items()}  # once, though closed twice
+    means = {
+        "op/base": result["op"],
+        "bwt/base": result["bwt"],
+        "trials/done": 1,
+        "trials/failed": 1,
+    }
+    # Once, though closed twice.
+    assert histories(uri, parent) == {key: [(1, value)] for key, value in means.items()}
 
 
 @pytest.fixture
 def sweep_folder(folder: Path, tmp_path: Path, base_config: RunConfig) -> Path:
-    """A sweep whose four runs have finished: OP 10 and 20 of the one variant, 30 and none of the other."""
+    """A sweep whose four runs have finished: OP 10 and 20 of the one variant, 30 and none of the
+    other."""
     out = tmp_path / "toys"
     sweep = Sweep("toys", base_config, {"base": {}, "+IAR&PIR": {"optim.lr": 1e-4}}, seeds=(0, 1))
     sweep.write_manifest(out)
@@ -242,7 +275,11 @@ def sweep_folder(folder: Path, tmp_path: Path, base_config: RunConfig) -> Path:
     for trial in sweep.trials():
         shutil.copytree(folder, out / trial.key)
         path = RunDirectory(out / trial.key).result
-        result = {**json.loads(path.read_text()), "op": values[trial.variant, trial.seed], "bwt": None}
+        result = {
+            **json.loads(path.read_text()),
+            "op": values[trial.variant, trial.seed],
+            "bwt": None,
+        }
         path.write_text(json.dumps(result))
     return out
 
@@ -286,7 +323,11 @@ def test_the_end_of_a_sweep_leaves_a_run_alone_that_another_process_trains(
     open_sweep(sweep_folder, uri)
 
     def status() -> str:
-        (run,) = (run for run in runs(uri, "toys") if run.data.tags.get("forever.run_key") == training.name)
+        (run,) = (
+            run
+            for run in runs(uri, "toys")
+            if run.data.tags.get("forever.run_key") == training.name
+        )
         return run.info.status
 
     Mirror(training, uri).push()
@@ -302,7 +343,9 @@ def test_a_deleted_experiment_is_named(uri: str, folder: Path) -> None:
     client = MlflowClient(uri)
     (found,) = (one for one in client.search_experiments() if one.name != "Default")
     client.delete_experiment(found.experiment_id)
-    with pytest.raises(InputError, match=rf"{found.name}' was deleted; .*--experiment-id {found.experiment_id}"):
+    with pytest.raises(
+        InputError, match=rf"{found.name}' was deleted; .*--experiment-id {found.experiment_id}"
+    ):
         Mirror(folder, uri).push()
 
 

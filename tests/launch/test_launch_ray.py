@@ -39,7 +39,8 @@ from forever.sweeps.table import SweepTable
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.usefixtures("private_ray"),
-    # Ray and MLflow use deprecated parts of themselves and of their dependencies, and leave sockets to the collector.
+    # Ray and MLflow use deprecated parts of themselves and of their dependencies, and leave sockets
+    # to the collector.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -68,7 +69,8 @@ if __name__ == "__main__":
 
 @pytest.fixture(autouse=True)
 def ctrl_c_is_heard() -> Iterator[None]:
-    """A shell without job control starts what it runs in the background deaf to Ctrl-C, and children inherit that."""
+    """A shell without job control starts what it runs in the background deaf to Ctrl-C, and
+    children inherit that."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -86,7 +88,9 @@ def store(private_ray: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(base_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunConfig], Path]:
+def alone(
+    base_config: RunConfig, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[RunConfig], Path]:
     """The directory of a run that was trained without Ray."""
     folder = tmp_path_factory.mktemp("alone")
 
@@ -129,9 +133,27 @@ def test_runs_are_spread_over_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("cluster", "concurrent", "workers", "device", "short"),
     [
-        ({"CPU": 8, "GPU": 2}, None, 4, "auto", "4 workers with 1 GPU each are asked for, the cluster has 2 GPUs"),
-        ({"CPU": 8}, None, 0, "cuda", "1 worker with 1 GPU each are asked for, the cluster has 0 GPUs"),
-        ({"CPU": 2}, 3, 1, "cpu", "3 runs at once with 1 worker of 1 CPU each need 3, the cluster has 2 CPUs"),
+        (
+            {"CPU": 8, "GPU": 2},
+            None,
+            4,
+            "auto",
+            "4 workers with 1 GPU each are asked for, the cluster has 2 GPUs",
+        ),
+        (
+            {"CPU": 8},
+            None,
+            0,
+            "cuda",
+            "1 worker with 1 GPU each are asked for, the cluster has 0 GPUs",
+        ),
+        (
+            {"CPU": 2},
+            3,
+            1,
+            "cpu",
+            "3 runs at once with 1 worker of 1 CPU each need 3, the cluster has 2 CPUs",
+        ),
     ],
 )
 def test_what_can_never_fit_is_refused(
@@ -151,24 +173,32 @@ def test_drivers_hold_nothing_that_workers_need() -> None:
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_reason_of_a_failure_is_on_disk_at_once(kept: bool, tmp_path: Path) -> None:
-    """Not only when all trials are over: until then the sweep may be interrupted. A file that is gone ends no sweep."""
+    """Not only when all trials are over: until then the sweep may be interrupted. A file that is
+    gone ends no sweep."""
     from forever.launch.ray_experiment import Job, _Watch
 
     path = tmp_path / "error.txt"
     if kept:
-        path.write_text("Failure # 1\nTraceback\n  ...\nFloatingPointError: the run diverged\n\n", encoding="utf-8")
+        path.write_text(
+            "Failure # 1\nTraceback\n  ...\nFloatingPointError: the run diverged\n\n",
+            encoding="utf-8",
+        )
     with SweepTable([], show=False) as table:
         trial = SimpleNamespace(config={"key": "a"}, error_file=str(path))
         _Watch(Job(tmp_path, table)).on_trial_error(0, [], trial)
     ended = RunDirectory(tmp_path / "a").end_without_result() or {}
-    assert ended["reason"] == ("FloatingPointError: the run diverged" if kept else "ended by an error")
+    assert ended["reason"] == (
+        "FloatingPointError: the run diverged" if kept else "ended by an error"
+    )
 
 
 def test_an_error_is_told_without_what_ray_wraps_around_it() -> None:
     from ray.train import ControllerError, WorkerGroupError
     from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
-    boom = UserExceptionWithTraceback(ValueError("boom\nmore"), "Traceback (most recent call last): ...")
+    boom = UserExceptionWithTraceback(
+        ValueError("boom\nmore"), "Traceback (most recent call last): ..."
+    )
     assert one_line(WorkerGroupError("long", {1: boom})) == "ValueError: boom"
     assert one_line(ControllerError(InputError("give another"))) == "give another"
 
@@ -230,7 +260,8 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
         if trial.key in outcome.finished:
             same_run(tmp_path / "toys" / trial.key, alone(trial.config))
             where = json.loads((tmp_path / "toys" / trial.key / "environment.json").read_text())
-            assert where["argv"] == [Path(sys.argv[0]).name, *sys.argv[1:]]  # and not that of Ray's own worker
+            # And not that of Ray's own worker.
+            assert where["argv"] == [Path(sys.argv[0]).name, *sys.argv[1:]]
     assert not list((tmp_path / "toys").glob(".tune/*"))
 
     # What failed for good is left alone until it is asked for; what was refused is looked at again.
@@ -252,13 +283,19 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     assert not (tmp_path / "toys" / bad / "ended.json").exists()
 
 
-def test_a_sweep_that_cannot_fit_starts_nothing(two_cores: None, tmp_path: Path, base_config: RunConfig) -> None:
+def test_a_sweep_that_cannot_fit_starts_nothing(
+    two_cores: None, tmp_path: Path, base_config: RunConfig
+) -> None:
     from forever.launch.ray_tune import run_sweep
 
     begun = time.perf_counter()
-    with pytest.raises(InputError, match="99 runs at once with 2 workers of 1 CPU each need 198, the cluster has 2"):
+    with pytest.raises(
+        InputError, match="99 runs at once with 2 workers of 1 CPU each need 198, the cluster has 2"
+    ):
         run_sweep(
-            Sweep("toys", base_config, {"base": {}}), tmp_path / "toys", Fleet(concurrent=99, workers=2, show=False)
+            Sweep("toys", base_config, {"base": {}}),
+            tmp_path / "toys",
+            Fleet(concurrent=99, workers=2, show=False),
         )
     nowhere = base_config.override({"data.root": str(tmp_path / "nowhere")})
     with pytest.raises(InputError, match="nowhere"):
@@ -290,7 +327,10 @@ def test_two_workers_equal_one(
     assert found["world_size"] == 2
     assert found["matrix"] == result(one)["matrix"]
     assert found["events"] == result(one)["events"]
-    left, right = (load_file(path / "adapter" / "adapter_model.safetensors") for path in (tmp_path / "run", one))
+    left, right = (
+        load_file(path / "adapter" / "adapter_model.safetensors")
+        for path in (tmp_path / "run", one)
+    )
     for name, tensor in left.items():
         torch.testing.assert_close(tensor, right[name], rtol=1e-3, atol=1e-4)
     lines = text.getvalue().splitlines()
@@ -298,14 +338,17 @@ def test_two_workers_equal_one(
         ["after", f"{stage}/3", task] for stage, task in enumerate(found["stages"], 1)
     ]
     assert run_workers(base_config, tmp_path / "run", 2, placement=CPU) == found
-    with pytest.raises(InputError, match="5 workers with 1 CPU each are asked for, the cluster has 2 CPUs"):
+    with pytest.raises(
+        InputError, match="5 workers with 1 CPU each are asked for, the cluster has 2 CPUs"
+    ):
         run_workers(base_config, tmp_path / "many", 5, placement=CPU)
 
 
 def test_a_run_that_a_search_stops_takes_its_workers_along(
     two_cores: None, tmp_path: Path, base_config: RunConfig
 ) -> None:
-    """They are not the trial's process: left alone they would train to the end, on what the next run waits for."""
+    """They are not the trial's process: left alone they would train to the end, on what the next
+    run waits for."""
     from ray import tune
     from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
@@ -316,13 +359,20 @@ def test_a_run_that_a_search_stops_takes_its_workers_along(
 
     class StopFirst(FIFOScheduler):
         def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-            return TrialScheduler.STOP if trial.config["key"] == stopped.key else TrialScheduler.CONTINUE
+            return (
+                TrialScheduler.STOP
+                if trial.config["key"] == stopped.key
+                else TrialScheduler.CONTINUE
+            )
 
     runs = {trial.key: trial.config.model_dump(mode="json") for trial in (stopped, other)}
     fleet = Fleet(workers=1, concurrent=1, placement=CPU, retries=0)
     with SweepTable([stopped, other], show=False) as table:
         job = Job(tmp_path, table, fleet)
-        assert fan_out(job, 2, {"key": tune.grid_search(list(runs))}, runs, scheduler=StopFirst()) == {}
+        assert (
+            fan_out(job, 2, {"key": tune.grid_search(list(runs))}, runs, scheduler=StopFirst())
+            == {}
+        )
     result(tmp_path / other.key)
     directory = RunDirectory(tmp_path / stopped.key)
     assert (directory.end_without_result() or {})["state"] == "stopped"
@@ -331,7 +381,9 @@ def test_a_run_that_a_search_stops_takes_its_workers_along(
     assert 0 < len(steps) < 2 * (24 // 4) * 400
 
 
-def test_what_a_worker_refuses_is_not_tried_again(two_cores: None, tmp_path: Path, base_config: RunConfig) -> None:
+def test_what_a_worker_refuses_is_not_tried_again(
+    two_cores: None, tmp_path: Path, base_config: RunConfig
+) -> None:
     import ray
     from ray.util.state import list_actors
 
@@ -353,13 +405,20 @@ def test_what_a_worker_refuses_is_not_tried_again(two_cores: None, tmp_path: Pat
 class Driver:
     """The command of a user: a sweep in a process of its own, which can be killed."""
 
-    def __init__(self, folder: Path, store: Path, base: RunConfig, variants: dict[str, Any], workers: int = 0) -> None:
+    def __init__(
+        self, folder: Path, store: Path, base: RunConfig, variants: dict[str, Any], workers: int = 0
+    ) -> None:
         shutil.copy(store, folder)
         self.out, self.uri = folder / "toys", f"sqlite:///{folder}/mlflow.db"
         self.sweep = Sweep("toys", base, variants)
         self.script, self.settings = folder / "driver.py", folder / "settings.json"
         self.script.write_text(DRIVER)
-        values = {"out": str(self.out), "mlflow": self.uri, "workers": workers, "variants": variants}
+        values = {
+            "out": str(self.out),
+            "mlflow": self.uri,
+            "workers": workers,
+            "variants": variants,
+        }
         self.settings.write_text(json.dumps({**values, "base": base.model_dump(mode="json")}))
 
     def start(self) -> "subprocess.Popen[str]":
@@ -393,13 +452,31 @@ def test_an_interrupted_run_with_workers_says_so_and_is_closed(
 
     shutil.copy(store, tmp_path)
     uri, file = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "long.yaml"
-    file.write_text(yaml.safe_dump(base_config.override({"optim.epochs": 1000}).model_dump(mode="json")))
-    command = [sys.executable, "-m", "forever.cli.main", "run", str(file), "--workers", "1", "--device", "cpu"]
+    file.write_text(
+        yaml.safe_dump(base_config.override({"optim.epochs": 1000}).model_dump(mode="json"))
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "forever.cli.main",
+        "run",
+        str(file),
+        "--workers",
+        "1",
+        "--device",
+        "cpu",
+    ]
     process = subprocess.Popen(
-        [*command, "--mlflow", uri], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--mlflow", uri],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     give_up = time.monotonic() + 180
-    while not (journals := [path for path in tmp_path.glob("runs/*/steps.jsonl") if path.stat().st_size]):
+    while not (
+        journals := [path for path in tmp_path.glob("runs/*/steps.jsonl") if path.stat().st_size]
+    ):
         assert time.monotonic() < give_up
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
@@ -418,8 +495,11 @@ def test_an_interrupted_run_with_workers_says_so_and_is_closed(
 def test_a_killed_sweep_goes_on_where_it_was(
     tmp_path: Path, store: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
 ) -> None:
-    """SIGKILL in mid-sweep, then SIGTERM, then to the end: nothing finished is repeated, no number moves."""
-    driver = Driver(tmp_path, store, base_config, {f"v{i}": {"optim.lr": 1e-3 * (i + 1)} for i in range(6)})
+    """SIGKILL in mid-sweep, then SIGTERM, then to the end: nothing finished is repeated, no number
+    moves."""
+    driver = Driver(
+        tmp_path, store, base_config, {f"v{i}": {"optim.lr": 1e-3 * (i + 1)} for i in range(6)}
+    )
     first = driver.start()
     done = driver.wait_for(1, "*/result.json")
     first.kill()
@@ -434,7 +514,11 @@ def test_a_killed_sweep_goes_on_where_it_was(
     second.communicate(timeout=60)
     assert second.returncode == 128 + signal.SIGTERM
     assert "RUNNING" not in driver.statuses()
-    written |= {path: path.stat().st_mtime_ns for path in driver.out.glob("*/result.json") if path not in written}
+    written |= {
+        path: path.stat().st_mtime_ns
+        for path in driver.out.glob("*/result.json")
+        if path not in written
+    }
 
     third = driver.start()
     output, errors = third.communicate(timeout=180)
@@ -450,10 +534,21 @@ def test_a_killed_sweep_goes_on_where_it_was(
 def test_ctrl_c_leaves_a_sweep_cleanly(
     tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
 ) -> None:
-    """SIGINT to the whole group, as a terminal sends it: exit 130, nothing lives on, the same command finishes."""
+    """SIGINT to the whole group, as a terminal sends it: exit 130, nothing lives on, the same
+    command finishes."""
     file = tmp_path / "toy.yaml"
     file.write_text(yaml.safe_dump(base_config.model_dump(mode="json")))
-    command = [sys.executable, "-m", "forever.cli.main", "sweep", "memory_epochs", "--on", str(file), "--mlflow", "off"]
+    command = [
+        sys.executable,
+        "-m",
+        "forever.cli.main",
+        "sweep",
+        "memory_epochs",
+        "--on",
+        str(file),
+        "--mlflow",
+        "off",
+    ]
     command += ["--device", "cpu", "--out", str(tmp_path / "out")]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes)
@@ -486,12 +581,17 @@ def test_ctrl_c_leaves_a_sweep_cleanly(
 
 @pytest.fixture
 def head(private_ray: Path) -> Iterator[dict[str, str]]:
-    """A cluster that stands on its own, as `ray up` would make it; yields the environment of its users."""
+    """A cluster that stands on its own, as `ray up` would make it; yields the environment of its
+    users."""
     ports = _free_ports(6)
     names = ("port", "dashboard-port", "ray-client-server-port", "dashboard-agent-listen-port",
              "dashboard-agent-grpc-port", "metrics-export-port")  # fmt: skip
     flags = [f"--{name}={port}" for name, port in zip(names, ports, strict=True)]
-    where = ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--temp-dir={private_ray}/head"]
+    where = [
+        "--node-ip-address=127.0.0.1",
+        "--dashboard-host=127.0.0.1",
+        f"--temp-dir={private_ray}/head",
+    ]
     size = [
         "--num-cpus=2",
         "--num-gpus=0",
@@ -500,9 +600,21 @@ def head(private_ray: Path) -> Iterator[dict[str, str]]:
         '--resources={"trial_slot": 2}',
     ]
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_memory_monitor_refresh_ms": "0"}
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *flags, *where, *size]
+    command = [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--head",
+        "--block",
+        *flags,
+        *where,
+        *size,
+    ]
     null = subprocess.DEVNULL
-    process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=null, stderr=null)
+    process = subprocess.Popen(
+        command, env=environment, start_new_session=True, stdout=null, stderr=null
+    )
     try:
         yield {**environment, "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{ports[1]}"}
     finally:
@@ -532,17 +644,31 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def test_a_sweep_as_a_ray_job(head: dict[str, str], tmp_path: Path, store: Path, base_config: RunConfig) -> None:
+def test_a_sweep_as_a_ray_job(
+    head: dict[str, str], tmp_path: Path, store: Path, base_config: RunConfig
+) -> None:
     driver = Driver(tmp_path, store, base_config, {"base": {}}, workers=1)
     job = tmp_path / "job"
     job.mkdir()
     shutil.copy(driver.script, job)
-    submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--working-dir", str(job)]
+    submit = [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "job",
+        "submit",
+        "--working-dir",
+        str(job),
+    ]
     command = [*submit, "--", sys.executable, "driver.py", str(driver.settings)]
     give_up = time.monotonic() + 60
     while True:
         done = subprocess.run(command, env=head, capture_output=True, text=True, timeout=180)
-        if done.returncode == 0 or "Failed to connect" not in done.stderr + done.stdout or time.monotonic() > give_up:
+        if (
+            done.returncode == 0
+            or "Failed to connect" not in done.stderr + done.stdout
+            or time.monotonic() > give_up
+        ):
             break
         time.sleep(1)  # the head is not up yet
     assert done.returncode == 0, done.stdout + done.stderr

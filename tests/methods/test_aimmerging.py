@@ -1,7 +1,8 @@
-"""AIMMerging against a state machine written from its description, and where it must equal other methods.
+"""AIMMerging against a state machine written from its description, and where it must equal other
+methods.
 
-t task updates, S interval between merges, P updates on memory, h loss on memory, H its calibration, f flags, Lambda
-pace of learning.
+t task updates, S interval between merges, P updates on memory, h loss on memory, H its calibration,
+f flags, Lambda pace of learning.
 """
 
 import math
@@ -60,9 +61,12 @@ def merges_of(
     loss: Callable[[int], float] = lambda t: 1.0,
     paces: Callable[[int], float] = lambda b: 1.0,
 ) -> list[Merge]:
-    """The merges of a task of `updates` updates, if the loss on memory after update t and pace b are so."""
+    """The merges of a task of `updates` updates, if the loss on memory after update t and pace b
+    are so."""
     method, found = AimMerging(config), list[Merge]()
-    method.merge = lambda learner, weights: found.append(Merge(learner.step, learner.updates, weights))
+    method.merge = lambda learner, weights: found.append(
+        Merge(learner.step, learner.updates, weights)
+    )
     learner = wide_learner(4, **{"optim.epochs": 1})
     learner.planned_steps = updates
     readings = iter(range(10**6))
@@ -100,7 +104,9 @@ class Machine:
     Lambda: list[float] = field(default_factory=list)
     intervals: list[int] = field(default_factory=list)
 
-    def run(self, updates: int, loss: Callable[[int], float], paces: Callable[[int], float]) -> list[Merge]:
+    def run(
+        self, updates: int, loss: Callable[[int], float], paces: Callable[[int], float]
+    ) -> list[Merge]:
         rho, merges = self.c.outer_steps / self.c.interval, []
         self.S, self.P, self.next = self.c.interval, self.c.outer_steps, self.c.interval
         for t in range(1, updates + 1):
@@ -114,9 +120,12 @@ class Machine:
             if not ((t >= self.next and self.f >= 1) or self.f >= 3):
                 continue
             past, present = self.f > 1, self.c.learning_interval >= self.S
-            w = {(1, 1): self.c.both, (1, 0): self.c.past, (0, 1): self.c.present, (0, 0): self.c.neither}[
-                past, present
-            ]
+            w = {
+                (1, 1): self.c.both,
+                (1, 0): self.c.past,
+                (0, 1): self.c.present,
+                (0, 0): self.c.neither,
+            }[past, present]
             merges.append(Merge(t, self.P, w))
             self.Lambda.append(paces(len(self.Lambda)))
             self.adapt(len(self.Lambda))
@@ -175,13 +184,15 @@ def test_merges_equal_those_of_the_state_machine(config: dict[str, Any]) -> None
 
 
 def test_constant_loss_merges_at_every_second_interval() -> None:
-    """A merge is planned S updates on and forced S later: 16, 32, 48, ...; S first changes after the fifth merge."""
+    """A merge is planned S updates on and forced S later: 16, 32, 48, ...; S first changes after
+    the fifth merge."""
     found = merges_of(AimMergingConfig(), 130, paces=lambda b: 2.0**-b)
     assert [merge.t for merge in found[:5]] == [16, 32, 48, 64, 80]
     assert [merge.outer for merge in found] == [8] * 5 + [24]
     # paces halve: S = int(8 * (2 + 1)) = 24 from the fifth merge on, so the next is at 80 + 2 * 24
     assert [merge.t for merge in found[5:]] == [128]
-    assert {merge.weights for merge in found} == {(0.6, 0.4)}  # one flag, and S is short: the present counts
+    # One flag, and S is short: the present counts.
+    assert {merge.weights for merge in found} == {(0.6, 0.4)}
     steady = merges_of(AimMergingConfig(), 130)  # equal paces leave S as it is
     assert [merge.t for merge in steady] == [16, 32, 48, 64, 80, 96, 112, 128]
 
@@ -190,7 +201,8 @@ def test_forgetting_by_hand() -> None:
     """S = 8: six losses calibrate; a loss of at least twice their mean is a flag."""
     low = AimMergingConfig()
     spikes = lambda *at: lambda t: 2.0 if t in at else 1.0  # noqa: E731
-    assert merges_of(low, 9, spikes(7))[0] == Merge(8, 8, (0.6, 0.4))  # one flag waits for update 8, not for 16
+    # One flag waits for update 8, not for 16.
+    assert merges_of(low, 9, spikes(7))[0] == Merge(8, 8, (0.6, 0.4))
     assert merges_of(low, 12, spikes(7, 8))[0] == Merge(8, 8, (0.5, 0.5))
     assert merges_of(low, 12, spikes(9))[0] == Merge(9, 8, (0.6, 0.4))
     assert merges_of(low, 12, spikes(1, 2))[:1] == []  # while calibrating nothing is a flag
@@ -199,12 +211,14 @@ def test_forgetting_by_hand() -> None:
 
 
 def test_three_flags_merge_before_the_planned_update() -> None:
-    c = AimMergingConfig(interval=30, outer_steps=4)  # 21 losses calibrate, and a merge is planned for 30
+    # 21 losses calibrate, and a merge is planned for 30.
+    c = AimMergingConfig(interval=30, outer_steps=4)
     spikes = lambda *at: lambda t: 2.0 if t in at else 1.0  # noqa: E731
     assert merges_of(c, 40, spikes(22, 23, 24))[0] == Merge(24, 4, (0.5, 0.5))
     assert merges_of(c, 40, spikes(22, 25, 28))[0].t == 28
     assert merges_of(c, 40, spikes(22, 23))[0] == Merge(30, 4, (0.5, 0.5))
-    assert merges_of(c, 62, spikes(21, 22, 23))[0].t == 60  # update 21 calibrates: twice the mean is more than 2
+    # Update 21 calibrates: twice the mean is more than 2.
+    assert merges_of(c, 62, spikes(21, 22, 23))[0].t == 60
 
 
 @pytest.mark.parametrize(
@@ -238,7 +252,8 @@ def test_weights_by_what_matters(interval: int, flags: int, weights: tuple[float
 def test_interval_after_a_merge(interval: int, before: float, now: float, after: int) -> None:
     method = AimMerging(AimMergingConfig())
     assert method.next_interval(interval, [5.0, 5.0, 5.0, before, now]) == after
-    assert method.next_interval(interval, [5.0, 5.0, before, now]) == interval  # the first merges are cold
+    # The first merges are cold.
+    assert method.next_interval(interval, [5.0, 5.0, before, now]) == interval
 
 
 def test_actions_of_an_update() -> None:
@@ -248,7 +263,9 @@ def test_actions_of_an_update() -> None:
     assert letters(actions) == "tptptptp" + "vrrr" + "tptptptp" + "vrrr" + "tptp"
     probes, draws = learner.memory.draws("new", "probe"), learner.memory.draws("new", "outer")
     assert [a.batch for a in actions if isinstance(a, Probe)] == list(islice(probes, 10))
-    assert [a.batch for a in actions if isinstance(a, Step) and a.kind == "replay"] == list(islice(draws, 6))
+    assert [a.batch for a in actions if isinstance(a, Step) and a.kind == "replay"] == list(
+        islice(draws, 6)
+    )
     main = [a.batch for a in actions if isinstance(a, Step) and a.kind == "task"]
     assert main == list(learner.batches(rows_task("new", 20).train))
 
@@ -282,7 +299,8 @@ def test_theta_after_a_task_equals_a_loop(weights: tuple[float, float]) -> None:
             theta = theta + moves(number)[0].double()
             number += 1
         if weights == (0.5, 0.5):
-            theta = (base + theta) / 2  # the midpoint of where the block began and where the updates on memory ended
+            # The midpoint of where the block began and where the updates on memory ended.
+            theta = (base + theta) / 2
         elif weights == (1.0, 0.0):
             theta = middle
         elif weights == (0.6, 0.4):
@@ -293,7 +311,8 @@ def test_theta_after_a_task_equals_a_loop(weights: tuple[float, float]) -> None:
 
 
 def test_pace_by_planned_or_true_gap() -> None:
-    """Merges come after 4 updates where an interval of 2 was planned, so the true pace is half the recorded one."""
+    """Merges come after 4 updates where an interval of 2 was planned, so the true pace is half the
+    recorded one."""
     found: dict[bool, list[float]] = {}
     for true_gap in (False, True):
         learner, readings = wide_learner(20), list[float]()
@@ -331,7 +350,13 @@ def test_without_memory_it_is_fine_tuning_bit_for_bit(
     changes = {**changes, "model.dropout": 0.1}
     plain = run_of(small_config, {"name": "finetune"}, tmp_path / "a", **changes)
     assert trained_alike(
-        plain, run_of(small_config, {"name": "aimmerging", "interval": 1, "min_interval": 1}, tmp_path / "b", **changes)
+        plain,
+        run_of(
+            small_config,
+            {"name": "aimmerging", "interval": 1, "min_interval": 1},
+            tmp_path / "b",
+            **changes,
+        ),
     )
 
 
@@ -363,28 +388,45 @@ def test_forced_to_the_tasks_movement_with_a_separate_optimiser_it_is_fine_tunin
 
 
 def test_killed_again_and_again(small_config: RunConfig, tmp_path: Path) -> None:
-    """With intervals that hang on the pace, so a resumed run must know what was read from the weights back then, and
-    must not read the next pace before its weights are in place."""
-    method = {"name": "aimmerging", "interval": 1, "min_interval": 1, "outer_steps": 2, "cold_merges": 0}
+    """With intervals that hang on the pace, so a resumed run must know what was read from the
+    weights back then, and must not read the next pace before its weights are in place."""
+    method = {
+        "name": "aimmerging",
+        "interval": 1,
+        "min_interval": 1,
+        "outer_steps": 2,
+        "cold_merges": 0,
+    }
     config = resumable(small_config, method).override({"optim.epochs": 4})
     execute(config, tmp_path / "whole")
     kinds = [x["kind"] for x in lines(tmp_path / "whole" / "steps.jsonl") if x["task"] == "colour"]
     merges = "".join(kind[0] for kind in kinds).replace("t", " ").split()
     assert 2 <= len(merges) < 4  # and not after updates 2, 4, 6 and 8: the interval did change
     # The fourth action is the probe after which the first pace is read.
-    assert outlive(config, tmp_path / "killed", stride=4) == len(kinds) + 8 + len(merges) + 1  # probes, paces, end
+    # Probes, paces, end.
+    assert outlive(config, tmp_path / "killed", stride=4) == len(kinds) + 8 + len(merges) + 1
     assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "killed")) == []
 
 
 def test_a_plan_counts_its_updates(small_config: RunConfig, tmp_path: Path) -> None:
     """Plans take losses and paces to be constant; so are the merges of a loss that never flags."""
-    method = {"name": "aimmerging", "interval": 2, "outer_steps": 3, "forgetting": 1e6, "cold_merges": 99}
+    method = {
+        "name": "aimmerging",
+        "interval": 2,
+        "outer_steps": 3,
+        "forgetting": 1e6,
+        "cold_merges": 99,
+    }
     config = RunConfig.parse(small_config.model_dump(mode="json") | {"method": method})
     counted = plan(config, load_benchmark(config.data)).updates
     assert counted == execute(config, tmp_path)["updates"] == {"task": 12, "replay": 6}
 
 
-@pytest.mark.parametrize("fields", [{"interval": 1}, {"interval": 200}, {"min_interval": 9}, {"max_interval": 7}])
+@pytest.mark.parametrize(
+    "fields", [{"interval": 1}, {"interval": 200}, {"min_interval": 9}, {"max_interval": 7}]
+)
 def test_an_interval_outside_of_its_bounds_is_refused(fields: dict[str, int]) -> None:
-    with pytest.raises(InputError, match=r"interval=\d+ is outside of min_interval=\d+ and max_interval=\d+"):
+    with pytest.raises(
+        InputError, match=r"interval=\d+ is outside of min_interval=\d+ and max_interval=\d+"
+    ):
         RunConfig.parse({"method": {"name": "aimmerging", **fields}})

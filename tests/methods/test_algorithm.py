@@ -1,7 +1,7 @@
 """The generators of the methods, driven by hand: no model, every update norm invented.
 
-What a method does depends only on (config, data, records), so Algorithm 1 can be checked against a script on paper.
-T_k planned updates, S warm-up, M memory of finished tasks, J events.
+What a method does depends only on (config, data, records), so Algorithm 1 can be checked against a
+script on paper. T_k planned updates, S warm-up, M memory of finished tasks, J events.
 """
 
 import math
@@ -18,20 +18,27 @@ from forever.methods.base import Method
 from forever.methods.registry import build_method
 from forever.training.steps import Probe, Step
 
-OLD = [rows_task("old", 40), rows_task("older", 30)]  # at fraction 0.25 and batch 4: 10 + 7 rows, 5 batches a pass
+# At fraction 0.25 and batch 4: 10 + 7 rows, 5 batches a pass.
+OLD = [rows_task("old", 40), rows_task("older", 30)]
 SMALL: dict[str, Any] = {"memory.fraction": 0.25, "optim.batch_size": 4, "optim.epochs": 2}
 REPLAYING = ["mix_replay", "fixed_interval", "forever"]
 
 
 def method_of(name: str, **fields: Any) -> Method:
-    return build_method(RunConfig.parse({"data": {"benchmark": "toy"}, "method": {"name": name, **fields}}).method)
+    return build_method(
+        RunConfig.parse({"data": {"benchmark": "toy"}, "method": {"name": name, **fields}}).method
+    )
 
 
 def forever(**fields: Any) -> Method:
-    return method_of("forever", **{"warmup_steps": 2, "days": [1, 2, 4], "smoothing": 0.5, **fields})
+    return method_of(
+        "forever", **{"warmup_steps": 2, "days": [1, 2, 4], "smoothing": 0.5, **fields}
+    )
 
 
-def driven(method: Method, rows: int = 16, old: Any = OLD, norm: Any = lambda t: 1.0, **changes: Any) -> Driven:
+def driven(
+    method: Method, rows: int = 16, old: Any = OLD, norm: Any = lambda t: 1.0, **changes: Any
+) -> Driven:
     """A task of `rows` rows; T = epochs * ceil(rows / batch), 8 by default."""
     return drive(method, stub_learner(old, **{**SMALL, **changes}), rows_task("new", rows), norm)
 
@@ -40,7 +47,8 @@ def driven(method: Method, rows: int = 16, old: Any = OLD, norm: Any = lambda t:
 
 
 def test_hand_worked_script() -> None:
-    norms = {1: 1.0, 2: 3.0, 3: 2.0, 4: 4.0, 5: 6.0, 6: 20.0, 7: 0.0, 8: 0.0}  # a day is 4, mu0 is 2
+    # A day is 4, mu0 is 2.
+    norms = {1: 1.0, 2: 3.0, 3: 2.0, 4: 4.0, 5: 6.0, 6: 20.0, 7: 0.0, 8: 0.0}
     run = driven(forever(), norm=norms.__getitem__)
     taus = [1, 4, 6, 10, 16, 36, 36, 36]
     mus = [None, 2, 2, 3, 4.5, 12.25, 6.125, 3.0625]
@@ -56,7 +64,9 @@ def test_hand_worked_script() -> None:
         ("replay", 5, 4.0, 16.0, 2.25, 2.25),
         ("consolidation", 8, None, 36.0, 1.53125, 1.53125),
     ]
-    for event, (kind, step, day, tau, ratio, strength) in zip(run.learner.events, script, strict=True):
+    for event, (kind, step, day, tau, ratio, strength) in zip(
+        run.learner.events, script, strict=True
+    ):
         assert (event.kind, event.step, event.day, event.tau) == (kind, step, day, tau)
         assert event.ratio == pytest.approx(ratio, rel=1e-10)
         assert event.strength == pytest.approx(strength, rel=1e-10)
@@ -74,7 +84,8 @@ def test_strength_is_clipped() -> None:
 
 
 def test_default_events_of_a_long_task() -> None:
-    """The paper's setting with constant movement: 24, 48, 96, 168, 360, 720, and the step clock fires at the same."""
+    """The paper's setting with constant movement: 24, 48, 96, 168, 360, 720, and the step clock
+    fires at the same."""
     runs = [
         drive(
             method_of("forever", clock=clock),
@@ -89,10 +100,14 @@ def test_default_events_of_a_long_task() -> None:
         assert run.event_steps == [24, 48, 96, 168, 360, 720]
         assert len(run.of_kind("replay")) == 6 * 2 * 1  # 2 rows of memory: one batch a pass
         assert len(run.of_kind("consolidation")) == 1
-    assert runs[0].ids("task", "replay", "consolidation") == runs[1].ids("task", "replay", "consolidation")
+    assert runs[0].ids("task", "replay", "consolidation") == runs[1].ids(
+        "task", "replay", "consolidation"
+    )
 
 
-@pytest.mark.parametrize(("rows", "events"), [(1000, 6), (400, 5), (338, 5), (250, 4), (160, 4), (142, 4), (126, 3)])
+@pytest.mark.parametrize(
+    ("rows", "events"), [(1000, 6), (400, 5), (338, 5), (250, 4), (160, 4), (142, 4), (126, 3)]
+)
 def test_events_by_task_size(rows: int, events: int) -> None:
     """docs/protocol.md: expected events at constant movement for each size of the paper."""
     run = drive(method_of("forever"), stub_learner([rows_task("old", 100)]), rows_task("new", rows))
@@ -103,15 +118,23 @@ def test_events_by_task_size(rows: int, events: int) -> None:
 @pytest.mark.parametrize("scale", [2.0**-12, 2.0**9])
 def test_scaling_all_movements_changes_no_decision(scale: float) -> None:
     norm = lambda t: 1 + (7 * t % 5) / 3  # noqa: E731
-    base, scaled = driven(forever(), 40, norm=norm), driven(forever(), 40, norm=lambda t: scale * norm(t))
+    base, scaled = (
+        driven(forever(), 40, norm=norm),
+        driven(forever(), 40, norm=lambda t: scale * norm(t)),
+    )
     assert base.event_steps == scaled.event_steps
-    assert [e.beta for e in scaled.learner.events] == pytest.approx([e.beta for e in base.learner.events], rel=1e-8)
+    assert [e.beta for e in scaled.learner.events] == pytest.approx(
+        [e.beta for e in base.learner.events], rel=1e-8
+    )
 
 
 def test_replay_does_not_age_the_learner() -> None:
-    """The same movements with and without events give the same clock readings, however far replays move (A2)."""
+    """The same movements with and without events give the same clock readings, however far replays
+    move (A2)."""
     norm = lambda t: 1 + t % 3  # noqa: E731
-    with_events = drive(forever(), stub_learner(OLD, **SMALL), rows_task("new", 16), norm, replay_norm=1e9)
+    with_events = drive(
+        forever(), stub_learner(OLD, **SMALL), rows_task("new", 16), norm, replay_norm=1e9
+    )
     without = drive(forever(days=[]), stub_learner(OLD, **SMALL), rows_task("new", 16), norm)
     assert with_events.event_steps
     assert not without.event_steps
@@ -245,8 +268,12 @@ def test_loss_is_probed_on_the_same_batch_before_and_after_an_event() -> None:
     probes = [i for i, action in enumerate(run.actions) if isinstance(action, Probe)]
     assert len(probes) == 2 * len(run.learner.events)
     for before, after in zip(probes[::2], probes[1::2], strict=True):
-        assert run.actions[before].batch == run.actions[after].batch == run.actions[before + 1].batch
-        assert all(isinstance(a, Step) and a.kind != "task" for a in run.actions[before + 1 : after])
+        assert (
+            run.actions[before].batch == run.actions[after].batch == run.actions[before + 1].batch
+        )
+        assert all(
+            isinstance(a, Step) and a.kind != "task" for a in run.actions[before + 1 : after]
+        )
 
 
 def test_own_rows_are_not_replayed_within_their_task() -> None:
@@ -262,21 +289,33 @@ def test_matched_consolidation_spends_the_whole_budget_at_the_end() -> None:
         stub_learner([rows_task("old", 1000)]),
         rows_task("new", 1000),
     )
-    standard = drive(method_of("forever"), stub_learner([rows_task("old", 1000)]), rows_task("new", 1000))
+    standard = drive(
+        method_of("forever"), stub_learner([rows_task("old", 1000)]), rows_task("new", 1000)
+    )
     assert end_only.event_steps == []
     assert len(end_only.of_kind("consolidation")) == (2 * 6 + 1) * math.ceil(20 / 8)
-    assert len(end_only.of_kind("consolidation")) == len(standard.of_kind("replay") + standard.of_kind("consolidation"))
-    short = driven(method_of("forever", days="end_only", consolidation_epochs="matched"))  # T = 8 < S: J = 0
+    assert len(end_only.of_kind("consolidation")) == len(
+        standard.of_kind("replay") + standard.of_kind("consolidation")
+    )
+    # T = 8 < S: J = 0.
+    short = driven(method_of("forever", days="end_only", consolidation_epochs="matched"))
     assert len(short.of_kind("consolidation")) == 5
 
 
-@pytest.mark.parametrize("days", ["ebbinghaus", "exponential", "polynomial", "uniform", "decreasing", [40.0], []])
-@pytest.mark.parametrize("norm", [lambda t: 1.0, lambda t: 1 / t, lambda t: float(t)], ids=["equal", "shrink", "grow"])
+@pytest.mark.parametrize(
+    "days", ["ebbinghaus", "exponential", "polynomial", "uniform", "decreasing", [40.0], []]
+)
+@pytest.mark.parametrize(
+    "norm", [lambda t: 1.0, lambda t: 1 / t, lambda t: float(t)], ids=["equal", "shrink", "grow"]
+)
 def test_matched_schedules_spend_equal_budgets(days: Any, norm: Any) -> None:
-    """Whatever fires in the task, 2 J + 1 passes over memory: the rest comes at the end, and no more than J fire."""
+    """Whatever fires in the task, 2 J + 1 passes over memory: the rest comes at the end, and no
+    more than J fire."""
     method = method_of("forever", days=days, consolidation_epochs="matched")
     run = drive(method, stub_learner([rows_task("old", 1000)]), rows_task("new", 1000), norm)
-    assert len(run.of_kind("replay") + run.of_kind("consolidation")) == (2 * 6 + 1) * math.ceil(20 / 8)
+    assert len(run.of_kind("replay") + run.of_kind("consolidation")) == (2 * 6 + 1) * math.ceil(
+        20 / 8
+    )
     assert len(run.event_steps) <= 6
 
 
@@ -308,7 +347,9 @@ def test_each_row_once_an_epoch_shuffled_anew_and_none_dropped() -> None:
     epochs = [run.ids("task")[:5], run.ids("task")[5:]]
     assert [[len(batch) for batch in epoch] for epoch in epochs] == [[4, 4, 4, 4, 2]] * 2
     for epoch in epochs:
-        assert Counter(id_ for batch in epoch for id_ in batch) == Counter(e.id for e in rows_task("new", 18).train)
+        assert Counter(id_ for batch in epoch for id_ in batch) == Counter(
+            e.id for e in rows_task("new", 18).train
+        )
     assert epochs[0] != epochs[1]
     assert [s.batch.epoch for s in run.steps] == [0] * 5 + [1] * 5
 
@@ -323,7 +364,9 @@ def test_the_seed_decides_the_order() -> None:
 
 
 def test_fixed_interval_events() -> None:
-    run = drive(method_of("fixed_interval"), stub_learner([rows_task("old", 1000)]), rows_task("new", 1000))
+    run = drive(
+        method_of("fixed_interval"), stub_learner([rows_task("old", 1000)]), rows_task("new", 1000)
+    )
     assert run.event_steps == [208, 416, 624, 832, 1040, 1248]
     assert len(run.of_kind("replay")) == 6 * 2 * math.ceil(20 / 8)
     assert len(run.of_kind("consolidation")) == math.ceil(20 / 8)
@@ -332,13 +375,18 @@ def test_fixed_interval_events() -> None:
 
 def test_fixed_interval_literal_reading() -> None:
     """interval=24: the first six days of 24 updates (A21)."""
-    run = drive(method_of("fixed_interval", interval=24), stub_learner([rows_task("old", 100)]), rows_task("new", 1000))
+    run = drive(
+        method_of("fixed_interval", interval=24),
+        stub_learner([rows_task("old", 100)]),
+        rows_task("new", 1000),
+    )
     assert run.event_steps == [24, 48, 72, 96, 120, 144]
 
 
 def test_fixed_interval_without_events_and_consolidation_is_fine_tuning() -> None:
     plain = driven(method_of("finetune"))
-    assert driven(method_of("fixed_interval", consolidation_epochs=0)).actions == plain.actions  # T = 8 < 24: J = 0
+    # T = 8 < 24: J = 0.
+    assert driven(method_of("fixed_interval", consolidation_epochs=0)).actions == plain.actions
     only_end = driven(method_of("fixed_interval"))
     assert only_end.event_steps == []
     assert len(only_end.of_kind("consolidation")) == 5
@@ -346,8 +394,12 @@ def test_fixed_interval_without_events_and_consolidation_is_fine_tuning() -> Non
 
 def test_fixed_interval_ignores_movement() -> None:
     fields = {"warmup_steps": 2}
-    still, wild = (driven(method_of("fixed_interval", **fields), norm=n) for n in (lambda t: 0.0, lambda t: t**5.0))
-    assert still.event_steps == wild.event_steps == [2, 4, 6]  # T = 8, S = 2: J = #{1, 2, 4}, I = floor(8 / 3)
+    still, wild = (
+        driven(method_of("fixed_interval", **fields), norm=n)
+        for n in (lambda t: 0.0, lambda t: t**5.0)
+    )
+    # T = 8, S = 2: J = #{1, 2, 4}, I = floor(8 / 3).
+    assert still.event_steps == wild.event_steps == [2, 4, 6]
 
 
 def test_forever_without_penalty_at_multiples_is_fixed_interval() -> None:
@@ -363,7 +415,9 @@ LONG_SIZES = [1000] * 13 + [250, 400]
 SUPERNI_SIZES = [1000] * 10 + [975, 338, 160, 142, 126]
 
 
-@pytest.mark.parametrize(("sizes", "steps"), [(LONG_SIZES, 1707), (SUPERNI_SIZES, 1468), ([1000] * 4, 500)])
+@pytest.mark.parametrize(
+    ("sizes", "steps"), [(LONG_SIZES, 1707), (SUPERNI_SIZES, 1468), ([1000] * 4, 500)]
+)
 def test_mtl_epoch(sizes: list[int], steps: int) -> None:
     """docs/protocol.md: batches an epoch over the union of all tasks, each row once."""
     tasks = [rows_task(f"t{i}", n) for i, n in enumerate(sizes)]
@@ -388,13 +442,20 @@ def test_mtl_of_one_task_is_that_task() -> None:
 
 
 def test_mtl_does_not_depend_on_the_order_of_tasks() -> None:
-    """Up to the seed, which does shuffle: all orders of a benchmark have one and the same upper bound."""
+    """Up to the seed, which does shuffle: all orders of a benchmark have one and the same upper
+    bound."""
     tasks = [rows_task("b", 9), rows_task("c", 5), rows_task("a", 7)]
     runs = []
     for order, seed in ((tasks, 0), (tasks[::-1], 0), (tasks, 1)):
         joint = Benchmark.sequence("orders", "1", order).joint()
-        assert [task.name for task in joint.tasks] == [task.name for task in order]  # they are scored as they came
-        runs.append((joint.stages, drive(method_of("mtl"), stub_learner((), **SMALL, seed=seed), joint.stages[0])))
+        # They are scored as they came.
+        assert [task.name for task in joint.tasks] == [task.name for task in order]
+        runs.append(
+            (
+                joint.stages,
+                drive(method_of("mtl"), stub_learner((), **SMALL, seed=seed), joint.stages[0]),
+            )
+        )
     assert runs[0][0] == runs[1][0] == runs[2][0]
     assert runs[0][1].actions == runs[1][1].actions
     assert runs[0][1].actions != runs[2][1].actions

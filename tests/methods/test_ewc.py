@@ -1,4 +1,5 @@
-"""EWC against autograd, naive sums and values worked by hand. What the tests of single baselines share is here, too."""
+"""EWC against autograd, naive sums and values worked by hand. What the tests of single baselines
+share is here, too."""
 
 import json
 import random
@@ -40,7 +41,8 @@ from forever.training.world import World
 T = TypeVar("T")
 U = TypeVar("U")
 
-# ---- shared: a method and its learner, trained without files; ranks that are threads; a run that dies all the time
+# ---- shared: a method and its learner, trained without files; ranks that are threads; a run that
+# dies all the time
 
 
 def toy(config: RunConfig) -> tuple[Task, ...]:
@@ -49,9 +51,14 @@ def toy(config: RunConfig) -> tuple[Task, ...]:
 
 
 def begin(
-    config: RunConfig, fields: dict[str, Any], world: World = World(), micro: int | None = None, **changes: Any
+    config: RunConfig,
+    fields: dict[str, Any],
+    world: World = World(),
+    micro: int | None = None,
+    **changes: Any,
 ) -> tuple[Learner, Any]:
-    """A learner and its method, before the first of three tasks; `changes` are dotted keys, "__" for a dot."""
+    """A learner and its method, before the first of three tasks; `changes` are dotted keys, "__"
+    for a dot."""
     dotted = {key.replace("__", "."): value for key, value in changes.items()}
     parsed = RunConfig.parse(config.override(dotted).model_dump(mode="json") | {"method": fields})
     method = build_method(parsed.method)
@@ -67,7 +74,9 @@ class Unsaved:
     def past(self, stage: int) -> deque[StepRecord]:
         return deque()
 
-    def record(self, learner: Learner, method: Any, action: Any, record: StepRecord, remembered: bool) -> None:
+    def record(
+        self, learner: Learner, method: Any, action: Any, record: StepRecord, remembered: bool
+    ) -> None:
         self.records.append(record)
 
     def end_training(self, learner: Learner, method: Any) -> None:
@@ -137,11 +146,17 @@ class Killed(BaseException):
     """Stands for SIGKILL."""
 
 
-TINY_RUN: dict[str, Any] = {"data.train_rows": 4, "data.test_rows": 1, "optim.batch_size": 2, "optim.epochs": 1}
+TINY_RUN: dict[str, Any] = {
+    "data.train_rows": 4,
+    "data.test_rows": 1,
+    "optim.batch_size": 2,
+    "optim.epochs": 1,
+}
 
 
 def survives_kills(config: RunConfig, fields: dict[str, Any], path: Path) -> None:
-    """Three tasks of two updates, killed after each update and at the end of each task: equal to one that was not."""
+    """Three tasks of two updates, killed after each update and at the end of each task: equal to
+    one that was not."""
     changed = config.override({**TINY_RUN, "memory.fraction": 0.5, "model.dropout": 0.1})
     config = RunConfig.parse(changed.model_dump(mode="json") | {"method": fields})
     execute(config, path / "whole")
@@ -174,7 +189,9 @@ def survives_kills(config: RunConfig, fields: dict[str, Any], path: Path) -> Non
     assert ends[0] is not None
     assert ends[1] is not None
     assert ends[0].tensors.keys() == ends[1].tensors.keys()
-    assert all(torch.equal(tensor, ends[1].tensors[name]) for name, tensor in ends[0].tensors.items())
+    assert all(
+        torch.equal(tensor, ends[1].tensors[name]) for name, tensor in ends[0].tensors.items()
+    )
     assert ends[0].state["method"] == ends[1].state["method"]
 
 
@@ -187,7 +204,9 @@ def known_fisher(patch: pytest.MonkeyPatch, *values: Tensor) -> None:
     patch.setattr(ewc, "fisher_information", lambda learner, rows: next(left).clone())
 
 
-@pytest.mark.parametrize("fields", [{"strength": 0.0}, {"strength": 1e6}, {"strength": 1e6, "mode": "separate"}])
+@pytest.mark.parametrize(
+    "fields", [{"strength": 0.0}, {"strength": 1e6}, {"strength": 1e6, "mode": "separate"}]
+)
 def test_without_strength_or_importance_it_is_fine_tuning(
     small_config: RunConfig, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +214,9 @@ def test_without_strength_or_importance_it_is_fine_tuning(
     learner, method = begin(small_config, {"name": "ewc", **fields})
     if fields["strength"]:
         monkeypatch.setattr(ewc, "fisher_information", lambda learner, rows: theta(learner) * 0)
-    assert learn(learner, method, *toy(small_config)) == learn(plain, plain_method, *toy(small_config))
+    assert learn(learner, method, *toy(small_config)) == learn(
+        plain, plain_method, *toy(small_config)
+    )
     assert torch.equal(theta(learner), theta(plain))
 
 
@@ -215,7 +236,8 @@ def test_penalty_changes_the_second_task_and_not_the_first(small_config: RunConf
 
 
 def test_penalty_is_nothing_at_the_anchor(small_config: RunConfig) -> None:
-    """The first update of a task is that of fine-tuning, bit for bit: the penalty and its gradient are 0 there."""
+    """The first update of a task is that of fine-tuning, bit for bit: the penalty and its gradient
+    are 0 there."""
     tasks = toy(small_config)
     after = []
     for strength in (0.0, 1e9):
@@ -232,8 +254,11 @@ def test_penalty_is_nothing_at_the_anchor(small_config: RunConfig) -> None:
 @pytest.mark.parametrize("micro", [None, 1])
 @pytest.mark.parametrize("clip", [1e9, 0.05])
 @pytest.mark.parametrize("mode", ["online", "separate"])
-def test_gradient_is_that_of_the_loss(small_config: RunConfig, micro: int | None, clip: float, mode: str) -> None:
-    """The hook against autograd of CE + lambda/2 sum Omega (Theta - mu)^2 written as a loss, in 1 and 4 parts."""
+def test_gradient_is_that_of_the_loss(
+    small_config: RunConfig, micro: int | None, clip: float, mode: str
+) -> None:
+    """The hook against autograd of CE + lambda/2 sum Omega (Theta - mu)^2 written as a loss, in 1
+    and 4 parts."""
     strength = 1e4
     fields = {"name": "ewc", "strength": strength, "mode": mode}
     learner, method = begin(small_config, fields, micro=micro, optim__clip=clip)
@@ -246,9 +271,15 @@ def test_gradient_is_that_of_the_loss(small_config: RunConfig, micro: int | None
 
     rows = [learner.encoder.encode(example) for example in action.batch.examples]
     omega = method.tensors["fisher"]
-    mu = method.tensors["anchor"] if mode == "online" else method.tensors["moment"] / omega.clamp_min(1e-30)
+    mu = (
+        method.tensors["anchor"]
+        if mode == "online"
+        else method.tensors["moment"] / omega.clamp_min(1e-30)
+    )
     omegas, mus = learner.parameters.split(omega), learner.parameters.split(mu)
-    penalty = torch.stack([(omegas[n] * (p - mus[n]) ** 2).sum() for n, p in learner.parameters.named.items()]).sum()
+    penalty = torch.stack(
+        [(omegas[n] * (p - mus[n]) ** 2).sum() for n, p in learner.parameters.named.items()]
+    ).sum()
     loss = cross_entropy(learner, rows) / sum(len(row.answer) for row in rows)
     learner.parameters.grad.zero_()
     loss.backward(retain_graph=True)
@@ -260,13 +291,16 @@ def test_gradient_is_that_of_the_loss(small_config: RunConfig, micro: int | None
     expected *= min(1.0, clip / (expected.norm().item() + 1e-6))
 
     record = perform(learner, method, action)
-    torch.testing.assert_close(learner.parameters.grad, expected, rtol=1e-5, atol=1e-6 * expected.abs().max().item())
+    torch.testing.assert_close(
+        learner.parameters.grad, expected, rtol=1e-5, atol=1e-6 * expected.abs().max().item()
+    )
     assert record.penalty == pytest.approx(strength / 2 * penalty.item(), rel=1e-5)
     assert record.loss == pytest.approx(cross_entropy.item(), rel=1e-5)
 
 
 def test_optimum_between_a_new_task_and_the_old() -> None:
-    """CE replaced by h/2 (Theta - c)^2: the optimum is (h c + lambda Omega mu) / (h + lambda Omega)."""
+    """CE replaced by h/2 (Theta - c)^2: the optimum is (h c + lambda Omega mu) / (h + lambda
+    Omega)."""
     learner, method = stub_learner(), Ewc(EwcConfig(strength=3.0))
     h, c = 2.0, torch.tensor([5.0, -1.0, 0.0])
     omega, mu = torch.tensor([1.0, 0.0, 4.0]), torch.tensor([1.0, 2.0, 3.0])
@@ -297,17 +331,26 @@ def test_separate_penalties_are_their_naive_sum(monkeypatch: pytest.MonkeyPatch)
     learner.parameters.grad.zero_()
     value = add_penalty(learner.parameters, method.penalty()).item()
     naive = sum(7.0 * f * (at - end) for f, end in zip(fishers, ends, strict=True))
-    torch.testing.assert_close(learner.parameters.grad, torch.as_tensor(naive), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        learner.parameters.grad, torch.as_tensor(naive), rtol=1e-5, atol=1e-6
+    )
     S, M = sum(fishers), sum(f * e for f, e in zip(fishers, ends, strict=True))
     centre = torch.where(torch.as_tensor(S) > 0, M / S, torch.zeros(3))
-    values = [sum(3.5 * (f * (x - e) ** 2).sum() for f, e in zip(fishers, ends, strict=True)) for x in (at, centre)]
+    values = [
+        sum(3.5 * (f * (x - e) ** 2).sum() for f, e in zip(fishers, ends, strict=True))
+        for x in (at, centre)
+    ]
     assert value == pytest.approx(float(values[0] - values[1]), rel=1e-5)
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.5])
-def test_online_importance_adds_up_around_the_last_end(decay: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_online_importance_adds_up_around_the_last_end(
+    decay: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     learner, method = stub_learner(), Ewc(EwcConfig(decay=decay))
-    known_fisher(monkeypatch, torch.tensor([1.0, 0, 0]), torch.tensor([0, 1.0, 2]), torch.tensor([4.0, 0, 1]))
+    known_fisher(
+        monkeypatch, torch.tensor([1.0, 0, 0]), torch.tensor([0, 1.0, 2]), torch.tensor([4.0, 0, 1])
+    )
     for place in (1.0, 2.0, 3.0):
         learner.parameters.flat.data.fill_(place)
         method.end_task(learner, rows_task("any", 2))
@@ -342,7 +385,8 @@ def trained(small_config: RunConfig) -> tuple[Learner, Ewc]:
 def test_fisher_is_the_mean_squared_gradient_of_single_rows(
     trained: tuple[Learner, Ewc], small_config: RunConfig
 ) -> None:
-    """Against the model's own loss, dropout off although the model was training, no penalty in it."""
+    """Against the model's own loss, dropout off although the model was training, no penalty in
+    it."""
     learner, method = trained
     rows = toy(small_config)[0].train
     learner.backbone.model.train()
@@ -352,7 +396,10 @@ def test_fisher_is_the_mean_squared_gradient_of_single_rows(
     for example in rows:
         row = learner.encoder.encode(example)
         learner.parameters.grad.zero_()
-        ids, labels = torch.tensor([row.prompt + row.answer]), torch.tensor([(-100,) * len(row.prompt) + row.answer])
+        ids, labels = (
+            torch.tensor([row.prompt + row.answer]),
+            torch.tensor([(-100,) * len(row.prompt) + row.answer]),
+        )
         learner.backbone.model(input_ids=ids, labels=labels).loss.backward()
         total += learner.parameters.grad**2
     torch.testing.assert_close(found, total / len(rows), rtol=1e-3, atol=1e-9)
@@ -362,7 +409,9 @@ def test_fisher_is_the_mean_squared_gradient_of_single_rows(
     assert found.sum() > 1e-6
 
 
-def test_fisher_does_not_depend_on_order_or_repetition(trained: tuple[Learner, Ewc], small_config: RunConfig) -> None:
+def test_fisher_does_not_depend_on_order_or_repetition(
+    trained: tuple[Learner, Ewc], small_config: RunConfig
+) -> None:
     learner, _ = trained
     rows = toy(small_config)[0].train
     found = fisher_information(learner, rows)
@@ -405,7 +454,9 @@ def test_opposite_gradients_do_not_cancel(
 
 
 @pytest.mark.parametrize("labels", ["gold", "sampled"])
-def test_the_end_of_a_task_changes_nothing_but_the_method(small_config: RunConfig, labels: str) -> None:
+def test_the_end_of_a_task_changes_nothing_but_the_method(
+    small_config: RunConfig, labels: str
+) -> None:
     """Weights, optimiser and random streams stay; the next update is the same as without it."""
     tasks = toy(small_config)
     after = []
@@ -415,7 +466,10 @@ def test_the_end_of_a_task_changes_nothing_but_the_method(small_config: RunConfi
         steps = start(learner, method, tasks[0])
         update(learner, method, steps)
         assert learner.optimizer is not None
-        adam = {name: value.clone() for name, value in learner.optimizer.state_dict()["state"][0].items()}
+        adam = {
+            name: value.clone()
+            for name, value in learner.optimizer.state_dict()["state"][0].items()
+        }
         weights, states = theta(learner), (torch.get_rng_state(), random.getstate())
         if ends:
             method.end_task(learner, tasks[0])
@@ -437,7 +491,8 @@ def sampled(config: RunConfig, world: World = World(), **changes: Any) -> tuple[
 
 
 def test_drawn_answers_replace_nothing_but_answers(small_config: RunConfig) -> None:
-    """Each has a seed of its own, on any number of ranks, and its tokens are those that were drawn."""
+    """Each has a seed of its own, on any number of ranks, and its tokens are those that were
+    drawn."""
     task = toy(small_config)[0]
     learner, method = sampled(small_config)
     drawn = method.answers(learner, task)
@@ -448,12 +503,17 @@ def test_drawn_answers_replace_nothing_but_answers(small_config: RunConfig) -> N
     texts = decoding.sample(learner.backbone, prompts, seeds, 3, decoding.Sampling())
     decode = learner.backbone.tokenizer.decode
     assert [decode(row.answer, skip_special_tokens=True).strip() for row in drawn] == texts
-    for part in together(3, lambda world: sampled(small_config, world), lambda built: built[1].answers(built[0], task)):
+    for part in together(
+        3,
+        lambda world: sampled(small_config, world),
+        lambda built: built[1].answers(built[0], task),
+    ):
         assert part == drawn
 
 
 def test_drawn_answers_end_where_the_model_ended_them(small_config: RunConfig) -> None:
-    """With its EOS, which was drawn like any token; one that was cut off has none, for none was drawn."""
+    """With its EOS, which was drawn like any token; one that was cut off has none, for none was
+    drawn."""
     task = toy(small_config)[0]
     learner, method = sampled(small_config, evaluation__max_new_tokens=40)
     end = learner.backbone.tokenizer.eos_token_id
@@ -470,16 +530,23 @@ def test_fisher_of_drawn_answers_is_used(small_config: RunConfig) -> None:
     learn(learner, method, task)
     drawn = method.answers(learner, task)
     assert drawn == method.answers(learner, task)
-    torch.testing.assert_close(method.tensors["fisher"], fisher_information(learner, drawn), rtol=1e-4, atol=1e-10)
-    assert not torch.allclose(method.tensors["fisher"], fisher_information(learner, task.train), rtol=1e-2)
+    torch.testing.assert_close(
+        method.tensors["fisher"], fisher_information(learner, drawn), rtol=1e-4, atol=1e-10
+    )
+    assert not torch.allclose(
+        method.tensors["fisher"], fisher_information(learner, task.train), rtol=1e-2
+    )
 
 
 def test_drawn_answers_of_any_length_fit(small_config: RunConfig) -> None:
-    """A random model hardly stops; where nothing of a row could be cut its answer is longer than a gold one may be."""
+    """A random model hardly stops; where nothing of a row could be cut its answer is longer than a
+    gold one may be."""
     task = toy(small_config)[0]
     learner, _ = begin(small_config, {"name": "ewc"})
     bare = len(learner.encoder.encode_prompt(replace(task.train[0], input=" ")).prompt)
-    learner, method = sampled(small_config, model__max_length=bare + 5, evaluation__max_new_tokens=128)
+    learner, method = sampled(
+        small_config, model__max_length=bare + 5, evaluation__max_new_tokens=128
+    )
     assert max(len(row.answer) for row in method.answers(learner, task)) > 5
     method.end_task(learner, task)
     assert method.tensors["fisher"].isfinite().all()
@@ -487,7 +554,8 @@ def test_drawn_answers_of_any_length_fit(small_config: RunConfig) -> None:
 
 
 def test_tokens_are_not_read_again(small_config: RunConfig) -> None:
-    """What is drawn need not be what its text would be read as: here nothing, for every token is special."""
+    """What is drawn need not be what its text would be read as: here nothing, for every token is
+    special."""
     task = with_rows(toy(small_config)[0], toy(small_config)[0].train[:2])
     learner, _ = sampled(small_config)
     pad = learner.backbone.tokenizer.pad_token_id
@@ -506,7 +574,13 @@ def test_tokens_are_not_read_again(small_config: RunConfig) -> None:
 
 @pytest.mark.filterwarnings(*[mark.args[0] for mark in KILLED_CLOSES_NO_FILES])
 @pytest.mark.parametrize(
-    "fields", [{"strength": 1e6}, {"strength": 1e6, "mode": "separate", "decay": 0.5, "fisher_labels": "sampled"}]
+    "fields",
+    [
+        {"strength": 1e6},
+        {"strength": 1e6, "mode": "separate", "decay": 0.5, "fisher_labels": "sampled"},
+    ],
 )
-def test_killed_after_every_update(small_config: RunConfig, fields: dict[str, Any], tmp_path: Path) -> None:
+def test_killed_after_every_update(
+    small_config: RunConfig, fields: dict[str, Any], tmp_path: Path
+) -> None:
     survives_kills(small_config, {"name": "ewc", **fields}, tmp_path)

@@ -1,4 +1,5 @@
-"""MIGU: which rows are updated, against sums taken from the modules themselves, and what the masks leave alone."""
+"""MIGU: which rows are updated, against sums taken from the modules themselves, and what the masks
+leave alone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,9 @@ from forever.training.world import World
 NO_CLIP: dict[str, Any] = {"optim__clip": 1e9}
 
 
-def second_task(config: RunConfig, fields: dict[str, Any], **changes: Any) -> tuple[Learner, Any, Any]:
+def second_task(
+    config: RunConfig, fields: dict[str, Any], **changes: Any
+) -> tuple[Learner, Any, Any]:
     """A learner, its method and its steps at the start of the second task."""
     learner, method = begin(config, {"name": "migu", **fields}, **changes)
     learn(learner, method, toy(config)[0])
@@ -105,7 +108,9 @@ def test_layers_together_are_masked_as_each_alone(masked: float) -> None:
 def test_fraction_is_that_of_the_paper() -> None:
     assert MiguConfig().fraction == 0.4
     assert MiguConfig(replay=False).fraction == 0.7
-    assert MiguConfig(masked=0.95).fraction == MiguConfig(masked=0.95, replay=False).fraction == 0.95
+    assert (
+        MiguConfig(masked=0.95).fraction == MiguConfig(masked=0.95, replay=False).fraction == 0.95
+    )
     assert MiguConfig(masked=0.0).fraction == 0
 
 
@@ -153,10 +158,14 @@ def test_replay_is_that_of_mix_replay() -> None:
 
 
 @pytest.mark.parametrize("replay", [True, False])
-def test_masked_rows_have_no_gradient_and_kept_ones_all_of_it(small_config: RunConfig, replay: bool) -> None:
+def test_masked_rows_have_no_gradient_and_kept_ones_all_of_it(
+    small_config: RunConfig, replay: bool
+) -> None:
     gradients, kept = [], {}
     for masked in (0.5, 0.0):
-        learner, method, steps = second_task(small_config, {"masked": masked, "replay": replay}, **NO_CLIP)
+        learner, method, steps = second_task(
+            small_config, {"masked": masked, "replay": replay}, **NO_CLIP
+        )
         update(learner, method, steps)
         gradients.append(learner.parameters.split(learner.parameters.grad.clone()))
         if masked:
@@ -185,8 +194,12 @@ def test_first_update_leaves_masked_rows(small_config: RunConfig) -> None:
 
 
 @pytest.mark.parametrize("hard", [False, True])
-def test_momentum_moves_masked_rows_unless_that_is_undone(small_config: RunConfig, hard: bool) -> None:
-    learner, method, steps = second_task(small_config, {"masked": 0.5, "hard_mask": hard}, optim__batch_size=2)
+def test_momentum_moves_masked_rows_unless_that_is_undone(
+    small_config: RunConfig, hard: bool
+) -> None:
+    learner, method, steps = second_task(
+        small_config, {"masked": 0.5, "hard_mask": hard}, optim__batch_size=2
+    )
     action, moved = next(steps, None), 0
     while action is not None:
         assert isinstance(action, Step)
@@ -197,8 +210,12 @@ def test_momentum_moves_masked_rows_unless_that_is_undone(small_config: RunConfi
         kept = kept_rows(learner, method)
         action = loop._send(steps, record)  # the method reacts
         after = learner.parameters.split(theta(learner))
-        moved += sum(not torch.equal(after[n][0][~rows], before[n][0][~rows]) for n, rows in kept.items())
-        assert all(not torch.equal(after[n][0][rows], before[n][0][rows]) for n, rows in kept.items())
+        moved += sum(
+            not torch.equal(after[n][0][~rows], before[n][0][~rows]) for n, rows in kept.items()
+        )
+        assert all(
+            not torch.equal(after[n][0][rows], before[n][0][rows]) for n, rows in kept.items()
+        )
     assert (moved == 0) == hard
 
 
@@ -206,7 +223,9 @@ def test_momentum_moves_masked_rows_unless_that_is_undone(small_config: RunConfi
 
 
 @pytest.mark.parametrize("micro", [None, 1, 3])
-def test_sums_are_those_of_the_modules_own_inputs_and_outputs(small_config: RunConfig, micro: int | None) -> None:
+def test_sums_are_those_of_the_modules_own_inputs_and_outputs(
+    small_config: RunConfig, micro: int | None
+) -> None:
     """|A x| and |W x + s B A x| over tokens that are no padding, all parts of a batch together."""
     learner, method = begin(small_config, {"name": "migu", "masked": 0.5}, micro=micro)
     learn(learner, method, toy(small_config)[0])
@@ -218,7 +237,8 @@ def test_sums_are_those_of_the_modules_own_inputs_and_outputs(small_config: RunC
     for name, values in sums.items():
         for side, total in zip("AB", values, strict=True):
             rows = kept[f"{name}.{side}"]
-            assert total[rows].min() > total[~rows].max() * (1 + 1e-5)  # no near tie that rounding could turn
+            # No near tie that rounding could turn.
+            assert total[rows].min() > total[~rows].max() * (1 + 1e-5)
 
 
 def test_each_update_has_its_own_sums(small_config: RunConfig) -> None:
@@ -226,7 +246,8 @@ def test_each_update_has_its_own_sums(small_config: RunConfig) -> None:
     for rows in (2, 1):
         action = next(steps)
         assert isinstance(action, Step)
-        few = Step(Batch(action.batch.examples[:rows]))  # a later sum is smaller than an earlier one
+        # A later sum is smaller than an earlier one.
+        few = Step(Batch(action.batch.examples[:rows]))
         with watched(learner) as sums:
             perform(learner, method, few)
         assert not method.sums.any()
@@ -236,10 +257,13 @@ def test_each_update_has_its_own_sums(small_config: RunConfig) -> None:
 
 
 def test_padding_is_not_counted(small_config: RunConfig) -> None:
-    """Rows of different length in one pass have pads; one by one they have none. The sums agree, pads included they
-    would not."""
+    """Rows of different length in one pass have pads; one by one they have none. The sums agree,
+    pads included they would not."""
     learner, method, _ = second_task(small_config, {})
-    rows = sorted((learner.encoder.encode(e) for e in toy(small_config)[1].train), key=lambda row: len(row.prompt))
+    rows = sorted(
+        (learner.encoder.encode(e) for e in toy(small_config)[1].train),
+        key=lambda row: len(row.prompt),
+    )
     shortest, longest = rows[0], rows[-1]
     assert len(longest.prompt) > len(shortest.prompt) + 3
     learner.backbone.model.train()
@@ -271,7 +295,9 @@ def test_only_training_is_counted_and_no_graph_is_kept(small_config: RunConfig) 
     assert isinstance(action, Step)
     mask = method.mask.clone()
     perform(learner, method, Probe(action.batch))
-    evaluate(learner.backbone, learner.encoder, learner.world, toy(small_config)[0], 2, learner.gate)
+    evaluate(
+        learner.backbone, learner.encoder, learner.world, toy(small_config)[0], 2, learner.gate
+    )
     assert not method.sums.any()
     assert torch.equal(method.mask, mask)
     learner.backbone.model.train()
@@ -290,7 +316,9 @@ def test_masks_do_not_depend_on_accumulation_or_ranks(small_config: RunConfig) -
     learn(alone, first, tasks[0])
 
     def build(world: World, micro: int | None = None) -> tuple[Learner, Any]:
-        learner, method = begin(small_config, {"name": "migu", "masked": 0.5}, world=world, micro=micro)
+        learner, method = begin(
+            small_config, {"name": "migu", "masked": 0.5}, world=world, micro=micro
+        )
         learner.parameters.load(theta(alone))
         learner.memory.add(tasks[0])
         return learner, method
@@ -299,7 +327,11 @@ def test_masks_do_not_depend_on_accumulation_or_ranks(small_config: RunConfig) -
         update(*built, start(*built, tasks[1]))
         return built[1].mask.clone(), built[0].parameters.grad.clone()
 
-    found = [run(build(World(), micro)) for micro in (None, 1)] + together(2, build, run) + together(3, build, run)
+    found = (
+        [run(build(World(), micro)) for micro in (None, 1)]
+        + together(2, build, run)
+        + together(3, build, run)
+    )
     for mask, gradient in found:
         assert torch.equal(mask, found[0][0])
         torch.testing.assert_close(gradient, found[0][1], rtol=1e-3, atol=1e-6)
@@ -320,7 +352,9 @@ def test_no_global_random_numbers(small_config: RunConfig) -> None:
 
 
 def test_without_adapters_it_is_refused(small_config: RunConfig) -> None:
-    with pytest.raises(InputError, match=r"method migu works on LoRA adapters; model.tuning='full' has none"):
+    with pytest.raises(
+        InputError, match=r"method migu works on LoRA adapters; model.tuning='full' has none"
+    ):
         small_config.override({"method.name": "migu", "model.tuning": "full"})
 
 

@@ -1,4 +1,5 @@
-"""MoELoRA: routing, balance and contrast against hand-worked values, and against naive loops over tokens."""
+"""MoELoRA: routing, balance and contrast against hand-worked values, and against naive loops over
+tokens."""
 
 import math
 from pathlib import Path
@@ -18,7 +19,13 @@ from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
 from forever.evaluation.decoding import decode
 from forever.methods.moelora.method import MoeLora, router
-from forever.methods.moelora.router import TopKRouter, balance_loss, contrastive_loss, evenly, expert_outputs
+from forever.methods.moelora.router import (
+    TopKRouter,
+    balance_loss,
+    contrastive_loss,
+    evenly,
+    expert_outputs,
+)
 from forever.methods.registry import build_method
 from forever.models import lora
 from forever.models.backbone import load
@@ -33,7 +40,9 @@ from forever.training.world import World
 PLAIN: dict[str, Any] = {"name": "moelora", "balance": 0.0, "contrast": 0.0}
 
 
-def routed(experts: int = 5, k: int = 2, renormalise: bool = True, tokens: int = 64) -> tuple[LoraBank, TopKRouter]:
+def routed(
+    experts: int = 5, k: int = 2, renormalise: bool = True, tokens: int = 64
+) -> tuple[LoraBank, TopKRouter]:
     """A layer of width 6 and 7 whose experts are drawn at random, with its router."""
     stream = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
@@ -68,7 +77,9 @@ def test_one_expert_is_fine_tuning(small_config: RunConfig) -> None:
     records, expected = learn(*one, *toy(small_config)), learn(*plain, *toy(small_config))
     for a, b in zip(records, expected, strict=True):
         assert (a.loss, a.penalty) == (pytest.approx(b.loss, rel=1e-5), 0)
-    for (_, a), (_, b) in zip(lora.banks(one[0].backbone.model), lora.banks(plain[0].backbone.model), strict=True):
+    for (_, a), (_, b) in zip(
+        lora.banks(one[0].backbone.model), lora.banks(plain[0].backbone.model), strict=True
+    ):
         torch.testing.assert_close(a.A, b.A, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(a.B, b.B, rtol=1e-5, atol=1e-6)
 
@@ -82,7 +93,8 @@ def test_before_training_it_is_the_base_model(small_config: RunConfig) -> None:
 
 
 def test_experts_are_as_many_as_tasks_and_differ(small_config: RunConfig) -> None:
-    """Each with its own draw, the first that of fine-tuning; the router is N(0, 0.02^2); nothing global is drawn."""
+    """Each with its own draw, the first that of fine-tuning; the router is N(0, 0.02^2); nothing
+    global is drawn."""
     state = torch.get_rng_state()
     learner, _ = begin(small_config, {"name": "moelora"})
     assert torch.equal(torch.get_rng_state(), state)
@@ -120,7 +132,11 @@ def test_gates_are_those_of_the_largest_logits(k: int) -> None:
             logits = made.R @ x[row, token]
             best = sorted(range(5), key=lambda e: -logits[e].item())[:k]
             for e in range(5):
-                share = logits[e].exp() / sum(logits[j].exp() for j in best) if e in best else torch.zeros(())
+                share = (
+                    logits[e].exp() / sum(logits[j].exp() for j in best)
+                    if e in best
+                    else torch.zeros(())
+                )
                 assert gate[row, token, e].item() == pytest.approx(share.item(), rel=1e-5)
 
 
@@ -134,7 +150,8 @@ def test_gates_that_are_not_renormalised_are_the_softmax() -> None:
 
 
 def test_dense_and_gathered_dispatch_agree() -> None:
-    """All experts are computed and unselected ones weighted by zero; here only the selected ones are, one by one."""
+    """All experts are computed and unselected ones weighted by zero; here only the selected ones
+    are, one by one."""
     bank, made = routed()
     x = inputs()
     y, gate = bank(x), made(bank, x)
@@ -142,7 +159,9 @@ def test_dense_and_gathered_dispatch_agree() -> None:
         for token in range(4):
             expected = bank.base(x[row, token])
             for e in gate[row, token].nonzero().flatten().tolist():
-                expected = expected + 3.0 * gate[row, token, e] * (bank.B[e] @ (bank.A[e] @ x[row, token]))
+                expected = expected + 3.0 * gate[row, token, e] * (
+                    bank.B[e] @ (bank.A[e] @ x[row, token])
+                )
             torch.testing.assert_close(y[row, token], expected, rtol=1e-5, atol=1e-5)
 
 
@@ -182,7 +201,9 @@ def test_balance_of_even_routing_is_one() -> None:
     """N k tokens, each expert chosen equally often."""
     experts, k = 4, 2
     chosen = torch.tensor([[e, (e + 1) % experts] for e in range(experts)] * k)
-    assert balance_loss(torch.full((experts * k, experts), 1 / experts), chosen).item() == pytest.approx(1)
+    assert balance_loss(
+        torch.full((experts * k, experts), 1 / experts), chosen
+    ).item() == pytest.approx(1)
 
 
 def test_balance_of_one_expert_for_all_is_their_number() -> None:
@@ -197,7 +218,8 @@ def test_balance_by_hand() -> None:
     assert loss.item() == pytest.approx(3 * (0.5 * 0.55 + 0.25 * 0.2 + 0.25 * 0.25))
     loss.backward()
     assert p.grad is not None
-    torch.testing.assert_close(p.grad, torch.tensor([[0.75, 0.375, 0.375]] * 2))  # N f_e / n: none through f
+    # N f_e / n: none through f.
+    torch.testing.assert_close(p.grad, torch.tensor([[0.75, 0.375, 0.375]] * 2))
 
 
 # ---- contrast
@@ -216,8 +238,11 @@ def naive_contrast(z: Tensor, experts: list[int], tau: float) -> float:
 
 
 @pytest.mark.parametrize(("n", "experts", "tau"), [(3, 2, 0.1), (4, 3, 0.5), (2, 5, 1.0)])
-def test_contrast_of_orthogonal_experts(n: int, experts: int, tau: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """n equal unit vectors an expert: log((n - 1) + n_o exp(-1 / tau)) for n_o vectors of others."""
+def test_contrast_of_orthogonal_experts(
+    n: int, experts: int, tau: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """n equal unit vectors an expert: log((n - 1) + n_o exp(-1 / tau)) for n_o vectors of
+    others."""
     monkeypatch.setattr(router, "_SMOOTH", 0.0)
     bank = LoraBank(nn.Linear(8, 8), rank=1, alpha=1.0, dropout=0.0, adapters=experts)
     for e in range(experts):
@@ -231,7 +256,9 @@ def test_contrast_of_orthogonal_experts(n: int, experts: int, tau: float, monkey
 
 
 def test_contrast_against_its_formula() -> None:
-    z = F.normalize(torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64), dim=-1)
+    z = F.normalize(
+        torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64), dim=-1
+    )
     experts = [0, 1, 0, 2, 1, 0, 3, 1, 0]  # 2 and 3 occur once and are candidates only
     found = contrastive_loss(z, torch.tensor(experts), 0.2).item()
     assert found == pytest.approx(naive_contrast(z, experts, 0.2), rel=1e-9)
@@ -246,7 +273,8 @@ def test_gradient_of_contrast_by_finite_differences() -> None:
 
 @pytest.mark.parametrize("length", [0.0, 1e-6])
 def test_contrast_is_finite_where_outputs_vanish(length: float) -> None:
-    """B is zero before the first update; normalisation alone would have gradients of 1 / length there."""
+    """B is zero before the first update; normalisation alone would have gradients of 1 / length
+    there."""
     bank, _ = routed()
     bank.B.data.mul_(length)
     x = inputs().flatten(0, 1)
@@ -259,7 +287,8 @@ def test_contrast_is_finite_where_outputs_vanish(length: float) -> None:
         assert side.grad is not None
         assert side.grad.isfinite().all()
         assert side.grad.abs().max() < 1e3
-    assert loss.item() == pytest.approx(math.log(len(z) - 1), rel=1e-3)  # all alike: uniform over candidates
+    # All alike: uniform over candidates.
+    assert loss.item() == pytest.approx(math.log(len(z) - 1), rel=1e-3)
 
 
 @pytest.mark.parametrize("experts", [[0], [0, 1, 2], []])
@@ -283,7 +312,8 @@ def test_outputs_that_are_compared_are_those_of_the_chosen_experts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "limit", "expected"), [(3, 8, [0, 1, 2]), (8, 4, [0, 2, 4, 6]), (7, 3, [0, 2, 4]), (0, 4, [])]
+    ("count", "limit", "expected"),
+    [(3, 8, [0, 1, 2]), (8, 4, [0, 2, 4, 6]), (7, 3, [0, 2, 4]), (0, 4, [])],
 )
 def test_tokens_are_taken_evenly(count: int, limit: int, expected: list[int]) -> None:
     assert evenly(count, limit, torch.device("cpu")).tolist() == expected
@@ -294,7 +324,8 @@ def test_tokens_are_taken_evenly(count: int, limit: int, expected: list[int]) ->
 
 @pytest.mark.parametrize("tokens", [64, 5])
 def test_terms_of_a_layer(tokens: int) -> None:
-    """What the router keeps in training is what the formulas give for its own probabilities and real tokens."""
+    """What the router keeps in training is what the formulas give for its own probabilities and
+    real tokens."""
     bank, made = routed(tokens=tokens)
     bank.train()
     x, real = inputs(), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]]).bool()
@@ -303,7 +334,9 @@ def test_terms_of_a_layer(tokens: int) -> None:
     flat = x[real]
     logits = flat @ made.R.T
     chosen = logits.topk(2, dim=-1).indices
-    assert made.balance.item() == pytest.approx(balance_loss(logits.softmax(-1), chosen).item(), rel=1e-5)
+    assert made.balance.item() == pytest.approx(
+        balance_loss(logits.softmax(-1), chosen).item(), rel=1e-5
+    )
     some = [i * 7 // min(7, tokens) for i in range(min(7, tokens))]
     z = [bank.B[e] @ (bank.A[e] @ flat[i]) for i in some for e in chosen[i].tolist()]
     z = [v / (v @ v + 1e-4).sqrt() for v in z]
@@ -314,7 +347,8 @@ def test_terms_of_a_layer(tokens: int) -> None:
 
 @pytest.mark.parametrize("tokens", [64, 5])
 def test_places_give_what_the_mask_gives_bit_for_bit(tokens: int) -> None:
-    """Values and gradients of both terms, picked by the places of real tokens or, as here, by the mask."""
+    """Values and gradients of both terms, picked by the places of real tokens or, as here, by the
+    mask."""
     bank, made = routed(tokens=tokens)
     bank.train()
     stream = torch.Generator().manual_seed(5)
@@ -330,7 +364,9 @@ def test_places_give_what_the_mask_gives_bit_for_bit(tokens: int) -> None:
             top = logits.topk(2, dim=-1).indices
             balance = balance_loss(logits.softmax(-1)[real], top[real])
             chosen = evenly(int(real.sum()), tokens, x.device)
-            contrast = contrastive_loss(*expert_outputs(bank, own[real][chosen], top[real][chosen]), 0.1)
+            contrast = contrastive_loss(
+                *expert_outputs(bank, own[real][chosen], top[real][chosen]), 0.1
+            )
         else:
             mark(bank, real)
             made(bank, own)
@@ -344,7 +380,8 @@ def test_places_give_what_the_mask_gives_bit_for_bit(tokens: int) -> None:
 
 
 def test_a_pass_counts_its_real_tokens_once(small_config: RunConfig) -> None:
-    """All layers share the places, which are found only where a router asks; afterwards they are forgotten."""
+    """All layers share the places, which are found only where a router asks; afterwards they are
+    forgotten."""
     real = torch.tensor([[1, 1, 1], [1, 0, 0]]).bool()
     for fields, places in (({"name": "moelora"}, [0, 1, 2, 3]), ({"name": "olora"}, None)):
         learner, _ = begin(small_config, fields)
@@ -365,7 +402,9 @@ def test_padding_changes_neither_term() -> None:
         mark(bank, real)
         bank(torch.where(real[..., None], x, torch.full_like(x, pads)))
         found.append((made.balance.item(), made.contrast.item()))
-    longer = torch.cat([torch.where(real[..., None], x, 7 * torch.ones_like(x)), torch.ones(3, 5, 6)], dim=1)
+    longer = torch.cat(
+        [torch.where(real[..., None], x, 7 * torch.ones_like(x)), torch.ones(3, 5, 6)], dim=1
+    )
     mark(bank, torch.cat([real, torch.zeros(3, 5).bool()], dim=1))
     bank(longer)
     found.append((made.balance.item(), made.contrast.item()))
@@ -435,7 +474,8 @@ def test_everything_trains_in_every_task_and_nothing_is_reset(small_config: RunC
         learn(learner, method, task)
         moved = learner.parameters.split(theta(learner) != before)
         assert {n.split(".")[-1] for n in moved} == {"A", "B", "R"}
-        assert all(part.flatten(1).any(1).all() for part in moved.values())  # each expert of each layer
+        # Each expert of each layer.
+        assert all(part.flatten(1).any(1).all() for part in moved.values())
     assert lora.frozen(learner.backbone.model) == {}
     assert method.tensors == {}
 
@@ -458,26 +498,37 @@ def test_routing_that_cannot_work_is_refused(small_config: RunConfig) -> None:
         {"experts": 3, "top_k": 3},
     ]
     for fields in accepted:
-        RunConfig.parse(small_config.model_dump(mode="json") | {"method": {"name": "moelora", **fields}})
+        RunConfig.parse(
+            small_config.model_dump(mode="json") | {"method": {"name": "moelora", **fields}}
+        )
 
 
 def test_the_number_of_tasks_decides_what_can_work(small_config: RunConfig) -> None:
-    """It is the number of experts if none is given, and known when a configuration is read; one needs no router."""
+    """It is the number of experts if none is given, and known when a configuration is read; one
+    needs no router."""
     assert "the router learns nothing" in refused(small_config, top_k=1)
     one = small_config.override({"data.order": ["colour"]})
     learner, _ = begin(one, {"name": "moelora", "top_k": 1, "experts": 1})
     assert all(len(router.R) == 1 for router in routers(learner))
-    config = RunConfig.parse(one.model_dump(mode="json") | {"method": {"name": "moelora", "top_k": 1}})
+    config = RunConfig.parse(
+        one.model_dump(mode="json") | {"method": {"name": "moelora", "top_k": 1}}
+    )
     alone = build_learner(config, World(), method=build_method(config.method), tasks=1)
     assert all(len(router.R) == 1 for router in routers(alone))
-    named = {"data": {"benchmark": "standard", "order": "2"}, "method": {"name": "moelora", "top_k": 1}}
+    named = {
+        "data": {"benchmark": "standard", "order": "2"},
+        "method": {"name": "moelora", "top_k": 1},
+    }
     with pytest.raises(InputError, match="the router learns nothing"):
         RunConfig.parse(named)
-    assert RunConfig.parse(named | {"method": {"name": "moelora", "top_k": 4}})  # tasks and experts: 4
+    # Tasks and experts: 4.
+    assert RunConfig.parse(named | {"method": {"name": "moelora", "top_k": 4}})
 
 
 def test_without_adapters_it_is_refused(small_config: RunConfig) -> None:
-    with pytest.raises(InputError, match=r"method moelora works on LoRA adapters; model.tuning='full' has none"):
+    with pytest.raises(
+        InputError, match=r"method moelora works on LoRA adapters; model.tuning='full' has none"
+    ):
         small_config.override({"method.name": "moelora", "model.tuning": "full"})
 
 
@@ -492,7 +543,8 @@ def learned(config: RunConfig) -> Learner:
     learner = build_learner(config, World(), method=method, tasks=3)
     noise = torch.Generator().manual_seed(3)
     learner.parameters.load(
-        learner.parameters.snapshot() + 0.3 * torch.randn(learner.parameters.flat.shape, generator=noise)
+        learner.parameters.snapshot()
+        + 0.3 * torch.randn(learner.parameters.flat.shape, generator=noise)
     )
     learner.backbone.model.eval()
     return learner
@@ -511,15 +563,22 @@ def test_routing_in_batched_cached_decoding(small_config: RunConfig) -> None:
         start = len(ids)
         while len(ids) < start + 5 and ids[-1] != learner.backbone.tokenizer.eos_token_id:
             with torch.no_grad():
-                ids.append(int(learner.backbone.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
-        assert learner.backbone.tokenizer.decode(ids[start:], skip_special_tokens=True).strip() == text
+                ids.append(
+                    int(
+                        learner.backbone.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()
+                    )
+                )
+        assert (
+            learner.backbone.tokenizer.decode(ids[start:], skip_special_tokens=True).strip() == text
+        )
     for _, bank in lora.banks(learner.backbone.model):
         bank.router = None  # every token through all experts: the routes did something
     assert decode(learner.backbone, learner.encoder, examples, 5) != together
 
 
 def test_what_is_saved_is_the_whole_model(small_config: RunConfig, tmp_path: Path) -> None:
-    """Adapters in PEFT's files and the rest in mixture.safetensors give the same logits on a fresh backbone."""
+    """Adapters in PEFT's files and the rest in mixture.safetensors give the same logits on a fresh
+    backbone."""
     learner = learned(small_config)
     lora.save_mixture(learner.backbone.model, tmp_path, "base", {})
     method = build_method(small_config.override({"method.name": "moelora"}).method)
@@ -530,7 +589,9 @@ def test_what_is_saved_is_the_whole_model(small_config: RunConfig, tmp_path: Pat
     assert not torch.allclose(fresh.backbone.model(input_ids=ids).logits, expected)
     for number in range(3):
         lora.load_peft(fresh.backbone.model, tmp_path / str(number), number)
-    missing, odd = fresh.backbone.model.load_state_dict(load_file(tmp_path / "mixture.safetensors"), strict=False)
+    missing, odd = fresh.backbone.model.load_state_dict(
+        load_file(tmp_path / "mixture.safetensors"), strict=False
+    )
     assert odd == []
     assert not any("router" in name for name in missing)
     assert torch.equal(fresh.backbone.model(input_ids=ids).logits, expected)

@@ -1,4 +1,5 @@
-"""O-LoRA against its formula: the penalty and its gradient, the frozen stack, and what it must leave alone."""
+"""O-LoRA against its formula: the penalty and its gradient, the frozen stack, and what it must
+leave alone."""
 
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,9 @@ def by_hand(learner: Learner, power: int, orthogonality: float, norm: float) -> 
         for old in bank.frozen_A.double().flatten(0, 1):
             for new in bank.A[0].detach().double():
                 total += orthogonality * abs(float(old @ new)) ** power
-        total += norm * sum(float((t.detach().double() ** 2).sum() ** 0.5) for t in (bank.A, bank.B))
+        total += norm * sum(
+            float((t.detach().double() ** 2).sum() ** 0.5) for t in (bank.A, bank.B)
+        )
     return total
 
 
@@ -69,7 +72,8 @@ def test_first_task_is_fine_tuning(small_config: RunConfig) -> None:
 
 
 def test_without_penalty_it_trains_one_adapter_after_another(small_config: RunConfig) -> None:
-    """l1 = l2 = 0 is IncLoRA: cross-entropy alone, a fresh adapter on top of the sum of the old ones."""
+    """l1 = l2 = 0 is IncLoRA: cross-entropy alone, a fresh adapter on top of the sum of the old
+    ones."""
 
     class IncLora(OLora):
         loss = Method.loss
@@ -96,13 +100,18 @@ def test_penalty_against_its_entries(small_config: RunConfig, form: str, power: 
     learner, method = second_task(small_config, 2, **fields)
     for _, bank in lora.banks(learner.backbone.model):
         bank.B.data.fill_(0.1)
-    assert added(learner, method).item() == pytest.approx(by_hand(learner, power, 0.7, 0.3), rel=1e-5)
-    assert added(learner, method, 0.25).item() == pytest.approx(by_hand(learner, power, 0.7, 0.3) / 4, rel=1e-5)
+    assert added(learner, method).item() == pytest.approx(
+        by_hand(learner, power, 0.7, 0.3), rel=1e-5
+    )
+    assert added(learner, method, 0.25).item() == pytest.approx(
+        by_hand(learner, power, 0.7, 0.3) / 4, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("form", ["l1", "sq"])
 def test_penalty_of_known_subspaces(small_config: RunConfig, form: str) -> None:
-    """0 in the orthogonal complement of the old rows; r a layer for the same orthonormal rows again."""
+    """0 in the orthogonal complement of the old rows; r a layer for the same orthonormal rows
+    again."""
     learner, method = second_task(small_config, orthogonality=1.0, orth_norm=form)
     rank, layers = 4, 4
     for _, bank in lora.banks(learner.backbone.model):
@@ -110,7 +119,9 @@ def test_penalty_of_known_subspaces(small_config: RunConfig, form: str) -> None:
         bank.A.data.copy_(bank.frozen_A)
     assert added(learner, method).item() == pytest.approx(rank * layers, rel=1e-5)
     for _, bank in lora.banks(learner.backbone.model):
-        both = torch.cat([bank.frozen_A[0], torch.randn(rank, 32, generator=torch.Generator().manual_seed(0))])
+        both = torch.cat(
+            [bank.frozen_A[0], torch.randn(rank, 32, generator=torch.Generator().manual_seed(0))]
+        )
         bank.A.data.copy_(torch.linalg.qr(both.T).Q.T[rank:][None])
     assert added(learner, method).item() == pytest.approx(0, abs=1e-4)
 
@@ -146,11 +157,18 @@ def test_norms_have_a_finite_gradient_where_b_is_zero(small_config: RunConfig) -
 
 
 def test_penalty_does_not_depend_on_batch_accumulation_or_ranks(small_config: RunConfig) -> None:
-    """It belongs to the weights: once an update, not once a part of it. Batches of 7 leave one row and idle ranks."""
+    """It belongs to the weights: once an update, not once a part of it. Batches of 7 leave one row
+    and idle ranks."""
     tasks = toy(small_config)
 
     def build(world: World, micro: int | None = None, size: int = 4) -> tuple[Learner, Any]:
-        return begin(small_config, {"name": "olora", "norm": 0.1}, world=world, micro=micro, optim__batch_size=size)
+        return begin(
+            small_config,
+            {"name": "olora", "norm": 0.1},
+            world=world,
+            micro=micro,
+            optim__batch_size=size,
+        )
 
     def run(built: tuple[Learner, Any]) -> tuple[float, Tensor]:
         learner, method = built
@@ -191,9 +209,15 @@ def test_what_was_learned_is_not_touched_again(small_config: RunConfig) -> None:
         if stage == 2:
             assert all(torch.equal(t[:1], earlier[name]) for name, t in frozen.items())
         earlier = frozen
-        seen.append([(bank.A.detach().clone(), bank.B.detach().clone()) for _, bank in lora.banks(model)])
+        seen.append(
+            [(bank.A.detach().clone(), bank.B.detach().clone()) for _, bank in lora.banks(model)]
+        )
     fresh = load(small_config.model.name, torch.float32, torch.device("cpu")).model.state_dict()
-    base = {name.replace(".base.", "."): t for name, t in model.state_dict().items() if name.split(".")[-1] not in "AB"}
+    base = {
+        name.replace(".base.", "."): t
+        for name, t in model.state_dict().items()
+        if name.split(".")[-1] not in "AB"
+    }
     assert base.keys() == fresh.keys()
     assert all(torch.equal(t, fresh[name]) for name, t in base.items())
 
@@ -205,7 +229,8 @@ def test_a_task_begins_where_the_last_one_ended(small_config: RunConfig) -> None
     start(learner, method, toy(small_config)[1])
     after = logits(learner)
     torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
-    with lora.mixed(learner.backbone.model, torch.tensor([1.0, 0.0])):  # without the new branch, which is zero
+    # Without the new branch, which is zero.
+    with lora.mixed(learner.backbone.model, torch.tensor([1.0, 0.0])):
         assert torch.equal(logits(learner), after)
     with lora.disabled(learner.backbone.model):
         assert not torch.allclose(logits(learner), before, atol=1e-3)
@@ -217,12 +242,18 @@ def test_merged_equals_unmerged(small_config: RunConfig) -> None:
     plain = load(small_config.model.name, torch.float32, torch.device("cpu")).model
     for name, bank in lora.banks(learner.backbone.model):
         pairs = zip((*bank.frozen_A, bank.A[0]), (*bank.frozen_B, bank.B[0]), strict=True)
-        plain.get_submodule(name).weight.data += torch.stack([2.0 * (B @ A).detach() for A, B in pairs]).sum(0)
+        plain.get_submodule(name).weight.data += torch.stack(
+            [2.0 * (B @ A).detach() for A, B in pairs]
+        ).sum(0)
     with torch.no_grad():
-        torch.testing.assert_close(plain(input_ids=IDS).logits, logits(learner), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            plain(input_ids=IDS).logits, logits(learner), rtol=1e-4, atol=1e-5
+        )
 
 
-def test_adapters_of_other_tasks_are_new_draws_without_global_random_numbers(small_config: RunConfig) -> None:
+def test_adapters_of_other_tasks_are_new_draws_without_global_random_numbers(
+    small_config: RunConfig,
+) -> None:
     learner, method = begin(small_config, {"name": "olora"})
     learn(learner, method, toy(small_config)[0])
     first = theta(begin(small_config, {"name": "olora"})[0])
@@ -237,11 +268,16 @@ def test_adapters_of_other_tasks_are_new_draws_without_global_random_numbers(sma
 # ---- refusals and resuming
 
 
-def test_more_directions_than_a_layer_has_are_refused(small_config: RunConfig, tmp_path: Path) -> None:
+def test_more_directions_than_a_layer_has_are_refused(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
     """Three tasks of rank 11 need 33 of 32 dimensions; of rank 10 they fit."""
     changed = RunConfig.parse(small_config.model_dump(mode="json") | {"method": {"name": "olora"}})
     wide = changed.override({"model.rank": 11})
-    with pytest.raises(InputError, match=r"3 tasks of rank 11 cannot be orthogonal in the 32 dimensions of .*q_proj"):
+    with pytest.raises(
+        InputError,
+        match=r"3 tasks of rank 11 cannot be orthogonal in the 32 dimensions of .*q_proj",
+    ):
         execute(wide, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     for rank, tasks, fits in ((10, 3, True), (8, 4, True), (8, 5, False)):
@@ -256,7 +292,8 @@ def test_more_directions_than_a_layer_has_are_refused(small_config: RunConfig, t
 def test_it_is_refused_before_a_local_model_is_loaded(
     small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the width in config.json, where it is that of the layers; of other layers the model itself knows."""
+    """By the width in config.json, where it is that of the layers; of other layers the model itself
+    knows."""
     ranks = {f"r = {rank}": {"method.name": "olora", "model.rank": rank} for rank in (10, 11)}
     fits, too_wide = Sweep("ranks", small_config, ranks).trials()
     problems = refused([fits, too_wide])
@@ -267,7 +304,9 @@ def test_it_is_refused_before_a_local_model_is_loaded(
     check(inner, RunDirectory(tmp_path / "run"), resume=False)
     build_learner(inner, World(), method=OLora(inner.method), tasks=3)  # type: ignore[arg-type]
     tiny = RunConfig.parse({"model": {"name": "tiny", "rank": 26}, "method": {"name": "olora"}})
-    with pytest.raises(InputError, match="5 tasks of rank 26 cannot be orthogonal in the 128 dimensions of q_proj"):
+    with pytest.raises(
+        InputError, match="5 tasks of rank 26 cannot be orthogonal in the 128 dimensions of q_proj"
+    ):
         check(tiny, RunDirectory(tmp_path / "run"), resume=False)
     for config_json in ("[]", "{", '{"hidden_size": "32"}'):  # whoever loads it says what is wrong
         (tmp_path / "config.json").write_text(config_json, encoding="utf-8")
@@ -276,7 +315,9 @@ def test_it_is_refused_before_a_local_model_is_loaded(
 
 
 def test_without_adapters_it_is_refused(small_config: RunConfig) -> None:
-    with pytest.raises(InputError, match=r"method olora works on LoRA adapters; model.tuning='full' has none"):
+    with pytest.raises(
+        InputError, match=r"method olora works on LoRA adapters; model.tuning='full' has none"
+    ):
         small_config.override({"method.name": "olora", "model.tuning": "full"})
 
 

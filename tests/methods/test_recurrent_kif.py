@@ -51,7 +51,8 @@ class Killed(BaseException):
 
 
 def outlive(config: RunConfig, path: Path, stride: int = 1) -> int:
-    """A run that is killed after every `stride` actions of its second task and later ones; returns how many were saved.
+    """A run that is killed after every `stride` actions of its second task and later ones; returns
+    how many were saved.
 
     Being over is an action of a task, too.
     """
@@ -68,7 +69,9 @@ def outlive(config: RunConfig, path: Path, stride: int = 1) -> int:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(checkpoint, "save", die)
             try:
-                run_local(config, path, resume=True, placement=Placement(device="cpu", checkpoint_s=0.0))
+                run_local(
+                    config, path, resume=True, placement=Placement(device="cpu", checkpoint_s=0.0)
+                )
                 return saved
             except Killed:
                 gc.collect()
@@ -76,20 +79,31 @@ def outlive(config: RunConfig, path: Path, stride: int = 1) -> int:
 
 def resumable(config: RunConfig, method: dict[str, Any]) -> RunConfig:
     """Two tasks with dropout, so that random streams have to be found again."""
-    changes = {"data.order": ["shape", "colour"], "model.dropout": 0.1, "optim.lr": 0.05, "memory.fraction": 0.5}
+    changes = {
+        "data.order": ["shape", "colour"],
+        "model.dropout": 0.1,
+        "optim.lr": 0.05,
+        "memory.fraction": 0.5,
+    }
     return RunConfig.parse(config.override(changes).model_dump(mode="json") | {"method": method})
 
 
 def run_of(config: RunConfig, method: dict[str, Any], path: Path, **changes: Any) -> Any:
     """The outcome of a method under a configuration."""
-    execute(RunConfig.parse(config.override(changes).model_dump(mode="json") | {"method": method}), path)
+    execute(
+        RunConfig.parse(config.override(changes).model_dump(mode="json") | {"method": method}), path
+    )
     return outcome(path)
 
 
 def trained_alike(a: Any, b: Any) -> bool:
     """Whether two runs have the same updates and weights, bit for bit."""
     same = all(torch.equal(t, b.adapter[n]) for n, t in a.adapter.items())
-    return same and a.adapter.keys() == b.adapter.keys() and a.files["steps.jsonl"] == b.files["steps.jsonl"]
+    return (
+        same
+        and a.adapter.keys() == b.adapter.keys()
+        and a.files["steps.jsonl"] == b.files["steps.jsonl"]
+    )
 
 
 Moves = Callable[[int], tuple[Tensor, Tensor]]
@@ -98,7 +112,10 @@ Moves = Callable[[int], tuple[Tensor, Tensor]]
 def random_moves(size: int, seed: int = 0) -> Moves:
     """What update n does to Theta, and the gradient it leaves behind: [N] each."""
     stream = torch.Generator().manual_seed(seed)
-    table = [(torch.randn(size, generator=stream), torch.randn(size, generator=stream)) for _ in range(400)]
+    table = [
+        (torch.randn(size, generator=stream), torch.randn(size, generator=stream))
+        for _ in range(400)
+    ]
     return lambda n: table[n]
 
 
@@ -110,7 +127,8 @@ def by_hand(
     loss: Callable[[int], float] = lambda t: 1.0,
     value: Callable[[Reading], float] = lambda reading: reading.value.item(),
 ) -> Iterator[tuple[Action, Tensor]]:
-    """Drive a generator on invented movements; yields each action with Theta after the reaction to it.
+    """Drive a generator on invented movements; yields each action with Theta after the reaction to
+    it.
 
     `loss`: of the probe after task update t. `value`: of a reading, by default what it says.
     """
@@ -150,7 +168,9 @@ def wide_learner(size: int, seed: int = 1, **changes: Any) -> Learner:
 
 def letters(actions: list[Action]) -> str:
     """t(ask), r(eplay), p(robe), v(alue)."""
-    return "".join(a.kind[0] if isinstance(a, Step) else "p" if isinstance(a, Probe) else "v" for a in actions)
+    return "".join(
+        a.kind[0] if isinstance(a, Step) else "p" if isinstance(a, Probe) else "v" for a in actions
+    )
 
 
 # ---- the reference, entry by entry
@@ -171,8 +191,11 @@ def top(scores: list[float], quantile: float) -> list[bool]:
     return [score > limit for score in scores]
 
 
-def reference(config: RecurrentKifConfig, start: Tensor, moves: Moves, updates: int) -> tuple[Tensor, list[set[str]]]:
-    """Theta [N] after a task, in double precision and plain loops, and which of the four cases each block met."""
+def reference(
+    config: RecurrentKifConfig, start: Tensor, moves: Moves, updates: int
+) -> tuple[Tensor, list[set[str]]]:
+    """Theta [N] after a task, in double precision and plain loops, and which of the four cases each
+    block met."""
     theta, number, met = start.double(), 0, []
     size, base = len(start), start.double()
     inner: list[tuple[Tensor, Tensor]] = []
@@ -192,7 +215,9 @@ def reference(config: RecurrentKifConfig, start: Tensor, moves: Moves, updates: 
         out = top([smoothed(outer, j, *config.smoothing) for j in range(size)], config.quantile)
         merged, cases = base.clone(), set()
         for j in range(size):
-            case = {(1, 1): "both", (1, 0): "inner_only", (0, 1): "outer_only", (0, 0): "neither"}[in_[j], out[j]]
+            case = {(1, 1): "both", (1, 0): "inner_only", (0, 1): "outer_only", (0, 0): "neither"}[
+                in_[j], out[j]
+            ]
             w_in, w_out = getattr(config, case)
             merged[j] += w_in * (middle[j] - base[j]) + w_out * (theta[j] - middle[j])
             cases.add(case)
@@ -207,8 +232,15 @@ def reference(config: RecurrentKifConfig, start: Tensor, moves: Moves, updates: 
     [
         {"inner_steps": 3, "outer_steps": 2, "quantile": 0.6},
         {"inner_steps": 3, "outer_steps": 2, "quantile": 0.6, "smoothing": (0.55, 0.3)},
-        {"inner_steps": 4, "outer_steps": 1, "both": (1, 1), "neither": (0, 0)},  # the paper's formula
-        {"inner_steps": 1, "outer_steps": 3, "both": (0.1, 0.7), "inner_only": (0.2, 0.3), "outer_only": (0.5, 0.9)},
+        # The paper's formula.
+        {"inner_steps": 4, "outer_steps": 1, "both": (1, 1), "neither": (0, 0)},
+        {
+            "inner_steps": 1,
+            "outer_steps": 3,
+            "both": (0.1, 0.7),
+            "inner_only": (0.2, 0.3),
+            "outer_only": (0.5, 0.9),
+        },
         {"inner_steps": 2, "quantile": 0.0},
     ],
     ids=str,
@@ -239,11 +271,15 @@ def test_blocks() -> None:
 
 def test_outer_batches_are_random_draws_and_main_ones_those_of_fine_tuning() -> None:
     method, learner = kif(inner_steps=3, outer_steps=2), wide_learner(10)
-    actions = [action for action, _ in by_hand(method, learner, rows_task("new", 40), random_moves(10))]
+    actions = [
+        action for action, _ in by_hand(method, learner, rows_task("new", 40), random_moves(10))
+    ]
     steps = [action for action in actions if isinstance(action, Step)]
     draws = learner.memory.draws("new", "outer")
     assert [s.batch for s in steps if s.kind == "replay"] == list(islice(draws, 2 * 6))
-    assert [s.batch for s in steps if s.kind == "task"] == list(learner.batches(rows_task("new", 40).train))
+    assert [s.batch for s in steps if s.kind == "task"] == list(
+        learner.batches(rows_task("new", 40).train)
+    )
 
 
 # ---- merges
@@ -254,7 +290,9 @@ def statistics(mask: list[bool]) -> Tensor:
     return torch.tensor([1.0 if on else 0.0 for on in mask])
 
 
-def merge_once(method: RecurrentKif, start: Tensor, middle: Tensor, end: Tensor, inner: Tensor, outer: Tensor) -> Any:
+def merge_once(
+    method: RecurrentKif, start: Tensor, middle: Tensor, end: Tensor, inner: Tensor, outer: Tensor
+) -> Any:
     learner = stub_learner(OLD)
     learner.parameters = FlatParameters([("theta", torch.nn.Parameter(end.clone()))])
     method.tensors |= {"start": start.clone(), "middle": middle.clone()}
@@ -270,7 +308,9 @@ def test_the_four_cases_by_hand() -> None:
     method = kif(quantile=0.5)
     merged = merge_once(method, start, middle, end, inner, outer)
     assert merged.tolist() == pytest.approx([0.4 * 10 + 0.6 * 2, 10, 2, 0.5 * 10 + 0.5 * 2])
-    paper = merge_once(kif(quantile=0.5, both=(1, 1), neither=(0, 0)), start, middle, end, inner, outer)
+    paper = merge_once(
+        kif(quantile=0.5, both=(1, 1), neither=(0, 0)), start, middle, end, inner, outer
+    )
     assert paper.tolist() == [12, 10, 2, 0]
 
 
@@ -291,7 +331,9 @@ def test_statistics_are_empty_at_the_start_of_each_task_and_gone_at_its_end() ->
     list(by_hand(method, learner, rows_task("new", 12), random_moves(10)))
     assert method.tensors["outer_I"].any()
     method.begin_task(learner, rows_task("next", 12))
-    assert not any(method.tensors[f"{block}_{side}"].any() for block in ("inner", "outer") for side in "IU")
+    assert not any(
+        method.tensors[f"{block}_{side}"].any() for block in ("inner", "outer") for side in "IU"
+    )
     assert torch.equal(method.tensors["start"], learner.parameters.flat.detach())
     method.end_task(learner, rows_task("next", 12))
     assert method.tensors == {}  # nothing of it has to be kept with the finished model
@@ -311,40 +353,63 @@ def test_entries_that_did_not_move_stay_put_exactly() -> None:
 def test_quantile_zero_merges_all_but_the_smallest_as_important_to_both() -> None:
     scores = torch.arange(10.0) + 1
     merged = merge_once(
-        kif(quantile=0.0), torch.zeros(10), torch.full((10,), 10.0), torch.full((10,), 20.0), *[scores] * 2
+        kif(quantile=0.0),
+        torch.zeros(10),
+        torch.full((10,), 10.0),
+        torch.full((10,), 20.0),
+        *[scores] * 2,
     )
-    assert merged.tolist() == pytest.approx([10] + [10] * 9)  # .5 and .5 for the smallest, .4 and .6 for the others
+    # .5 and .5 for the smallest, .4 and .6 for the others.
+    assert merged.tolist() == pytest.approx([10] + [10] * 9)
     merged = merge_once(
-        kif(quantile=0.0), torch.zeros(10), torch.full((10,), 10.0), torch.full((10,), 30.0), *[scores] * 2
+        kif(quantile=0.0),
+        torch.zeros(10),
+        torch.full((10,), 10.0),
+        torch.full((10,), 30.0),
+        *[scores] * 2,
     )
     assert merged.tolist() == pytest.approx([15] + [16] * 9)
 
 
 @pytest.mark.parametrize("scale", [2.0**-7, 2.0**6])
 def test_scaling_the_loss_on_memory_changes_no_mask(scale: float) -> None:
-    """The same movements with other gradients in the outer blocks give the same merges bit for bit."""
+    """The same movements with other gradients in the outer blocks give the same merges bit for
+    bit."""
     ends = []
     for c in (1.0, scale):
         moves, learner = random_moves(30), wide_learner(30)
         method = kif(inner_steps=4, outer_steps=2)
         outer = {n for n in range(100) if n % 6 in (4, 5)}
-        scaled = lambda n, c=c, moves=moves, outer=outer: (moves(n)[0], moves(n)[1] * (c if n in outer else 1.0))  # noqa: E731
+        scaled = lambda n, c=c, moves=moves, outer=outer: (
+            moves(n)[0],
+            moves(n)[1] * (c if n in outer else 1.0),
+        )  # noqa: E731
         ends.append(list(by_hand(method, learner, rows_task("new", 40), scaled))[-1][1])
     assert torch.equal(ends[0], ends[1])
 
 
 def test_weights_of_one_undo_nothing() -> None:
-    """Forced (1, 1): Theta after a merge is what it was before; forced (1, 0): what it was before the outer block."""
+    """Forced (1, 1): Theta after a merge is what it was before; forced (1, 0): what it was before
+    the outer block."""
     moves = random_moves(20)
     plain = wide_learner(20).parameters.snapshot()
     sums = [plain]
     for n in range(16):
         sums.append(sums[-1] + moves(n)[0])
-    end = list(by_hand(kif(inner_steps=2, outer_steps=2, **EVEN), wide_learner(20), rows_task("new", 16), moves))[-1][1]
+    end = list(
+        by_hand(
+            kif(inner_steps=2, outer_steps=2, **EVEN), wide_learner(20), rows_task("new", 16), moves
+        )
+    )[-1][1]
     torch.testing.assert_close(end, sums[16], rtol=1e-4, atol=1e-5)
-    end = list(by_hand(kif(inner_steps=2, outer_steps=2, **INNER), wide_learner(20), rows_task("new", 16), moves))[-1][
-        1
-    ]
+    end = list(
+        by_hand(
+            kif(inner_steps=2, outer_steps=2, **INNER),
+            wide_learner(20),
+            rows_task("new", 16),
+            moves,
+        )
+    )[-1][1]
     inner = plain + sum((moves(n)[0] for n in range(16) if n % 4 < 2), torch.zeros(20))
     torch.testing.assert_close(end, inner, rtol=1e-4, atol=1e-5)
 
@@ -361,7 +426,10 @@ def test_without_memory_it_is_fine_tuning_bit_for_bit(
     changes = {**changes, "model.dropout": 0.1}
     plain = run_of(small_config, {"name": "finetune"}, tmp_path / "a", **changes)
     assert trained_alike(
-        plain, run_of(small_config, {"name": "recurrent_kif", "inner_steps": 1}, tmp_path / "b", **changes)
+        plain,
+        run_of(
+            small_config, {"name": "recurrent_kif", "inner_steps": 1}, tmp_path / "b", **changes
+        ),
     )
 
 
@@ -378,7 +446,8 @@ def test_forced_weights_of_one_are_interleaved_replay(
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether adapters are equal up to rounding, of which Adam makes more where gradients are tiny."""
+    """Whether adapters are equal up to rounding, of which Adam makes more where gradients are
+    tiny."""
     return all(torch.allclose(t, b.adapter[n], rtol=1e-3, atol=1e-4) for n, t in a.adapter.items())
 
 
@@ -414,7 +483,9 @@ def test_forced_to_the_inner_movement_with_a_separate_optimiser_it_is_fine_tunin
 
 
 def test_killed_again_and_again(small_config: RunConfig, tmp_path: Path) -> None:
-    config = resumable(small_config, {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 2, "quantile": 0.5})
+    config = resumable(
+        small_config, {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 2, "quantile": 0.5}
+    )
     execute(config, tmp_path / "whole")
     assert outlive(config, tmp_path / "killed", stride=3) == 4 + 4 + 1  # once within an outer block
     assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "killed")) == []

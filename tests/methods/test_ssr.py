@@ -1,7 +1,8 @@
-"""SSR: what is written, what of it is chosen, who answers it, and where training must equal MixReplay's.
+"""SSR: what is written, what of it is chosen, who answers it, and where training must equal
+MixReplay's.
 
-A random model writes nonsense, so most tests put a writer in its place whose text depends on the seed alone.
-m rows kept of a task, C clusters, n candidates, D width of a vector.
+A random model writes nonsense, so most tests put a writer in its place whose text depends on the
+seed alone. m rows kept of a task, C clusters, n candidates, D width of a vector.
 """
 
 import json
@@ -65,7 +66,9 @@ def method_of(**fields: Any) -> Ssr:
 @pytest.fixture(scope="module")
 def config(small_config: RunConfig) -> RunConfig:
     """m = 4 of 8 rows: 12 ordered pairs."""
-    return small_config.override({"memory.fraction": 0.5, "method.name": "ssr", "method.max_tokens": 150})
+    return small_config.override(
+        {"memory.fraction": 0.5, "method.name": "ssr", "method.max_tokens": 150}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +76,9 @@ def trained(config: RunConfig, benchmark_of_three: Benchmark) -> Learner:
     """A learner whose adapter has learned a little of the first task."""
     method = Ssr(SsrConfig(**SSR))
     learner = build_learner(config, World(), method=method, tasks=3)
-    learner.begin(0, replace(benchmark_of_three.tasks[0], train=benchmark_of_three.tasks[0].train[:8]))
+    learner.begin(
+        0, replace(benchmark_of_three.tasks[0], train=benchmark_of_three.tasks[0].train[:8])
+    )
     assert learner.task is not None
     learner.optimizer = torch.optim.SGD([learner.parameters.flat], lr=0.5)
     for batch in list(learner.batches(learner.task.train)) * 3:
@@ -106,7 +111,9 @@ def test_a_prompt_for_every_ordered_pair() -> None:
     text = "Say it.\n\nInput: in 0\nOutput: out 0\n\nInput: in 1\nOutput: out 1\n\nInput:"
     assert prompts[0] == (" Say it. ", text)
     assert icl_prompts(demos[:2]) == [prompts[0], icl_prompts([demos[1], demos[0]])[0]]
-    assert icl_prompts(demos[:1]) == [(" Say it. ", "Say it.\n\nInput: in 0\nOutput: out 0\n\nInput:")]
+    assert icl_prompts(demos[:1]) == [
+        (" Say it. ", "Say it.\n\nInput: in 0\nOutput: out 0\n\nInput:")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +127,10 @@ def test_a_prompt_for_every_ordered_pair() -> None:
         ("Output: b", []),
         ("a", []),
         ("", []),
-        ("a\nOutput: b\nInput: c\nOutput: d\nOutput: e\nInput: f\nOutput: g", [("a", "b"), ("f", "g")]),
+        (
+            "a\nOutput: b\nInput: c\nOutput: d\nOutput: e\nInput: f\nOutput: g",
+            [("a", "b"), ("f", "g")],
+        ),
         ("a\nb\nOutput: c\nd", [("a\nb", "c\nd")]),
     ],
 )
@@ -164,7 +174,9 @@ def test_quotas_add_up_and_are_proportional() -> None:
 def blobs(seed: int = 0) -> torch.Tensor:
     """Three clusters of 10, 6 and 4 directions in a plane, of very different lengths: [20, 2]."""
     stream = torch.Generator().manual_seed(seed)
-    angles = torch.cat([c + 0.2 * torch.randn(n, generator=stream) for c, n in ((0.0, 10), (2.0, 6), (4.0, 4))])
+    angles = torch.cat(
+        [c + 0.2 * torch.randn(n, generator=stream) for c, n in ((0.0, 10), (2.0, 6), (4.0, 4))]
+    )
     lengths = torch.rand(20, generator=stream) * 100 + 0.01
     return torch.stack([angles.cos(), angles.sin()], dim=1) * lengths[:, None]
 
@@ -176,7 +188,8 @@ def test_the_nearest_to_each_centroid_come_first(seed: int) -> None:
     found = diverse(vectors, 5, 3)
     assert torch.equal(vectors, before)
     assert sorted(i for _, *members in found for i in members) == list(range(20))
-    assert sorted((len(members), quota) for quota, *members in found) == [(4, 1), (6, 2), (10, 2)]  # 1, 1.5, 2.5
+    # 1, 1.5, 2.5.
+    assert sorted((len(members), quota) for quota, *members in found) == [(4, 1), (6, 2), (10, 2)]
     points = vectors.double() / vectors.double().norm(dim=1, keepdim=True)
     for _, *members in found:
         assert {*members} in ({*range(10)}, {*range(10, 16)}, {*range(16, 20)})
@@ -188,12 +201,15 @@ def test_the_nearest_to_each_centroid_come_first(seed: int) -> None:
 
 def test_the_choice_ignores_the_length_of_vectors() -> None:
     vectors = blobs()
-    assert diverse(vectors / vectors.norm(dim=1, keepdim=True), 7, 3) == diverse(1000 * vectors, 7, 3)
+    assert diverse(vectors / vectors.norm(dim=1, keepdim=True), 7, 3) == diverse(
+        1000 * vectors, 7, 3
+    )
 
 
 @pytest.mark.parametrize("clusters", [1, 3, 20])
 def test_fewer_distinct_vectors_than_clusters(clusters: int) -> None:
-    """K-means would warn, and warnings are errors here; two rows that are equally near come in their order."""
+    """K-means would warn, and warnings are errors here; two rows that are equally near come in
+    their order."""
     vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 0.5], [1.0, 0.0]])
     found = diverse(vectors, 3, clusters)
     assert sum(quota for quota, *_ in found) == 3
@@ -225,7 +241,8 @@ def test_an_empty_answer_gives_way_to_the_next_nearest() -> None:
     assert asked == [[5, 3, 7, 9, 2]]
     assert take(ranked, answers({5, 8, 7})).keys() == {3, 1, 6, 9, 2}
     assert asked[1:] == [[5, 3, 7, 9, 2], [8, 6], [1]]  # each row is asked once
-    assert take(ranked, answers({5, 3, 8, 1, 9})).keys() == {7, 2}  # a cluster may run out: fewer than the quota
+    # A cluster may run out: fewer than the quota.
+    assert take(ranked, answers({5, 3, 8, 1, 9})).keys() == {7, 2}
     assert take(ranked, answers(set(range(10)))) == {}
     assert take([], answers(set())) == {}
 
@@ -253,7 +270,9 @@ def candidates(learner: Learner, spy: Callable[..., list[str]], **fields: Any) -
 
 def saying(*texts: str) -> Callable[..., list[str]]:
     """A writer that says the same to every prompt."""
-    return lambda *arguments: ["\n\nInput: ".join(f"{text}\nOutput: red" for text in texts)] * len(arguments[1])
+    return lambda *arguments: (
+        ["\n\nInput: ".join(f"{text}\nOutput: red" for text in texts)] * len(arguments[1])
+    )
 
 
 def test_every_prompt_is_continued_three_times_with_streams_of_its_own(learner: Learner) -> None:
@@ -263,8 +282,12 @@ def test_every_prompt_is_continued_three_times_with_streams_of_its_own(learner: 
     assert len(spy.calls) == 3
     prompts = icl_prompts(learner.memory.choose(task_of(learner)))
     for _, rows, seeds, limits, how in spy.calls:
-        assert [row.prompt for row in rows] == [learner.encoder.encode_text(text, 150).prompt for _, text in prompts]
-        assert [len(row.prompt) + limit for row, limit in zip(rows, limits, strict=True)] == [150] * 12
+        assert [row.prompt for row in rows] == [
+            learner.encoder.encode_text(text, 150).prompt for _, text in prompts
+        ]
+        assert [len(row.prompt) + limit for row, limit in zip(rows, limits, strict=True)] == [
+            150
+        ] * 12
         assert how == Sampling(temperature=0.9, top_p=0.6, top_k=0, repetition_penalty=1.2)
         assert len(set(seeds)) == 12
     assert len({seed for call in spy.calls for seed in call[2]}) == 36
@@ -273,10 +296,13 @@ def test_every_prompt_is_continued_three_times_with_streams_of_its_own(learner: 
     assert [call[2] for call in again.calls] == [call[2] for call in spy.calls]
     assert [e.id for e in found] == [f"colour/written/{i}" for i in range(len(found))]
     assert {e.instruction for e in found} == {task_of(learner).train[0].instruction}
-    assert {e.output for e in found} == {""}  # what the base model takes for the answer is thrown away
+    # What the base model takes for the answer is thrown away.
+    assert {e.output for e in found} == {""}
 
 
-@pytest.mark.parametrize(("rows", "prompts", "turns"), [(4, 12, 5), (3, 6, 10), (2, 2, 30), (1, 1, 60)])
+@pytest.mark.parametrize(
+    ("rows", "prompts", "turns"), [(4, 12, 5), (3, 6, 10), (2, 2, 30), (1, 1, 60)]
+)
 def test_few_pairs_are_continued_until_there_are_enough_candidates(
     config: RunConfig, learner: Learner, rows: int, prompts: int, turns: int
 ) -> None:
@@ -294,18 +320,26 @@ def test_few_pairs_are_continued_until_there_are_enough_candidates(
 
 
 def test_a_written_row_has_the_instruction_of_its_prompt(learner: Learner) -> None:
-    """Where a task's rows have several instructions, a row is filtered, kept and answered under the one it followed."""
+    """Where a task's rows have several instructions, a row is filtered, kept and answered under the
+    one it followed."""
     task = task_of(learner)
     demos = learner.memory.choose(task)
     several = {demo.id: f"Options: {word}." for demo, word in zip(demos, WORDS, strict=False)}
-    own = replace(task, train=tuple(replace(e, instruction=several.get(e.id, e.instruction)) for e in task.train))
+    own = replace(
+        task,
+        train=tuple(replace(e, instruction=several.get(e.id, e.instruction)) for e in task.train),
+    )
     learner.task = own
     stated: dict[str, str] = {}  # what was written by the instruction that it was written under
 
     def write(*arguments: Any) -> list[str]:
         texts = writer(*arguments)
         for row, text in zip(arguments[1], texts, strict=True):
-            start = next(i for i in several.values() if learner.encoder.encode_text(i, 9).prompt == row.prompt[:4])
+            start = next(
+                i
+                for i in several.values()
+                if learner.encoder.encode_text(i, 9).prompt == row.prompt[:4]
+            )
             stated.update({body: start for body, _ in parse_icl(text)})
         return texts
 
@@ -315,11 +349,14 @@ def test_a_written_row_has_the_instruction_of_its_prompt(learner: Learner) -> No
     assert {e.input: e.instruction for e in found} == {e.input: stated[e.input] for e in found}
 
 
-@pytest.mark.parametrize(("demos", "prompts", "turns"), [(1, 1, 60), (2, 2, 30), (3, 6, 10), (5, 20, 3)])
+@pytest.mark.parametrize(
+    ("demos", "prompts", "turns"), [(1, 1, 60), (2, 2, 30), (3, 6, 10), (5, 20, 3)]
+)
 def test_demonstrations_are_no_more_tied_to_what_memory_keeps(
     learner: Learner, demos: int, prompts: int, turns: int
 ) -> None:
-    """The paper shows 1 % and keeps 10 %: so many prompts, and still five candidates for each of the four rows kept."""
+    """The paper shows 1 % and keeps 10 %: so many prompts, and still five candidates for each of
+    the four rows kept."""
     spy = Spy(lambda *arguments: ["nonsense"] * len(arguments[1]))
     assert candidates(learner, spy, demos=demos) == []
     assert [len(call[1]) for call in spy.calls] == [prompts] * turns
@@ -334,26 +371,34 @@ def test_demonstrations_are_no_more_tied_to_what_memory_keeps(
 def test_inputs_of_the_task_and_repetitions_are_dropped(learner: Learner) -> None:
     demos = {demo.id for demo in learner.memory.choose(task_of(learner))}
     known = next(example.input for example in task_of(learner).train if example.id not in demos)
-    found = candidates(learner, saying("red old blue", known, f"  {known}\n", "red old blue", "cold old blue"))
+    found = candidates(
+        learner, saying("red old blue", known, f"  {known}\n", "red old blue", "cold old blue")
+    )
     assert [e.input for e in found] == ["red old blue", "cold old blue"]
-    assert not {e.input for e in candidates(learner, writer)} & {e.input for e in task_of(learner).train}
+    assert not {e.input for e in candidates(learner, writer)} & {
+        e.input for e in task_of(learner).train
+    }
 
 
 def test_the_filters_on_length(learner: Learner) -> None:
-    """In tokens, which are words here: a row of one token, or one with too long an input, prompt or output, is none."""
+    """In tokens, which are words here: a row of one token, or one with too long an input, prompt or
+    output, is none."""
     definition = len(learner.encoder._ids(task_of(learner).train[0].instruction))
     texts = ["red", "red old", "red old new", "red old new soft", "red old new soft hard"]
     kept = lambda **fields: [e.input for e in candidates(learner, saying(*texts), **fields)]  # noqa: E731
     assert kept() == texts[1:]
     assert kept(max_input=3) == texts[1:3]
     assert kept(max_prompt=definition + 4) == texts[1:4]
-    long = lambda *arguments: ["red old\nOutput: red blue red\n\nInput: soft old\nOutput: red blue"] * len(arguments[1])  # noqa: E731
+    long = lambda *arguments: (
+        ["red old\nOutput: red blue red\n\nInput: soft old\nOutput: red blue"] * len(arguments[1])
+    )  # noqa: E731
     assert [e.input for e in candidates(learner, long, max_output=2)] == ["soft old"]
     assert [e.input for e in candidates(learner, long, max_output=3)] == ["red old", "soft old"]
 
 
 def test_the_base_model_writes(learner: Learner, config: RunConfig) -> None:
-    """Logits during synthesis are those of the model without adapters; afterwards the adapters act again."""
+    """Logits during synthesis are those of the model without adapters; afterwards the adapters act
+    again."""
     base = build_learner(config, World()).backbone.model  # its adapter is still zero
     ids = torch.tensor([learner.encoder.encode_text("red old blue", 10).prompt])
     seen: list[torch.Tensor] = []
@@ -403,7 +448,9 @@ def with_suffix(task: Task, suffix: str = "\nAnswer:") -> Task:
     return replace(task, train=tuple(replace(e, input=e.input + suffix) for e in task.train))
 
 
-def test_the_answer_line_is_left_out_of_prompts_and_put_back(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_line_is_left_out_of_prompts_and_put_back(
+    learner: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = with_suffix(task_of(learner))
     learner.task = task
     shown: list[str] = []
@@ -413,12 +460,17 @@ def test_the_answer_line_is_left_out_of_prompts_and_put_back(learner: Learner, m
         return synthesis.continuations(own, prompts, *rest)
 
     monkeypatch.setattr(ssr_module, "continuations", watch)
-    found = candidates(learner, saying("red old blue", task.train[2].input.removesuffix("\nAnswer:")))
-    assert [e.input for e in found] == ["red old blue\nAnswer:"]  # the other one is a row of the task
+    found = candidates(
+        learner, saying("red old blue", task.train[2].input.removesuffix("\nAnswer:"))
+    )
+    # The other one is a row of the task.
+    assert [e.input for e in found] == ["red old blue\nAnswer:"]
     assert shown
     assert not any("Answer:" in text for text in shown)
     demo = learner.memory.choose(task)[0]  # if only some inputs end so, it is no custom of the task
-    learner.task = replace(task, train=tuple(replace(e, input="red") if e == demo else e for e in task.train))
+    learner.task = replace(
+        task, train=tuple(replace(e, input="red") if e == demo else e for e in task.train)
+    )
     assert [e.input for e in candidates(learner, saying("red old blue"))] == ["red old blue"]
     assert any("Answer:" in text for text in shown)
 
@@ -438,7 +490,9 @@ def test_rows_are_few_diverse_and_answered_by_the_model_as_it_is(learner: Learne
     for row in rows:
         assert written[row.id] == replace(row, output="")
         assert row.output
-    answers = decoding.decode(learner.backbone, learner.encoder, rows, learner.config.evaluation.max_new_tokens)
+    answers = decoding.decode(
+        learner.backbone, learner.encoder, rows, learner.config.evaluation.max_new_tokens
+    )
     assert answers == [row.output for row in rows]
     first = json.loads(json.dumps(method.state))  # what a checkpoint keeps
     method.end_task(learner, task)
@@ -446,11 +500,14 @@ def test_rows_are_few_diverse_and_answered_by_the_model_as_it_is(learner: Learne
     assert learner.notes["written"] == len(rows)
     assert learner.notes["candidates"] == len(written)
     learner.parameters.load(torch.zeros_like(learner.parameters.flat))
-    assert decoding.decode(learner.backbone, learner.encoder, rows, 3) != answers  # another model answers otherwise
+    # Another model answers otherwise.
+    assert decoding.decode(learner.backbone, learner.encoder, rows, 3) != answers
 
 
 @pytest.mark.usefixtures("canned")
-def test_the_rows_of_all_tasks_survive_a_restart(learner: Learner, benchmark_of_three: Benchmark) -> None:
+def test_the_rows_of_all_tasks_survive_a_restart(
+    learner: Learner, benchmark_of_three: Benchmark
+) -> None:
     method = method_of()
     for stage, task in enumerate(benchmark_of_three.tasks[:2]):
         learner.begin(stage, task)
@@ -464,11 +521,16 @@ def test_the_rows_of_all_tasks_survive_a_restart(learner: Learner, benchmark_of_
 
 
 @pytest.mark.usefixtures("canned")
-def test_silence_and_runaway_answers_give_way(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows without an answer, or with one that leaves no room for the instruction, are replaced by others."""
+def test_silence_and_runaway_answers_give_way(
+    learner: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows without an answer, or with one that leaves no room for the instruction, are replaced by
+    others."""
     asked: list[Example] = []
 
-    def decode(backbone: Any, encoder: Any, examples: Sequence[Example], limit: int, gate: Any = None) -> list[str]:
+    def decode(
+        backbone: Any, encoder: Any, examples: Sequence[Example], limit: int, gate: Any = None
+    ) -> list[str]:
         assert limit == 3
         start = len(asked)
         asked.extend(examples)
@@ -499,7 +561,9 @@ def test_nothing_written_is_nothing_kept(learner: Learner, monkeypatch: pytest.M
     assert method.remember(learner, task) == []
 
 
-def test_nothing_is_written_after_the_last_task(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_after_the_last_task(
+    learner: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(decoding, "sample", None)  # to call it would fail
     method = method_of()
     method.end_task(replace(learner, tasks=1), task_of(learner))
@@ -597,7 +661,9 @@ def test_the_leader_decides(learner: Learner, monkeypatch: pytest.MonkeyPatch) -
 # ---- whole runs
 
 
-def test_training_is_mix_replay_on_the_written_rows(benchmark_of_three: Benchmark, trained: Learner) -> None:
+def test_training_is_mix_replay_on_the_written_rows(
+    benchmark_of_three: Benchmark, trained: Learner
+) -> None:
     task, other = benchmark_of_three.tasks[:2]
     batches = []
     for method in (Ssr(SsrConfig(**SSR)), MixReplay(MixReplayConfig())):
@@ -622,10 +688,15 @@ def test_real_rows_instead_of_written_ones_are_mix_replay_bit_for_bit(
     assert not trained_alike(mixed, written)
 
 
-def test_a_model_that_writes_nonsense_is_fine_tuned_bit_for_bit(config: RunConfig, tmp_path: Path) -> None:
-    """The real sampler on a random model: no row survives the parser, and m = 0 is sequential fine-tuning."""
+def test_a_model_that_writes_nonsense_is_fine_tuned_bit_for_bit(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    """The real sampler on a random model: no row survives the parser, and m = 0 is sequential
+    fine-tuning."""
     plain = run_of(config, {"name": "finetune"}, tmp_path / "plain", **{"model.dropout": 0.1})
-    run = run_of(config, {**SSR, "samples": 1, "max_tokens": 90}, tmp_path / "ssr", **{"model.dropout": 0.1})
+    run = run_of(
+        config, {**SSR, "samples": 1, "max_tokens": 90}, tmp_path / "ssr", **{"model.dropout": 0.1}
+    )
     assert trained_alike(plain, run)
 
 
@@ -639,7 +710,9 @@ def test_killed_again_and_again(small_config: RunConfig, tmp_path: Path) -> None
     assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "killed")) == []
 
 
-def test_killed_while_writing(small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_while_writing(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rows are written again, by the same model as the first time."""
     config = resumable(small_config, SSR)
     monkeypatch.setattr(decoding, "sample", writer)
@@ -686,7 +759,14 @@ def test_the_backbone_encodes_without_its_adapter(learner: Learner) -> None:
 
 def save_encoder(folder: Path, benchmark: Benchmark, kind: str, pooler: bool = True) -> Path:
     """A tiny random sentence encoder, with the word-level tokenizer of the toy backbone."""
-    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertModel, RobertaConfig, RobertaModel
+    from transformers import (
+        AutoTokenizer,
+        BertConfig,
+        BertForMaskedLM,
+        BertModel,
+        RobertaConfig,
+        RobertaModel,
+    )
 
     save_backbone(folder, benchmark)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -713,13 +793,19 @@ def test_a_sentence_encoder_gives_its_pooled_output(
     from transformers import AutoModel, AutoTokenizer
 
     folder = save_encoder(tmp_path / kind, benchmark_of_three, kind)
-    texts = ["red old", "blue green soft 1 2 3", "old " * 60]  # the last one is longer than the encoder takes
+    # The last one is longer than the encoder takes.
+    texts = ["red old", "blue green soft 1 2 3", "old " * 60]
     found = embed(learner.backbone, texts, str(folder))
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(folder),
+        AutoModel.from_pretrained(folder).eval(),
+    )
     for text, vector in zip(texts, found, strict=True):
         ids = tokenizer(text, return_tensors="pt").input_ids[:, :22]
         with torch.no_grad():
-            torch.testing.assert_close(vector, model(input_ids=ids).pooler_output[0], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                vector, model(input_ids=ids).pooler_output[0], rtol=1e-4, atol=1e-5
+            )
     assert found.shape == (3, 16)
 
 
@@ -734,7 +820,10 @@ def test_an_encoder_that_was_saved_without_a_pooler_gives_its_mean(
     assert torch.equal(embed(learner.backbone, ["red old", "blue green soft"], folder), first)
     from transformers import AutoModel, AutoTokenizer
 
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(folder),
+        AutoModel.from_pretrained(folder).eval(),
+    )
     with torch.no_grad():
         hidden = model(**tokenizer("red old", return_tensors="pt")).last_hidden_state[0]
     torch.testing.assert_close(first[0], hidden.mean(0), rtol=1e-4, atol=1e-5)
@@ -750,13 +839,18 @@ def test_an_encoder_without_some_weights_is_refused(
     (name,) = [n for n in tensors if n.endswith("word_embeddings.weight")]
     del tensors[name]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match=r"lacks 1 weights, the first is embeddings.word_embeddings.weight$"):
+    with pytest.raises(
+        InputError, match=r"lacks 1 weights, the first is embeddings.word_embeddings.weight$"
+    ):
         embed(learner.backbone, ["red"], str(folder))
 
 
 @pytest.mark.usefixtures("canned")
 def test_a_run_with_a_sentence_encoder(
-    config: RunConfig, benchmark_of_three: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig,
+    benchmark_of_three: Benchmark,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = str(save_encoder(tmp_path / "bert", benchmark_of_three, "bert"))
     asked: list[str | None] = []
@@ -774,19 +868,25 @@ def test_a_run_with_a_sentence_encoder(
 
 
 def test_an_encoder_without_a_name_is_refused_at_once() -> None:
-    with pytest.raises(InputError, match=r"method.encoder='': string should have at least 1 character"):
+    with pytest.raises(
+        InputError, match=r"method.encoder='': string should have at least 1 character"
+    ):
         RunConfig.parse({"method": {"name": "ssr", "encoder": ""}})
     assert RunConfig.parse({"method": {"name": "ssr", "encoder": None}})
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "nobody/no-such-encoder", "not a name!"])
-def test_an_unknown_encoder_is_refused_before_the_first_update(config: RunConfig, tmp_path: Path, name: str) -> None:
+def test_an_unknown_encoder_is_refused_before_the_first_update(
+    config: RunConfig, tmp_path: Path, name: str
+) -> None:
     values = config.model_dump(mode="json") | {"method": {**SSR, "encoder": name}}
     with pytest.raises(InputError, match=r"method.encoder: '.*' could not be loaded: ") as caught:
         execute(RunConfig.parse(values), tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert name in str(caught.value)
-    assert not (tmp_path / "run" / "steps.jsonl").exists() or not lines(tmp_path / "run" / "steps.jsonl")
+    assert not (tmp_path / "run" / "steps.jsonl").exists() or not lines(
+        tmp_path / "run" / "steps.jsonl"
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import KILLED_CLOSES_NO_FILES, Driven, drive, execute, lines, outcome, rows_task, stub_learner
+from helpers import (
+    KILLED_CLOSES_NO_FILES,
+    Driven,
+    drive,
+    execute,
+    lines,
+    outcome,
+    rows_task,
+    stub_learner,
+)
 from test_recurrent_kif import outlive, resumable, run_of, trained_alike
 from torch import Tensor
 
@@ -47,7 +56,9 @@ def vbm(**fields: Any) -> Vbm:
 
 
 def method_of(name: str, **fields: Any) -> Method:
-    return build_method(RunConfig.parse({"data": {"benchmark": "toy"}, "method": {"name": name, **fields}}).method)
+    return build_method(
+        RunConfig.parse({"data": {"benchmark": "toy"}, "method": {"name": name, **fields}}).method
+    )
 
 
 def driven(method: Method, rows: int = 16, **changes: Any) -> Driven:
@@ -58,7 +69,8 @@ def driven(method: Method, rows: int = 16, **changes: Any) -> Driven:
 
 
 def test_events_of_a_long_task() -> None:
-    """T = 1250: FOREVER's 13 passes over memory become 3 recalls of 4 views, the last of them when the task is over."""
+    """T = 1250: FOREVER's 13 passes over memory become 3 recalls of 4 views, the last of them when
+    the task is over."""
     learner = stub_learner([rows_task("old", 1000)])
     run = drive(vbm(), learner, rows_task("new", 1000))
     assert run.learner.planned_steps == 1250
@@ -68,7 +80,8 @@ def test_events_of_a_long_task() -> None:
         ("replay", 833, 20),
         ("consolidation", 1250, 20),
     ]
-    assert [e.updates for e in learner.events] == [10] * 3  # two rows of four views fill a batch of eight
+    # Two rows of four views fill a batch of eight.
+    assert [e.updates for e in learner.events] == [10] * 3
     assert all(step.penalty is None for step in run.steps)
 
 
@@ -78,7 +91,9 @@ def test_every_row_is_presented_as_often_as_by_fixed_interval_replay(rows: int, 
     """Up to the rounding of n; and the recalls of a row are T / n updates apart."""
     learner = stub_learner([rows_task("old", 500)])
     run = drive(vbm(views=views), learner, rows_task("new", rows))
-    fixed = drive(method_of("fixed_interval"), stub_learner([rows_task("old", 500)]), rows_task("new", rows))
+    fixed = drive(
+        method_of("fixed_interval"), stub_learner([rows_task("old", 500)]), rows_task("new", rows)
+    )
     passes = len([1 for batch in fixed.ids("replay", "consolidation") for _ in batch]) // 10
     seen = Counter(id_ for batch in run.ids("replay", "consolidation") for id_ in batch)
     (events,) = set(seen.values())
@@ -110,16 +125,21 @@ def test_recalls_are_whole_passes_in_batches_of_fewer_rows() -> None:
 
 
 def test_one_plain_view_in_intervals_is_fixed_interval_replay() -> None:
-    """T = 12: S = 7 gives J = 1 and 3 recalls; fixed intervals of 4 with J = 2 and single passes are the same."""
+    """T = 12: S = 7 gives J = 1 and 3 recalls; fixed intervals of 4 with J = 2 and single passes
+    are the same."""
     run = driven(vbm(**PLAIN, warmup_steps=7), rows=24)
-    fixed = driven(method_of("fixed_interval", warmup_steps=4, interval=4, memory_epochs=1), rows=24)
+    fixed = driven(
+        method_of("fixed_interval", warmup_steps=4, interval=4, memory_epochs=1), rows=24
+    )
     assert run.event_steps == [4, 8]
     assert run.actions == fixed.actions
 
 
 @pytest.mark.parametrize(("views", "size"), [(1, 4), (2, 4), (4, 4), (4, 8), (3, 9), (2, 6)])
 @pytest.mark.parametrize("rows", [9, 16, 18, 31])
-def test_views_in_the_main_stream_leave_the_number_of_updates(rows: int, views: int, size: int) -> None:
+def test_views_in_the_main_stream_leave_the_number_of_updates(
+    rows: int, views: int, size: int
+) -> None:
     """A pass takes V times as long, shows each row once, and is shuffled once."""
     learner = stub_learner((), **{"optim.batch_size": size, "optim.epochs": 5})
     task = rows_task("new", rows)
@@ -137,13 +157,22 @@ def test_views_in_the_main_stream_leave_the_number_of_updates(rows: int, views: 
     if views == 1:
         assert batches == list(learner.batches(task.train))
     elif rows % size == 0:  # what one pass shows in the order of fine-tuning's first pass
-        first = [e.id for batch in list(learner.batches(task.train))[: rows // size] for e in batch.examples]
+        first = [
+            e.id
+            for batch in list(learner.batches(task.train))[: rows // size]
+            for e in batch.examples
+        ]
         assert [e.id for batch in batches[:a_pass] for e in batch.examples] == first
 
 
 def test_mixing_takes_as_many_updates_as_mix_replay() -> None:
     run, mixed = driven(vbm(variant="mix", views=4)), driven(method_of("mix_replay"))
-    assert run.learner.planned_steps == mixed.learner.planned_steps == len(run.steps) == len(mixed.steps)
+    assert (
+        run.learner.planned_steps
+        == mixed.learner.planned_steps
+        == len(run.steps)
+        == len(mixed.steps)
+    )
     assert {step.kind for step in run.steps} == {"task"}
     assert {len(step.batch.examples) for step in run.steps} == {1}
     assert run.learner.events == []
@@ -171,7 +200,8 @@ def step_of(learner: Learner, count: int = 3, kind: Any = "replay") -> Step:
 
 
 def test_views_of_a_row(learner: Learner) -> None:
-    """The first is the row, in the others tokens of the input are missing, and all answers are whole."""
+    """The first is the row, in the others tokens of the input are missing, and all answers are
+    whole."""
     method, step = vbm(views=4, drop=0.3), step_of(learner)
     groups = method.encode(learner, step)
     assert [len(group) for group in groups] == [4, 4, 4]
@@ -188,7 +218,8 @@ def test_views_of_a_row(learner: Learner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "kind", "views"), [("interval", "task", 1), ("interval", "consolidation", 4), ("mix", "task", 4)]
+    ("variant", "kind", "views"),
+    [("interval", "task", 1), ("interval", "consolidation", 4), ("mix", "task", 4)],
 )
 def test_which_updates_have_views(learner: Learner, variant: Any, kind: Any, views: int) -> None:
     groups = vbm(variant=variant).rows(learner, step_of(learner, kind=kind))
@@ -207,7 +238,8 @@ def test_views_of_a_row_stay_on_one_rank(learner: Learner) -> None:
 
 
 def loss_by_hand(logits: Tensor, groups: Sequence[Sequence[Encoded]]) -> Tensor:
-    """mean over rows and views v >= 2 of mean over positions of sum_w p_1 log (p_1 / p_v), in double precision."""
+    """mean over rows and views v >= 2 of mean over positions of sum_w p_1 log (p_1 / p_v), in
+    double precision."""
     place, terms = 0, []
     for group in groups:
         parts = []
@@ -218,7 +250,9 @@ def loss_by_hand(logits: Tensor, groups: Sequence[Sequence[Encoded]]) -> Tensor:
             positions = []
             for a, b in zip(parts[0], other, strict=True):
                 p, q = torch.softmax(a, 0), torch.softmax(b, 0)
-                positions.append(sum(p[w] * (torch.log(p[w]) - torch.log(q[w])) for w in range(len(p))))
+                positions.append(
+                    sum(p[w] * (torch.log(p[w]) - torch.log(q[w])) for w in range(len(p)))
+                )
             terms.append(sum(positions) / len(positions))
     return sum(terms, torch.zeros((), dtype=torch.float64)) / len(terms)
 
@@ -250,11 +284,15 @@ def test_equal_views_are_consistent(learner: Learner) -> None:
     forward = random_forward(views=1)
     lengths = [len(group[0].answer) for group in forward.groups]
     parts = [part for part in forward.logits.split(lengths) for _ in range(4)]
-    equal = Forward(forward.cross_entropy, 1.0, [group * 4 for group in forward.groups], torch.cat(parts))
+    equal = Forward(
+        forward.cross_entropy, 1.0, [group * 4 for group in forward.groups], torch.cat(parts)
+    )
     assert abs(vbm().loss(learner, equal).item() - 0.5) < 1e-6
 
 
-def test_order_of_the_other_views_does_not_matter_and_that_of_the_first_does(learner: Learner) -> None:
+def test_order_of_the_other_views_does_not_matter_and_that_of_the_first_does(
+    learner: Learner,
+) -> None:
     forward = random_forward(views=3, lengths=(2, 2))
     a, b, c, d, e, f = forward.logits.split(2)
     swapped = dataclasses.replace(forward, logits=torch.cat([a, c, b, d, f, e]))
@@ -278,16 +316,23 @@ def test_the_first_view_is_a_target_and_not_trained_by_consistency(learner: Lear
 
 
 @pytest.mark.parametrize("fields", [{"views": 1}, {"consistency": 0.0}])
-def test_without_consistency_the_loss_is_cross_entropy(learner: Learner, fields: dict[str, Any]) -> None:
+def test_without_consistency_the_loss_is_cross_entropy(
+    learner: Learner, fields: dict[str, Any]
+) -> None:
     method = vbm(**fields)
     forward = random_forward(views=method.config.views)
     assert method.loss(learner, forward) is forward.cross_entropy
 
 
-def gradient_of(learner: Learner, method: Method, step: Step, micro_batch: int | None) -> tuple[Tensor, Any]:
+def gradient_of(
+    learner: Learner, method: Method, step: Step, micro_batch: int | None
+) -> tuple[Tensor, Any]:
     """The gradient of one update, which is taken back."""
     before = learner.parameters.snapshot()
-    learner.micro_batch, learner.optimizer = micro_batch, torch.optim.SGD([learner.parameters.flat], lr=0.0)
+    learner.micro_batch, learner.optimizer = (
+        micro_batch,
+        torch.optim.SGD([learner.parameters.flat], lr=0.0),
+    )
     record = optimizer_step(learner, method, step)
     learner.parameters.load(before)
     learner.micro_batch = None
@@ -295,7 +340,8 @@ def gradient_of(learner: Learner, method: Method, step: Step, micro_batch: int |
 
 
 def test_an_update_trains_on_all_views(learner: Learner) -> None:
-    """Cross-entropy is the token mean over all views, the rest of the loss is in the record; alone and in parts."""
+    """Cross-entropy is the token mean over all views, the rest of the loss is in the record; alone
+    and in parts."""
     method, step = vbm(views=3, drop=0.3), step_of(learner, 5)
     gradient, record = gradient_of(learner, method, step, None)
     groups = method.encode(learner, step)
@@ -305,7 +351,9 @@ def test_an_update_trains_on_all_views(learner: Learner) -> None:
     assert record.loss == pytest.approx(F.cross_entropy(logits, targets).item(), rel=1e-5)
     assert record.penalty == pytest.approx(loss_by_hand(logits, groups).item(), rel=1e-4)
     assert record.penalty > 0.01
-    assert record.tokens == sum(len(row.prompt) + len(row.answer) for group in groups for row in group)
+    assert record.tokens == sum(
+        len(row.prompt) + len(row.answer) for group in groups for row in group
+    )
     for micro_batch in (1, 3, 7):
         again, parts = gradient_of(learner, method, step, micro_batch)
         torch.testing.assert_close(again, gradient, rtol=1e-3, atol=1e-5)
@@ -314,7 +362,9 @@ def test_an_update_trains_on_all_views(learner: Learner) -> None:
     assert not torch.allclose(without, gradient, rtol=1e-2)
 
 
-def test_views_without_drops_differ_by_dropout_alone(small_config: RunConfig, benchmark_of_three: Benchmark) -> None:
+def test_views_without_drops_differ_by_dropout_alone(
+    small_config: RunConfig, benchmark_of_three: Benchmark
+) -> None:
     for dropout, consistent in ((0.0, True), (0.3, False)):
         config = small_config.override({"model.dropout": dropout})
         method = vbm(drop=0.0)
@@ -329,30 +379,48 @@ def test_views_without_drops_differ_by_dropout_alone(small_config: RunConfig, be
 # ---- equal to other methods
 
 
-def test_one_plain_view_equals_fixed_interval_replay_bit_for_bit(small_config: RunConfig, tmp_path: Path) -> None:
-    """T = 8: S = 8 gives 3 recalls, after 3 and 5 and at the end; FOREVER's clock in updates can be told to."""
+def test_one_plain_view_equals_fixed_interval_replay_bit_for_bit(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
+    """T = 8: S = 8 gives 3 recalls, after 3 and 5 and at the end; FOREVER's clock in updates can be
+    told to."""
     changes = {"optim.epochs": 4, "model.dropout": 0.1, "memory.fraction": 0.5}
-    run = run_of(small_config, {"name": "vbm", **PLAIN, "warmup_steps": 8}, tmp_path / "vbm", **changes)
-    days: dict[str, Any] = {"days": [3, 5], "clock": "steps", "warmup_steps": 1, "regularizer": "none"}
-    same = run_of(small_config, {"name": "forever", **days, "memory_epochs": 1}, tmp_path / "same", **changes)
+    run = run_of(
+        small_config, {"name": "vbm", **PLAIN, "warmup_steps": 8}, tmp_path / "vbm", **changes
+    )
+    days: dict[str, Any] = {
+        "days": [3, 5],
+        "clock": "steps",
+        "warmup_steps": 1,
+        "regularizer": "none",
+    }
+    same = run_of(
+        small_config, {"name": "forever", **days, "memory_epochs": 1}, tmp_path / "same", **changes
+    )
     assert [(e["task"], e["step"]) for e in lines(tmp_path / "vbm" / "events.jsonl")] == [
         (task, step) for task in ("shape", "weight") for step in (3, 5, 8)
     ]
     assert all(torch.equal(t, same.adapter[n]) for n, t in run.adapter.items())
     assert run.result["matrix"] == same.result["matrix"]
-    losses = [[x["loss"] for x in lines(tmp_path / name / "steps.jsonl")] for name in ("vbm", "same")]
+    losses = [
+        [x["loss"] for x in lines(tmp_path / name / "steps.jsonl")] for name in ("vbm", "same")
+    ]
     assert losses[0] == losses[1]
     views = {"name": "vbm", "views": 2, "warmup_steps": 8}
     other = run_of(small_config, views, tmp_path / "views", **changes)
     assert not trained_alike(run, other)
 
 
-def test_mixing_one_plain_view_is_mix_replay_bit_for_bit(small_config: RunConfig, tmp_path: Path) -> None:
+def test_mixing_one_plain_view_is_mix_replay_bit_for_bit(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
     changes = {"model.dropout": 0.1, "memory.fraction": 0.5}
     mixed = run_of(small_config, {"name": "mix_replay"}, tmp_path / "mixed", **changes)
     method = {"name": "vbm", "variant": "mix", **PLAIN}
     assert trained_alike(mixed, run_of(small_config, method, tmp_path / "plain", **changes))
-    assert not trained_alike(mixed, run_of(small_config, {**method, "views": 2}, tmp_path / "views", **changes))
+    assert not trained_alike(
+        mixed, run_of(small_config, {**method, "views": 2}, tmp_path / "views", **changes)
+    )
 
 
 @pytest.mark.parametrize(
@@ -375,18 +443,22 @@ def test_without_memory_it_is_fine_tuning_bit_for_bit(
 def test_a_batch_that_cannot_hold_whole_rows_is_refused(size: int, views: int) -> None:
     config = {"optim": {"batch_size": size}, "method": {"name": "vbm", "views": views}}
     with pytest.raises(
-        InputError, match=rf"optim.batch_size={size} .* {views} views; make it a multiple of method.views"
+        InputError,
+        match=rf"optim.batch_size={size} .* {views} views; make it a multiple of method.views",
     ):
         RunConfig.parse(config)
 
 
 def test_batches_of_whole_rows_are_accepted() -> None:
     for size, views in ((8, 4), (8, 8), (9, 3), (5, 1)):
-        assert RunConfig.parse({"optim": {"batch_size": size}, "method": {"name": "vbm", "views": views}})
+        assert RunConfig.parse(
+            {"optim": {"batch_size": size}, "method": {"name": "vbm", "views": views}}
+        )
 
 
 def test_a_consolidation_of_the_whole_budget_is_refused() -> None:
-    """The recalls present a row V n times already; 13 passes of 4 views at the end would be 52 more."""
+    """The recalls present a row V n times already; 13 passes of 4 views at the end would be 52
+    more."""
     with pytest.raises(InputError, match=r"consolidation_epochs='matched'.*valid integer"):
         RunConfig.parse({"method": {"name": "vbm", "consolidation_epochs": "matched"}})
 
@@ -395,7 +467,10 @@ def test_a_consolidation_of_the_whole_budget_is_refused() -> None:
 def test_passes_of_events_are_refused_where_there_are_none(key: str, value: int) -> None:
     method = {"name": "vbm", key: value}
     assert RunConfig.parse({"method": method})
-    with pytest.raises(InputError, match=rf"{key}={value} .* leave out method.{key} or set method.variant='interval'"):
+    with pytest.raises(
+        InputError,
+        match=rf"{key}={value} .* leave out method.{key} or set method.variant='interval'",
+    ):
         RunConfig.parse({"method": {**method, "variant": "mix"}})
 
 
@@ -411,6 +486,8 @@ def test_killed_again_and_again(small_config: RunConfig, tmp_path: Path, variant
 @pytest.mark.parametrize("variant", ["interval", "mix"])
 def test_a_plan_counts_its_updates(small_config: RunConfig, tmp_path: Path, variant: str) -> None:
     method = {"name": "vbm", "variant": variant, "views": 2, "warmup_steps": 1}
-    values = small_config.override({"data.train_rows": 9, "memory.fraction": 0.5}).model_dump(mode="json")
+    values = small_config.override({"data.train_rows": 9, "memory.fraction": 0.5}).model_dump(
+        mode="json"
+    )
     config = RunConfig.parse(values | {"method": method})
     assert plan(config, load_benchmark(config.data)).updates == execute(config, tmp_path)["updates"]

@@ -25,7 +25,9 @@ from forever.models.lora import (
 )
 
 # PEFT 0.21 reads a property that transformers 5.23 renamed; nothing of ours does.
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"
+)
 
 TARGETS = ("q_proj", "v_proj")
 IDS = torch.randint(3, 40, (3, 11), generator=torch.Generator().manual_seed(0))
@@ -35,7 +37,9 @@ def backbone(folder: Path) -> Any:
     return load(str(folder), torch.float32, torch.device("cpu")).model
 
 
-def adapted(folder: Path, seed: int = 0, adapters: int = 1, zero_b: bool = False, dropout: float = 0.0) -> Any:
+def adapted(
+    folder: Path, seed: int = 0, adapters: int = 1, zero_b: bool = False, dropout: float = 0.0
+) -> Any:
     """The toy backbone with rank 4, alpha 8 and B drawn at random."""
     model = backbone(folder)
     adapt(model, TARGETS, rank=4, alpha=8.0, dropout=dropout, seed=seed, adapters=adapters)
@@ -75,7 +79,12 @@ def by_hand(b: LoraBank, x: Tensor, gate: Tensor) -> Tensor:
 @pytest.mark.parametrize("shape", ["none", "shared", "sample", "token"])
 def test_gate(shape: str) -> None:
     b, x = bank(), torch.randn(4, 6, 5)
-    gates = {"none": None, "shared": torch.rand(3), "sample": torch.rand(4, 3), "token": torch.rand(4, 6, 3)}
+    gates = {
+        "none": None,
+        "shared": torch.rand(3),
+        "sample": torch.rand(4, 3),
+        "token": torch.rand(4, 6, 3),
+    }
     b.gate = gate = gates[shape]
     full = torch.ones(3) if gate is None else gate[:, None] if gate.dim() == 2 else gate
     torch.testing.assert_close(b(x), by_hand(b, x, full.expand(4, 6, 3)))
@@ -92,7 +101,10 @@ def test_gate_of_ones_is_no_gate() -> None:
 def test_one_hot_gate_is_that_adapter_alone(chosen: int) -> None:
     b, x = bank(), torch.randn(4, 6, 5)
     alone = LoraBank(b.base, 2, 6.0, 0.0)
-    alone.A.data, alone.B.data = b.A.data[chosen : chosen + 1].clone(), b.B.data[chosen : chosen + 1].clone()
+    alone.A.data, alone.B.data = (
+        b.A.data[chosen : chosen + 1].clone(),
+        b.B.data[chosen : chosen + 1].clone(),
+    )
     b.gate = nn.functional.one_hot(torch.tensor(chosen), 3).float()
     torch.testing.assert_close(b(x), alone(x))
     b(x).sum().backward()
@@ -173,7 +185,11 @@ def test_initialisation_does_not_depend_on_the_order_of_layers(backbone_folder: 
         return {name: b.A.detach() for name, b in banks(model)}
 
     torch.manual_seed(5)
-    one, other, more = start(("q_proj", "v_proj")), start(("v_proj", "q_proj")), start(("k_proj", "v_proj", "q_proj"))
+    one, other, more = (
+        start(("q_proj", "v_proj")),
+        start(("v_proj", "q_proj")),
+        start(("k_proj", "v_proj", "q_proj")),
+    )
     for name, a in one.items():
         assert torch.equal(a, other[name])
         assert torch.equal(a, more[name])
@@ -188,7 +204,9 @@ def test_adapters_of_a_bank_start_differently(backbone_folder: Path) -> None:
 
 
 def test_unknown_target_names_what_exists(backbone_folder: Path) -> None:
-    with pytest.raises(InputError, match=r"no linear layer is called 'query'; this model has .*q_proj.*v_proj"):
+    with pytest.raises(
+        InputError, match=r"no linear layer is called 'query'; this model has .*q_proj.*v_proj"
+    ):
         adapt(backbone(backbone_folder), ("q_proj", "query"), 4, 8.0, 0.0, 0)
 
 
@@ -206,14 +224,18 @@ def test_gate_reaches_every_bank_and_is_taken_back(backbone_folder: Path) -> Non
 # ---- frozen adapters
 
 
-def frozen_stack(folder: Path, tasks: int = 3, dropout: float = 0.0) -> tuple[Any, list[dict[str, Tensor]]]:
+def frozen_stack(
+    folder: Path, tasks: int = 3, dropout: float = 0.0
+) -> tuple[Any, list[dict[str, Tensor]]]:
     """A model whose adapters of `tasks` finished tasks are frozen, and what each adapter was."""
     model = adapted(folder, zero_b=True, dropout=dropout)
     noise, kept = torch.Generator().manual_seed(5), []
     for _ in range(tasks):
         for _, b in banks(model):
             b.B.data.normal_(0, 0.3, generator=noise)
-        sides = [(f"{n}.{side}", t) for n, b in banks(model) for side, t in (("A", b.A), ("B", b.B))]
+        sides = [
+            (f"{n}.{side}", t) for n, b in banks(model) for side, t in (("A", b.A), ("B", b.B))
+        ]
         kept.append({name: t.detach().clone() for name, t in sides})
         freeze(model, seed=0)
     return model, kept
@@ -229,13 +251,17 @@ def test_freezing_leaves_what_the_model_computes(backbone_folder: Path) -> None:
 
 
 def test_frozen_adapters_add_up(backbone_folder: Path) -> None:
-    """The concatenated branch equals the sum of separate adapters; a gate weighs the oldest first."""
+    """The concatenated branch equals the sum of separate adapters; a gate weighs the oldest
+    first."""
     model, kept = frozen_stack(backbone_folder)
     gate = torch.tensor([0.2, 0.0, 0.7, 0.1])
     for weights in (torch.ones(4), gate):
         plain = backbone(backbone_folder)
         for name, _ in banks(model):
-            delta = sum(w * 2.0 * k[f"{name}.B"][0] @ k[f"{name}.A"][0] for w, k in zip(weights[:3], kept, strict=True))
+            delta = sum(
+                w * 2.0 * k[f"{name}.B"][0] @ k[f"{name}.A"][0]
+                for w, k in zip(weights[:3], kept, strict=True)
+            )
             plain.get_submodule(name).weight.data += delta
         with mixed(model, None if weights is not gate else gate):
             torch.testing.assert_close(logits(model), logits(plain), rtol=1e-4, atol=1e-5)
@@ -244,16 +270,21 @@ def test_frozen_adapters_add_up(backbone_folder: Path) -> None:
 def test_frozen_adapters_get_no_gradient_and_no_dropout(backbone_folder: Path) -> None:
     model, kept = frozen_stack(backbone_folder, dropout=0.5)
     model.train()
-    assert torch.equal(logits(model), logits(model))  # the new branch is zero, the frozen ones see no dropout
+    # The new branch is zero, the frozen ones see no dropout.
+    assert torch.equal(logits(model), logits(model))
     model(input_ids=IDS).logits.square().sum().backward()
-    assert {n.split(".")[-1] for n, p in model.named_parameters() if p.grad is not None} == {"A", "B"}
+    assert {n.split(".")[-1] for n, p in model.named_parameters() if p.grad is not None} == {
+        "A",
+        "B",
+    }
     for name, t in frozen(model).items():
         assert not t.requires_grad
         assert torch.equal(t, torch.cat([k[name] for k in kept]))
 
 
 def test_gradient_through_frozen_adapters_can_be_cut(backbone_folder: Path) -> None:
-    """The lower layer's adapter feels the frozen ones of the upper layer, unless they are detached."""
+    """The lower layer's adapter feels the frozen ones of the upper layer, unless they are
+    detached."""
     grads = []
     for cut in (False, True):
         model, _ = frozen_stack(backbone_folder)
@@ -304,7 +335,9 @@ def test_observer_sees_training_only(backbone_folder: Path) -> None:
     logits(model)
     assert seen[0][0] is b
     torch.testing.assert_close(seen[0][1], inputs[-1] @ b.A[0].T)
-    torch.testing.assert_close(seen[0][2], b.base(inputs[-1]) + 2.0 * inputs[-1] @ b.A[0].T @ b.B[0].T)
+    torch.testing.assert_close(
+        seen[0][2], b.base(inputs[-1]) + 2.0 * inputs[-1] @ b.A[0].T @ b.B[0].T
+    )
 
 
 # ---- PEFT
@@ -316,7 +349,9 @@ def theirs(backbone_folder: Path, tmp_path: Path) -> Iterator[Any]:
     from peft import PeftModel
 
     save_peft(adapted(backbone_folder), tmp_path / "ours", str(backbone_folder))
-    return PeftModel.from_pretrained(backbone(backbone_folder), tmp_path / "ours", is_trainable=True)
+    return PeftModel.from_pretrained(
+        backbone(backbone_folder), tmp_path / "ours", is_trainable=True
+    )
 
 
 def test_saved_adapter_loads_in_peft_with_equal_logits(backbone_folder: Path, theirs: Any) -> None:
@@ -345,7 +380,13 @@ def test_adapter_that_peft_wrote_can_be_read(backbone_folder: Path, tmp_path: Pa
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(3)
-    config = LoraConfig(r=4, lora_alpha=8, target_modules=list(TARGETS), init_lora_weights=False, task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=4,
+        lora_alpha=8,
+        target_modules=list(TARGETS),
+        init_lora_weights=False,
+        task_type="CAUSAL_LM",
+    )
     theirs = get_peft_model(backbone(backbone_folder), config).eval()
     theirs.save_pretrained(str(tmp_path))
     ours = adapted(backbone_folder, adapters=2)
@@ -367,7 +408,10 @@ def test_sum_of_adapters_is_one_adapter_for_peft(backbone_folder: Path, tmp_path
 
 
 def test_save_and_load_round_trip_each_adapter(backbone_folder: Path, tmp_path: Path) -> None:
-    source, target = adapted(backbone_folder, seed=1, adapters=2), adapted(backbone_folder, seed=2, adapters=2)
+    source, target = (
+        adapted(backbone_folder, seed=1, adapters=2),
+        adapted(backbone_folder, seed=2, adapters=2),
+    )
     for adapter in (0, 1):
         save_peft(source, tmp_path / str(adapter), "base", adapter)
         load_peft(target, tmp_path / str(adapter), adapter)
@@ -382,9 +426,13 @@ def test_save_and_load_round_trip_each_adapter(backbone_folder: Path, tmp_path: 
     )
 
 
-def test_adapter_of_another_shape_of_model_is_refused(backbone_folder: Path, tmp_path: Path) -> None:
+def test_adapter_of_another_shape_of_model_is_refused(
+    backbone_folder: Path, tmp_path: Path
+) -> None:
     save_peft(adapted(backbone_folder), tmp_path, "base")
     other = backbone(backbone_folder)
     adapt(other, ("q_proj",), 4, 8.0, 0.0, 0)
-    with pytest.raises(InputError, match="does not fit this model: 4 tensors differ, the first is base_model"):
+    with pytest.raises(
+        InputError, match="does not fit this model: 4 tensors differ, the first is base_model"
+    ):
         load_peft(other, tmp_path)

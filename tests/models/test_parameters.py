@@ -1,4 +1,5 @@
-"""The flat vector: parameters and gradients stay views of it, whatever training does. N trainable numbers."""
+"""The flat vector: parameters and gradients stay views of it, whatever training does. N trainable
+numbers."""
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ def network() -> nn.Module:
 
 
 def tied(flat: FlatParameters) -> bool:
-    """Whether every parameter and gradient still lies in the flat buffers, in order and without gaps."""
+    """Whether every parameter and gradient still lies in the flat buffers, in order and without
+    gaps."""
     offset = 0
     for parameter in flat.named.values():
         assert parameter.grad is not None
@@ -30,7 +32,9 @@ def test_values_and_results_are_unchanged_by_flattening() -> None:
     x = torch.randn(5, 3)
     assert torch.equal(plain(x), model(x))
     assert flat.flat.numel() == 3 * 4 + 4 + 4 * 2 + 2
-    assert torch.equal(flat.flat.data, torch.cat([p.detach().flatten() for p in plain.parameters()]))
+    assert torch.equal(
+        flat.flat.data, torch.cat([p.detach().flatten() for p in plain.parameters()])
+    )
     assert flat.names() == [name for name, _ in plain.named_parameters()]
 
 
@@ -59,7 +63,9 @@ def test_gradients_accumulate_as_on_separate_tensors() -> None:
         x = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed))
         plain(x).square().sum().backward()
         model(x).square().sum().backward()
-    assert torch.equal(flat.grad, torch.cat([p.grad.flatten() for p in plain.parameters() if p.grad is not None]))
+    assert torch.equal(
+        flat.grad, torch.cat([p.grad.flatten() for p in plain.parameters() if p.grad is not None])
+    )
 
 
 def test_snapshot_is_a_copy() -> None:

@@ -1,4 +1,5 @@
-"""What a plan says equals what a run does: exactly where updates decide, and by the model clock at the run's pace."""
+"""What a plan says equals what a run does: exactly where updates decide, and by the model clock at
+the run's pace."""
 
 import os
 from contextlib import nullcontext
@@ -35,7 +36,10 @@ METHODS = [
     {"method.clock": "steps"},
     {"method.clock": "steps", "method.days": "end_only", "method.consolidation_epochs": "matched"},
     # AIMMerging's merges follow its losses, and SSR may write fewer rows than memory would keep.
-    *({"method.name": name} for name in ("ewc", "olora", "moelora", "sapt", "migu", "recurrent_kif")),
+    *(
+        {"method.name": name}
+        for name in ("ewc", "olora", "moelora", "sapt", "migu", "recurrent_kif")
+    ),
     {"method.name": "sapt", "method.memory_prompts": "pseudo", "method.generator_steps": 3},
     {"method.name": "migu", "method.replay": False},
     {"method.name": "vbm", "method.views": 2, "method.warmup_steps": 3},
@@ -69,7 +73,9 @@ def test_an_estimate_where_training_has_a_say(changes: dict, base_config: RunCon
 
 
 @pytest.mark.parametrize("changes", METHODS, ids=lambda c: "-".join(str(v) for v in c.values()))
-def test_updates_and_tokens_equal_those_of_the_run(changes: dict, base_config: RunConfig, tmp_path: Path) -> None:
+def test_updates_and_tokens_equal_those_of_the_run(
+    changes: dict, base_config: RunConfig, tmp_path: Path
+) -> None:
     config = base_config.override(changes)
     result = execute(config, tmp_path / "run")
     counted = planned(config, encoder=encoder_of(config))
@@ -80,7 +86,8 @@ def test_updates_and_tokens_equal_those_of_the_run(changes: dict, base_config: R
 
 
 def test_the_model_clock_at_the_pace_of_the_run(base_config: RunConfig, tmp_path: Path) -> None:
-    """At a constant pace a plan by the model clock is that of the step clock; at the run's own it is the run."""
+    """At a constant pace a plan by the model clock is that of the step clock; at the run's own it
+    is the run."""
     config = base_config.override({"method.clock": "model", "optim.epochs": 6})
     assert planned(config) == planned(config.override({"method.clock": "steps"}))
     result = execute(config, tmp_path / "run")
@@ -95,8 +102,11 @@ def test_the_model_clock_at_the_pace_of_the_run(base_config: RunConfig, tmp_path
 
 
 def test_a_pilot_begins_as_the_run_does(base_config: RunConfig, tmp_path: Path) -> None:
-    """Its updates are those of the run's first task, to the last bit; where it stops, the learning rate goes on."""
-    config = base_config.override({"method.clock": "model", "optim.epochs": 6, "optim.schedule": "linear"})
+    """Its updates are those of the run's first task, to the last bit; where it stops, the learning
+    rate goes on."""
+    config = base_config.override(
+        {"method.clock": "model", "optim.epochs": 6, "optim.schedule": "linear"}
+    )
     benchmark = load_benchmark(config.data)
     execute(config, tmp_path / "run")
     first = pace_of(lines(tmp_path / "run" / "steps.jsonl"))[benchmark.tasks[0].name]
@@ -108,8 +118,11 @@ def test_a_pilot_begins_as_the_run_does(base_config: RunConfig, tmp_path: Path) 
     assert short == pytest.approx([first[0] * rate / rates[0] for rate in rates])
 
 
-def test_the_pace_of_another_seed_gives_the_replays_of_a_run(small_config: RunConfig, tmp_path: Path) -> None:
-    """A plan is made before its run: by the pace of a run that is not it, events of a task differ by one at most."""
+def test_the_pace_of_another_seed_gives_the_replays_of_a_run(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
+    """A plan is made before its run: by the pace of a run that is not it, events of a task differ
+    by one at most."""
     config = small_config.override({"method.clock": "model", "optim.epochs": 6})
     execute(config, tmp_path / "run")
     pace = pace_of(lines(tmp_path / "run" / "steps.jsonl"))
@@ -127,12 +140,14 @@ def test_counts_do_not_hang_on_the_seed(base_config: RunConfig) -> None:
 
 
 def test_the_papers_setting_by_hand() -> None:
-    """T = 1250 updates of equal length and S = 24: six events of two passes and one consolidation pass, from task 2."""
+    """T = 1250 updates of equal length and S = 24: six events of two passes and one consolidation
+    pass, from task 2."""
     config = RunConfig.parse({"data": {"benchmark": "mini"}, "method": {"name": "forever"}})
     counted = planned(config.override({"optim.epochs": 50, "memory.fraction": 0.04}))
     assert counted.updates["task"] == 5 * 50 * 25
     assert counted.events == {"replay": 4 * 6, "consolidation": 4}
-    assert counted.updates["replay"] == sum(6 * 2 * k for k in (1, 2, 3, 4))  # 8 kept rows of each task, one batch
+    # 8 kept rows of each task, one batch.
+    assert counted.updates["replay"] == sum(6 * 2 * k for k in (1, 2, 3, 4))
     assert counted.updates["consolidation"] == 1 + 2 + 3 + 4
     assert counted.work["probe"].calls == 2 * 28  # before and after each event
 
@@ -149,64 +164,94 @@ def test_fisher_information_takes_each_row_once_a_task(base_config: RunConfig) -
     assert "single" not in planned(base_config).work
 
 
-def test_aimmerging_probes_after_every_update_from_the_second_task_on(base_config: RunConfig) -> None:
+def test_aimmerging_probes_after_every_update_from_the_second_task_on(
+    base_config: RunConfig,
+) -> None:
     counted = planned(base_config.override({"method.name": "aimmerging"}))
     first = 3 * 6  # epochs of 24 rows in batches of 4
     assert counted.work["probe"].calls == counted.updates["task"] - first
 
 
 def test_what_ssr_writes(base_config: RunConfig) -> None:
-    """No more than quota * (quota - 1) prompts in each turn, and an answer to each row that is kept."""
-    config = base_config.override({"method.name": "ssr", "method.max_tokens": 100, "memory.fraction": 0.125})
+    """No more than quota * (quota - 1) prompts in each turn, and an answer to each row that is
+    kept."""
+    config = base_config.override(
+        {"method.name": "ssr", "method.max_tokens": 100, "memory.fraction": 0.125}
+    )
     tasks = [task for task in load_benchmark(config.data).tasks if len(task.train) == 24]
     assert len(tasks) == 1
     two = config.override({"data.train_rows": 24, "data.order": ["colour", "weight"]})
     written = planned(two).work  # 3 rows kept: 6 ordered pairs, 3 turns
     assert written["openings"].calls == 3 + 1
-    # Prompts are shorter than 100 tokens and go on up to there; answers have 3 tokens, the first from the prompt.
+    # Prompts are shorter than 100 tokens and go on up to there; answers have 3 tokens, the first
+    # from the prompt.
     assert 3 * 6 * 1 <= written["texts"].tokens - 3 * 2 <= 3 * 6 * 99
     assert not planned(two.override({"data.order": ["colour"]})).work.keys() & {"openings", "texts"}
 
 
 def test_what_an_evaluation_decodes(base_config: RunConfig) -> None:
-    """Six rows a task, scored after each stage from its own on: prompts at once, then a step for each further token."""
+    """Six rows a task, scored after each stage from its own on: prompts at once, then a step for
+    each further token."""
     config = base_config.override({"method.name": "finetune"})
     encoder = encoder_of(config)
     work = planned(config, encoder=encoder).work
     tasks = load_benchmark(config.data).tasks
-    prompts = [sum(len(encoder.encode_prompt(example).prompt) for example in task.test) for task in tasks]
+    prompts = [
+        sum(len(encoder.encode_prompt(example).prompt) for example in task.test) for task in tasks
+    ]
     assert work["prompts"].calls == 3 + 2 + 1
-    assert work["prompts"].tokens == sum(count * stages for count, stages in zip(prompts, (3, 2, 1), strict=True))
+    assert work["prompts"].tokens == sum(
+        count * stages for count, stages in zip(prompts, (3, 2, 1), strict=True)
+    )
     longest = [max(encoder.count(example.output) for example in task.test) for task in tasks]
     assert longest == [1, 1, 2]  # and EOS, of which the prompt gives the first
     assert work["answers"] == Work(3 + 2 + 2, 6 * (3 + 2 + 2), 6 * (3 + 2 + 2))
     ahead = planned(config.override({"evaluation.forward_transfer": True}), encoder=encoder).work
-    assert ahead["prompts"].calls == 3 + (2 + 3 + 3)  # all before training; then those seen and the next one
-    assert ahead["answers"].calls == 3 * 2 + (1 + 1) + (1 + 1 + 2) + (1 + 1 + 2)  # untrained: up to the limit of 3
+    # All before training; then those seen and the next one.
+    assert ahead["prompts"].calls == 3 + (2 + 3 + 3)
+    # Untrained: up to the limit of 3.
+    assert ahead["answers"].calls == 3 * 2 + (1 + 1) + (1 + 1 + 2) + (1 + 1 + 2)
 
 
 # ---- time
 
 
 def test_seconds_at_a_stated_throughput() -> None:
-    kinds = {"task": 900, "probe": 300, "single": 50, "prompts": 600, "answers": 40, "openings": 30, "texts": 20}
+    kinds = {
+        "task": 900,
+        "probe": 300,
+        "single": 50,
+        "prompts": 600,
+        "answers": 40,
+        "openings": 30,
+        "texts": 20,
+    }
     counted = Plan({kind: Work(1, tokens, 2 * tokens) for kind, tokens in kinds.items()}, {}, {})
-    assert (counted.train_tokens, counted.other_tokens, counted.evaluation_tokens) == (900, 400, 640)
+    assert (counted.train_tokens, counted.other_tokens, counted.evaluation_tokens) == (
+        900,
+        400,
+        640,
+    )
     assert counted.seconds_at(10) == pytest.approx((900 + 50 + 40 + 20 + (300 + 600 + 30) / 3) / 10)
 
 
 def test_rates() -> None:
     assert Rate.fit([(10, 3.0), (20, 5.0)]) == Rate(1.0, 0.2)
     assert Rate.fit([(10, 3.0), (20, 2.0)]) == Rate(2.5, 0.0)  # longer calls cannot be faster
-    assert Rate.fit([(10, 1.0), (20, 3.0)]) == Rate(0.0, 2 / 15)  # an empty call cannot take less than none
+    # An empty call cannot take less than none.
+    assert Rate.fit([(10, 1.0), (20, 3.0)]) == Rate(0.0, 2 / 15)
     assert Rate.fit([(5, 2.0)]) == Rate(2.0, 0.0)
     speed = Speed({"task": Rate(1.0, 0.1), "probe": Rate(0.5, 0.0)}, start=7.0)
-    assert speed.seconds(Plan({"task": Work(3, 10, 20), "probe": Work(2, 9, 9)}, {}, {})) == 7 + (3 + 2) + 1
+    assert (
+        speed.seconds(Plan({"task": Work(3, 10, 20), "probe": Work(2, 9, 9)}, {}, {}))
+        == 7 + (3 + 2) + 1
+    )
 
 
 @pytest.mark.parametrize("method", ["forever", "aimmerging", "sapt", "ssr", "mtl", "vbm", "ewc"])
 def test_a_calibration_times_every_kind_of_work(method: str, small_config: RunConfig) -> None:
-    """No wall-clock is compared: only that all work has a rate, and that one update is not faster than light."""
+    """No wall-clock is compared: only that all work has a rate, and that one update is not faster
+    than light."""
     config = small_config.override({"method.name": method})
     threads = torch.get_num_threads()
     measured = calibrated([config, config.override({"seed": 1})], Place(1, "cpu", 1, ""))
@@ -243,7 +288,9 @@ def saved(config: RunConfig, path: Path) -> str:
     return str(path)
 
 
-def test_what_is_done_is_skipped_and_lends_its_pace(small_config: RunConfig, tmp_path: Path) -> None:
+def test_what_is_done_is_skipped_and_lends_its_pace(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
     run = saved(small_config, tmp_path / "run.yaml")
     terms = Terms(tokens_per_second=1000, price_per_hour=3600)
     before = plan_table(run, "", {}, (0, 1, 2), tmp_path, terms)
@@ -284,29 +331,42 @@ def test_a_sweep_has_a_row_for_each_variant(
     assert "2 at a time with 2 threads on Ray's 4 CPUs" in str(table.caption)
 
 
-def test_what_failed_is_planned_when_it_will_be_run_again(small_config: RunConfig, tmp_path: Path) -> None:
+def test_what_failed_is_planned_when_it_will_be_run_again(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
     on = saved(small_config, tmp_path / "run.yaml")
     first = named_sweep("memory_epochs", small_config, (0,)).trials()[0]
     RunDirectory(tmp_path / "memory_epochs" / first.key).end("failed", "no memory")
     table = plan_table("memory_epochs", on, {}, (0,), tmp_path, Terms(device="cpu"))
     assert cells(table)["to do"]["runs"] == "2"
     assert "1 that failed before" in str(table.caption)
-    again = plan_table("memory_epochs", on, {}, (0,), tmp_path, Terms(device="cpu", retry_failed=True))
+    again = plan_table(
+        "memory_epochs", on, {}, (0,), tmp_path, Terms(device="cpu", retry_failed=True)
+    )
     assert cells(again)["to do"]["runs"] == "3"
 
 
-def test_a_search_is_planned_by_points_of_its_space(small_config: RunConfig, tmp_path: Path) -> None:
-    """Its base, what its folder holds, and draws for the rest; what was given up counts and is not run again."""
+def test_a_search_is_planned_by_points_of_its_space(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
+    """Its base, what its folder holds, and draws for the rest; what was given up counts and is not
+    run again."""
     on = saved(small_config, tmp_path / "run.yaml")
 
     def rows(trials: int | None) -> dict[str, dict[str, str]]:
-        return cells(plan_table("search", on, {}, (3,), tmp_path, Terms(trials=trials, device="cpu")))
+        return cells(
+            plan_table("search", on, {}, (3,), tmp_path, Terms(trials=trials, device="cpu"))
+        )
 
     assert rows(None)["to do"]["runs"] == str(TRIALS)
     what = search(small_config, (3,))
-    assert rows(1)["to do"]["replay"] == str(planned(what.base).updates["replay"])  # the base goes first
+    # The base goes first.
+    assert rows(1)["to do"]["replay"] == str(planned(what.base).updates["replay"])
     own = what.own_point() or {}
-    remembered = [remember(what, {**own, "method.memory_epochs": epochs}, tmp_path / "search") for epochs in (2, 3, 4)]
+    remembered = [
+        remember(what, {**own, "method.memory_epochs": epochs}, tmp_path / "search")
+        for epochs in (2, 3, 4)
+    ]
     execute(remembered[0].config, tmp_path / "search" / remembered[0].key)
     RunDirectory(tmp_path / "search" / remembered[1].key).end("stopped", "after 2 of 3 tasks")
     found = rows(5)
@@ -314,7 +374,9 @@ def test_a_search_is_planned_by_points_of_its_space(small_config: RunConfig, tmp
     assert found["to do"]["runs"] == "3"  # the interrupted one and two new ones
     RunDirectory(tmp_path / "search" / remembered[2].key).end("failed", "no memory")
     assert rows(3).get("to do", {"runs": "0"})["runs"] == "0"
-    again = plan_table("search", on, {}, (3,), tmp_path, Terms(trials=3, device="cpu", retry_failed=True))
+    again = plan_table(
+        "search", on, {}, (3,), tmp_path, Terms(trials=3, device="cpu", retry_failed=True)
+    )
     assert cells(again)["to do"]["runs"] == "1"
     with pytest.raises(InputError, match="one seed"):
         plan_table("search", on, {}, (0, 1), tmp_path, Terms())
@@ -347,7 +409,8 @@ def test_runs_take_their_places_in_order() -> None:
 
 
 def test_a_place_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the cluster has is asked of it; with GPUs there, a run has a worker of its own unless told otherwise."""
+    """What the cluster has is asked of it; with GPUs there, a run has a worker of its own unless
+    told otherwise."""
     from forever.launch import ray_cluster
 
     monkeypatch.setenv("RAY_ADDRESS", "auto")

@@ -62,7 +62,8 @@ def test_step_clock_does_not_see_how_far_updates_move() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_first_day_is_exactly_the_warmup(seed: int) -> None:
-    """Both sides of the comparison are the same accumulated number, so no rounding can shift day 1."""
+    """Both sides of the comparison are the same accumulated number, so no rounding can shift day
+    1."""
     noise = random.Random(seed)
     norms = [noise.expovariate(1 / 0.003) for _ in range(60)]
     clock = ModelClock(24, 0.05)
@@ -75,12 +76,15 @@ def test_first_day_is_exactly_the_warmup(seed: int) -> None:
 
 @pytest.mark.parametrize("scale", [2.0**-20, 2.0**-3, 2.0**10])
 def test_unit_free(scale: float) -> None:
-    """Scaling all movements by c > 0 changes neither when a day comes nor the pace (c = 2^k: without rounding)."""
+    """Scaling all movements by c > 0 changes neither when a day comes nor the pace (c = 2^k:
+    without rounding)."""
     noise = random.Random(1)
     norms = [noise.random() for _ in range(500)]
     days = [1.0, 1.5, 2.0, 4.0, 7.0, 15.0]
     clock, scaled = ModelClock(24, 0.05), ModelClock(24, 0.05)
-    assert first_reached(clock, norms, days) == first_reached(scaled, [scale * n for n in norms], days)
+    assert first_reached(clock, norms, days) == first_reached(
+        scaled, [scale * n for n in norms], days
+    )
     assert scaled.days == clock.days
     assert scaled.pace() == pytest.approx(clock.pace(), rel=1e-5)  # eps = 1e-12 in r is absolute
 
@@ -113,7 +117,9 @@ def test_mu_is_the_exponential_average_from_mu0() -> None:
     for norm in norms:
         clock.advance(norm)
     n = 50  # closed form: (1 - l)^n mu0 + l sum_i (1 - l)^(n - i) Delta_(S+i)
-    mu = 0.8**n * sum(norms[:10]) / 10 + 0.2 * sum(0.8 ** (n - i) * norms[9 + i] for i in range(1, n + 1))
+    mu = 0.8**n * sum(norms[:10]) / 10 + 0.2 * sum(
+        0.8 ** (n - i) * norms[9 + i] for i in range(1, n + 1)
+    )
     assert clock.mu == pytest.approx(mu, rel=1e-12)
 
 

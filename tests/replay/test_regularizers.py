@@ -1,4 +1,5 @@
-"""Strength of a replay as a function of the pace r: s = clip(1 + gamma (r - 1), low, high), beta = beta_base s."""
+"""Strength of a replay as a function of the pace r: s = clip(1 + gamma (r - 1), low, high), beta =
+beta_base s."""
 
 import pytest
 
@@ -11,7 +12,16 @@ def paper(name: str = "intensity", gamma: float = 1.0) -> Regularizer:
 
 @pytest.mark.parametrize(
     ("pace", "strength"),
-    [(0.0, 5e-4), (0.3, 5e-4), (0.5, 5e-4), (0.75, 7.5e-4), (1.0, 1e-3), (2.2, 2.2e-3), (3.0, 3e-3), (1e9, 3e-3)],
+    [
+        (0.0, 5e-4),
+        (0.3, 5e-4),
+        (0.5, 5e-4),
+        (0.75, 7.5e-4),
+        (1.0, 1e-3),
+        (2.2, 2.2e-3),
+        (3.0, 3e-3),
+        (1e9, 3e-3),
+    ],
 )
 def test_intensity_follows_the_pace_within_its_bounds(pace: float, strength: float) -> None:
     assert paper().strength(pace) == pytest.approx(strength, rel=1e-12)
@@ -36,5 +46,9 @@ def test_without_intensity_the_strength_is_constant(pace: float) -> None:
 
 
 def test_which_regularisers_weigh_parameters() -> None:
-    weighted = {name for name in ("none", "intensity", "importance", "intensity_importance") if paper(name).weighted}
+    weighted = {
+        name
+        for name in ("none", "intensity", "importance", "intensity_importance")
+        if paper(name).weighted
+    }
     assert weighted == {"importance", "intensity_importance"}

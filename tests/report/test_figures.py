@@ -1,4 +1,5 @@
-"""Figures draw what they are given, for every shape of run, without a warning (warnings are errors here)."""
+"""Figures draw what they are given, for every shape of run, without a warning (warnings are errors
+here)."""
 
 import subprocess
 import sys
@@ -8,23 +9,42 @@ import numpy as np
 import pytest
 
 from forever.report.bootstrap import Estimate
-from forever.report.figures import accuracy_figure, interval_figure, matrix_figure, png, timeline_figure
+from forever.report.figures import (
+    accuracy_figure,
+    interval_figure,
+    matrix_figure,
+    png,
+    timeline_figure,
+)
 from forever.report.style import MARKERS, PALETTE
 
 
-def run_of(tasks: int, updates: int, warmup: int, days: list[float]) -> tuple[list[dict], list[dict]]:
+def run_of(
+    tasks: int, updates: int, warmup: int, days: list[float]
+) -> tuple[list[dict], list[dict]]:
     """The journal of a made-up run whose updates all move by the same distance."""
     steps: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     for k in range(tasks):
         ahead = list(days)
         for t in range(1, updates + 1):
-            clock: dict[str, Any] = {"days": t / warmup if t >= warmup else 0.0, "mu": 0.1 if t >= warmup else None}
+            clock: dict[str, Any] = {
+                "days": t / warmup if t >= warmup else 0.0,
+                "mu": 0.1 if t >= warmup else None,
+            }
             clock["next_day"] = ahead[0] if k and ahead else None
             line = {"task": f"task{k}", "step": t, "kind": "task", "update_norm": 0.1, **clock}
             steps.append(line)
             if k and t >= warmup and ahead and t >= ahead[0] * warmup:
-                events.append({"kind": "replay", "task": line["task"], "step": t, "day": ahead.pop(0), **clock})
+                events.append(
+                    {
+                        "kind": "replay",
+                        "task": line["task"],
+                        "step": t,
+                        "day": ahead.pop(0),
+                        **clock,
+                    }
+                )
                 steps += [{**line, "kind": "replay"}] * k
         if k:
             events.append({**events[-1], "kind": "consolidation", "step": updates, "day": None})
@@ -35,18 +55,30 @@ def run_of(tasks: int, updates: int, warmup: int, days: list[float]) -> tuple[li
 def result(tasks: int, method: str = "forever") -> dict[str, Any]:
     names = [f"task{i}" for i in range(tasks)]
     matrix = [[None if j < i else 50.0 + i - j for j in range(tasks)] for i in range(tasks)]
-    return {"method": method, "seed": 0, "tasks": names, "stages": names, "matrix": matrix, "op": 48.0, "bwt": -3.21}
+    return {
+        "method": method,
+        "seed": 0,
+        "tasks": names,
+        "stages": names,
+        "matrix": matrix,
+        "op": 48.0,
+        "bwt": -3.21,
+    }
 
 
 JOINT = {**result(3, "mtl"), "stages": ["joint"], "matrix": [[60.0], [0.0], [100.0]], "bwt": None}
 
 
-@pytest.mark.parametrize("one", [result(1), result(3), result(15), JOINT], ids=["1", "3", "15", "joint"])
+@pytest.mark.parametrize(
+    "one", [result(1), result(3), result(15), JOINT], ids=["1", "3", "15", "joint"]
+)
 def test_matrix_shows_every_measured_cell_and_no_other(one: dict) -> None:
     figure = matrix_figure(one)
     assert png(figure).startswith(b"\x89PNG")
     numbers = [text.get_text() for text in figure.axes[0].texts]
-    assert numbers == [f"{value:.1f}" for row in one["matrix"] for value in row if value is not None]
+    assert numbers == [
+        f"{value:.1f}" for row in one["matrix"] for value in row if value is not None
+    ]
 
 
 def test_matrix_title() -> None:
@@ -62,7 +94,10 @@ def test_timeline_marks_each_event_where_it_happened(tasks: int, updates: int) -
     if updates < 24:
         assert len(figure.axes) == 1
         return
-    marks = {str(points.get_label()): np.asarray(points.get_offsets()) for points in figure.axes[1].collections}
+    marks = {
+        str(points.get_label()): np.asarray(points.get_offsets())
+        for points in figure.axes[1].collections
+    }
     replays = [event for event in events if event["kind"] == "replay"]
     assert marks["replay, at its day"][:, 1].tolist() == [event["days"] for event in replays]
     for x, event in zip(marks["replay, at its day"][:, 0], replays, strict=True):
@@ -92,8 +127,13 @@ def test_accuracy_is_the_mean_over_tasks_seen() -> None:
 
 
 def test_intervals_are_written_beside_their_dots() -> None:
-    figure = interval_figure({"a": Estimate(50.0, 45.0, 56.0, 3), "b": Estimate(-1.0, -2.0, 0.5, 3)}, "OP", "a")
-    assert [text.get_text() for text in figure.axes[0].texts] == ["50.0  [45.0, 56.0]", "−1.0  [−2.0, 0.5]"]
+    figure = interval_figure(
+        {"a": Estimate(50.0, 45.0, 56.0, 3), "b": Estimate(-1.0, -2.0, 0.5, 3)}, "OP", "a"
+    )
+    assert [text.get_text() for text in figure.axes[0].texts] == [
+        "50.0  [45.0, 56.0]",
+        "−1.0  [−2.0, 0.5]",
+    ]
     assert png(figure)
 
 

@@ -20,7 +20,9 @@ from forever.training.world import World
 @pytest.fixture
 def looking(small_config: RunConfig) -> RunConfig:
     """Three tasks of four updates each."""
-    return small_config.override({"method.name": "finetune", "method.probe_every": 2, "memory.fraction": 0.75})
+    return small_config.override(
+        {"method.name": "finetune", "method.probe_every": 2, "memory.fraction": 0.75}
+    )
 
 
 def test_when_and_at_what_it_looks(looking: RunConfig, tmp_path: Path) -> None:
@@ -50,8 +52,12 @@ def test_the_loss_is_the_mean_over_kept_rows(looking: RunConfig, tmp_path: Path)
     for task in tasks[:2]:
         kept = learner.memory.kept[task.name]
         assert len(kept) == 6  # a batch of four and one of two
-        parts = [(batch, probe(learner, Probe(Batch(batch))).loss) for batch in (kept[:4], kept[4:])]
-        assert last["losses"][task.name] == pytest.approx(sum(len(b) * loss for b, loss in parts) / 6, rel=1e-6)
+        parts = [
+            (batch, probe(learner, Probe(Batch(batch))).loss) for batch in (kept[:4], kept[4:])
+        ]
+        assert last["losses"][task.name] == pytest.approx(
+            sum(len(b) * loss for b, loss in parts) / 6, rel=1e-6
+        )
 
 
 def test_rates_by_hand() -> None:
@@ -66,6 +72,7 @@ def test_rates_by_hand() -> None:
     found = rates(["a", "b", "c"], events)
     assert found == {"b": [pytest.approx(0.8)], "c": [pytest.approx(0.1), pytest.approx(-0.05)]}
     assert rates(["a", "x", "y", "b", "c", "z"], events).keys() == {"b", "c"}
-    assert rates(["a", "b", "x", "y", "z", "c"], events).keys() == {"c"}  # a third of six tasks is left out
+    # A third of six tasks is left out.
+    assert rates(["a", "b", "x", "y", "z", "c"], events).keys() == {"c"}
     many = [look("c", step, a=float(step)) for step in range(0, 80, 10)]
     assert rates(["a", "b", "c"], many) == {"c": [1.0] * 5}

@@ -21,7 +21,13 @@ def keep(folder: Path, **changes: Any) -> None:
         "seed": 0, "op": 50.0, "bwt": -10.0, "forgetting": 10.0, "events": {"a": {"look": 9}, "b": {"replay": 2}},
         "updates": {"task": 20, "replay": 5}, "seconds": {"task": 60.0, "evaluation": 30.0},
     }  # fmt: skip
-    where = {"argv": ["forever", "run", "x y"], "revision": "abc", "gpus": [], "cpu": "chip", "cores": 2}
+    where = {
+        "argv": ["forever", "run", "x y"],
+        "revision": "abc",
+        "gpus": [],
+        "cpu": "chip",
+        "cores": 2,
+    }
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps(result | changes), encoding="utf-8")
     (folder / "environment.json").write_text(json.dumps(where), encoding="utf-8")
@@ -41,7 +47,13 @@ def test_a_row_is_a_mean_with_the_smallest_and_the_largest(tmp_path: Path) -> No
 Numbers = tuple[float, float, float]
 
 
-def row(variant: str, op: Numbers | None, verdict: str | None, bwt: Numbers | None = None, **changes: Any) -> Any:
+def row(
+    variant: str,
+    op: Numbers | None,
+    verdict: str | None,
+    bwt: Numbers | None = None,
+    **changes: Any,
+) -> Any:
     def estimate(numbers: Numbers | None) -> dict[str, float] | None:
         return numbers and dict(zip(("value", "low", "high", "runs"), (*numbers, 5), strict=True))
 
@@ -67,7 +79,11 @@ def report(rows: list[Any] | None = None, **changes: Any) -> dict[str, Any]:
 
 
 def found(reports: list[Any], table: str, text: str = "") -> list[tuple[str, str, str]]:
-    return [(c.ours, c.status, c.scale) for c in claims(reports) if c.table == table and c.text.startswith(text)]
+    return [
+        (c.ours, c.status, c.scale)
+        for c in claims(reports)
+        if c.table == table and c.text.startswith(text)
+    ]
 
 
 def test_claims_are_answered_by_reports() -> None:
@@ -79,11 +95,16 @@ def test_claims_are_answered_by_reports() -> None:
         ("OP +2.0 [-1.0, +5.0]", "not reproduced: no difference shown", "mini")
     ]
     assert found([report()], "components", "+PIR") == [
-        ("OP +1.0 [-30.0, +32.0]", "no difference shown: interval too wide", "mini")  # published: +0.2
+        # Published: +0.2.
+        ("OP +1.0 [-30.0, +32.0]", "no difference shown: interval too wide", "mini")
     ]
-    assert found([report()], "components", "+IAR&PIR") == [("OP -0.1 [-0.6, +0.4]", "reproduced", "mini")]
+    assert found([report()], "components", "+IAR&PIR") == [
+        ("OP -0.1 [-0.6, +0.4]", "reproduced", "mini")
+    ]
     assert found([report()], "components", "+STC") == [("", "not attempted", "")]
-    assert [scale for *_, scale in found([report(), report(scale="paper")], "components", "+FIR")] == ["mini", "paper"]
+    assert [
+        scale for *_, scale in found([report(), report(scale="paper")], "components", "+FIR")
+    ] == ["mini", "paper"]
 
 
 def test_published_differences_are_between_variant_and_reference() -> None:
@@ -104,7 +125,9 @@ def test_a_difference_to_another_reference_answers_nothing() -> None:
     vbm = ("memory_size", "vbm 5 %")
     assert found([report(rows, name="memory_size")], *vbm) == [("", "not attempted", "")]
     rows[-1]["reference"] = "forever 5 %"
-    assert found([report(rows, name="memory_size")], *vbm) == [("OP -2.0 [-3.0, -1.0]", "reproduced", "mini")]
+    assert found([report(rows, name="memory_size")], *vbm) == [
+        ("OP -2.0 [-3.0, -1.0]", "reproduced", "mini")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +156,9 @@ def test_what_was_tried_stands_first_with_its_commands_below(tmp_path: Path) -> 
     assert headings[:2] == ["### components", "### main_results"]
     assert len(headings) == len({*headings})
     own = lines[: lines.index("### main_results")]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in own if line.startswith("| ")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in own if line.startswith("| ")
+    ]
     assert rows[0] == ["claim", "ours", "published", "status", "scale", "runs"]
     assert rows[1][0] == rows[2][0] == "+FIR less base"
     assert [line[4] for line in rows[1:]] == ["cpu", "mini"] * 4 + ["–"] * 3
@@ -163,7 +188,10 @@ def test_the_tally_counts_each_answer_once() -> None:
     lines = tally(claimed)
     assert lines[0] == "| scale | answers | reproduced | not shown | contradicted | not judged |"
     assert lines[2:4] == ["| mini | 5 | 1 | 2 | 1 | 1 |", "| cpu | 5 | 1 | 2 | 1 | 1 |"]
-    assert f"5 of {len(claimed) - 5} claims have an answer, none at full scale, which needs a GPU." in lines
+    assert (
+        f"5 of {len(claimed) - 5} claims have an answer, none at full scale, which needs a GPU."
+        in lines
+    )
     assert tally(list(claims([])))[0].startswith("0 of ")
 
 
@@ -185,7 +213,9 @@ def test_a_bound_is_judged_by_its_interval() -> None:
     assert status(runs=1) == "not judged"  # two runs of its own, of which the reference has one
 
 
-def forgetting(scale: str, phases: int, low: float | None, high: float = 0.01) -> list[tuple[str, str, str]]:
+def forgetting(
+    scale: str, phases: int, low: float | None, high: float = 0.01
+) -> list[tuple[str, str, str]]:
     fall = None if low is None else {"value": (low + high) / 2, "low": low, "high": high, "runs": 4}
     analysis = {"finetune": {"rates": [0.003, 0.002, 0.001, 0.0009, 0.0008][:phases], "fall": fall}}
     part = {"benchmark": "mini", "rows": [], "analyses": {"forgetting_rate": analysis}}
@@ -200,8 +230,11 @@ def forgetting(scale: str, phases: int, low: float | None, high: float = 0.01) -
         ("paper", 4, 0.001, 0.003, "not judged"), ("paper", 5, 0.001, 0.003, "reproduced"),
     ],
 )  # fmt: skip
-def test_forgetting_slows_down_or_not(scale: str, phases: int, low: float | None, high: float, status: str) -> None:
-    """The paper's scale needs the paper's five phases, a smaller one two; means that fall are not enough."""
+def test_forgetting_slows_down_or_not(
+    scale: str, phases: int, low: float | None, high: float, status: str
+) -> None:
+    """The paper's scale needs the paper's five phases, a smaller one two; means that fall are not
+    enough."""
     ((ours, told, _),) = forgetting(scale, phases, low, high)
     assert told == status
     assert ours == {
@@ -211,17 +244,26 @@ def test_forgetting_slows_down_or_not(scale: str, phases: int, low: float | None
 
 def test_a_report_that_lacks_a_part_answers_nothing_and_stops_nothing() -> None:
     """A folder used again has a variant more, an interrupted sweep a method less."""
-    looks = {name: {"rates": [0.2, 0.1], "fall": None} for name in ("finetune", "finetune (optim.lr=0.1)")}
+    looks = {
+        name: {"rates": [0.2, 0.1], "fall": None}
+        for name in ("finetune", "finetune (optim.lr=0.1)")
+    }
     parts = [{"benchmark": "mini", "rows": [], "analyses": {"forgetting_rate": looks}}]
-    assert [status for _, status, _ in found([report(name="forgetting_rate", parts=parts)], "forgetting_rate")] == [
-        "not judged"
+    assert [
+        status
+        for _, status, _ in found([report(name="forgetting_rate", parts=parts)], "forgetting_rate")
+    ] == ["not judged"]
+    parts = [
+        {"benchmark": "mini", "rows": [], "analyses": {"training_time": {"tiny": {"forever": 1.0}}}}
     ]
-    parts = [{"benchmark": "mini", "rows": [], "analyses": {"training_time": {"tiny": {"forever": 1.0}}}}]
     times = found([report(name="training_time", parts=parts)], "training_time")
     assert {status for _, status, _ in times} == {"not attempted"}
     parts[0]["analyses"]["training_time"]["tiny"]["mix_replay"] = 0.5
     times = found([report(name="training_time", parts=parts)], "training_time")
-    assert {(ours, status) for ours, status, _ in times} == {("2.00", "measured"), ("", "not attempted")}
+    assert {(ours, status) for ours, status, _ in times} == {
+        ("2.00", "measured"),
+        ("", "not attempted"),
+    }
 
 
 NONE = "no correlation shown"
@@ -233,15 +275,22 @@ SHOWN = f"reproduced: {NONE}"
     [
         (0.9, 0.01, 15, ["reproduced", "not reproduced", "not reproduced"]),
         (-0.9, 0.01, 15, ["not reproduced", "not reproduced", "reproduced"]),
-        (0.3, 0.3, 15, [f"not {SHOWN}", f"{NONE}: too few tasks", f"not {SHOWN}"]),  # interval -0.25 to 0.70
+        # Interval -0.25 to 0.70.
+        (0.3, 0.3, 15, [f"not {SHOWN}", f"{NONE}: too few tasks", f"not {SHOWN}"]),
         (0.1, 0.3, 60, [f"not {SHOWN}", "reproduced", f"not {SHOWN}"]),  # interval -0.16 to 0.34
         (0.1, 0.9, 3, [f"not {SHOWN}", f"{NONE}: too few tasks", f"not {SHOWN}"]),
     ],
 )
-def test_correlations_have_a_sign_and_a_p(r: float, p: float, pairs: int, statuses: list[str]) -> None:
-    """Published: positive with the other order, none with BWT, negative with joint training. That there is none takes
-    an interval that is narrow enough."""
+def test_correlations_have_a_sign_and_a_p(
+    r: float, p: float, pairs: int, statuses: list[str]
+) -> None:
+    """Published: positive with the other order, none with BWT, negative with joint training. That
+    there is none takes an interval that is narrow enough."""
     numbers = {"r": r, "p": p, "pairs": pairs}
-    part = {"benchmark": "superni", "rows": [], "analyses": {"model_day": dict.fromkeys(MODEL_DAY, numbers)}}
+    part = {
+        "benchmark": "superni",
+        "rows": [],
+        "analyses": {"model_day": dict.fromkeys(MODEL_DAY, numbers)},
+    }
     found_ = found([report(name="model_day", parts=[part])], "model_day")
     assert [status for _, status, _ in found_] == statuses

@@ -16,7 +16,14 @@ from forever.launch.local import run_local
 from forever.report.analyses import analyses, correlations, minutes_an_epoch, slowing
 from forever.report.findings import findings
 from forever.report.page import about_resolution
-from forever.report.paper import FORGETTING_RATE, MODEL_DAY, TABLES, TRAINING_TIME, agreement, published
+from forever.report.paper import (
+    FORGETTING_RATE,
+    MODEL_DAY,
+    TABLES,
+    TRAINING_TIME,
+    agreement,
+    published,
+)
 from forever.report.report import summary_table, tex, write_report
 from forever.report.rows import Row, Run
 from forever.report.study import read_study
@@ -39,7 +46,8 @@ def test_every_published_row_is_a_variant_of_its_sweep(name: str) -> None:
         assert name == "backbones" or sweep.paper.get(sweep.reference, sweep.reference) in table
 
 
-# The published tables as text, to be compared by eye with the paper; a benchmark's name before a bar, else SuperNI.
+# The published tables as text, to be compared by eye with the paper; a benchmark's name before a
+# bar, else SuperNI.
 PRINTED = """
 components: base 42.5/-2.8, +FIR 40.1/-5.2, +RR 37.2/-7.8, +ER 40.9/-6.9, +STC 41.3/-3.9, -IAR 39.9/-4.4, +PIR 42.7/-3.0, +IAR&PIR 42.8/-2.6
 spacing: standard 42.5/-2.8, exponential 42.3/-2.6, polynomial 41.5/-3.2, uniform 40.9/-3.6, decreasing 37.2/-7.8
@@ -79,7 +87,8 @@ def test_the_published_numbers() -> None:
     assert [r for r, _ in MODEL_DAY.values()] == [0.7379, 0.2182, -0.5625]
     assert [p for _, p in MODEL_DAY.values()] == [0.0017, None, 0.0291]
     times = [
-        [minutes[name] for name in ("mix_replay", "aimmerging", "vbm", "forever")] for minutes in TRAINING_TIME.values()
+        [minutes[name] for name in ("mix_replay", "aimmerging", "vbm", "forever")]
+        for minutes in TRAINING_TIME.values()
     ]
     assert times == [[1.3, 1.5, 1.4, 1.4], [6.8, 9.9, 9.1, 8.5]]
 
@@ -92,12 +101,16 @@ def test_a_small_benchmark_stands_for_the_papers() -> None:
     assert published("main_results", "mini", "forever") is None  # for which of the three?
     assert published("main_results", "long", "forever") == TABLES["main_results"]["long"]["forever"]
     assert published("demo", "mini", "base") is None
-    assert published("components", "standard", "+FIR") is None  # which is not SuperNI at another size
+    # Which is not SuperNI at another size.
+    assert published("components", "standard", "+FIR") is None
     main = TABLES["main_results"]
     assert published("baselines", "mini", "forever") == published("baselines", "superni", "forever")
     assert published("baselines", "superni", "forever") == main["superni"]["forever"]
     assert published("baselines", "standard", "migu") == main["standard"]["migu"]
-    assert published("memory_size", "superni", "vbm 5 %") == TABLES["memory_size"]["superni"]["vbm 5 %"]
+    assert (
+        published("memory_size", "superni", "vbm 5 %")
+        == TABLES["memory_size"]["superni"]["vbm 5 %"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,15 +142,27 @@ def test_equality_is_shown_by_a_narrow_interval(
 
 
 @pytest.fixture(scope="module")
-def folder(small_config: RunConfig, data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`components` with two variants and two seeds on a toy benchmark and on a part of it under another name."""
+def folder(
+    small_config: RunConfig, data_root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """`components` with two variants and two seeds on a toy benchmark and on a part of it under
+    another name."""
     root = tmp_path_factory.mktemp("data")
     for name in ("toy", "other"):
         shutil.copytree(data_root / "toy", root / name)
     base = small_config.override({"data.root": str(root)})
-    part = {"data.benchmark": "other", "data.order": ["shape", "colour"], "data.train_rows": 8, "data.test_rows": 2}
+    part = {
+        "data.benchmark": "other",
+        "data.order": ["shape", "colour"],
+        "data.train_rows": 8,
+        "data.test_rows": 2,
+    }
     orders: dict[str, dict[str, Any]] = {"1": {}, "2": part}
-    variants = {"base": {}, "+FIR": {"method.days": "fixed_interval"}, "finetune": {"method.name": "finetune"}}
+    variants = {
+        "base": {},
+        "+FIR": {"method.days": "fixed_interval"},
+        "finetune": {"method.name": "finetune"},
+    }
     sweep = Sweep("components", base, variants, (0, 1), orders)
     folder = tmp_path_factory.mktemp("sweeps") / "components"
     for trial in sweep.trials():
@@ -155,7 +180,9 @@ def test_benchmarks_are_not_averaged(folder: Path) -> None:
             assert row.planned == len(row.runs) == 2
             assert {result["benchmark"] for result in row.results} == {part.benchmark}
             assert row.comparison is not None
-            assert row.comparison.op.value == pytest.approx(sum(result["op"] for result in row.results) / 2)
+            assert row.comparison.op.value == pytest.approx(
+                sum(result["op"] for result in row.results) / 2
+            )
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert text.index("### toy") < text.index("### other")
     assert "figures/op-toy.png" in text
@@ -166,7 +193,15 @@ def test_benchmarks_are_not_averaged(folder: Path) -> None:
     ("changes", "same"),
     [
         ({}, True),
-        ({"model.name": "Qwen/Qwen3-4B", "memory.fraction": 0.5, "method.warmup_steps": 48, "seed": 3}, True),
+        (
+            {
+                "model.name": "Qwen/Qwen3-4B",
+                "memory.fraction": 0.5,
+                "method.warmup_steps": 48,
+                "seed": 3,
+            },
+            True,
+        ),
         ({"model.tuning": "full", "optim.lr": 1e-5, "data.order": "8"}, True),
         ({"optim.lr": 1e-5}, False),
         ({"optim.epochs": 1}, False),
@@ -198,7 +233,8 @@ def test_published_numbers_stand_beside_ours(folder: Path) -> None:
     assert len({line.count("|") for line in table}) == 1
     cells = [cell.strip() for cell in table[3].split("|")]
     assert cells[1] == "+FIR"
-    assert (cells[3], cells[4], cells[6]) == ("40.1", "–", "−5.2")  # sizes are not compared: toy is not SuperNI
+    # Sizes are not compared: toy is not SuperNI.
+    assert (cells[3], cells[4], cells[6]) == ("40.1", "–", "−5.2")
     assert cells[8] == "−2.4"
     assert "are not the paper's setting" in "\n".join(lines)
     assert "finetune" not in "".join(table)  # which the table of components has not
@@ -211,11 +247,21 @@ def test_forgetting_is_compared_beside_performance(folder: Path) -> None:
     assert fir.comparison is not None
     ours = fir.comparison.bwt_difference
     assert ours is not None
-    by_seed = [[row.results[seed]["bwt"] for row in part.rows if row.variant in ("base", "+FIR")] for seed in (0, 1)]
+    by_seed = [
+        [row.results[seed]["bwt"] for row in part.rows if row.variant in ("base", "+FIR")]
+        for seed in (0, 1)
+    ]
     assert ours.value == pytest.approx(sum(b - a for a, b in by_seed) / 2)
     assert fir.paper_bwt_difference == pytest.approx(-5.2 + 2.8)
-    numbers = json.loads((folder / "report.json").read_text(encoding="utf-8"))["parts"][0]["rows"][1]
-    assert numbers["bwt_difference"] == {"value": ours.value, "low": ours.low, "high": ours.high, "runs": 2}
+    numbers = json.loads((folder / "report.json").read_text(encoding="utf-8"))["parts"][0]["rows"][
+        1
+    ]
+    assert numbers["bwt_difference"] == {
+        "value": ours.value,
+        "low": ours.low,
+        "high": ours.high,
+        "runs": 2,
+    }
     assert numbers["paper"]["bwt_difference"] == fir.paper_bwt_difference
     shown = row_texts(fir)
     cell = f"{shown['bwt_difference']} {shown['bwt_difference_interval']}"
@@ -225,7 +271,9 @@ def test_forgetting_is_compared_beside_performance(folder: Path) -> None:
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert f'<td class="n">{shown["bwt_difference"]} / −2.4</td>' in page
     assert f'<td class="i">{shown["bwt_difference_interval"]}</td>' in page
-    assert rf"{tex(shown['bwt_difference'])} / $-$2.4 \\" in (folder / "report.tex").read_text(encoding="utf-8")
+    assert rf"{tex(shown['bwt_difference'])} / $-$2.4 \\" in (folder / "report.tex").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_benchmark_of_which_nothing_is_finished_is_missing(folder: Path, tmp_path: Path) -> None:
@@ -251,13 +299,22 @@ def test_each_variant_has_its_own_reference(folder: Path, tmp_path: Path) -> Non
     """As `backbones` has: two pairs, compared within."""
     copy = Path(shutil.copytree(folder, tmp_path / "backbones"))
     manifest = json.loads((copy / "sweep.json").read_text(encoding="utf-8"))
-    names = {"base": "forever, Llama-3.1-8B", "+FIR": "vbm, Llama-3.1-8B", "finetune": "forever, Qwen3-0.6B"}
+    names = {
+        "base": "forever, Llama-3.1-8B",
+        "+FIR": "vbm, Llama-3.1-8B",
+        "finetune": "forever, Qwen3-0.6B",
+    }
     manifest |= {"name": "backbones", "reference": names["finetune"]}
-    manifest["trials"] = [trial | {"variant": names[trial["variant"]]} for trial in manifest["trials"]]
+    manifest["trials"] = [
+        trial | {"variant": names[trial["variant"]]} for trial in manifest["trials"]
+    ]
     manifest["references"] = {names["base"]: names["base"], names["+FIR"]: names["base"]}
     (copy / "sweep.json").write_text(json.dumps(manifest), encoding="utf-8")
     write_report(copy)
-    old, new = (json.loads((path / "report.json").read_text(encoding="utf-8"))["parts"][0] for path in (folder, copy))
+    old, new = (
+        json.loads((path / "report.json").read_text(encoding="utf-8"))["parts"][0]
+        for path in (folder, copy)
+    )
     before, after = ({row["variant"]: row for row in part["rows"]} for part in (old, new))
     vbm = after["vbm, Llama-3.1-8B"]
     assert vbm["reference"] == "forever, Llama-3.1-8B"
@@ -274,11 +331,19 @@ def test_each_variant_has_its_own_reference(folder: Path, tmp_path: Path) -> Non
 def test_runs_on_other_test_rows_are_not_paired(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "components"))
     paired = {row.variant: row.comparison for row in read_study(copy).parts[0].rows}
-    for path in copy.glob("plus_FIR-o1-s0*/predictions/*/1.jsonl"):  # as many rows with another answer among them
+    # As many rows with another answer among them.
+    for path in copy.glob("plus_FIR-o1-s0*/predictions/*/1.jsonl"):
         first, *rest = path.read_text(encoding="utf-8").splitlines()
-        path.write_text("\n".join([json.dumps(json.loads(first) | {"reference": "other"}), *rest]), encoding="utf-8")
+        path.write_text(
+            "\n".join([json.dumps(json.loads(first) | {"reference": "other"}), *rest]),
+            encoding="utf-8",
+        )
     found = {row.variant: row.comparison for row in read_study(copy).parts[0].rows}
-    counts = [one["+FIR"].difference.runs for one in (paired, found) if one["+FIR"] and one["+FIR"].difference]
+    counts = [
+        one["+FIR"].difference.runs
+        for one in (paired, found)
+        if one["+FIR"] and one["+FIR"].difference
+    ]
     assert counts == [2, 1]
 
 
@@ -287,7 +352,9 @@ def test_runs_with_other_training_rows_are_paired(folder: Path, tmp_path: Path) 
     copy = Path(shutil.copytree(folder, tmp_path / "components"))
     for path in copy.glob("plus_FIR-o1-*/result.json"):
         result = json.loads(path.read_text(encoding="utf-8"))
-        path.write_text(json.dumps(result | {"data": dict.fromkeys(result["data"], "0")}), encoding="utf-8")
+        path.write_text(
+            json.dumps(result | {"data": dict.fromkeys(result["data"], "0")}), encoding="utf-8"
+        )
     found = next(row.comparison for row in read_study(copy).parts[0].rows if row.variant == "+FIR")
     assert found is not None
     assert found.difference is not None
@@ -296,7 +363,11 @@ def test_runs_with_other_training_rows_are_paired(folder: Path, tmp_path: Path) 
 
 def test_numbers_for_programs(folder: Path) -> None:
     content = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    assert (content["name"], content["reference"], content["seeds"]) == ("components", "base", [0, 1])
+    assert (content["name"], content["reference"], content["seeds"]) == (
+        "components",
+        "base",
+        [0, 1],
+    )
     assert (content["planned"], content["finished"]) == (12, 12)
     study = read_study(folder)
     for part, written in zip(study.parts, content["parts"], strict=True):
@@ -313,7 +384,8 @@ def test_numbers_for_programs(folder: Path) -> None:
 def test_a_difference_counts_the_runs_that_both_have(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "components"))
     next(copy.glob("base-o1-s1*/result.json")).unlink()
-    next(copy.glob("finetune-o1-s0*/environment.json")).unlink()  # a run that does not say where it was
+    # A run that does not say where it was.
+    next(copy.glob("finetune-o1-s0*/environment.json")).unlink()
     write_report(copy)
     content = json.loads((copy / "report.json").read_text(encoding="utf-8"))
     rows = {row["variant"]: row for row in content["parts"][0]["rows"]}
@@ -327,20 +399,35 @@ def test_latex_is_well_formed(folder: Path) -> None:
     text = (folder / "report.tex").read_text(encoding="utf-8")
     bare = re.sub(r"\\[{}]", "", text)
     assert bare.count("{") == bare.count("}")
-    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 6  # for two benchmarks: scores, costs, paper
+    # For two benchmarks: scores, costs, paper.
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 6
     assert text.isascii()
-    for table in re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, flags=re.DOTALL):
+    for table in re.findall(
+        r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, flags=re.DOTALL
+    ):
         rows = [row for row in table[1].split("\\\\") if "&" in row]
         assert {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows} == {len(table[0])}
     assert not re.findall(r"(?<!\\)[%_#]", text.split("\n", 1)[1])
-    for expected in ("& seconds", "Holm-corrected", "are not the paper's setting", "Seeds 0, 1.", "& ours less theirs"):
+    for expected in (
+        "& seconds",
+        "Holm-corrected",
+        "are not the paper's setting",
+        "Seeds 0, 1.",
+        "& ours less theirs",
+    ):
         assert expected in text
 
 
 def test_labels_of_a_search_can_be_set_by_latex() -> None:
     """pdflatex knows no Greek outside of formulas."""
-    assert tex("uniform S8 E2 IAR β0.001 γ1 λ0.05") == r"uniform S8 E2 IAR $\beta$0.001 $\gamma$1 $\lambda$0.05"
-    assert tex("2 × Δ −1 – 3 ± 4 → 5 & 6_7") == r"2 $\times$ $\Delta$ $-$1 -- 3 $\pm$ 4 $\rightarrow$ 5 \& 6\_7"
+    assert (
+        tex("uniform S8 E2 IAR β0.001 γ1 λ0.05")
+        == r"uniform S8 E2 IAR $\beta$0.001 $\gamma$1 $\lambda$0.05"
+    )
+    assert (
+        tex("2 × Δ −1 – 3 ± 4 → 5 & 6_7")
+        == r"2 $\times$ $\Delta$ $-$1 -- 3 $\pm$ 4 $\rightarrow$ 5 \& 6\_7"
+    )
     assert tex("{~^\\}") == r"\{\textasciitilde{}\textasciicircum{}\textbackslash{}\}"
     assert tex("日") == "?"
 
@@ -363,7 +450,9 @@ def test_the_warning_says_with_how_many_runs(folder: Path) -> None:
     assert about_resolution([wide]) == (
         "The test set is too small for the published difference with these runs: +FIR (−2.4, chance ±3.0 with 2 runs)."
     )
-    assert about_resolution([replace(fir, comparison=replace(fir.comparison, resolution=2.3))]) == ""
+    assert (
+        about_resolution([replace(fir, comparison=replace(fir.comparison, resolution=2.3))]) == ""
+    )
 
 
 def test_hours_of_gpus(folder: Path, tmp_path: Path) -> None:
@@ -374,7 +463,8 @@ def test_hours_of_gpus(folder: Path, tmp_path: Path) -> None:
     for path in copy.glob("*/result.json"):
         content = json.loads(path.read_text(encoding="utf-8"))
         path.write_text(
-            json.dumps({**content, "world_size": 2, "seconds": {"task": 1000.0, "replay": 800.0}}), encoding="utf-8"
+            json.dumps({**content, "world_size": 2, "seconds": {"task": 1000.0, "replay": 800.0}}),
+            encoding="utf-8",
         )
     assert {row.gpu_hours for part in read_study(copy).parts for row in part.rows} == {1.0}
     write_report(copy)
@@ -398,7 +488,10 @@ def days(folder: Path, tmp_path: Path) -> Path:
     ]
     content = manifest | {"name": "model_day", "reference": "forever", "trials": trials}
     (copy / "sweep.json").write_text(json.dumps(content), encoding="utf-8")
-    found = {"1": {"colour": 1.0, "shape": 2.0, "weight": 4.0}, "2": {"shape": 3.0, "colour": 2.0, "weight": 3.0}}
+    found = {
+        "1": {"colour": 1.0, "shape": 2.0, "weight": 4.0},
+        "2": {"shape": 3.0, "colour": 2.0, "weight": 3.0},
+    }
     for trial in trials:
         tasks = found[trial["order"]]
         joint = trial["variant"] == "mtl"
@@ -408,7 +501,9 @@ def days(folder: Path, tmp_path: Path) -> Path:
             "method": trial["variant"],
             "tasks": list(tasks),
             "stages": ["joint"] if joint else list(tasks),
-            "matrix": [[final[task]] if joint else [0.0, 0.0, 10.0 * day] for task, day in tasks.items()],
+            "matrix": [
+                [final[task]] if joint else [0.0, 0.0, 10.0 * day] for task, day in tasks.items()
+            ],
             "notes": {
                 task: {"tau_day": day + trial["seed"] - 0.5} for task, day in tasks.items()
             },  # mean over seeds: day
@@ -418,12 +513,18 @@ def days(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_model_days_by_hand(days: Path) -> None:
-    """(1, 2), (2, 3), (4, 3): r = 12 / sqrt(42 * 6). Means over orders 1.5, 2.5, 3.5 and joint 90, 80, 60."""
+    """(1, 2), (2, 3), (4, 3): r = 12 / sqrt(42 * 6). Means over orders 1.5, 2.5, 3.5 and joint 90,
+    80, 60."""
     (part,) = read_study(days).parts
     found = correlations(part)
-    assert found["other order"] == {"r": pytest.approx(2 / 7**0.5), "p": pytest.approx(0.4544, abs=1e-3), "pairs": 3}
+    assert found["other order"] == {
+        "r": pytest.approx(2 / 7**0.5),
+        "p": pytest.approx(0.4544, abs=1e-3),
+        "pairs": 3,
+    }
     assert found["joint training"]["r"] == pytest.approx(-30 / (2 * 1400 / 3) ** 0.5)
-    assert "BWT" not in found  # the last task of an order is not forgotten, and two pairs say nothing
+    # The last task of an order is not forgotten, and two pairs say nothing.
+    assert "BWT" not in found
     assert analyses(part)["model_day"] == found
     assert findings(part) == [
         {"what": "a task's model day with its length in the other order", "ours": "r = +0.76, p = 0.45",
@@ -444,18 +545,26 @@ def test_minutes_an_epoch_by_hand(folder: Path, tmp_path: Path) -> None:
     assert minutes == {"forever": pytest.approx(0.4), "finetune": pytest.approx(0.4)}
     assert "training_time" not in analyses(part)  # where it was not asked for
     manifest = json.loads((copy / "sweep.json").read_text(encoding="utf-8"))
-    (copy / "sweep.json").write_text(json.dumps(manifest | {"name": "training_time"}), encoding="utf-8")
+    (copy / "sweep.json").write_text(
+        json.dumps(manifest | {"name": "training_time"}), encoding="utf-8"
+    )
     write_report(copy)
     what = "forever, backbone0: minutes an epoch"  # of base and +FIR, two seeds each
     assert f"| {what} | 0.4 | – | 4 runs |" in (copy / "report.md").read_text(encoding="utf-8")
     assert rf"{what} & 0.4 & -- & 4 runs \\" in (copy / "report.tex").read_text(encoding="utf-8")
     page = (copy / "report.html").read_text(encoding="utf-8")
-    assert f'<td class="name">{what}</td><td class="n">0.4</td><td class="n">–</td><td>4 runs</td>' in page
+    assert (
+        f'<td class="name">{what}</td><td class="n">0.4</td><td class="n">–</td><td>4 runs</td>'
+        in page
+    )
 
 
 def test_forgetting_falls_by_more_than_chance_or_not() -> None:
-    """Three tasks that fall by 1, 2 and 3: Student's interval with two degrees of freedom, 2 +- 4.303 / sqrt(3)."""
-    curves = {(task, 0): [5.0, 3.0, 5.0 - fall] for task, fall in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
+    """Three tasks that fall by 1, 2 and 3: Student's interval with two degrees of freedom, 2 +-
+    4.303 / sqrt(3)."""
+    curves = {
+        (task, 0): [5.0, 3.0, 5.0 - fall] for task, fall in (("a", 1.0), ("b", 2.0), ("c", 3.0))
+    }
     # Another run of a task makes it surer of that task, and of no other: it falls by 1 on average.
     curves |= {("a", 1): [5.0, 3.0, 5.0], ("a", 2): [5.0, 3.0, 3.0]}
     found = slowing({**curves, ("short", 0): [9.0, 1.0]})
@@ -472,7 +581,12 @@ def test_rates_of_forgetting_are_findings(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("forever.report.findings.analyses", lambda _: found)
     part = read_study(folder).parts[0]
     assert [row["ours"] for row in findings(part)] == ["0.0030", "0.0010"]
-    found["forgetting_rate"]["finetune"]["fall"] = {"value": 0.002, "low": -0.001, "high": 0.005, "runs": 4}
+    found["forgetting_rate"]["finetune"]["fall"] = {
+        "value": 0.002,
+        "low": -0.001,
+        "high": 0.005,
+        "runs": 4,
+    }
     assert findings(part)[1:] == [
         {"what": "finetune: forgetting per update, phase 2", "ours": "0.0010", "published": "0.0018", "basis": "–"},
         {"what": "finetune: phase 1 less phase 2", "ours": "+0.0020 [−0.0010, +0.0050]", "published": "+0.0005",

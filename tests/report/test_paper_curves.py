@@ -1,4 +1,5 @@
-"""Curves of the paper's figures go through the numbers that they are given, and stop where there are none."""
+"""Curves of the paper's figures go through the numbers that they are given, and stop where there
+are none."""
 
 import math
 from typing import Any
@@ -15,8 +16,11 @@ from forever.report.style import png
 # ---- replay events
 
 
-def run_with_events(tasks: int, updates: int, penalty: float | None) -> tuple[list[dict], list[dict]]:
-    """A made-up run: in each task but the first a replay at update 10, and a consolidation at the end."""
+def run_with_events(
+    tasks: int, updates: int, penalty: float | None
+) -> tuple[list[dict], list[dict]]:
+    """A made-up run: in each task but the first a replay at update 10, and a consolidation at the
+    end."""
     steps: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     for k in range(tasks):
@@ -26,7 +30,9 @@ def run_with_events(tasks: int, updates: int, penalty: float | None) -> tuple[li
             kind = {10: "replay", updates: "consolidation"}.get(t)
             if k and kind:
                 events.append({**here, "kind": kind, "loss_before": 2.0 + k, "loss_after": 0.1 * k})
-                steps += [{**here, "kind": kind, "loss": 1.0 + n, "penalty": penalty} for n in range(3)]
+                steps += [
+                    {**here, "kind": kind, "loss": 1.0 + n, "penalty": penalty} for n in range(3)
+                ]
     return steps, events
 
 
@@ -69,11 +75,23 @@ def test_replay_loss_without_events_or_steps() -> None:
 
 
 def test_rates_are_means_over_the_curves_that_last_so_long() -> None:
-    rates = {"a": [[4.0, 2.0, 1.0], [2.0, 1.0], [3.0, math.nan]], "none": [], "empty": [[]], "b": [[1.0]]}
+    rates = {
+        "a": [[4.0, 2.0, 1.0], [2.0, 1.0], [3.0, math.nan]],
+        "none": [],
+        "empty": [[]],
+        "b": [[1.0]],
+    }
     figure = forgetting_rate_figure(rates, 60, reference="a")
     drawn = lines_of(figure.axes[0])
-    assert {name: drawn[name] for name in drawn} == {"a": ([1, 2, 3], [3.0, 1.5, 1.0]), "b": ([1], [1.0])}
-    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["0–60", "60–120", "120–180"]
+    assert {name: drawn[name] for name in drawn} == {
+        "a": ([1, 2, 3], [3.0, 1.5, 1.0]),
+        "b": ([1], [1.0]),
+    }
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == [
+        "0–60",
+        "60–120",
+        "120–180",
+    ]
     assert legend_of(figure) == ["a", "b", "± 1 s.d. over tasks and runs"]
     band = np.concatenate([path.vertices for path in figure.axes[0].collections[0].get_paths()])
     assert {3.0 - 1.0, 3.0 + 1.0} <= set(band[band[:, 0] == 1, 1])  # of 4, 2 and 3
@@ -86,7 +104,9 @@ def test_only_the_reference_has_a_band_among_many() -> None:
     assert set(legend_of(figure)) == {*METHODS, "± 1 s.d. over tasks and runs"}
 
 
-@pytest.mark.parametrize(("published", "axes"), [([2.0, 1.0], 1), ([500.0, -100.0], 2), ([0.01, 0.02, 0.005], 2)])
+@pytest.mark.parametrize(
+    ("published", "axes"), [([2.0, 1.0], 1), ([500.0, -100.0], 2), ([0.01, 0.02, 0.005], 2)]
+)
 def test_published_rates_have_an_axis_with_the_same_zero(published: list[float], axes: int) -> None:
     figure = forgetting_rate_figure({"a": [[4.0, 2.0]]}, 60, published)
     assert len(figure.axes) == axes
@@ -113,8 +133,14 @@ def test_nothing_to_draw() -> None:
     ("settings", "scale"), [([1, 2, 5, 10, 50], "log"), ([1, 2, 3, 4], "linear"), ([24], "linear")]
 )
 def test_scores_stand_at_their_setting(count: int, settings: list[int], scale: str) -> None:
-    points = [Point(m, x, around(50.0 + x - n), around(-x)) for n, m in enumerate(METHODS[:count]) for x in settings]
-    figure = sensitivity_figure(list(reversed(points)), "S", reference=METHODS[0], default=settings[-1])
+    points = [
+        Point(m, x, around(50.0 + x - n), around(-x))
+        for n, m in enumerate(METHODS[:count])
+        for x in settings
+    ]
+    figure = sensitivity_figure(
+        list(reversed(points)), "S", reference=METHODS[0], default=settings[-1]
+    )
     op, bwt = figure.axes
     assert (op.get_xscale(), bwt.get_xscale()) == (scale, scale)
     for n, method in enumerate(METHODS[:count]):
@@ -130,9 +156,17 @@ def test_scores_stand_at_their_setting(count: int, settings: list[int], scale: s
 
 
 def test_scores_that_are_missing_or_published() -> None:
-    points = [Point("a", 2, around(50)), Point("a", 4, None), Point("a", 8, Estimate(math.nan, 0, 0, 1))]
+    points = [
+        Point("a", 2, around(50)),
+        Point("a", 4, None),
+        Point("a", 8, Estimate(math.nan, 0, 0, 1)),
+    ]
     points += [Point("a", 16, around(60)), Point("b", 2, None)]
-    published = [Point.published("a", 4, 55.0), Point.published("c", 4, None), Point.published("c", 8, math.nan)]
+    published = [
+        Point.published("a", 4, 55.0),
+        Point.published("c", 4, None),
+        Point.published("c", 8, math.nan),
+    ]
     figure = sensitivity_figure(points, "memory", published=published)
     (axis,) = figure.axes  # nobody has a BWT
     assert lines_of(axis) == {"a": ([2, 16], [50, 60]), "a, published": ([4], [55.0])}
@@ -142,11 +176,18 @@ def test_scores_that_are_missing_or_published() -> None:
 
 
 def test_names_of_a_setting_are_not_joined() -> None:
-    points = [Point("a", name, around(50.0 + n)) for n, name in enumerate(("uniform", "standard", "reverse"))]
+    points = [
+        Point("a", name, around(50.0 + n))
+        for n, name in enumerate(("uniform", "standard", "reverse"))
+    ]
     figure = sensitivity_figure(points, "spacing", default="standard")
     (line,) = [line for line in figure.axes[0].lines if line.get_label() == "a"]
     assert (data_of(line)[1], line.get_linestyle()) == ([50.0, 51.0, 52.0], "None")
-    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["uniform", "standard", "reverse"]
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == [
+        "uniform",
+        "standard",
+        "reverse",
+    ]
 
 
 def test_no_points() -> None:

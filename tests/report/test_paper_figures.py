@@ -66,7 +66,9 @@ def text_boxes(figure: Figure, texts: Sequence[Any]) -> list[Bbox]:
 
 @pytest.mark.parametrize("count", [1, 3, TOGETHER])
 def test_few_variants_share_a_radar(count: int) -> None:
-    retention = {name: dict.fromkeys(TASKS, 0.5 + 0.05 * n) for n, name in enumerate(METHODS[:count])}
+    retention = {
+        name: dict.fromkeys(TASKS, 0.5 + 0.05 * n) for n, name in enumerate(METHODS[:count])
+    }
     figure = radar_figure(retention, METHODS[0])
     assert len(figure.axes) == 1
     drawn = lines_of(figure.axes[0])
@@ -77,9 +79,13 @@ def test_few_variants_share_a_radar(count: int) -> None:
     assert overlaps(text_boxes(figure, figure.axes[0].texts)) == 0
 
 
-@pytest.mark.parametrize(("count", "tasks"), [(TOGETHER + 1, TASKS[:5]), (8, TASKS[:5]), (14, TASKS)])
+@pytest.mark.parametrize(
+    ("count", "tasks"), [(TOGETHER + 1, TASKS[:5]), (8, TASKS[:5]), (14, TASKS)]
+)
 def test_many_variants_have_a_radar_each(count: int, tasks: list[str]) -> None:
-    retention = {name: dict.fromkeys(tasks, 0.05 * (n + 1) + 0.5) for n, name in enumerate(METHODS[:count])}
+    retention = {
+        name: dict.fromkeys(tasks, 0.05 * (n + 1) + 0.5) for n, name in enumerate(METHODS[:count])
+    }
     figure = radar_figure(retention, METHODS[2])
     assert len(figure.axes) == count
     heads = {axis.get_title().split("  ")[0]: axis for axis in figure.axes}
@@ -94,17 +100,27 @@ def test_many_variants_have_a_radar_each(count: int, tasks: list[str]) -> None:
 
 def test_a_missing_task_is_a_gap_in_the_radar() -> None:
     scores: dict[str, float | None] = dict.fromkeys(TASKS, 0.5)
-    retention = {"whole": scores, "less": {**scores, TASKS[3]: None}, "lacks": dict(list(scores.items())[:-1])}
-    drawn = lines_of(radar_figure({**retention, "not run": {}, "unknown": {TASKS[0]: math.nan}}).axes[0])
+    retention = {
+        "whole": scores,
+        "less": {**scores, TASKS[3]: None},
+        "lacks": dict(list(scores.items())[:-1]),
+    }
+    drawn = lines_of(
+        radar_figure({**retention, "not run": {}, "unknown": {TASKS[0]: math.nan}}).axes[0]
+    )
     assert set(drawn) == {"whole", "less", "lacks"}
     assert [np.flatnonzero(np.isnan(y)).tolist() for _, y in drawn.values()] == [[], [3], [14]]
 
 
 def test_a_small_radar_with_a_gap_is_not_filled() -> None:
-    retention: dict[str, dict[str, float | None]] = {m: dict.fromkeys(TASKS, 0.5) for m in METHODS[: TOGETHER + 2]}
+    retention: dict[str, dict[str, float | None]] = {
+        m: dict.fromkeys(TASKS, 0.5) for m in METHODS[: TOGETHER + 2]
+    }
     retention[METHODS[1]][TASKS[0]] = None
     figure = radar_figure(retention)
-    assert [axis.get_title().split("  ")[0] for axis in figure.axes if not axis.patches] == [METHODS[1]]
+    assert [axis.get_title().split("  ")[0] for axis in figure.axes if not axis.patches] == [
+        METHODS[1]
+    ]
 
 
 # ---- bars
@@ -115,9 +131,15 @@ def bars_at(axis: Axes) -> dict[float, float]:
 
 
 def test_bars_stand_by_group_and_missing_ones_do_not() -> None:
-    op = {"small": {m: around(50.0 - n) for n, m in enumerate(METHODS)}, "large": {METHODS[0]: around(70.0)}}
+    op = {
+        "small": {m: around(50.0 - n) for n, m in enumerate(METHODS)},
+        "large": {METHODS[0]: around(70.0)},
+    }
     op["large"][METHODS[1]] = around(math.nan)
-    bwt: dict[str, dict[str, Any]] = {"small": {m: around(-3.0 - n) for n, m in enumerate(METHODS[:-1])}, "none": {}}
+    bwt: dict[str, dict[str, Any]] = {
+        "small": {m: around(-3.0 - n) for n, m in enumerate(METHODS[:-1])},
+        "none": {},
+    }
     bwt["small"][METHODS[-1]] = around(math.nan)
     bwt["large"] = {METHODS[0]: around(-1.0), METHODS[2]: None}
     figure = bars_figure({"OP (%)": op, "BWT (points)": bwt}, METHODS[0])
@@ -127,13 +149,21 @@ def test_bars_stand_by_group_and_missing_ones_do_not() -> None:
     assert list(bars_at(figure.axes[1]).values()) == [-3.0 - n for n in range(13)] + [-1.0]
     whiskers = [y for x, y in map(data_of, figure.axes[1].lines) if len(set(x)) == 1]
     assert whiskers == [[-5.0 - n, -1.0 - n] for n in range(13)] + [[-3.0, 1.0]]
-    assert [text.get_text() for text in figure.axes[1].texts] == ["–"]  # the last method's BWT does not exist
-    assert_inside(figure.axes[1], list(bars_at(figure.axes[1])), [y for pair in whiskers for y in pair])
-    assert overlaps(text_boxes(figure, [*figure.axes[1].get_xticklabels(), *figure.axes[0].texts])) == 0
+    # The last method's BWT does not exist.
+    assert [text.get_text() for text in figure.axes[1].texts] == ["–"]
+    assert_inside(
+        figure.axes[1], list(bars_at(figure.axes[1])), [y for pair in whiskers for y in pair]
+    )
+    assert (
+        overlaps(text_boxes(figure, [*figure.axes[1].get_xticklabels(), *figure.axes[0].texts]))
+        == 0
+    )
 
 
 def test_training_times_have_no_intervals() -> None:
-    figure = training_time_figure({"one": {"a": 2.5, "b": None}, "other": {"a": 5.0, "b": 0.5}}, "a")
+    figure = training_time_figure(
+        {"one": {"a": 2.5, "b": None}, "other": {"a": 5.0, "b": 0.5}}, "a"
+    )
     assert bars_at(figure.axes[0]) == {0.0: 2.5, 2.0: 5.0, 3.0: 0.5}
     assert len(figure.axes[0].lines) == 1  # the zero
 
@@ -142,7 +172,13 @@ def test_training_times_have_no_intervals() -> None:
 
 
 def test_front_is_what_nothing_beats() -> None:
-    points = {"a": (2.0, 50.0), "b": (1.0, 40.0), "tie": (1.0, 30.0), "beaten": (3.0, 50.0), "c": (4.0, 60.0)}
+    points = {
+        "a": (2.0, 50.0),
+        "b": (1.0, 40.0),
+        "tie": (1.0, 30.0),
+        "beaten": (3.0, 50.0),
+        "c": (4.0, 60.0),
+    }
     assert front(points) == [(1.0, 40.0), (2.0, 50.0), (4.0, 60.0)]
     assert front({}) == []
 
@@ -150,7 +186,10 @@ def test_front_is_what_nothing_beats() -> None:
 @pytest.mark.parametrize("spread", [1.0, 0.1])
 def test_pareto_names_do_not_overlap(spread: float) -> None:
     random = np.random.default_rng(0)
-    points = {m: (100 + 40 * spread * random.random(), around(50 + 30 * spread * random.random())) for m in METHODS}
+    points = {
+        m: (100 + 40 * spread * random.random(), around(50 + 30 * spread * random.random()))
+        for m in METHODS
+    }
     points["far"] = (150.0, around(70.0))  # so that the others crowd if their spread is small
     figure = pareto_figure(points, METHODS[0])
     axis = figure.axes[0]
@@ -162,7 +201,11 @@ def test_pareto_names_do_not_overlap(spread: float) -> None:
     boxes = text_boxes(figure, axis.texts)
     assert overlaps(boxes) == 0
     assert all(axis.bbox.x0 - 1 <= box.x0 and box.x1 <= axis.bbox.x1 + 1 for box in boxes)
-    assert_inside(axis, [s for s, _ in points.values()], [end for _, e in points.values() for end in (e.low, e.high)])
+    assert_inside(
+        axis,
+        [s for s, _ in points.values()],
+        [end for _, e in points.values() for end in (e.low, e.high)],
+    )
 
 
 def test_the_many_trials_of_a_search_have_no_names() -> None:
@@ -190,13 +233,18 @@ def test_model_days_and_their_correlations() -> None:
     days = {t: (1.0 + n, 2.0 * (1 + n)) for n, t in enumerate(TASKS)}
     bwt = {t: (1.5 * (1 + n), -float(n)) for n, t in enumerate(TASKS[:-1])}
     joint = {t: (1.5 * (1 + n), 50.0) for n, t in enumerate(TASKS)}
-    figure = model_day_figure({"other order": days, "BWT": bwt, "joint training": joint}, ["7", "8"])
+    figure = model_day_figure(
+        {"other order": days, "BWT": bwt, "joint training": joint}, ["7", "8"]
+    )
     assert [axis.get_title() for axis in figure.axes] == [
         "r = 1.00, p < 0.001, n = 15", "r = −1.00, p < 0.001, n = 14", "r not defined (n = 15)",
     ]  # fmt: skip
     for axis, points in zip(figure.axes, (days, bwt, joint), strict=True):
         assert data_of(axis.get_lines()[0]) == tuple(map(list, zip(*points.values(), strict=True)))
-    assert [axis.get_xlabel().partition(", ")[2] for axis in figure.axes] == ["order 7", *["mean over orders"] * 2]
+    assert [axis.get_xlabel().partition(", ")[2] for axis in figure.axes] == [
+        "order 7",
+        *["mean over orders"] * 2,
+    ]
     assert overlaps(text_boxes(figure, figure.axes[0].texts)) == 0
 
 
@@ -210,7 +258,9 @@ def test_pearson_against_numbers_known_from_elsewhere() -> None:
 
 def test_model_days_of_one_order() -> None:
     figure = model_day_figure({"other order": {}, "BWT": {}, "joint training": {}}, ["1"])
-    assert [text.get_text() for axis in figure.axes for text in axis.texts] == ["no task has both"] * 3
+    assert [text.get_text() for axis in figure.axes for text in axis.texts] == [
+        "no task has both"
+    ] * 3
 
 
 # ---- lines

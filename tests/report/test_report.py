@@ -1,4 +1,5 @@
-"""A sweep of toy runs becomes a page: what it shows is what the runs wrote, and what is missing is called missing."""
+"""A sweep of toy runs becomes a page: what it shows is what the runs wrote, and what is missing is
+called missing."""
 
 import json
 import re
@@ -76,12 +77,18 @@ def test_numbers_are_those_of_the_runs(finished: Path) -> None:
     assert list(table) == list(VARIANTS)
     for variant in VARIANTS:
         runs = results(finished, variant)
-        texts = dict(zip(("runs", "op", "op_i", "bwt", "bwt_i", "forgetting"), table[variant], strict=False))
-        assert number(texts["op"]) == pytest.approx(sum(run["op"] for run in runs) / len(runs), abs=0.051)
+        texts = dict(
+            zip(("runs", "op", "op_i", "bwt", "bwt_i", "forgetting"), table[variant], strict=False)
+        )
+        assert number(texts["op"]) == pytest.approx(
+            sum(run["op"] for run in runs) / len(runs), abs=0.051
+        )
         if variant == "mtl":
             assert (texts["bwt"], texts["forgetting"]) == ("–", "–")
         else:
-            assert number(texts["bwt"]) == pytest.approx(sum(run["bwt"] for run in runs) / len(runs), abs=0.051)
+            assert number(texts["bwt"]) == pytest.approx(
+                sum(run["bwt"] for run in runs) / len(runs), abs=0.051
+            )
             assert number(texts["forgetting"]) == pytest.approx(
                 sum(r["forgetting"] for r in runs) / len(runs), abs=0.051
             )
@@ -101,12 +108,14 @@ def test_replays_and_replayed_rows_are_those_of_the_journal(finished: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "method", ["finetune", "mtl", "mix_replay", "migu", "recurrent_kif", "forever", "vbm", "vbm mix"]
+    "method",
+    ["finetune", "mtl", "mix_replay", "migu", "recurrent_kif", "forever", "vbm", "vbm mix"],
 )
 def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
     method: str, base_config: RunConfig, tmp_path: Path
 ) -> None:
-    """Equal to the rows of other tasks, repetitions counted, in the batches that the run was given."""
+    """Equal to the rows of other tasks, repetitions counted, in the batches that the run was
+    given."""
     name, _, variant = method.partition(" ")
     changes = {"method.variant": variant, "method.views": 2} if variant else {}
     config = base_config.override({"method.name": name, "optim.epochs": 2, **changes})
@@ -135,8 +144,11 @@ def test_matrix_is_read_back_as_it_was_measured(finished: Path) -> None:
             assert matrix.backward_transfer() == pytest.approx(run.result["bwt"])
 
 
-def test_a_method_that_does_nothing_of_its_own_is_told(folder: Path, base_config: RunConfig) -> None:
-    """Replay of an empty memory is fine-tuning, digit for digit, and agrees with nobody's replay."""
+def test_a_method_that_does_nothing_of_its_own_is_told(
+    folder: Path, base_config: RunConfig
+) -> None:
+    """Replay of an empty memory is fine-tuning, digit for digit, and agrees with nobody's
+    replay."""
     empty = base_config.override({"memory.fraction": 0})
     sweep = Sweep("toy <sweep>", empty, {"empty": {"method.name": "mix_replay"}}, seeds=(0, 1))
     for trial in sweep.trials():
@@ -169,10 +181,14 @@ def test_a_run_that_a_search_gave_up_is_neither_missing_nor_zero(folder: Path) -
     assert "(failed: ValueError: boom)" in text
 
 
-def test_variants_of_another_base_are_compared_with_that_base(folder: Path, base_config: RunConfig) -> None:
+def test_variants_of_another_base_are_compared_with_that_base(
+    folder: Path, base_config: RunConfig
+) -> None:
     """In a folder that was used twice; those of a base that is not there, with none."""
     other = base_config.override({"optim.lr": 1e-5})
-    sweep = Sweep("toy <sweep>", other, {"base": {}, "-IAR": {"method.regularizer": "none"}}, seeds=(0, 1))
+    sweep = Sweep(
+        "toy <sweep>", other, {"base": {}, "-IAR": {"method.regularizer": "none"}}, seeds=(0, 1)
+    )
     sweep.write_manifest(folder)
     base, variant = [trial for trial in sweep.trials() if trial.seed == 0]
     for trial in (variant, base):
@@ -221,7 +237,9 @@ def test_page_needs_nothing_else(finished: Path) -> None:
 
 
 def test_figures_of_the_markdown_exist_and_are_pictures(finished: Path) -> None:
-    names = re.findall(r"\]\((figures/[^)]+)\)", (finished / "report.md").read_text(encoding="utf-8"))
+    names = re.findall(
+        r"\]\((figures/[^)]+)\)", (finished / "report.md").read_text(encoding="utf-8")
+    )
     overview = ["op", "accuracy", "retention", "pareto", "replay-loss"]
     assert names[: len(overview)] == [f"figures/{name}.png" for name in overview]
     assert len(names) == len(overview) + 2 * len(VARIANTS)
@@ -233,7 +251,9 @@ def test_figures_of_the_markdown_exist_and_are_pictures(finished: Path) -> None:
 
 def test_what_ran_and_what_differs_is_told(finished: Path) -> None:
     text = (finished / "report.md").read_text(encoding="utf-8")
-    environment = json.loads(next(finished.glob("base*s0*/environment.json")).read_text(encoding="utf-8"))
+    environment = json.loads(
+        next(finished.glob("base*s0*/environment.json")).read_text(encoding="utf-8")
+    )
     for expected in ("optim.lr=0.01", "colour → shape → weight", "| +FIR | method.days=fixed_interval |",
                      "| mtl | method.name=mtl |", str(environment["revision"]), environment["cpu"]):  # fmt: skip
         assert expected in text
@@ -252,7 +272,9 @@ def test_a_single_run(finished: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(next(finished.glob("base*s0*")), tmp_path / "one"))
     assert write_report(run) == run / "report.html"
     (row,) = cells(run).values()
-    assert number(row[1]) == pytest.approx(json.loads((run / "result.json").read_text())["op"], abs=0.051)
+    assert number(row[1]) == pytest.approx(
+        json.loads((run / "result.json").read_text())["op"], abs=0.051
+    )
     assert "items only, 1 seed" in (run / "report.html").read_text(encoding="utf-8")
     assert "verdict" not in (run / "report.md").read_text(encoding="utf-8")
 
@@ -268,7 +290,9 @@ def test_a_folder_of_runs_groups_seeds_and_tells_settings_apart(folder: Path) ->
     assert len(found) == 5
 
 
-def test_a_folder_used_again_with_another_base_keeps_the_runs_apart(folder: Path, base_config: RunConfig) -> None:
+def test_a_folder_used_again_with_another_base_keeps_the_runs_apart(
+    folder: Path, base_config: RunConfig
+) -> None:
     sweep = Sweep("toy", base_config, {"base": {}}, seeds=(0,)).override({"optim.lr": 5e-3})
     (trial,) = sweep.trials()
     run_local(trial.config, folder / trial.key)
@@ -341,7 +365,9 @@ def _lost_predictions(folder: Path) -> None:
 
 def _other_predictions(folder: Path) -> None:
     path = RunDirectory(next(folder.glob("base*"))).predictions(2, 2)
-    path.write_text("".join(json.dumps({**line, "score": 0.25}) + "\n" for line in read_lines(path)))
+    path.write_text(
+        "".join(json.dumps({**line, "score": 0.25}) + "\n" for line in read_lines(path))
+    )
 
 
 @pytest.mark.parametrize(

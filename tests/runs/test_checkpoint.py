@@ -1,4 +1,5 @@
-"""A checkpoint is whole or not there; a damaged one is passed over and never crowds out good ones."""
+"""A checkpoint is whole or not there; a damaged one is passed over and never crowds out good
+ones."""
 
 import json
 import os
@@ -42,7 +43,8 @@ def test_round_trip_is_bit_exact(tmp_path: Path) -> None:
     for name, tensor in tensors.items():
         assert torch.equal(found.tensors[name], tensor)
         assert found.tensors[name].dtype == tensor.dtype
-    assert torch.equal(found.tensors["theta"].view(torch.int32), odd.view(torch.int32))  # -0.0 stays -0.0
+    # -0.0 stays -0.0.
+    assert torch.equal(found.tensors["theta"].view(torch.int32), odd.view(torch.int32))
     assert found.state == state
 
 
@@ -82,7 +84,9 @@ def fill(text: str) -> Any:
 
 
 @pytest.mark.parametrize("file", ["tensors.safetensors", "state.json", "manifest.json"])
-@pytest.mark.parametrize("damage", [truncate, flip, Path.unlink, fill("")], ids=["truncate", "flip", "unlink", "empty"])
+@pytest.mark.parametrize(
+    "damage", [truncate, flip, Path.unlink, fill("")], ids=["truncate", "flip", "unlink", "empty"]
+)
 def test_damage_falls_back_to_the_one_before(tmp_path: Path, file: str, damage: Any) -> None:
     write(tmp_path, 0, 4)
     damage(write(tmp_path, 0, 8) / file)
@@ -118,7 +122,8 @@ def test_stray_files_are_ignored(tmp_path: Path) -> None:
 
 
 def test_after_a_fall_back_damaged_ones_do_not_crowd_out_good_ones(tmp_path: Path) -> None:
-    """The run goes on from before the damage; what it then writes must be found, and two good ones kept."""
+    """The run goes on from before the damage; what it then writes must be found, and two good ones
+    kept."""
     for update in (40, 50):
         flip(write(tmp_path, 1, update) / "tensors.safetensors")
     for update in (1, 2, 3):  # everything was damaged: the run began anew
@@ -158,8 +163,11 @@ limit = [0]
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_killed_at_any_point_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
-    """Whatever was reached, the newest good checkpoint is the one before or the new one, and the next save works."""
+def test_killed_at_any_point_of_a_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Whatever was reached, the newest good checkpoint is the one before or the new one, and the
+    next save works."""
     point, finished = 0, False
     while not finished:
         point += 1
@@ -170,7 +178,8 @@ def test_killed_at_any_point_of_a_save(tmp_path: Path, monkeypatch: pytest.Monke
         with monkeypatch.context() as patch:
             passed = points_of_a_save(patch)
             limit[0] = point
-            with suppress(Killed):  # the last round is not killed any more, which is how it is known
+            # The last round is not killed any more, which is how it is known.
+            with suppress(Killed):
                 write(folder, 0, 8 if again else 12)
                 finished = len(passed) < point
         assert newest(folder) in ({(0, 4), (0, 8)} if again else {(0, 8), (0, 12)}), passed
@@ -183,18 +192,29 @@ def test_killed_at_any_point_of_a_save(tmp_path: Path, monkeypatch: pytest.Monke
 def test_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     sync, rename = checkpoint._sync, Path.rename
-    monkeypatch.setattr(checkpoint, "_sync", lambda path: order.append(f"sync {path.name}") or sync(path))
+    monkeypatch.setattr(
+        checkpoint, "_sync", lambda path: order.append(f"sync {path.name}") or sync(path)
+    )
     monkeypatch.setattr(Path, "rename", lambda path, to: order.append("rename") or rename(path, to))
     write(tmp_path, 0, 1)
     place = order.index("rename")
     before = {entry.split()[1] for entry in order[:place]}
-    assert {"tensors.safetensors", "state.json", "manifest.json", f".000-00000001.{os.getpid()}"} == before
+    assert {
+        "tensors.safetensors",
+        "state.json",
+        "manifest.json",
+        f".000-00000001.{os.getpid()}",
+    } == before
     assert order[place + 1 :] == [f"sync {tmp_path.name}"]
 
 
 def test_no_pickle_inside(tmp_path: Path) -> None:
     path = write(tmp_path, 0, 1)
-    assert sorted(p.name for p in path.iterdir()) == ["manifest.json", "state.json", "tensors.safetensors"]
+    assert sorted(p.name for p in path.iterdir()) == [
+        "manifest.json",
+        "state.json",
+        "tensors.safetensors",
+    ]
     json.loads((path / "state.json").read_text(encoding="utf-8"))
     header = (path / "tensors.safetensors").read_bytes()
     length = int.from_bytes(header[:8], "little")

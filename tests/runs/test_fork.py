@@ -1,4 +1,5 @@
-"""A fork has the past of another run and a future of its own; with the same configuration it is the same run."""
+"""A fork has the past of another run and a future of its own; with the same configuration it is the
+same run."""
 
 import json
 import shutil
@@ -40,7 +41,9 @@ def runs(small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> R
     found: Runs = {}
     for name in METHODS:
         changes: dict[str, Any] = {} if name == "forever" else {"method.name": name}
-        config = small_config.override({**changes, "evaluation.forward_transfer": name == "finetune"})
+        config = small_config.override(
+            {**changes, "evaluation.forward_transfer": name == "finetune"}
+        )
         execute(config, folder / name, keep_stages=True)
         found[name] = config, folder / name
     return found
@@ -61,7 +64,11 @@ def test_unchanged_it_ends_as_the_run_did(
     assert forked.name.startswith(config.key() + "-after")
     assert whole[method].differences(outcome(forked)) == []
     about = json.loads((forked / "fork.json").read_text())
-    assert (about["run"], about["task"], about["changes"]) == (method, {"1": "colour"}.get(at, at), [])
+    assert (about["run"], about["task"], about["changes"]) == (
+        method,
+        {"1": "colour"}.get(at, at),
+        [],
+    )
 
 
 def test_only_the_future_changes(runs: Runs, whole: dict[str, Outcome], tmp_path: Path) -> None:
@@ -70,7 +77,9 @@ def test_only_the_future_changes(runs: Runs, whole: dict[str, Outcome], tmp_path
     forked = outcome(fork(changed, f"{path}@1", tmp_path))
     past = [line for line in lines(path / "steps.jsonl") if line["task"] == "colour"]
     assert lines(next(tmp_path.glob("*/steps.jsonl")))[: len(past)] == past
-    assert {line["lr"] for line in lines(next(tmp_path.glob("*/steps.jsonl")))[len(past) :]} == {0.05}
+    assert {line["lr"] for line in lines(next(tmp_path.glob("*/steps.jsonl")))[len(past) :]} == {
+        0.05
+    }
     assert forked.result["matrix"][0][0] == whole["forever"].result["matrix"][0][0]
     assert forked.result["stages"] == ["colour", "shape"]
     (about,) = tmp_path.glob("*/fork.json")
@@ -92,13 +101,19 @@ def test_fine_tuning_is_followed_by_forever(runs: Runs, tmp_path: Path) -> None:
     assert again != forked  # two pasts, two directories
 
 
-def test_importance_is_a_mean_over_the_tasks_that_it_was_measured_in(runs: Runs, tmp_path: Path) -> None:
-    """After a fork from a run without: not over those before, which would count the first one several times."""
+def test_importance_is_a_mean_over_the_tasks_that_it_was_measured_in(
+    runs: Runs, tmp_path: Path
+) -> None:
+    """After a fork from a run without: not over those before, which would count the first one
+    several times."""
     config, path = runs["forever"]
     forked = fork(config.override({"method.regularizer": "importance"}), f"{path}@1", tmp_path)
     saved = checkpoint.latest(forked / "checkpoints")
     assert saved is not None
-    assert saved.state["method"]["fisher_tasks"] == len(json.loads((forked / "result.json").read_text())["tasks"]) - 1
+    assert (
+        saved.state["method"]["fisher_tasks"]
+        == len(json.loads((forked / "result.json").read_text())["tasks"]) - 1
+    )
 
 
 def test_a_report_tells_a_fork_from_the_run(runs: Runs, tmp_path: Path) -> None:
@@ -129,18 +144,48 @@ def test_a_fork_of_a_fork_is_told_from_a_fork_of_the_run(runs: Runs, tmp_path: P
         ("forever", "0", {}, "TASK is 1 to 3"),
         ("forever", "shap", {}, "did you mean 'shape'?"),
         ("forever", "3", {}, "nothing to train: the run has 3 tasks"),
-        ("forever", "2", {"model.rank": 8}, "a fork keeps the model of its run: model.rank is 4 there, 8 here"),
-        ("forever", "1", {"evaluation.max_new_tokens": 2}, "evaluation.max_new_tokens is 3 there, 2 here"),
-        ("forever", "1", {"data.order": ["shape", "colour", "weight"]}, "task 1 is 'colour' there, 'shape' here"),
+        (
+            "forever",
+            "2",
+            {"model.rank": 8},
+            "a fork keeps the model of its run: model.rank is 4 there, 8 here",
+        ),
+        (
+            "forever",
+            "1",
+            {"evaluation.max_new_tokens": 2},
+            "evaluation.max_new_tokens is 3 there, 2 here",
+        ),
+        (
+            "forever",
+            "1",
+            {"data.order": ["shape", "colour", "weight"]},
+            "task 1 is 'colour' there, 'shape' here",
+        ),
         ("forever", "1", {"data.train_rows": 6}, "the rows or the metric of colour differ"),
-        ("finetune", "1", {"data.order": ["colour", "weight", "shape"]}, "and all of them with evaluation.forward"),
+        (
+            "finetune",
+            "1",
+            {"data.order": ["colour", "weight", "shape"]},
+            "and all of them with evaluation.forward",
+        ),
         ("forever", "1", {"method.name": "mtl"}, "learns all tasks at once"),
         ("ewc", "1", {"method.name": "finetune"}, "ewc carries anchor, fisher from task to task"),
         ("ewc", "1", {"method.mode": "separate"}, "method.mode is 'online' there, 'separate' here"),
         ("olora", "2", {"method.name": "forever"}, "olora carries"),
         ("finetune", "1", {"method.name": "sapt"}, "sapt trains weights that no other method has"),
-        ("forever", "1", {"method.name": "moelora"}, "moelora trains weights that no other method has"),
-        ("moelora", "1", {"data.order": ["colour", "shape"]}, "moelora has 3 experts there, 2 here"),
+        (
+            "forever",
+            "1",
+            {"method.name": "moelora"},
+            "moelora trains weights that no other method has",
+        ),
+        (
+            "moelora",
+            "1",
+            {"data.order": ["colour", "shape"]},
+            "moelora has 3 experts there, 2 here",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -153,20 +198,33 @@ def test_what_does_not_fit_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-SAPT: dict[str, Any] = {"method.name": "sapt", "method.memory_prompts": "pseudo", "method.generator_steps": 1}
+SAPT: dict[str, Any] = {
+    "method.name": "sapt",
+    "method.memory_prompts": "pseudo",
+    "method.generator_steps": 1,
+}
 
 
-@pytest.mark.parametrize("changes", [{"method.name": "ssr", "method.max_tokens": 150}, SAPT], ids=["ssr", "sapt"])
+@pytest.mark.parametrize(
+    "changes", [{"method.name": "ssr", "method.max_tokens": 150}, SAPT], ids=["ssr", "sapt"]
+)
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_what_nobody_wrote_of_the_last_task_is_missing(
-    small_config: RunConfig, changes: dict[str, Any], tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_config: RunConfig,
+    changes: dict[str, Any],
+    tasks: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run writes no rows or prompts after its last task, so a longer run cannot branch off there."""
+    """A run writes no rows or prompts after its last task, so a longer run cannot branch off
+    there."""
     monkeypatch.setattr(decoding, "sample", canned_sample)
     config = small_config.override(changes)
     order = config.data.order
     execute(config.override({"data.order": order[:tasks]}), tmp_path / "run", keep_stages=True)
-    with pytest.raises(InputError, match=rf"wrote nothing of {order[tasks - 1]}, the last task of run, .* earlier"):
+    with pytest.raises(
+        InputError, match=rf"wrote nothing of {order[tasks - 1]}, the last task of run, .* earlier"
+    ):
         fork(config, f"{tmp_path / 'run'}@{tasks}", tmp_path / "out")
     for stage in range(1, tasks):
         assert fork(config, f"{tmp_path / 'run'}@{stage}", tmp_path / "out").is_dir()
@@ -174,7 +232,9 @@ def test_what_nobody_wrote_of_the_last_task_is_missing(
 
 def test_a_run_that_kept_no_stages(small_config: RunConfig, tmp_path: Path) -> None:
     execute(small_config, tmp_path / "run")
-    with pytest.raises(InputError, match=r"has no weights of stage 2 .* runs keep them with --keep-stages"):
+    with pytest.raises(
+        InputError, match=r"has no weights of stage 2 .* runs keep them with --keep-stages"
+    ):
         find_origin(f"{tmp_path}/run@2")
     with pytest.raises(InputError, match="is not of the form RUN@TASK"):
         find_origin(f"{tmp_path}/run")
@@ -197,7 +257,9 @@ def test_damaged_weights_are_refused(runs: Runs, tmp_path: Path) -> None:
         tensors.write_bytes(original)
 
 
-def test_from_the_command_line(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_from_the_command_line(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     """The whole way: keep the stages, branch, and a second time there is nothing to do."""
     file = tmp_path / "toy.yaml"
     file.write_text(yaml.safe_dump(runs["forever"][0].model_dump(mode="json")), encoding="utf-8")
@@ -221,4 +283,6 @@ def test_from_the_command_line(runs: Runs, tmp_path: Path, monkeypatch: pytest.M
     (forked,) = (path for path in (tmp_path / "out").iterdir() if path != first)
     assert not (forked / "stages").exists()
     assert "is finished; nothing to do" in call(*branch)
-    assert "is finished; nothing to do" in call(str(file), "seed=5", "optim.lr=0.05", "--fork", f"{first}@shape")
+    assert "is finished; nothing to do" in call(
+        str(file), "seed=5", "optim.lr=0.05", "--fork", f"{first}@shape"
+    )

@@ -1,4 +1,5 @@
-"""A run directory has one writer. Whoever waits for it says so, and then looks again at what is there."""
+"""A run directory has one writer. Whoever waits for it says so, and then looks again at what is
+there."""
 
 import os
 import shutil
@@ -29,7 +30,9 @@ def finished(small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @contextmanager
-def waiting(config: RunConfig, path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator["Future[dict[str, Any]]"]:
+def waiting(
+    config: RunConfig, path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator["Future[dict[str, Any]]"]:
     """A run that found its folder taken, and waits while the block is executed."""
     with ThreadPoolExecutor(1) as pool, locked(path):
         run = pool.submit(execute, config, path)
@@ -61,9 +64,14 @@ def test_what_another_process_left_behind_is_checked(
         run.result()
 
 
-def test_waiting_has_an_end(small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_has_an_end(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("forever.runs.lock._PATIENCE_S", 0.3)
-    with locked(tmp_path), pytest.raises(InputError, match=f"is being trained by {ME}; .*: stop that one or wait"):
+    with (
+        locked(tmp_path),
+        pytest.raises(InputError, match=f"is being trained by {ME}; .*: stop that one or wait"),
+    ):
         execute(small_config, tmp_path)
     with locked(tmp_path):
         pass

@@ -44,8 +44,12 @@ class Looking(Listener):
 
 
 @pytest.mark.parametrize("method", ["forever", "mtl"])
-def test_a_follower_tells_what_the_run_tells(small_config: RunConfig, tmp_path: Path, method: str) -> None:
-    config = RunConfig.parse({**small_config.model_dump(exclude={"method"}), "method": {"name": method}})
+def test_a_follower_tells_what_the_run_tells(
+    small_config: RunConfig, tmp_path: Path, method: str
+) -> None:
+    config = RunConfig.parse(
+        {**small_config.model_dump(exclude={"method"}), "method": {"name": method}}
+    )
     told = Listener()
     follower = Follower(config, RunDirectory(tmp_path / "run"), load_benchmark(config.data), told)
     follower.look()  # nothing is there yet
@@ -59,10 +63,14 @@ def test_a_follower_tells_what_the_run_tells(small_config: RunConfig, tmp_path: 
     assert len(told.heard) == before
 
 
-def test_a_follower_who_comes_late_tells_where_the_run_is(small_config: RunConfig, tmp_path: Path) -> None:
+def test_a_follower_who_comes_late_tells_where_the_run_is(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
     run_local(small_config, tmp_path / "run")
     told = Listener()
-    Follower(small_config, RunDirectory(tmp_path / "run"), load_benchmark(small_config.data), told).look()
+    Follower(
+        small_config, RunDirectory(tmp_path / "run"), load_benchmark(small_config.data), told
+    ).look()
     line, *stages = told.heard
     assert (line["task"], line["planned"]) == ("weight", 4)
     assert [number for number, _ in stages] == [0, 1, 2]

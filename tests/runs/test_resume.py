@@ -1,7 +1,9 @@
-"""A run that is killed anywhere ends bit-equal to one that was not: adapter, matrix, journal, answers.
+"""A run that is killed anywhere ends bit-equal to one that was not: adapter, matrix, journal,
+answers.
 
-Most kills happen inside this process: a private exception that nothing catches is raised at a chosen point, and the
-next life starts from what is on disk. Some are real SIGKILLs of a forked process.
+Most kills happen inside this process: a private exception that nothing catches is raised at a
+chosen point, and the next life starts from what is on disk. Some are real SIGKILLs of a forked
+process.
 """
 
 import gc
@@ -30,7 +32,12 @@ from forever.training.step import probe
 pytestmark = KILLED_CLOSES_NO_FILES
 
 METHODS: dict[str, dict[str, Any]] = {
-    "forever": {"name": "forever", "warmup_steps": 1, "regularizer": "intensity_importance", "beta": 0.1},
+    "forever": {
+        "name": "forever",
+        "warmup_steps": 1,
+        "regularizer": "intensity_importance",
+        "beta": 0.1,
+    },
     "mix_replay": {"name": "mix_replay"},
     "fixed_interval": {"name": "fixed_interval", "warmup_steps": 1},
     "ewc": {"name": "ewc", "strength": 1e6, "mode": "separate"},
@@ -40,7 +47,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "migu": {"name": "migu"},
     "ssr": {"name": "ssr", "max_tokens": 100},
     "recurrent_kif": {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1},
-    "aimmerging": {"name": "aimmerging", "interval": 1, "outer_steps": 1, "min_interval": 1, "cold_merges": 0},
+    "aimmerging": {
+        "name": "aimmerging",
+        "interval": 1,
+        "outer_steps": 1,
+        "min_interval": 1,
+        "cold_merges": 0,
+    },
     "vbm": {"name": "vbm", "warmup_steps": 1, "views": 2},
 }
 
@@ -50,7 +63,8 @@ class Killed(BaseException):
 
 
 class Trap(SilentTracker):
-    """Kills at the n-th thing that happens: anything a tracker is told, any checkpoint, any file written whole."""
+    """Kills at the n-th thing that happens: anything a tracker is told, any checkpoint, any file
+    written whole."""
 
     def __init__(self, at: int | None) -> None:
         self.at = at
@@ -89,12 +103,16 @@ def live(config: RunConfig, path: Path, at: int | None, checkpoint_s: float = 0.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save", wrapped(trap, "saved", checkpoint.save, after=True))
         patch.setattr(step_module, "probe", wrapped(trap, "probe", probe, after=False))
-        patch.setattr(session, "write_lines", wrapped(trap, "answers", session.write_lines, after=False))
+        patch.setattr(
+            session, "write_lines", wrapped(trap, "answers", session.write_lines, after=False)
+        )
         patch.setattr(loop, "evaluate", wrapped(trap, "evaluate", loop.evaluate, after=False))
         end = session.Session.end_training
         patch.setattr(session.Session, "end_training", wrapped(trap, "end_task", end, after=False))
         for save in ("save_peft", "save_mixture"):
-            patch.setattr(session.lora, save, wrapped(trap, "finish", getattr(session.lora, save), after=True))
+            patch.setattr(
+                session.lora, save, wrapped(trap, "finish", getattr(session.lora, save), after=True)
+            )
         try:
             placement = Placement(device="cpu", checkpoint_s=checkpoint_s)
             run_local(config, path, resume=True, trackers=[trap], placement=placement)
@@ -113,17 +131,25 @@ def written() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def configs(small_config: RunConfig) -> dict[str, RunConfig]:
-    """Two tasks; with dropout, so that random streams have to be found again too, and scores that are not all zero."""
+    """Two tasks; with dropout, so that random streams have to be found again too, and scores that
+    are not all zero."""
     metrics = {"shape": "rouge_l", "colour": "rouge_l"}
     base = small_config.override(
-        {"data.order": ["shape", "colour"], "data.metrics": metrics, "model.dropout": 0.1, "optim.lr": 0.05}
+        {
+            "data.order": ["shape", "colour"],
+            "data.metrics": metrics,
+            "model.dropout": 0.1,
+            "optim.lr": 0.05,
+        }
     )
     values = base.model_dump(mode="json")
     return {name: RunConfig.parse(values | {"method": method}) for name, method in METHODS.items()}
 
 
 @pytest.fixture(scope="module")
-def whole(configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+def whole(
+    configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Outcome]:
     """The uninterrupted runs."""
     found = {}
     for name, config in configs.items():
@@ -135,9 +161,14 @@ def whole(configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def points(configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def points(
+    configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[str]]:
     """The points that an uninterrupted run with checkpoints after every update passes."""
-    return {name: live(config, tmp_path_factory.mktemp("points"), None).passed for name, config in configs.items()}
+    return {
+        name: live(config, tmp_path_factory.mktemp("points"), None).passed
+        for name, config in configs.items()
+    }
 
 
 def test_checkpoints_do_not_change_a_run(
@@ -158,11 +189,17 @@ def test_every_kind_of_point_is_covered(points: dict[str, list[str]]) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_killed_at_every_point_in_turn(
-    configs: dict[str, RunConfig], whole: dict[str, Outcome], points: dict[str, list[str]], tmp_path: Path, name: str
+    configs: dict[str, RunConfig],
+    whole: dict[str, Outcome],
+    points: dict[str, list[str]],
+    tmp_path: Path,
+    name: str,
 ) -> None:
-    """One run of many lives: life n is killed at the n-th new thing, so every point is a point of death once.
+    """One run of many lives: life n is killed at the n-th new thing, so every point is a point of
+    death once.
 
-    A life must get one thing further than the last; the point of its death is counted from where it starts.
+    A life must get one thing further than the last; the point of its death is counted from where it
+    starts.
     """
     lives, passed = 0, []
     at = 1
@@ -182,12 +219,17 @@ def test_killed_at_every_point_in_turn(
 
 @pytest.mark.parametrize("part", range(4))
 def test_killed_once_at_each_point(
-    configs: dict[str, RunConfig], whole: dict[str, Outcome], points: dict[str, list[str]], tmp_path: Path, part: int
+    configs: dict[str, RunConfig],
+    whole: dict[str, Outcome],
+    points: dict[str, list[str]],
+    tmp_path: Path,
+    part: int,
 ) -> None:
-    """Independent runs of the method with the most state, each killed at one point, for every point but repeats.
+    """Independent runs of the method with the most state, each killed at one point, for every point
+    but repeats.
 
-    Two points with the same checkpoint and the same next action differ in nothing; saves are left out, since the point
-    after a save is the point before what follows it.
+    Two points with the same checkpoint and the same next action differ in nothing; saves are left
+    out, since the point after a save is the point before what follows it.
     """
     chosen = [n for n, kind in enumerate(points["forever"], 1) if kind not in ("saved", "answers")]
     for at in chosen[part::4]:
@@ -198,11 +240,18 @@ def test_killed_once_at_each_point(
         assert whole["forever"].differences(outcome(path)) == [], (at, points["forever"][at - 1])
 
 
-@pytest.mark.parametrize("kind", ["task", "replay", "consolidation", "probe", "end_task", "evaluate", "finish"])
+@pytest.mark.parametrize(
+    "kind", ["task", "replay", "consolidation", "probe", "end_task", "evaluate", "finish"]
+)
 def test_without_checkpoints_within_a_task_it_begins_again(
-    configs: dict[str, RunConfig], whole: dict[str, Outcome], points: dict[str, list[str]], tmp_path: Path, kind: str
+    configs: dict[str, RunConfig],
+    whole: dict[str, Outcome],
+    points: dict[str, list[str]],
+    tmp_path: Path,
+    kind: str,
 ) -> None:
-    """checkpoint_s is large: the last task is repeated from its start (or only scored, if it was trained)."""
+    """checkpoint_s is large: the last task is repeated from its start (or only scored, if it was
+    trained)."""
     config = configs["forever"]
     plan = live(config, tmp_path / "plan", None, checkpoint_s=1e9).passed
     assert plan.count("saved") == 2  # at the end of each task
@@ -230,22 +279,34 @@ def at_kind(points: list[str], kind: str, which: int) -> int:
     return [n for n, name in enumerate(points, 1) if name == kind][which]
 
 
-@pytest.mark.parametrize("kind", ["task", "replay", "consolidation", "end_task", "evaluate", "stage"])
+@pytest.mark.parametrize(
+    "kind", ["task", "replay", "consolidation", "end_task", "evaluate", "stage"]
+)
 def test_damaged_newest_checkpoint_falls_back(
-    configs: dict[str, RunConfig], whole: dict[str, Outcome], points: dict[str, list[str]], tmp_path: Path, kind: str
+    configs: dict[str, RunConfig],
+    whole: dict[str, Outcome],
+    points: dict[str, list[str]],
+    tmp_path: Path,
+    kind: str,
 ) -> None:
     at = at_kind(points["forever"], kind, -1)
     live(configs["forever"], tmp_path, at)
     damaged = damage_newest(tmp_path)
-    again = live(configs["forever"], tmp_path, 4)  # dies soon after: what it saved must be found by the third life
+    # Dies soon after: what it saved must be found by the third life.
+    again = live(configs["forever"], tmp_path, 4)
     assert again.passed[-1] == "killed"
-    assert damaged in {p.name for p in (tmp_path / "checkpoints").iterdir()} or "saved" in again.passed
+    assert (
+        damaged in {p.name for p in (tmp_path / "checkpoints").iterdir()} or "saved" in again.passed
+    )
     live(configs["forever"], tmp_path, None)
     assert whole["forever"].differences(outcome(tmp_path)) == []
 
 
 def test_all_checkpoints_damaged_begins_anew(
-    configs: dict[str, RunConfig], whole: dict[str, Outcome], points: dict[str, list[str]], tmp_path: Path
+    configs: dict[str, RunConfig],
+    whole: dict[str, Outcome],
+    points: dict[str, list[str]],
+    tmp_path: Path,
 ) -> None:
     live(configs["forever"], tmp_path, at_kind(points["forever"], "consolidation", -1))
     for folder in (tmp_path / "checkpoints").iterdir():
@@ -257,7 +318,11 @@ def test_all_checkpoints_damaged_begins_anew(
 
 @pytest.mark.parametrize("call", ["save_file", "_digest", "_sync"])
 def test_torn_checkpoint(
-    configs: dict[str, RunConfig], whole: dict[str, Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    configs: dict[str, RunConfig],
+    whole: dict[str, Outcome],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
 ) -> None:
     """Killed while a checkpoint is being written, three times in a row at different places."""
     original = getattr(checkpoint, call)
@@ -279,7 +344,10 @@ def test_torn_checkpoint(
 
 
 def test_torn_journal_line(
-    configs: dict[str, RunConfig], whole: dict[str, Outcome], points: dict[str, list[str]], tmp_path: Path
+    configs: dict[str, RunConfig],
+    whole: dict[str, Outcome],
+    points: dict[str, list[str]],
+    tmp_path: Path,
 ) -> None:
     live(configs["forever"], tmp_path, at_kind(points["forever"], "replay", -1))
     for name in ("steps.jsonl", "events.jsonl"):
@@ -292,14 +360,20 @@ def test_torn_journal_line(
 def test_interrupted_before_the_first_checkpoint(
     configs: dict[str, RunConfig], whole: dict[str, Outcome], tmp_path: Path
 ) -> None:
-    assert live(configs["forever"], tmp_path, 3, checkpoint_s=1e9).passed == ["task", "task", "task", "killed"]
+    assert live(configs["forever"], tmp_path, 3, checkpoint_s=1e9).passed == [
+        "task",
+        "task",
+        "task",
+        "killed",
+    ]
     assert len(lines(tmp_path / "steps.jsonl")) == 3
     live(configs["forever"], tmp_path, None)
     assert whole["forever"].differences(outcome(tmp_path)) == []
 
 
 def test_scores_before_training_survive(configs: dict[str, RunConfig], tmp_path: Path) -> None:
-    """Forward transfer: the untrained model's scores are not measured again with trained weights."""
+    """Forward transfer: the untrained model's scores are not measured again with trained
+    weights."""
     config = configs["forever"].override({"evaluation.forward_transfer": True})
     execute(config, tmp_path / "whole")
     plan = live(config, tmp_path / "plan", None).passed
@@ -312,7 +386,9 @@ def test_scores_before_training_survive(configs: dict[str, RunConfig], tmp_path:
     assert outcome(tmp_path / "whole").result["fwt"] is not None
 
 
-def test_full_fine_tuning_resumes(configs: dict[str, RunConfig], points: dict[str, list[str]], tmp_path: Path) -> None:
+def test_full_fine_tuning_resumes(
+    configs: dict[str, RunConfig], points: dict[str, list[str]], tmp_path: Path
+) -> None:
     config = configs["forever"].override({"model.tuning": "full", "optim.lr": 1e-3})
     execute(config, tmp_path / "whole")
     live(config, tmp_path / "run", at_kind(points["forever"], "replay", 2))
@@ -336,16 +412,23 @@ def test_unfinished_run_needs_resume(configs: dict[str, RunConfig], tmp_path: Pa
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_another_configuration_in_the_folder(configs: dict[str, RunConfig], tmp_path: Path, finished: bool) -> None:
+def test_another_configuration_in_the_folder(
+    configs: dict[str, RunConfig], tmp_path: Path, finished: bool
+) -> None:
     config = configs["mix_replay"]
     execute(config, tmp_path) if finished else interrupted(config, tmp_path)
-    with pytest.raises(InputError, match=r"holds a run of another configuration \(optim.lr is 0.05 there, 0.5 here\)"):
+    with pytest.raises(
+        InputError,
+        match=r"holds a run of another configuration \(optim.lr is 0.05 there, 0.5 here\)",
+    ):
         run_local(config.override({"optim.lr": 0.5}), tmp_path, resume=True)
     with pytest.raises(InputError, match=r"another configuration \(method"):
         run_local(configs["forever"], tmp_path, resume=True)
 
 
-def test_changed_data_is_refused(configs: dict[str, RunConfig], data_root: Path, tmp_path: Path) -> None:
+def test_changed_data_is_refused(
+    configs: dict[str, RunConfig], data_root: Path, tmp_path: Path
+) -> None:
     config, moved = configs["forever"], tmp_path / "data"
     interrupted(config, tmp_path / "run")
     for source in (data_root / "toy").rglob("*.jsonl"):
@@ -355,9 +438,13 @@ def test_changed_data_is_refused(configs: dict[str, RunConfig], data_root: Path,
     changed = moved / "toy" / "colour" / "test.jsonl"
     records = lines(changed)
     original = changed.read_bytes()
-    changed.write_text("".join(json.dumps(r | {"output": "green"}) + "\n" for r in records), encoding="utf-8")
+    changed.write_text(
+        "".join(json.dumps(r | {"output": "green"}) + "\n" for r in records), encoding="utf-8"
+    )
     elsewhere = config.override({"data.root": str(moved)})
-    with pytest.raises(InputError, match=r"the data changed since this run began; give another --out"):
+    with pytest.raises(
+        InputError, match=r"the data changed since this run began; give another --out"
+    ):
         live(elsewhere, tmp_path / "run", None)
     changed.write_bytes(original)  # the same rows in another place are the same data
     live(elsewhere, tmp_path / "run", None)
@@ -375,8 +462,13 @@ def test_changed_data_of_a_finished_run_is_refused(
     elsewhere = config.override({"data.root": str(moved)})
     assert execute(elsewhere, tmp_path / "run") == result
     changed = moved / "toy" / "colour" / "train.jsonl"
-    changed.write_text("".join(json.dumps(r | {"output": "green"}) + "\n" for r in lines(changed)), encoding="utf-8")
-    with pytest.raises(InputError, match=r"run is finished, and the rows of task colour are no longer those"):
+    changed.write_text(
+        "".join(json.dumps(r | {"output": "green"}) + "\n" for r in lines(changed)),
+        encoding="utf-8",
+    )
+    with pytest.raises(
+        InputError, match=r"run is finished, and the rows of task colour are no longer those"
+    ):
         execute(elsewhere, tmp_path / "run")
     sweep = Sweep("s", elsewhere, {"base": {}})
     (trial,) = sweep.trials()
@@ -417,7 +509,8 @@ from forever.models.backbone import load
 from forever.runs.tracking import SilentTracker
 
 config, folder, points = RunConfig.parse(json.loads(sys.argv[1])), Path(sys.argv[2]), json.loads(sys.argv[3])
-load(config.model.name, torch.float32, torch.device("cpu"))  # these two import what every child needs
+# These two import what every child needs.
+load(config.model.name, torch.float32, torch.device("cpu"))
 rouge_l("a", "a")
 
 class Kill(SilentTracker):
@@ -469,18 +562,23 @@ KILLS = [
 def killed(
     configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, list[int]]]:
-    """Runs killed by SIGKILL and gone on with, each life in a process of its own (forked after the imports)."""
+    """Runs killed by SIGKILL and gone on with, each life in a process of its own (forked after the
+    imports)."""
     folder = tmp_path_factory.mktemp("killed")
     config = configs["forever"].model_dump_json()
     command = [sys.executable, "-c", KILLER, config, str(folder), json.dumps(KILLS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     codes = json.loads(done.stdout.strip().splitlines()[-1])
-    return folder, {f"{kind}{count}": pair for (kind, count), pair in zip(KILLS, codes, strict=True)}
+    return folder, {
+        f"{kind}{count}": pair for (kind, count), pair in zip(KILLS, codes, strict=True)
+    }
 
 
 @pytest.mark.parametrize("name", [f"{kind}{count}" for kind, count in KILLS])
-def test_sigkill(killed: tuple[Path, dict[str, list[int]]], whole: dict[str, Outcome], name: str) -> None:
+def test_sigkill(
+    killed: tuple[Path, dict[str, list[int]]], whole: dict[str, Outcome], name: str
+) -> None:
     folder, codes = killed
     assert codes[name] == [-9, 0]
     assert whole["forever"].differences(outcome(folder / name)) == []

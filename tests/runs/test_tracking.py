@@ -1,4 +1,5 @@
-"""Trackers hear everything after it is on disk, and none can end a run. The journal can be cut and continued."""
+"""Trackers hear everything after it is on disk, and none can end a run. The journal can be cut and
+continued."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,14 @@ from helpers import lines, outcome
 
 from forever.config.run import RunConfig
 from forever.launch.local import Placement, run_local
-from forever.runs.directory import RunDirectory, keep_lines, last_line, read_lines, write_lines, write_text
+from forever.runs.directory import (
+    RunDirectory,
+    keep_lines,
+    last_line,
+    read_lines,
+    write_lines,
+    write_text,
+)
 from forever.runs.tracking import Journal, SilentTracker, Tracker, Trackers
 from forever.training.steps import ReplayEvent
 
@@ -51,12 +59,15 @@ def event(step: int) -> ReplayEvent:
     return ReplayEvent("replay", "t", step, 1.0, 1.0, 1.0, 1.0, 1.0, 1e-3, 2, 8, 1.0, 0.5)
 
 
-def test_a_tracker_hears_the_whole_run_after_it_is_on_disk(small_config: RunConfig, tmp_path: Path) -> None:
+def test_a_tracker_hears_the_whole_run_after_it_is_on_disk(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
     class OnDisk(Listener):
         def __getattr__(self, name: str) -> Any:
             tell = super().__getattr__(name)
             counts = tuple(
-                len(lines(p)) if p.exists() else 0 for p in (tmp_path / "steps.jsonl", tmp_path / "events.jsonl")
+                len(lines(p)) if p.exists() else 0
+                for p in (tmp_path / "steps.jsonl", tmp_path / "events.jsonl")
             )
             self.disk.append((name, *counts, (tmp_path / "result.json").exists()))
             return tell
@@ -98,7 +109,10 @@ def test_a_tracker_that_raises_is_left_out_and_the_run_goes_on(
     assert len(listener.of("step")) == sum(result["updates"].values())
     assert listener.of("finished") == [(result,)]
     told = capsys.readouterr().err
-    assert told.count("Failing failed and is left out from here: RuntimeError: the server is away") == 1
+    assert (
+        told.count("Failing failed and is left out from here: RuntimeError: the server is away")
+        == 1
+    )
     position = next(i for i, (name, _) in enumerate(listener.heard) if name == what)
     assert failing.heard == listener.heard[:position]
 
@@ -194,7 +208,8 @@ ODD = "line\u2028sep para\u2029 next\x85line \x0b \x0c \x1c \x1d \x1e \r\n tab\t
 
 
 def test_any_text_survives_a_json_line(tmp_path: Path) -> None:
-    """Unicode has line breaks that JSON does not escape; a row of data or an answer may hold them."""
+    """Unicode has line breaks that JSON does not escape; a row of data or an answer may hold
+    them."""
     path = tmp_path / "x.jsonl"
     write_lines(path, [{"prediction": ODD}, {"prediction": "plain"}])
     assert read_lines(path) == [{"prediction": ODD}, {"prediction": "plain"}]

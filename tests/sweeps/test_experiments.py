@@ -1,4 +1,5 @@
-"""Every table and figure of the paper end to end at scale `mini`, two updates a task: the sweep, its runs, its page."""
+"""Every table and figure of the paper end to end at scale `mini`, two updates a task: the sweep,
+its runs, its page."""
 
 import json
 import re
@@ -30,7 +31,11 @@ FIGURES = {
     "main_results": {"retention", "pareto"}, "components": {"op", "accuracy", "pareto"},
 }  # fmt: skip
 # Findings that only these have.
-ANALYSES = {"forgetting_rate": "forgetting_rate", "model_day": "model_day", "training_time": "training_time"}
+ANALYSES = {
+    "forgetting_rate": "forgetting_rate",
+    "model_day": "model_day",
+    "training_time": "training_time",
+}
 
 
 def figures(folder: Path) -> set[str]:
@@ -50,7 +55,8 @@ def finished() -> dict[str, Path]:
 @pytest.mark.parametrize("name", SWEEPS)
 def test_end_to_end(name: str, tmp_path: Path, finished: dict[str, Path]) -> None:
     sweep = named_sweep(name, load_run(SCALES["mini"]).override(SMALL), (0,))
-    changes: dict[str, Any] = {"method.probe_every": 1}  # phases of two updates at most, not of 2.5 S
+    # Phases of two updates at most, not of 2.5 S.
+    changes: dict[str, Any] = {"method.probe_every": 1}
     for trial in sweep.trials():
         config = trial.config.override(changes) if name == "forgetting_rate" else trial.config
         path = tmp_path / trial.key
@@ -58,9 +64,12 @@ def test_end_to_end(name: str, tmp_path: Path, finished: dict[str, Path]) -> Non
             shutil.copytree(finished[config.fingerprint()], path)
         else:
             result = run_local(config, path, placement=Placement(device="cpu"))
-            steps = 2 * len(result["tasks"])  # and more where memory is mixed into the task's batches
+            # And more where memory is mixed into the task's batches.
+            steps = 2 * len(result["tasks"])
             mixed = config.method.name in ("mix_replay", "migu", "ssr") or "mix" in trial.variant
-            assert result["updates"]["task"] == steps or (mixed and result["updates"]["task"] > steps)
+            assert result["updates"]["task"] == steps or (
+                mixed and result["updates"]["task"] > steps
+            )
             finished[config.fingerprint()] = path
     sweep.write_manifest(tmp_path)
     write_report(tmp_path)
@@ -68,26 +77,34 @@ def test_end_to_end(name: str, tmp_path: Path, finished: dict[str, Path]) -> Non
     (part,) = content["parts"]
     assert content["scale"] == "mini"
     assert [row["variant"] for row in part["rows"] if not row["bound"]] == [
-        name for name in sweep.variants if name not in [row["variant"] for row in part["rows"] if row["bound"]]
+        name
+        for name in sweep.variants
+        if name not in [row["variant"] for row in part["rows"] if row["bound"]]
     ]
     ops = {row.variant: row.results for row in read_study(tmp_path).rows}
     for row in part["rows"]:
         assert row["runs"] == row["planned"] == max(1, len(sweep.orders))
-        assert row["op"]["value"] == pytest.approx(sum(r["op"] for r in ops[row["variant"]]) / row["runs"])
+        assert row["op"]["value"] == pytest.approx(
+            sum(r["op"] for r in ops[row["variant"]]) / row["runs"]
+        )
     shown = figures(tmp_path)
     assert FIGURES.get(name, set()) <= shown
     assert {f"matrix-{slug(variant)}" for variant in sweep.variants} <= shown
     lead = slug(sweep.reference)
     orders = [f"-o{slug(order)}" for order in sweep.orders] if len(sweep.orders) > 1 else [""]
-    assert {f"timeline-{lead}{order}" for order in orders} <= shown  # of the reference in every order
-    assert {f"timeline-{slug(variant)}" for variant in sweep.variants if variant != sweep.reference} <= shown
+    # Of the reference in every order.
+    assert {f"timeline-{lead}{order}" for order in orders} <= shown
+    assert {
+        f"timeline-{slug(variant)}" for variant in sweep.variants if variant != sweep.reference
+    } <= shown
     assert len(sweep.variants) == 1 or {"op", "accuracy"} <= shown
     assert (ANALYSES.get(name) is None) or ANALYSES[name] in part["analyses"]
     assert r"\toprule" in (tmp_path / "report.tex").read_text(encoding="utf-8")
 
 
 def test_a_search_end_to_end(tmp_path: Path) -> None:
-    """Its base and two points of its space, and one that was stopped, at scale `mini`; on Ray: tests/sweeps/test_search.py."""
+    """Its base and two points of its space, and one that was stopped, at scale `mini`; on Ray:
+    tests/sweeps/test_search.py."""
     what = search(load_run(SCALES["mini"]).override(SMALL))
     own = what.own_point()
     assert own is not None

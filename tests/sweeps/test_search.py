@@ -1,4 +1,5 @@
-"""A search: what its space asks, what is told of the runs in its folder, and a small one on a real local Ray."""
+"""A search: what its space asks, what is told of the runs in its folder, and a small one on a real
+local Ray."""
 
 import json
 from collections.abc import Sequence
@@ -43,7 +44,8 @@ def test_the_space_asks_only_what_acts(small_search: Search) -> None:
 
 
 def test_draws_are_from_the_space(small_search: Search) -> None:
-    """Every choice comes, numbers stay within their range, and the same stream draws the same points."""
+    """Every choice comes, numbers stay within their range, and the same stream draws the same
+    points."""
     random = Random(0)
     configs = [small_search.draw(random).config.method.model_dump() for _ in range(200)]
     assert {c["days"] for c in configs} == set(SPACINGS)
@@ -56,7 +58,9 @@ def test_draws_are_from_the_space(small_search: Search) -> None:
 def test_equal_to_two_digits_is_the_same_run(small_search: Search) -> None:
     own = small_search.own_point()
     assert own is not None
-    base, near, far = (small_search.trial({**own, "method.beta": b}) for b in (1e-3, 1.004e-3, 1.1e-3))
+    base, near, far = (
+        small_search.trial({**own, "method.beta": b}) for b in (1e-3, 1.004e-3, 1.1e-3)
+    )
     assert base == near
     assert base.key != far.key
     assert base.config == small_search.base
@@ -66,7 +70,8 @@ def test_equal_to_two_digits_is_the_same_run(small_search: Search) -> None:
 def test_a_base_outside_of_the_space_is_no_point_of_it(small_config: RunConfig) -> None:
     assert search(small_config.override({"method.memory_epochs": 9})).own_point() is None
     assert search(small_config.override({"method.days": [1.0, 2.0]})).own_point() is None
-    assert search(small_config.override({"method.beta": 1.234e-3})).own_point() is None  # the space has two digits
+    # The space has two digits.
+    assert search(small_config.override({"method.beta": 1.234e-3})).own_point() is None
     with pytest.raises(InputError, match="the base run's method is 'finetune'"):
         search(small_config.override({"method.name": "finetune"}))
 
@@ -74,9 +79,14 @@ def test_a_base_outside_of_the_space_is_no_point_of_it(small_config: RunConfig) 
 # ---- what is in the folder
 
 
-def test_what_became_of_the_runs_is_read_from_the_folder(small_search: Search, tmp_path: Path) -> None:
+def test_what_became_of_the_runs_is_read_from_the_folder(
+    small_search: Search, tmp_path: Path
+) -> None:
     own = small_search.own_point() or {}
-    points = [{**own, "method.warmup_steps": s, "method.memory_epochs": e} for s, e in ((1, 2), (2, 1), (2, 2), (3, 1))]
+    points = [
+        {**own, "method.warmup_steps": s, "method.memory_epochs": e}
+        for s, e in ((1, 2), (2, 1), (2, 2), (3, 1))
+    ]
     trials = [remember(small_search, point, tmp_path) for point in points]
     execute(trials[0].config, tmp_path / trials[0].key)
     RunDirectory(tmp_path / trials[1].key).end("stopped", "after 2 of 3 tasks")
@@ -102,7 +112,9 @@ def test_a_run_that_goes_on_has_not_ended(small_config: RunConfig, tmp_path: Pat
 
 
 def _done(name: str, *objectives: float) -> Any:
-    return SimpleNamespace(trial=SimpleNamespace(variant=name), objectives=objectives, state="finished")
+    return SimpleNamespace(
+        trial=SimpleNamespace(variant=name), objectives=objectives, state="finished"
+    )
 
 
 def test_the_front_is_what_no_other_run_beats() -> None:
@@ -137,7 +149,8 @@ def _marked(test: Any) -> Any:
 
 
 def _scored(folder: Path, trial: Any, ops: Sequence[float]) -> None:
-    """A run directory with these OPs after its stages: the share of right answers to the first task, others alike."""
+    """A run directory with these OPs after its stages: the share of right answers to the first
+    task, others alike."""
     directory = RunDirectory(folder / trial.key)
     directory.create(trial.config, {})
     for stage, op in enumerate(ops):
@@ -165,9 +178,12 @@ def test_asha_knows_the_runs_of_earlier_calls_and_compares_after_equal_tasks(
         asha: Any = scheduler(3, tmp_path, known(small_search, tmp_path))
         new = SimpleNamespace(trial_id="new")
         asha.on_trial_add(None, new)
-        return [asha.on_trial_result(None, new, {"stage": n, "op": op}) for n, op in enumerate(ops, 1)]
+        return [
+            asha.on_trial_result(None, new, {"stage": n, "op": op}) for n, op in enumerate(ops, 1)
+        ]
 
-    assert decisions(0.0, 45.0, 0.0) == ["CONTINUE"] * 3  # not before memory plays a part, not when all is done
+    # Not before memory plays a part, not when all is done.
+    assert decisions(0.0, 45.0, 0.0) == ["CONTINUE"] * 3
     assert decisions(99.0, 35.0) == ["CONTINUE", "STOP"]
     assert scheduler(2, tmp_path, []) is None
 
@@ -188,7 +204,9 @@ def test_optuna_is_told_whole_runs_only(small_search: Search, tmp_path: Path) ->
     one, two = first.suggest("1"), first.suggest("2")
     three = first.suggest("3")  # the third is the first again, which runs: another point is drawn
     assert len({one["key"], two["key"], three["key"]}) == 3
-    assert [one["run"], two["run"]] == [small_search.trial(p).config.model_dump(mode="json") for p in (own, other)]
+    assert [one["run"], two["run"]] == [
+        small_search.trial(p).config.model_dump(mode="json") for p in (own, other)
+    ]
     execute(small_search.base, tmp_path / one["key"])
     first.on_trial_complete("1", {"stage": 3, "op": 1.0})
     first.on_trial_complete("2", {"stage": 2, "op": 99.0})
@@ -200,7 +218,8 @@ def test_optuna_is_told_whole_runs_only(small_search: Search, tmp_path: Path) ->
 
     RunDirectory(tmp_path / two["key"]).end("stopped", "after 2 of 3 tasks")
     found = known(small_search, tmp_path)[:2]
-    second = Sampler(small_search, job, found, [own])  # an equal configuration is told its numbers, not run
+    # An equal configuration is told its numbers, not run.
+    second = Sampler(small_search, job, found, [own])
     assert second.suggest("4")["key"] not in (one["key"], two["key"])
     told = [(trial.state, trial.values) for trial in second.study.trials]
     assert told[:3] == [whole, (states.PRUNED, None), whole]
@@ -220,21 +239,27 @@ def test_a_small_space_is_used_up(small_config: RunConfig, tmp_path: Path) -> No
 
     tiny = Search("search", small_config, two, lambda changes: changes["method.days"])
     sampler = Sampler(tiny, Job(tmp_path, SweepTable([], show=False)), [], [])
-    assert {sampler.suggest(name)["key"] for name in "ab"} == {run.trial.key for run in known(tiny, tmp_path)}
+    assert {sampler.suggest(name)["key"] for name in "ab"} == {
+        run.trial.key for run in known(tiny, tmp_path)
+    }
     assert sampler.suggest("c") == "FINISHED"
     assert sampler.used_up
 
 
 @_marked
 def test_what_failed_waits_for_the_flag(
-    small_search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small_search: Search,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("ray")
     from forever.launch import ray_search
 
     own = small_search.own_point() or {}
     interrupted, failed = (
-        remember(small_search, {**own, "method.memory_epochs": epochs}, tmp_path).key for epochs in (1, 3)
+        remember(small_search, {**own, "method.memory_epochs": epochs}, tmp_path).key
+        for epochs in (1, 3)
     )
     RunDirectory(tmp_path / failed).end("failed", "ValueError: boom")
     asked: list[tuple[int, list[int]]] = []
@@ -268,7 +293,9 @@ def test_a_search_finds_stops_and_goes_on(
     from forever.launch.local import Placement
 
     def call(trials: int) -> Any:
-        return ray_search.run_search(small_search, tmp_path, trials, Fleet(placement=Placement("cpu")))
+        return ray_search.run_search(
+            small_search, tmp_path, trials, Fleet(placement=Placement("cpu"))
+        )
 
     def states() -> list[str]:
         return [run.state for run in known(small_search, tmp_path)]
@@ -296,10 +323,17 @@ def test_a_search_finds_stops_and_goes_on(
     monkeypatch.setattr(ray_search, "scheduler", strict)
     capsys.readouterr()
     outcome = call(5)
-    assert (len(outcome.skipped), len(outcome.stopped), outcome.finished, outcome.failed) == (3, 2, [], {})
+    assert (len(outcome.skipped), len(outcome.stopped), outcome.finished, outcome.failed) == (
+        3,
+        2,
+        [],
+        {},
+    )
     assert states() == ["finished"] * 3 + ["stopped"] * 2
     for key in outcome.stopped:
-        assert (RunDirectory(tmp_path / key).end_without_result() or {})["reason"] == "after 2 of 3 tasks"
+        assert (RunDirectory(tmp_path / key).end_without_result() or {})[
+            "reason"
+        ] == "after 2 of 3 tasks"
         assert not RunDirectory(tmp_path / key).predictions(2, 0).exists()
     assert sum(": stopped, OP" in line for line in capsys.readouterr().out.splitlines()) == 2
 
@@ -307,6 +341,8 @@ def test_a_search_finds_stops_and_goes_on(
     monkeypatch.setattr(ray_search, "scheduler", lambda *arguments: None)
     outcome = call(5)
     assert outcome.finished == [runs[1].trial.key]
-    assert (known(small_search, tmp_path)[1].result or {})["matrix"] == (runs[1].result or {})["matrix"]
+    assert (known(small_search, tmp_path)[1].result or {})["matrix"] == (runs[1].result or {})[
+        "matrix"
+    ]
     monkeypatch.setattr(ray_search, "fan_out", None)  # nothing is left to run
     assert len(call(5).skipped) == 3

@@ -32,7 +32,11 @@ def test_an_ablation_is_a_difference_and_nothing_else(base_config: RunConfig) ->
     for trial in components(base_config).trials():
         difference = VARIANTS[trial.variant]
         assert trial.config == base_config.override(difference)
-        changed = {k for k, v in trial.config.method.model_dump().items() if v != base_config.method.model_dump()[k]}
+        changed = {
+            k
+            for k, v in trial.config.method.model_dump().items()
+            if v != base_config.method.model_dump()[k]
+        }
         assert changed == {key.removeprefix("method.") for key in difference}
         assert trial.config.model_copy(update={"method": base_config.method}) == base_config
 
@@ -47,7 +51,9 @@ ON_ANY_METHOD = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("base", ["mini/forever", "cpu/superni/7/forever", "long/4/forever", "standard/1/forever"])
+@pytest.mark.parametrize(
+    "base", ["mini/forever", "cpu/superni/7/forever", "long/4/forever", "standard/1/forever"]
+)
 def test_every_named_sweep_expands_on_every_benchmark(base: str) -> None:
     for name in SWEEPS:
         assert named_sweep(name, named_run(base), (0,)).trials()
@@ -55,7 +61,8 @@ def test_every_named_sweep_expands_on_every_benchmark(base: str) -> None:
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_sweeps_of_the_paper(name: str) -> None:
-    """On the paper's own run no two variants are the same, each is a difference, and its reference is among them."""
+    """On the paper's own run no two variants are the same, each is a difference, and its reference
+    is among them."""
     base = named_run("superni/7/forever")
     sweep = named_sweep(name, base)
     trials = sweep.trials()
@@ -82,15 +89,21 @@ def test_the_variants_are_the_papers() -> None:
     assert settings("spacing", "method.consolidation_epochs") == ["matched"] * 5
     assert settings("full_finetuning", "model.tuning") == ["full"] * 8
     assert settings("forgetting_rate", "method.probe_every") == [60]
-    assert settings("main_results", "data.order") == [order for order in "12345678" for _ in range(14)]
-    assert {len(t.config.model_dump()["data"]["order"]) for t in named_sweep("long_sequence", base).trials()} == {1}
+    assert settings("main_results", "data.order") == [
+        order for order in "12345678" for _ in range(14)
+    ]
+    assert {
+        len(t.config.model_dump()["data"]["order"])
+        for t in named_sweep("long_sequence", base).trials()
+    } == {1}
     models = settings("backbones", "model.name")
     assert models[:16] == [m for m in dict.fromkeys(models) for _ in range(4)]
 
 
 @pytest.mark.parametrize(("base", "first"), [("mini/forever", 4), ("cpu/superni/7/forever", 2)])
 def test_a_small_run_says_which_of_the_papers_variants_it_stands_for(base: str, first: int) -> None:
-    """Two of the paper's values can fall together; then the later one is meant, since it is nearer to the base's."""
+    """Two of the paper's values can fall together; then the later one is meant, since it is nearer
+    to the base's."""
     sweep = named_sweep("warmup_window", named_run(base))
     assert sweep.paper[f"S = {first}"] == "S = 24"
     assert sweep.reference == f"S = {first}"
@@ -106,13 +119,16 @@ def test_small_orders_keep_their_rows() -> None:
     trials = named_sweep("model_day", named_run("cpu/superni/7/forever"), (0,)).trials()
     assert [t.order for t in trials] == ["7", "7", "8", "8"]
     assert all(sorted(t.config.data.order) == sorted(trials[0].config.data.order) for t in trials)
-    assert [t.config.data.order for t in named_sweep("long_sequence", named_run("mini/forever"), (0,)).trials()] == [
-        order for order in "12" for _ in range(4)
-    ]
+    assert [
+        t.config.data.order
+        for t in named_sweep("long_sequence", named_run("mini/forever"), (0,)).trials()
+    ] == [order for order in "12" for _ in range(4)]
 
 
 @pytest.mark.parametrize("scale", ["cpu/superni/7/forever", "superni/7/forever", "mini/forever"])
-@pytest.mark.parametrize("name", ["main_results", "model_day", "full_finetuning", "backbones", "long_sequence"])
+@pytest.mark.parametrize(
+    "name", ["main_results", "model_day", "full_finetuning", "backbones", "long_sequence"]
+)
 def test_sizes_that_are_asked_for_survive_the_orders(scale: str, name: str) -> None:
     asked = {"train_rows": 48, "test_rows": 20, "validation": 0.25}
     base = named_run(scale).override({f"data.{key}": value for key, value in asked.items()})
@@ -126,7 +142,9 @@ def test_sizes_do_not_change_the_tasks(rows: int) -> None:
 
     def tasks(base: str) -> list[Any]:
         run = named_run(base).override({"data.train_rows": rows})
-        return [trial.config.data.order for trial in named_sweep("model_day", run, (0,)).trials()][::2]
+        return [trial.config.data.order for trial in named_sweep("model_day", run, (0,)).trials()][
+            ::2
+        ]
 
     assert tasks(SCALES["cpu"]) == [*CPU_TASKS["superni"].values()]
     assert tasks(SCALES["paper"]) == ["7", "8"]
@@ -134,9 +152,17 @@ def test_sizes_do_not_change_the_tasks(rows: int) -> None:
 
 def test_the_scale_is_that_of_the_data() -> None:
     for name, base in SCALES.items():
-        assert scale_of(named_run(base)) == scale_of(named_run(base).override({"optim.epochs": 1})) == name
+        assert (
+            scale_of(named_run(base))
+            == scale_of(named_run(base).override({"optim.epochs": 1}))
+            == name
+        )
     assert scale_of(named_run(SCALES["cpu"]).override({"data.train_rows": 48})) == "cpu"
-    for key, value in {"data.train_rows": 500, "data.validation": 0.2, "data.order": ["task363", "task875"]}.items():
+    for key, value in {
+        "data.train_rows": 500,
+        "data.validation": 0.2,
+        "data.order": ["task363", "task875"],
+    }.items():
         assert scale_of(named_run(SCALES["paper"]).override({key: value})) == "other"
     own = {"data.benchmark": "mine", "data.order": ["a", "b"]}
     assert scale_of(named_run(SCALES["paper"]).override(own)) == "other"
@@ -144,8 +170,14 @@ def test_the_scale_is_that_of_the_data() -> None:
 
 def test_what_is_called_forever_is_forever() -> None:
     for name in SWEEPS:
-        trials = named_sweep(name, named_run("mini/finetune"), (0,)).trials() if name in ON_ANY_METHOD else []
-        assert all(t.config.method.name == "forever" for t in trials if t.variant.startswith("forever"))
+        trials = (
+            named_sweep(name, named_run("mini/finetune"), (0,)).trials()
+            if name in ON_ANY_METHOD
+            else []
+        )
+        assert all(
+            t.config.method.name == "forever" for t in trials if t.variant.startswith("forever")
+        )
 
 
 def test_orders_and_seeds() -> None:
@@ -155,13 +187,17 @@ def test_orders_and_seeds() -> None:
     assert found == [(0, "4", "4", 0), (0, "5", "5", 0), (1, "4", "4", 1), (1, "5", "5", 1)]
 
 
-def test_what_is_refused_stops_a_sweep_that_has_nothing_else(base_config: RunConfig, tmp_path: Path) -> None:
+def test_what_is_refused_stops_a_sweep_that_has_nothing_else(
+    base_config: RunConfig, tmp_path: Path
+) -> None:
     nowhere = base_config.override({"data.root": str(tmp_path / "nowhere")})
     trials = Sweep("toys", nowhere, {"base": {}, "none": {"method.regularizer": "none"}}).trials()
     with pytest.raises(InputError, match="nowhere"):
         refused(trials)
     assert sorted(refused(trials, others=True)) == sorted(trial.key for trial in trials)
-    assert list(refused([*trials, *Sweep("toys", base_config, {"base": {}}).trials()])) == [t.key for t in trials]
+    assert list(refused([*trials, *Sweep("toys", base_config, {"base": {}}).trials()])) == [
+        t.key for t in trials
+    ]
 
 
 def test_a_selection_brings_what_it_is_compared_with(base_config: RunConfig) -> None:
@@ -176,7 +212,9 @@ def test_a_selection_brings_what_it_is_compared_with(base_config: RunConfig) -> 
     assert variants(whole.only(["base"])) == ["base"]
     sizes = named_sweep("memory_size", named_run("superni/7/forever"), (0,))
     assert variants(sizes.only(["vbm 10 %"])) == ["forever 10 %", "vbm 10 %"]
-    with pytest.raises(InputError, match=r"unknown variant of components '\+FIRE'; did you mean '\+FIR'"):
+    with pytest.raises(
+        InputError, match=r"unknown variant of components '\+FIRE'; did you mean '\+FIR'"
+    ):
         whole.only(["+FIRE"])
 
 
@@ -201,7 +239,9 @@ def test_manifest_keeps_earlier_trials(base_config: RunConfig, tmp_path: Path) -
     manifest = read_manifest(tmp_path)
     assert manifest["name"] == "components"
     assert manifest["reference"] == "base"
-    assert [(t["variant"], t["seed"]) for t in manifest["trials"]] == [(v, s) for s in (0, 1) for v in VARIANTS]
+    assert [(t["variant"], t["seed"]) for t in manifest["trials"]] == [
+        (v, s) for s in (0, 1) for v in VARIANTS
+    ]
 
 
 def test_manifest_says_who_is_compared_with_whom(base_config: RunConfig, tmp_path: Path) -> None:
@@ -216,9 +256,16 @@ def test_manifest_says_who_is_compared_with_whom(base_config: RunConfig, tmp_pat
 
 @pytest.mark.parametrize("scale", ["mini/forever", "superni/7/forever"])
 def test_methods_are_compared_on_the_same_backbone_and_memory(scale: str) -> None:
-    for name, key in (("backbones", "model.name"), ("training_time", "model.name"), ("memory_size", "memory.fraction")):
+    for name, key in (
+        ("backbones", "model.name"),
+        ("training_time", "model.name"),
+        ("memory_size", "memory.fraction"),
+    ):
         sweep = named_sweep(name, named_run(scale))
-        assert sweep.reference not in sweep.references or sweep.references[sweep.reference] == sweep.reference
+        assert (
+            sweep.reference not in sweep.references
+            or sweep.references[sweep.reference] == sweep.reference
+        )
         for variant, other in sweep.references.items():
             assert sweep.variants[variant].get(key) == sweep.variants[other].get(key)
             assert other.startswith("forever")
@@ -240,14 +287,17 @@ def test_a_damaged_file_is_named(name: str, tmp_path: Path) -> None:
         "result.json": directory.finished,
         "ended.json": directory.end_without_result,
     }
-    with pytest.raises(InputError, match=rf"^{re.escape(str(tmp_path / name))} cannot be read \(.*\); remove it"):
+    with pytest.raises(
+        InputError, match=rf"^{re.escape(str(tmp_path / name))} cannot be read \(.*\); remove it"
+    ):
         readers[name]()
 
 
 def test_a_variant_that_does_not_fit_names_itself(base_config: RunConfig) -> None:
     sweep = Sweep("s", base_config, {"odd": {"method.dayz": "uniform"}})
     with pytest.raises(
-        InputError, match=r"sweep s, variant 'odd': unknown key 'method\.dayz'; did you mean 'method\.days'"
+        InputError,
+        match=r"sweep s, variant 'odd': unknown key 'method\.dayz'; did you mean 'method\.days'",
     ):
         sweep.trials()
 
@@ -260,10 +310,16 @@ def test_slugs_are_safe_and_different() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "S", "demos", "kept"), [("mini/forever", 4, 4, 0.2), ("superni/7/forever", 24, 10, 0.1)]
+    ("base", "S", "demos", "kept"),
+    [("mini/forever", 4, 4, 0.2), ("superni/7/forever", 24, 10, 0.1)],
 )
-def test_variants_of_baselines_differ_from_them_in_one_choice(base: str, S: int, demos: int, kept: float) -> None:
-    runs = {t.variant: t.config for t in named_sweep("baseline_variants", named_run(base), (0,)).trials()}
+def test_variants_of_baselines_differ_from_them_in_one_choice(
+    base: str, S: int, demos: int, kept: float
+) -> None:
+    runs = {
+        t.variant: t.config
+        for t in named_sweep("baseline_variants", named_run(base), (0,)).trials()
+    }
     changed: dict[str, dict[str, Any]] = {}
     for variant, run in runs.items():
         own = runs[run.method.name].identity()
@@ -274,7 +330,10 @@ def test_variants_of_baselines_differ_from_them_in_one_choice(base: str, S: int,
         changed[variant] = part
     assert {variant: part for variant, part in changed.items() if part} == {
         "fixed_interval, I = S": {"interval": S},
-        **{f"ewc, lambda = {text}": {"strength": float(text)} for text in ("400", "4000", "40000", "400000")},
+        **{
+            f"ewc, lambda = {text}": {"strength": float(text)}
+            for text in ("400", "4000", "40000", "400000")
+        },
         "moelora without contrast": {"contrast": 0.0},
         "migu without replay": {"replay": False},
         f"ssr, {100 * kept:g} % kept": {"fraction": kept, "demos": demos},
@@ -286,12 +345,18 @@ def test_variants_of_baselines_differ_from_them_in_one_choice(base: str, S: int,
 
 
 def test_baselines_keep_the_base_as_it_is() -> None:
-    """Its own method is not touched; S holds for all that have one; only runs of a scale get that scale's settings."""
+    """Its own method is not touched; S holds for all that have one; only runs of a scale get that
+    scale's settings."""
 
     def methods(base: RunConfig) -> dict[str, dict[str, Any]]:
-        return {t.variant: t.config.method.model_dump() for t in named_sweep("baselines", base, (0,)).trials()}
+        return {
+            t.variant: t.config.method.model_dump()
+            for t in named_sweep("baselines", base, (0,)).trials()
+        }
 
-    mini = methods(named_run("mini/forever").override({"method.warmup_steps": 8, "method.gamma": 0.5}))
+    mini = methods(
+        named_run("mini/forever").override({"method.warmup_steps": 8, "method.gamma": 0.5})
+    )
     assert (mini["forever"]["warmup_steps"], mini["forever"]["gamma"]) == (8, 0.5)
     assert {mini[name]["warmup_steps"] for name in ("vbm", "fixed_interval")} == {8}
     assert mini["ssr"]["max_tokens"] == 320

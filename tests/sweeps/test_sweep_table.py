@@ -28,7 +28,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def make(base: RunConfig, terminal: bool = False, **settings: Any) -> tuple[SweepTable, io.StringIO]:
+def make(
+    base: RunConfig, terminal: bool = False, **settings: Any
+) -> tuple[SweepTable, io.StringIO]:
     variants = {"base": {}, "slow": {"optim.lr": 1e-3}, "old": {"optim.lr": 1e-4}}
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=120, height=40)
@@ -48,7 +50,9 @@ def play(table: SweepTable, clock: Clock) -> None:
     table.ended(slow, "failed", "ValueError: [boom]")
 
 
-def test_elsewhere_than_on_a_terminal_a_sweep_prints_a_line_a_run(base_config: RunConfig, clock: Clock) -> None:
+def test_elsewhere_than_on_a_terminal_a_sweep_prints_a_line_a_run(
+    base_config: RunConfig, clock: Clock
+) -> None:
     table, text = make(base_config)
     with table:
         play(table, clock)
@@ -99,7 +103,9 @@ def test_stages_of_an_earlier_life_took_no_time(base_config: RunConfig, clock: C
     assert table.rows[base].left_s() == 10
 
 
-def test_what_waits_takes_as_long_as_what_was_measured(base_config: RunConfig, clock: Clock) -> None:
+def test_what_waits_takes_as_long_as_what_was_measured(
+    base_config: RunConfig, clock: Clock
+) -> None:
     table, _ = make(base_config, total=5)
     base, slow, _ = table.rows
     table.started(base)
@@ -113,4 +119,11 @@ def test_what_waits_takes_as_long_as_what_was_measured(base_config: RunConfig, c
 
 
 def test_durations_are_short() -> None:
-    assert [duration(s) for s in (None, 0.4, 99, 100, 5940, 7200)] == ["-", "0 s", "99 s", "2 min", "99 min", "2.0 h"]
+    assert [duration(s) for s in (None, 0.4, 99, 100, 5940, 7200)] == [
+        "-",
+        "0 s",
+        "99 s",
+        "2 min",
+        "99 min",
+        "2.0 h",
+    ]

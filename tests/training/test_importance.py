@@ -19,7 +19,9 @@ def stream_of(seed: int = 0) -> torch.Generator:
 # ---- movement
 
 
-def movement_by_hand(thetas: Tensor, grads: Tensor, b1: float, b2: float) -> tuple[list[float], list[float]]:
+def movement_by_hand(
+    thetas: Tensor, grads: Tensor, b1: float, b2: float
+) -> tuple[list[float], list[float]]:
     means, spreads = [], []
     for entry in range(thetas.shape[1]):
         mean = spread = 0.0
@@ -40,7 +42,8 @@ def test_movement_equals_a_loop_over_entries(smoothing: tuple[float, float]) -> 
     places = mean.data_ptr(), spread.data_ptr()
     for theta, grad in zip(thetas, grads, strict=True):
         track_movement(mean, spread, theta, grad, smoothing)
-    assert (mean.data_ptr(), spread.data_ptr()) == places  # a resumed run puts tensors back in place
+    # A resumed run puts tensors back in place.
+    assert (mean.data_ptr(), spread.data_ptr()) == places
     means, spreads = movement_by_hand(thetas, grads, *smoothing)
     torch.testing.assert_close(mean, torch.tensor(means))
     torch.testing.assert_close(spread, torch.tensor(spreads))
@@ -62,7 +65,9 @@ def test_scaling_all_gradients_leaves_the_mask(scale: float) -> None:
     """So a loss in other units picks the same entries."""
     stream = stream_of(3)
     masks = []
-    steps = [(torch.randn(101, generator=stream), torch.randn(101, generator=stream)) for _ in range(6)]
+    steps = [
+        (torch.randn(101, generator=stream), torch.randn(101, generator=stream)) for _ in range(6)
+    ]
     for c in (1.0, scale):
         mean, spread = torch.zeros(101), torch.zeros(101)
         for theta, grad in steps:
@@ -81,7 +86,10 @@ def test_above_quantile_equals_numpy(count: int, quantile: float) -> None:
     scores = torch.rand(count, generator=stream_of(count), dtype=torch.float64)
     mask = above_quantile(scores, quantile)
     # the next smaller score stands for the quantile: no other score lies between the two
-    assert mask.tolist() == (scores.numpy() > np.quantile(scores.numpy(), quantile, method="lower")).tolist()
+    assert (
+        mask.tolist()
+        == (scores.numpy() > np.quantile(scores.numpy(), quantile, method="lower")).tolist()
+    )
     assert abs(mask.sum().item() / count - (1 - quantile)) <= 1 / count + 1e-12
 
 
@@ -110,7 +118,8 @@ def test_more_entries_than_torch_quantile_takes() -> None:
     scores = torch.arange(2**24 + 2, dtype=torch.float32)
     with pytest.raises(RuntimeError, match="too large"):
         torch.quantile(scores, 0.8)
-    assert above_quantile(scores, 0.8).sum().item() == pytest.approx(0.2 * len(scores), abs=4)  # floats tie there
+    # Floats tie there.
+    assert above_quantile(scores, 0.8).sum().item() == pytest.approx(0.2 * len(scores), abs=4)
 
 
 # ---- Fisher information

@@ -12,7 +12,9 @@ from forever.training.memory import Memory, balanced_choice
 
 LONG = {"cb": 250, "copa": 400}
 LONG |= {f"long{i}": 1000 for i in range(13)}
-SUPERNI = dict.fromkeys(["002", "363", "511", "591", "748", "875", "1290", "1510", "1687", "1729"], 1000)
+SUPERNI = dict.fromkeys(
+    ["002", "363", "511", "591", "748", "875", "1290", "1510", "1687", "1729"], 1000
+)
 SUPERNI |= {"073": 975, "181": 338, "1572": 160, "639": 142, "1590": 126}
 
 
@@ -26,7 +28,18 @@ def ids(kept: Memory, task: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("rows", "kept"),
-    [(1000, 20), (975, 19), (400, 8), (338, 6), (250, 5), (160, 3), (142, 2), (126, 2), (49, 1), (1, 1)],
+    [
+        (1000, 20),
+        (975, 19),
+        (400, 8),
+        (338, 6),
+        (250, 5),
+        (160, 3),
+        (142, 2),
+        (126, 2),
+        (49, 1),
+        (1, 1),
+    ],
 )
 def test_quota_of_the_paper_sizes(rows: int, kept: int) -> None:
     assert memory().quota(rows) == kept
@@ -49,7 +62,8 @@ def test_total_of_the_benchmarks(sizes: dict[str, int], total: int) -> None:
 
 
 def test_generation_tasks_do_not_exceed_their_quota() -> None:
-    """The reference loader keeps a row of every answer: 1000 instead of 20 where every answer is its own class."""
+    """The reference loader keeps a row of every answer: 1000 instead of 20 where every answer is
+    its own class."""
     kept = memory()
     kept.add(rows_task("summary", 1000, labels=[f"answer {i}" for i in range(1000)]))
     kept.add(rows_task("half", 1000, labels=[f"answer {i}" for i in range(21)]))
@@ -57,7 +71,9 @@ def test_generation_tasks_do_not_exceed_their_quota() -> None:
     assert len(set(kept.examples)) == 40
 
 
-@pytest.mark.parametrize(("classes", "shares"), [(2, [10, 10]), (4, [5] * 4), (10, [2] * 10), (20, [1] * 20)])
+@pytest.mark.parametrize(
+    ("classes", "shares"), [(2, [10, 10]), (4, [5] * 4), (10, [2] * 10), (20, [1] * 20)]
+)
 def test_classes_are_balanced_exactly_where_possible(classes: int, shares: list[int]) -> None:
     kept = memory()
     kept.add(rows_task("task", 1000, labels=[f"c{i}" for i in range(classes)]))
@@ -110,7 +126,9 @@ def test_kept_rows_never_change() -> None:
         list(kept.batches(3, name))
         kept.add(rows_task(name, 50))
         assert ids(kept, "a") == before
-    assert [e.id.split("/")[0] for e in kept.examples] == ["a"] * 5 + ["b"] * 5 + ["c"] * 5 + ["d"] * 5
+    assert [e.id.split("/")[0] for e in kept.examples] == ["a"] * 5 + ["b"] * 5 + ["c"] * 5 + [
+        "d"
+    ] * 5
 
 
 def test_everything_is_kept_at_fraction_one() -> None:
@@ -175,8 +193,13 @@ def test_passes_in_smaller_batches_hold_the_same_rows_in_the_same_order() -> Non
 # ---- random batches
 
 
-def drawn(kept: Memory, count: int, learning: str = "b", purpose: str = "outer") -> list[tuple[str, ...]]:
-    return [tuple(e.id for e in batch.examples) for batch in islice(kept.draws(learning, purpose), count)]
+def drawn(
+    kept: Memory, count: int, learning: str = "b", purpose: str = "outer"
+) -> list[tuple[str, ...]]:
+    return [
+        tuple(e.id for e in batch.examples)
+        for batch in islice(kept.draws(learning, purpose), count)
+    ]
 
 
 def test_random_batches_are_full_and_hold_no_row_twice() -> None:
@@ -204,7 +227,11 @@ def test_random_batches_repeat_and_each_has_a_stream_of_its_own() -> None:
     list(kept.batches(3, "b"))
     drawn(kept, 5, purpose="probe")
     assert drawn(kept, 10) == first
-    others = [drawn(kept, 10, "c"), drawn(kept, 10, purpose="probe"), drawn(memory_like(kept, seed=1), 10)]
+    others = [
+        drawn(kept, 10, "c"),
+        drawn(kept, 10, purpose="probe"),
+        drawn(memory_like(kept, seed=1), 10),
+    ]
     for other in others:
         assert all(a != b for a, b in zip(first, other, strict=True))
     assert len(set(first)) == 10
@@ -239,6 +266,8 @@ def test_a_batch_by_its_number_is_that_of_shuffled_passes(rows: int, size: int) 
     passes = list(batches(learner.task.train, 3, size, 5, "prompts", "new"))
     numbers = list(range(len(passes)))
     assert [learner.batch_at(n, learner.task.train, "prompts") for n in numbers] == passes
-    assert [learner.batch_at(n, learner.task.train, "prompts") for n in numbers[::-1]] == passes[::-1]
+    assert [learner.batch_at(n, learner.task.train, "prompts") for n in numbers[::-1]] == passes[
+        ::-1
+    ]
     if rows > 3:
         assert learner.batch_at(0, learner.task.train, "other") != passes[0]

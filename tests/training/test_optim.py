@@ -1,4 +1,5 @@
-"""The optimiser on the flat vector against AdamW on separate tensors; Delta; learning rates by hand."""
+"""The optimiser on the flat vector against AdamW on separate tensors; Delta; learning rates by
+hand."""
 
 import pytest
 import torch
@@ -24,7 +25,9 @@ def loss(model: nn.Module, t: int) -> torch.Tensor:
 def test_equals_adamw_on_separate_tensors(clip: float, decay: float) -> None:
     config = OptimConfig(lr=0.01, clip=clip, weight_decay=decay)
     plain, model = network(), network()
-    reference = torch.optim.AdamW(plain.parameters(), lr=0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay)
+    reference = torch.optim.AdamW(
+        plain.parameters(), lr=0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay
+    )
     flat = FlatParameters(model.named_parameters())
     optimizer = build_optimizer(flat, config)
     for t in range(20):
@@ -34,7 +37,8 @@ def test_equals_adamw_on_separate_tensors(clip: float, decay: float) -> None:
         reference.step()
         reference.zero_grad()
         moved = sum(
-            (p.detach().double() - b.double()).square().sum() for p, b in zip(plain.parameters(), before, strict=True)
+            (p.detach().double() - b.double()).square().sum()
+            for p, b in zip(plain.parameters(), before, strict=True)
         )
         loss(model, t).backward()
         norm = apply_update(flat, optimizer, 0.01, clip)
@@ -56,13 +60,18 @@ def test_delta_is_the_applied_movement(decay: float) -> None:
         norm = apply_update(flat, optimizer, 0.01, 1.0)
         after = torch.cat([p.detach().flatten() for p in model.parameters()])
         assert norm.dtype == torch.float64
-        assert norm.item() == torch.linalg.vector_norm(after - before, dtype=torch.float64).item() > 0
+        assert (
+            norm.item() == torch.linalg.vector_norm(after - before, dtype=torch.float64).item() > 0
+        )
         flat.grad.zero_()
 
 
 def test_gradient_is_clipped_to_the_global_norm() -> None:
-    """Seen through plain numbers: Adam's first moment after one step is 0.1 times the clipped gradient."""
-    flat = FlatParameters([("a", nn.Parameter(torch.zeros(1))), ("b", nn.Parameter(torch.zeros(1)))])
+    """Seen through plain numbers: Adam's first moment after one step is 0.1 times the clipped
+    gradient."""
+    flat = FlatParameters(
+        [("a", nn.Parameter(torch.zeros(1))), ("b", nn.Parameter(torch.zeros(1)))]
+    )
     optimizer = build_optimizer(flat, OptimConfig())
     flat.grad.copy_(torch.tensor([30.0, 40.0]))
     apply_update(flat, optimizer, 1e-3, clip=1.0)
@@ -94,7 +103,8 @@ def test_linear_rate() -> None:
     assert rates(4, schedule="linear") == [1, 0.75, 0.5, 0.25]
     assert rates(6, schedule="linear", warmup_steps=2) == [0.5, 1, 1, 0.75, 0.5, 0.25]
     config = OptimConfig(lr=1.0, schedule="linear")
-    assert learning_rate(config, 4, 4) == 0  # after the last update of a task: consolidation would be void (A11)
+    # After the last update of a task: consolidation would be void (A11).
+    assert learning_rate(config, 4, 4) == 0
     assert learning_rate(config, 9, 4) == 0
 
 
@@ -109,7 +119,8 @@ def test_linear_rate_equals_transformers() -> None:
         optimizer.step()
         schedule.step()
     ours = rates(40, schedule="linear", warmup_steps=5)
-    # Theirs wastes the first update at rate 0; ours reaches the full rate with the last warm-up update.
+    # Theirs wastes the first update at rate 0; ours reaches the full rate with the last warm-up
+    # update.
     assert theirs[1:5] == pytest.approx(ours[:4])
     assert theirs[5:] == pytest.approx(ours[5:])
 

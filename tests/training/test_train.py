@@ -41,7 +41,9 @@ def learner_of(config: RunConfig, benchmark: Benchmark, **changes: Any) -> Learn
     learner.planned_steps = 10
     with torch.no_grad():
         noise = torch.Generator().manual_seed(0)
-        learner.parameters.flat += 0.05 * torch.randn(learner.parameters.flat.shape, generator=noise)
+        learner.parameters.flat += 0.05 * torch.randn(
+            learner.parameters.flat.shape, generator=noise
+        )
     learner.optimizer = build_optimizer(learner.parameters, learner.config.optim)
     return learner
 
@@ -76,7 +78,8 @@ class Spy(Method):
 
 
 def full_logits_loss(learner: Learner, rows: Sequence[Encoded], pad_side: str = "right") -> Tensor:
-    """What Hugging Face computes itself: padded ids, mask, labels -100 on prompt and pads; mean over answer tokens."""
+    """What Hugging Face computes itself: padded ids, mask, labels -100 on prompt and pads; mean
+    over answer tokens."""
     width = max(len(r.prompt) + len(r.answer) for r in rows)
     ids = torch.full((len(rows), width), learner.backbone.tokenizer.pad_token_id)
     mask, labels = torch.zeros_like(ids), torch.full_like(ids, -100)
@@ -123,7 +126,10 @@ def test_head_runs_at_label_positions_only(learner: Learner) -> None:
     cross_entropy(learner, rows)
     handle.remove()
     assert seen == [(1, sum(len(r.answer) for r in rows), head.out_features)]
-    assert learner.backbone.model(input_ids=torch.ones(2, 3, dtype=torch.long)).logits.shape[:2] == (2, 3)  # undone
+    # Undone.
+    assert learner.backbone.model(input_ids=torch.ones(2, 3, dtype=torch.long)).logits.shape[
+        :2
+    ] == (2, 3)
 
 
 def test_recorded_loss_is_the_mean_over_supervised_tokens(learner: Learner) -> None:
@@ -135,7 +141,9 @@ def test_recorded_loss_is_the_mean_over_supervised_tokens(learner: Learner) -> N
     assert record.lr == learner.config.optim.lr
 
 
-def test_probe_measures_and_changes_nothing(base_config: RunConfig, benchmark_of_three: Benchmark) -> None:
+def test_probe_measures_and_changes_nothing(
+    base_config: RunConfig, benchmark_of_three: Benchmark
+) -> None:
     learner = learner_of(base_config, benchmark_of_three, **{"model.dropout": 0.5})
     before = learner.parameters.snapshot()
     learner.backbone.model.train()
@@ -143,7 +151,9 @@ def test_probe_measures_and_changes_nothing(base_config: RunConfig, benchmark_of
     record = probe(learner, action)
     assert record == probe(learner, action)  # dropout is off
     learner.backbone.model.eval()
-    assert record.loss == pytest.approx(full_logits_loss(learner, encoded(learner)).item(), rel=1e-6)
+    assert record.loss == pytest.approx(
+        full_logits_loss(learner, encoded(learner)).item(), rel=1e-6
+    )
     assert (record.update_norm, record.lr) == (0, 0)
     assert torch.equal(learner.parameters.snapshot(), before)
     assert not learner.parameters.grad.any()
@@ -188,7 +198,9 @@ def penalty_of(learner: Learner, weighted: bool, beta: float = 0.7) -> Penalty:
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("micro_batch", [None, 2])
-def test_penalty_equals_autograd_of_the_loss_form(learner: Learner, weighted: bool, micro_batch: int | None) -> None:
+def test_penalty_equals_autograd_of_the_loss_form(
+    learner: Learner, weighted: bool, micro_batch: int | None
+) -> None:
     """CE + beta sum_j w_j (Theta_j - Theta*_j)^2, once an update and not once a micro-batch."""
     penalty, spy = penalty_of(learner, weighted), Spy()
     learner.micro_batch = micro_batch
@@ -205,7 +217,9 @@ def test_penalty_equals_autograd_of_the_loss_form(learner: Learner, weighted: bo
         before_clip: list[Tensor] = []
         original = add_penalty
 
-        def watch(parameters: Any, q: Any, original: Any = original, kept: list[Tensor] = before_clip) -> Tensor:
+        def watch(
+            parameters: Any, q: Any, original: Any = original, kept: list[Tensor] = before_clip
+        ) -> Tensor:
             number = original(parameters, q)
             kept.append(parameters.grad.clone())
             return number
@@ -214,10 +228,12 @@ def test_penalty_equals_autograd_of_the_loss_form(learner: Learner, weighted: bo
             patch.setattr(step_module, "add_penalty", watch)
             record = optimizer_step(learner, spy, step_of(learner, penalty=p, kind="replay"))
         grads += before_clip
-    assert torch.equal(spy.gradients[0], spy.gradients[1])  # on_gradients sees the cross-entropy alone
+    # On_gradients sees the cross-entropy alone.
+    assert torch.equal(spy.gradients[0], spy.gradients[1])
     torch.testing.assert_close(grads[1] - grads[0], theta.grad, rtol=1e-4, atol=1e-6)
     assert record.penalty == pytest.approx(value.item(), rel=1e-5)
-    assert record.loss == pytest.approx(full_loss_at(learner, start), rel=1e-6)  # the loss is reported without it
+    # The loss is reported without it.
+    assert record.loss == pytest.approx(full_loss_at(learner, start), rel=1e-6)
 
 
 def full_loss_at(learner: Learner, theta: Tensor) -> float:
@@ -248,7 +264,9 @@ class RidgeInLoss(Spy):
     """A term that does not depend on the rows, through the seam `loss`."""
 
     def loss(self, learner: Learner, forward: Forward) -> Tensor:
-        squares = [b.A.square().sum() + b.B.square().sum() for _, b in lora.banks(learner.backbone.model)]
+        squares = [
+            b.A.square().sum() + b.B.square().sum() for _, b in lora.banks(learner.backbone.model)
+        ]
         return forward.cross_entropy + forward.share * 0.3 * torch.stack(squares).sum()
 
 
@@ -272,7 +290,8 @@ def test_seams_loss_and_on_gradients(learner: Learner, micro_batch: int | None) 
         found.append((method.gradients[0], learner.parameters.snapshot(), record.loss))
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-4, atol=1e-4)
-    assert found[0][2] == pytest.approx(found[1][2], rel=1e-6)  # what is reported is the cross-entropy
+    # What is reported is the cross-entropy.
+    assert found[0][2] == pytest.approx(found[1][2], rel=1e-6)
     plain = Spy()
     learner.parameters.load(start)
     optimizer_step(learner, plain, step_of(learner))
@@ -300,9 +319,15 @@ def test_dropout_is_drawn_anew_each_update_and_repeats_with_the_seed(
 def test_full_fine_tuning_equals_a_plain_loop(
     base_config: RunConfig, benchmark_of_three: Benchmark, tmp_path: Path
 ) -> None:
-    """AdamW on the model's own tensors, Hugging Face's loss with labels, the same batches, two tasks in a row."""
+    """AdamW on the model's own tensors, Hugging Face's loss with labels, the same batches, two
+    tasks in a row."""
     config = base_config.override(
-        {"model.tuning": "full", "method.name": "finetune", "data.order": ["colour", "shape"], "optim.lr": 1e-3}
+        {
+            "model.tuning": "full",
+            "method.name": "finetune",
+            "data.order": ["colour", "shape"],
+            "optim.lr": 1e-3,
+        }
     )
     execute(config, tmp_path)
     learner = learner_of(config, benchmark_of_three)  # for its encoder; its weights are not used
@@ -367,9 +392,13 @@ SHORT: dict[str, dict[str, Any]] = {"ssr": {"method.max_tokens": 100}}
 def test_base_weights_are_unchanged_bit_for_bit(
     small_config: RunConfig, learners: list[Learner], tmp_path: Path, name: str
 ) -> None:
-    start = loop.load(small_config.model.name, torch.float32, torch.device("cpu")).model.state_dict()
+    start = loop.load(
+        small_config.model.name, torch.float32, torch.device("cpu")
+    ).model.state_dict()
     execute(small_config.override({"method.name": name, **SHORT.get(name, {})}), tmp_path)
-    now = {key.replace(".base.", "."): t for key, t in learners[0].backbone.model.state_dict().items()}
+    now = {
+        key.replace(".base.", "."): t for key, t in learners[0].backbone.model.state_dict().items()
+    }
     assert all(torch.equal(now[key], tensor) for key, tensor in start.items())
     adapters = {key for key in now.keys() - start.keys() if key.endswith((".A", ".B"))}
     assert len(adapters) == 2 * 2 * 2  # A and B of two targets in two layers
@@ -377,15 +406,22 @@ def test_base_weights_are_unchanged_bit_for_bit(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_evaluating_more_changes_no_trajectory(small_config: RunConfig, tmp_path: Path, name: str) -> None:
+def test_evaluating_more_changes_no_trajectory(
+    small_config: RunConfig, tmp_path: Path, name: str
+) -> None:
     """No statistic is collected and no random number drawn outside of training."""
-    config = small_config.override({"model.dropout": 0.1, "method.name": name, **SHORT.get(name, {})})
+    config = small_config.override(
+        {"model.dropout": 0.1, "method.name": name, **SHORT.get(name, {})}
+    )
     result = execute(config, tmp_path / "less")
     more = execute(
-        config.override({"evaluation.forward_transfer": True, "evaluation.max_new_tokens": 7}), tmp_path / "more"
+        config.override({"evaluation.forward_transfer": True, "evaluation.max_new_tokens": 7}),
+        tmp_path / "more",
     )
     a, b = outcome(tmp_path / "less"), outcome(tmp_path / "more")
-    assert [d for d in a.differences(b) if d.startswith(("adapter", "file steps", "file events"))] == []
+    assert [
+        d for d in a.differences(b) if d.startswith(("adapter", "file steps", "file events"))
+    ] == []
     assert result["fwt"] is None
     assert name == "mtl" or more["fwt"] is not None
 
@@ -393,7 +429,8 @@ def test_evaluating_more_changes_no_trajectory(small_config: RunConfig, tmp_path
 def test_main_batches_are_equal_across_methods(
     small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replay draws from its own streams: the current task's rows come in the same order, under every method."""
+    """Replay draws from its own streams: the current task's rows come in the same order, under
+    every method."""
     rows: dict[str, list[tuple[str, ...]]] = {}
     plain: Callable[..., Any] = optimizer_step
     name = ""
@@ -413,13 +450,18 @@ def test_main_batches_are_equal_across_methods(
     for name, changes in settings.items():
         result = execute(small_config.override({"method.name": name, **changes}), tmp_path / name)
         memory = result["updates"].get("replay", 0) + result["updates"].get("consolidation", 0)
-        assert (memory > 0) == (name in ("fixed_interval", "vbm", "forever", "recurrent_kif", "aimmerging"))
+        assert (memory > 0) == (
+            name in ("fixed_interval", "vbm", "forever", "recurrent_kif", "aimmerging")
+        )
         assert rows[name] == rows["finetune"]
     assert len(rows["forever"]) == 12
 
 
 def test_optimiser_is_fresh_for_each_task_and_weights_carry_over(
-    small_config: RunConfig, learners: list[Learner], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_config: RunConfig,
+    learners: list[Learner],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     starts, ends, adam_steps = [], [], []
 
@@ -430,7 +472,9 @@ def test_optimiser_is_fresh_for_each_task_and_weights_carry_over(
         def end_task(self, learner: Learner, task: Any) -> None:
             ends.append(learner.parameters.snapshot())
             assert learner.optimizer is not None
-            adam_steps.append((learner.optimizer.state[learner.parameters.flat]["step"].item(), learner.updates))
+            adam_steps.append(
+                (learner.optimizer.state[learner.parameters.flat]["step"].item(), learner.updates)
+            )
 
     monkeypatch.setattr(loop, "build_method", Watch)
     execute(small_config, tmp_path)
@@ -438,13 +482,24 @@ def test_optimiser_is_fresh_for_each_task_and_weights_carry_over(
     assert torch.equal(starts[1], ends[0])
     assert torch.equal(starts[2], ends[1])
     assert not torch.equal(starts[1], starts[0])
-    assert not any(b.B.any() for _, b in lora.banks(build_learner(small_config, World()).backbone.model))
+    assert not any(
+        b.B.any() for _, b in lora.banks(build_learner(small_config, World()).backbone.model)
+    )
 
 
-def test_warmup_and_decay_of_the_rate_follow_task_updates_only(small_config: RunConfig, tmp_path: Path) -> None:
-    execute(small_config.override({"optim.schedule": "linear", "optim.warmup_steps": 2, "optim.lr": 0.01}), tmp_path)
+def test_warmup_and_decay_of_the_rate_follow_task_updates_only(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
+    execute(
+        small_config.override(
+            {"optim.schedule": "linear", "optim.warmup_steps": 2, "optim.lr": 0.01}
+        ),
+        tmp_path,
+    )
     steps = [line for line in lines(tmp_path / "steps.jsonl") if line["task"] == "shape"]
-    assert [s["lr"] for s in steps if s["kind"] == "task"] == pytest.approx([0.005, 0.01, 0.01, 0.005])
+    assert [s["lr"] for s in steps if s["kind"] == "task"] == pytest.approx(
+        [0.005, 0.01, 0.01, 0.005]
+    )
     assert {s["lr"] for s in steps if s["kind"] == "consolidation"} == {0.0}
     replays = [(s["step"], s["lr"]) for s in steps if s["kind"] == "replay"]
     rate = {1: 0.01, 2: 0.01, 3: 0.005, 4: 0.0}  # that of the task update that comes next
@@ -455,7 +510,9 @@ def test_warmup_and_decay_of_the_rate_follow_task_updates_only(small_config: Run
 def test_journal_lines_add_up(small_config: RunConfig, tmp_path: Path) -> None:
     result = execute(small_config, tmp_path)
     steps, events = lines(tmp_path / "steps.jsonl"), lines(tmp_path / "events.jsonl")
-    assert result["updates"] == {k: sum(s["kind"] == k for s in steps) for k in ("task", "replay", "consolidation")}
+    assert result["updates"] == {
+        k: sum(s["kind"] == k for s in steps) for k in ("task", "replay", "consolidation")
+    }
     assert result["tokens"] == sum(s["tokens"] for s in steps)
     for task in result["tasks"]:
         own = [s for s in steps if s["task"] == task]
@@ -467,7 +524,10 @@ def test_journal_lines_add_up(small_config: RunConfig, tmp_path: Path) -> None:
         days = [e for e in events if e["task"] == task]
         assert sum(e["updates"] for e in days) == sum(s["kind"] != "task" for s in own)
         assert all(
-            s["beta"] == pytest.approx(1e-3 * e["strength"]) for e in days for s in own if s["beta"] == e["beta"]
+            s["beta"] == pytest.approx(1e-3 * e["strength"])
+            for e in days
+            for s in own
+            if s["beta"] == e["beta"]
         )
     assert result["notes"]["shape"]["tau_day"] == pytest.approx(
         next(s["tau"] for s in steps if s["task"] == "shape" and s["step"] == 1)
@@ -486,20 +546,28 @@ def test_a_run_that_diverges_ends_with_an_error_and_no_result(
         return logits * (float("nan") if len(calls) > 5 else 1.0), targets
 
     monkeypatch.setattr(step_module, "answer_logits", diverging)
-    with pytest.raises(FloatingPointError, match=r"task shape, update 2: loss nan.*lower optim\.lr"):
+    with pytest.raises(
+        FloatingPointError, match=r"task shape, update 2: loss nan.*lower optim\.lr"
+    ):
         execute(small_config.override({"method.name": "finetune"}), tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()
     assert len(lines(tmp_path / "run" / "steps.jsonl")) == 5
 
 
-def test_a_row_that_cannot_be_cut_is_found_before_the_first_update(small_config: RunConfig, tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_cut_is_found_before_the_first_update(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=r"prompt tokens without its input"):
         execute(small_config.override({"model.max_length": 20}), tmp_path / "run")
     assert not (tmp_path / "run" / "steps.jsonl").exists()
 
 
-def test_a_fully_trained_model_is_a_folder_that_can_be_trained_again(small_config: RunConfig, tmp_path: Path) -> None:
-    full = small_config.override({"model.tuning": "full", "optim.lr": 1e-3, "method.name": "finetune"})
+def test_a_fully_trained_model_is_a_folder_that_can_be_trained_again(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
+    full = small_config.override(
+        {"model.tuning": "full", "optim.lr": 1e-3, "method.name": "finetune"}
+    )
     execute(full, tmp_path / "first")
     second = full.override({"model.name": str(tmp_path / "first" / "model")})
     assert execute(second, tmp_path / "second")["updates"] == {"task": 12}

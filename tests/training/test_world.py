@@ -1,6 +1,8 @@
-"""Two processes, one process, and one process with accumulation do the same: real gloo processes, dropout off.
+"""Two processes, one process, and one process with accumulation do the same: real gloo processes,
+dropout off.
 
-One pair of processes runs all scenarios (starting it costs seconds) and writes folders; the tests compare them.
+One pair of processes runs all scenarios (starting it costs seconds) and writes folders; the tests
+compare them.
 """
 
 import gc
@@ -34,12 +36,18 @@ GATHERED: list[list[list[Any]]] = [
     [[], []],
 ]
 KILL_AT = 14
-# MoELoRA's balance term is computed a rank (f * P is not linear), so equality is that of the method without it.
+# MoELoRA's balance term is computed a rank (f * P is not linear), so equality is that of the method
+# without it.
 BASELINES: dict[str, dict[str, Any]] = {
     **{name: {"name": name} for name in ("finetune", "mtl", "mix_replay")},
     "fixed_interval": {"name": "fixed_interval", "warmup_steps": 1},
     "ewc": {"name": "ewc", "strength": 1e5},
-    "ewc separate": {"name": "ewc", "strength": 1e5, "mode": "separate", "fisher_labels": "sampled"},
+    "ewc separate": {
+        "name": "ewc",
+        "strength": 1e5,
+        "mode": "separate",
+        "fisher_labels": "sampled",
+    },
     "olora": {"name": "olora", "norm": 0.1},
     "moelora": {"name": "moelora", "balance": 0, "contrast": 0},
     "sapt": {"name": "sapt"},
@@ -47,7 +55,13 @@ BASELINES: dict[str, dict[str, Any]] = {
     "migu": {"name": "migu"},
     "ssr": {"name": "ssr", "max_tokens": 100},
     "recurrent_kif": {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1},
-    "aimmerging": {"name": "aimmerging", "interval": 1, "outer_steps": 1, "min_interval": 1, "cold_merges": 0},
+    "aimmerging": {
+        "name": "aimmerging",
+        "interval": 1,
+        "outer_steps": 1,
+        "min_interval": 1,
+        "cold_merges": 0,
+    },
     "vbm": {"name": "vbm", "warmup_steps": 1, "views": 2},
     "vbm mix": {"name": "vbm", "variant": "mix", "views": 2},
 }
@@ -70,7 +84,9 @@ def killed_run(config: RunConfig, path: Path, world: World) -> None:
     loop.perform = die
     try:
         with pytest.raises(Killed):
-            run_local(config, path, placement=Placement(device="cpu", checkpoint_s=0.0), world=world)
+            run_local(
+                config, path, placement=Placement(device="cpu", checkpoint_s=0.0), world=world
+            )
     finally:
         loop.perform = perform
         gc.collect()
@@ -83,7 +99,8 @@ def process(rank: int, folder: Path, configs: dict[str, RunConfig]) -> None:
     world, place = World(rank, 2, CPU), Placement(device="cpu")
     results: dict[str, Any] = {}
     decoding.sample = canned_sample  # this process ends with the function
-    time.sleep(1.5 * rank)  # ranks come when they come: the leader's files must not look like an older run
+    # Ranks come when they come: the leader's files must not look like an older run.
+    time.sleep(1.5 * rank)
     for name, config in configs.items():
         results[name] = run_local(config, folder / name, placement=place, world=world)
     killed_run(configs["forever"], folder / "killed by two", world)
@@ -92,12 +109,18 @@ def process(rank: int, folder: Path, configs: dict[str, RunConfig]) -> None:
         configs["forever"], folder / "killed by one", resume=True, placement=place, world=world
     )
     small = Placement(device="cpu", micro_batch=1)
-    results["accumulating"] = run_local(configs["forever"], folder / "accumulating", placement=small, world=world)
-    results["gathered"] = [world.gather(list(GATHERED[case][rank])) for case in range(len(GATHERED))]
+    results["accumulating"] = run_local(
+        configs["forever"], folder / "accumulating", placement=small, world=world
+    )
+    results["gathered"] = [
+        world.gather(list(GATHERED[case][rank])) for case in range(len(GATHERED))
+    ]
     numbers = torch.tensor([1.0 + rank, 10.0])
     results["sum"] = world.sum_(numbers.clone()).tolist()
     results["from leader"] = world.from_leader(numbers.clone()).tolist()
-    results["spread"] = {n: world.spread(range(n), lambda mine: [10 * i for i in mine]) for n in (0, 1, 5)}
+    results["spread"] = {
+        n: world.spread(range(n), lambda mine: [10 * i for i in mine]) for n in (0, 1, 5)
+    }
     results["share"] = [world.share(range(n)) for n in range(4)]
     world.wait()
     (folder / f"rank{rank}.json").write_text(json.dumps(results), encoding="utf-8")
@@ -106,7 +129,8 @@ def process(rank: int, folder: Path, configs: dict[str, RunConfig]) -> None:
 
 @pytest.fixture(scope="module")
 def configs(small_config: RunConfig) -> dict[str, RunConfig]:
-    """Batches of 3 leave 2 rows at the end of an epoch of 8; batches of 7 leave 1, so that a rank has none."""
+    """Batches of 3 leave 2 rows at the end of an epoch of 8; batches of 7 leave 1, so that a rank
+    has none."""
     importance: dict[str, Any] = {
         "method.regularizer": "intensity_importance",
         "method.beta": 0.05,
@@ -117,7 +141,8 @@ def configs(small_config: RunConfig) -> dict[str, RunConfig]:
         "odd": small_config.override({**importance, "optim.batch_size": 3, "data.test_rows": 3}),
         "lonely": small_config.override({**importance, "optim.batch_size": 7, "data.test_rows": 1}),
         **{
-            name: RunConfig.parse(small_config.model_dump(mode="json") | {"method": m}) for name, m in BASELINES.items()
+            name: RunConfig.parse(small_config.model_dump(mode="json") | {"method": m})
+            for name, m in BASELINES.items()
         },
     }
 
@@ -152,33 +177,48 @@ def close(a: Outcome, b: Outcome) -> None:
 
 
 @pytest.mark.parametrize("name", ["forever", "odd", "lonely"])
-def test_two_processes_equal_one(two: Path, configs: dict[str, RunConfig], tmp_path: Path, name: str) -> None:
+def test_two_processes_equal_one(
+    two: Path, configs: dict[str, RunConfig], tmp_path: Path, name: str
+) -> None:
     execute(configs[name], tmp_path)
     alone, shared = outcome(tmp_path), outcome(two / name)
     close(alone, shared)
     replays = [(e["task"], e["step"], e["kind"]) for e in lines(tmp_path / "events.jsonl")]
-    assert replays == [(e["task"], e["step"], e["kind"]) for e in lines(two / name / "events.jsonl")]
+    assert replays == [
+        (e["task"], e["step"], e["kind"]) for e in lines(two / name / "events.jsonl")
+    ]
     assert len([r for r in replays if r[2] == "replay"]) >= 2
-    penalties = [line["penalty"] for line in lines(two / name / "steps.jsonl") if line["kind"] != "task"]
+    penalties = [
+        line["penalty"] for line in lines(two / name / "steps.jsonl") if line["kind"] != "task"
+    ]
     assert max(penalties) > 1e-4  # the penalty counts once, not once a rank
 
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_baseline_with_two_processes_equals_one(
-    two: Path, configs: dict[str, RunConfig], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    two: Path,
+    configs: dict[str, RunConfig],
+    tmp_path: Path,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(decoding, "sample", canned_sample)
     execute(configs[name], tmp_path, micro_batch=3)  # and accumulation, whose last part is shorter
     close(outcome(tmp_path), outcome(two / name))
 
 
-def test_two_processes_equal_accumulation(two: Path, configs: dict[str, RunConfig], tmp_path: Path) -> None:
-    execute(configs["forever"], tmp_path, micro_batch=2)  # the halves of each batch, one after the other
+def test_two_processes_equal_accumulation(
+    two: Path, configs: dict[str, RunConfig], tmp_path: Path
+) -> None:
+    # The halves of each batch, one after the other.
+    execute(configs["forever"], tmp_path, micro_batch=2)
     close(outcome(tmp_path), outcome(two / "forever"))
     close(outcome(tmp_path), outcome(two / "accumulating"))
 
 
-def test_adapter_moved_far_more_than_the_tolerance(two: Path, configs: dict[str, RunConfig]) -> None:
+def test_adapter_moved_far_more_than_the_tolerance(
+    two: Path, configs: dict[str, RunConfig]
+) -> None:
     start = build_learner(configs["forever"], World())
     end = torch.cat([t.flatten() for t in outcome(two / "forever").adapter.values()])
     assert end.shape == start.parameters.flat.shape
@@ -186,13 +226,19 @@ def test_adapter_moved_far_more_than_the_tolerance(two: Path, configs: dict[str,
     assert min(t.abs().mean().item() for t in b_sides) > 100 * 2e-4  # B starts at zero
 
 
-def test_resumed_with_fewer_processes(two: Path, configs: dict[str, RunConfig], tmp_path: Path) -> None:
-    run_local(configs["forever"], two / "killed by two", resume=True, placement=Placement(device="cpu"))
+def test_resumed_with_fewer_processes(
+    two: Path, configs: dict[str, RunConfig], tmp_path: Path
+) -> None:
+    run_local(
+        configs["forever"], two / "killed by two", resume=True, placement=Placement(device="cpu")
+    )
     execute(configs["forever"], tmp_path)
     close(outcome(tmp_path), outcome(two / "killed by two"))
 
 
-def test_resumed_with_more_processes(two: Path, configs: dict[str, RunConfig], tmp_path: Path) -> None:
+def test_resumed_with_more_processes(
+    two: Path, configs: dict[str, RunConfig], tmp_path: Path
+) -> None:
     execute(configs["forever"], tmp_path)
     close(outcome(tmp_path), outcome(two / "killed by one"))
     assert outcome(two / "killed by one").result["updates"] == outcome(tmp_path).result["updates"]
@@ -202,7 +248,9 @@ def test_only_the_leader_writes_and_both_know(two: Path) -> None:
     ranks = [json.loads((two / f"rank{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
     assert ranks[0]["forever"]["world_size"] == 2
     assert ranks[0]["forever"]["op"] == outcome(two / "forever").result["op"]
-    assert len(lines(two / "forever" / "steps.jsonl")) == sum(ranks[0]["forever"]["updates"].values())
+    assert len(lines(two / "forever" / "steps.jsonl")) == sum(
+        ranks[0]["forever"]["updates"].values()
+    )
 
 
 def test_communication(two: Path) -> None:

@@ -1,4 +1,5 @@
-"""What every method's hyper-parameters have in common. Nothing here, or below `forever.config`, loads torch."""
+"""What every method's hyper-parameters have in common. Nothing here, or below `forever.config`,
+loads torch."""
 
 from typing import Annotated, Any, ClassVar
 

@@ -10,19 +10,22 @@ from forever.data.orders import named_tasks
 from forever.errors import InputError
 
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
-_ON_HIDDEN_STATES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")  # as wide as hidden states
+# As wide as hidden states.
+_ON_HIDDEN_STATES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 
 
 class EwcConfig(MethodConfig):
-    """Sources differ by four orders of magnitude in lambda because their Fisher information differs."""
+    """Sources differ by four orders of magnitude in lambda because their Fisher information
+    differs."""
 
     name: Literal["ewc"] = "ewc"
     strength: Annotated[float, Field(ge=0)] = 1e4
-    """lambda. Ours: near convergence sum F is 0.01 to 1 and entries drift by 0.01 to 0.05, so that the
-    penalty matters from 1e3 on. Sensible values are 4e2 to 4e5, tuned on one order only."""
+    """lambda. Ours: near convergence sum F is 0.01 to 1 and entries drift by 0.01 to 0.05, so that
+    the penalty matters from 1e3 on. Sensible values are 4e2 to 4e5, tuned on one order only."""
     mode: Literal["online", "separate"] = "online"
     """online: Omega <- gamma Omega + F, and mu is the end of the last task (Schwarz et al. 2018).
-    separate: each task has a penalty around its own end (Kirkpatrick et al. 2017). Both need only sums."""
+    separate: each task has a penalty around its own end (Kirkpatrick et al. 2017). Both need only
+    sums."""
     decay: Annotated[float, Field(ge=0, le=1)] = 1.0
     """gamma: what stays of the earlier tasks' importance. 1 keeps all of it, as the paper does."""
     retired = {"fisher_labels": "gold"}
@@ -37,8 +40,8 @@ class OLoraConfig(MethodConfig):
     norm: Annotated[float, Field(ge=0)] = 0.0
     """l2: only in the code and the appendix; 0 in most scripts, the author tuned it in 0 to 0.5."""
     orth_norm: Literal["l1", "sq"] = "l1"
-    """Sum of absolute values (code) or of squares (paper). At random initialisation of a width of 1024 the
-    first is 75 times the second, so an l1 belongs to one of them."""
+    """Sum of absolute values (code) or of squares (paper). At random initialisation of a width of
+    1024 the first is 75 times the second, so an l1 belongs to one of them."""
 
     def check(self, run: RunParts) -> None:
         self.needs_lora(run)
@@ -58,7 +61,8 @@ class MoeLoraConfig(MethodConfig):
 
     name: Literal["moelora"] = "moelora"
     experts: Annotated[int, Field(ge=1)] | None = None
-    """N; None is the number of tasks, which must then be known before the first (MIGU paper). 8 in CoIN."""
+    """N; None is the number of tasks, which must then be known before the first (MIGU paper). 8 in
+    CoIN."""
     top_k: Annotated[int, Field(ge=1)] = 2
     """k: 2 is the common choice."""
     renormalise: bool = True
@@ -70,7 +74,8 @@ class MoeLoraConfig(MethodConfig):
     temperature: Annotated[float, Field(gt=0)] = 0.1
     """tau of the contrastive term: ours."""
     contrast_tokens: Annotated[int, Field(ge=1)] = 64
-    """Tokens of a micro-batch whose outputs are compared, evenly spread: ours, it bounds the cost."""
+    """Tokens of a micro-batch whose outputs are compared, evenly spread: ours, it bounds the
+    cost."""
 
     def check(self, run: RunParts) -> None:
         self.needs_lora(run)
@@ -87,7 +92,8 @@ class MoeLoraConfig(MethodConfig):
             )
 
     def experts_for(self, tasks: int) -> int:
-        """N for a run of so many tasks; with fewer tasks than `top_k` each token sees all experts."""
+        """N for a run of so many tasks; with fewer tasks than `top_k` each token sees all
+        experts."""
         return self.experts or max(tasks, self.top_k)
 
 
@@ -112,10 +118,11 @@ class MiguConfig(MethodConfig):
 
     name: Literal["migu"] = "migu"
     replay: bool = True
-    """Train on task and memory together, as MixReplay. FOREVER lists MIGU among the methods with memory,
-    and its numbers there follow MixReplay's."""
+    """Train on task and memory together, as MixReplay. FOREVER lists MIGU among the methods with
+    memory, and its numbers there follow MixReplay's."""
     masked: Annotated[float, Field(ge=0, le=1)] | None = None
-    """T, the fraction of a matrix's rows that is masked. None is the paper's: 0.4 with replay, 0.7 without."""
+    """T, the fraction of a matrix's rows that is masked. None is the paper's: 0.4 with replay, 0.7
+    without."""
     retired = {"hard_mask": False}
 
     def check(self, run: RunParts) -> None:

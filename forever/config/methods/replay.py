@@ -1,4 +1,5 @@
-"""Hyper-parameters of fine-tuning, joint training and all methods that replay examples, with their sources."""
+"""Hyper-parameters of fine-tuning, joint training and all methods that replay examples, with their
+sources."""
 
 from importlib.util import find_spec
 from typing import Annotated, Literal
@@ -31,13 +32,13 @@ class ScheduledReplayConfig(MethodConfig):
     """What every scheduled replay must say. Defaults are FOREVER's."""
 
     warmup_steps: Annotated[int, Field(ge=1)] = 24
-    """S: the updates that make the first day. They count as part of the task, because the paper's sum
-    begins at the first update (docs/protocol.md#clock-and-replay)."""
+    """S: the updates that make the first day. They count as part of the task, because the paper's
+    sum begins at the first update (docs/protocol.md#clock-and-replay)."""
     memory_epochs: Annotated[int, Field(ge=1)] = 2
     """E_mem: passes over the memory at each event."""
     consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
-    """Passes when the task is over (paper: one short epoch). "matched" adds what is left of the standard
-    schedule's budget, so that schedules can be compared at equal cost."""
+    """Passes when the task is over (paper: one short epoch). "matched" adds what is left of the
+    standard schedule's budget, so that schedules can be compared at equal cost."""
 
 
 class ForeverConfig(ScheduledReplayConfig):
@@ -56,7 +57,8 @@ class ForeverConfig(ScheduledReplayConfig):
     beta: Annotated[float, Field(ge=0)] = 1e-3
     """beta_base."""
     gamma: Annotated[float, Field(ge=0)] = 1.0
-    """Not given in the paper. 1 makes s = clip(r, 0.5, 3), so that the bounds read as bounds on r."""
+    """Not given in the paper. 1 makes s = clip(r, 0.5, 3), so that the bounds read as bounds on
+    r."""
     min_strength: Annotated[float, Field(ge=0)] = 0.5
     """Lower bound of the strength s (paper)."""
     max_strength: Annotated[float, Field(ge=0)] = 3.0
@@ -85,7 +87,8 @@ class FixedIntervalConfig(ScheduledReplayConfig):
     warmup_steps: Annotated[int, Field(ge=1)] = 24
     """S of the FOREVER whose number of events J is matched; nothing is warmed up."""
     interval: Annotated[int, Field(ge=1)] | None = None
-    """Updates between events; None is floor(T / J). 24 is the literal reading of the paper's example."""
+    """Updates between events; None is floor(T / J). 24 is the literal reading of the paper's
+    example."""
 
 
 class VbmConfig(ScheduledReplayConfig):
@@ -104,7 +107,8 @@ class VbmConfig(ScheduledReplayConfig):
     """Passes at each event: a recall is one pass, which shows every example `views` times."""
     # Narrower than in the base class, which is safe for a frozen field.
     consolidation_epochs: Annotated[int, Field(ge=0)] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Passes of the last recall, when the task is over. Not "matched": the recalls match the budget."""
+    """Passes of the last recall, when the task is over. Not "matched": the recalls match the
+    budget."""
     retired = {"variant": "interval"}
 
     def check(self, run: RunParts) -> None:
@@ -116,12 +120,13 @@ class VbmConfig(ScheduledReplayConfig):
 
 
 class SsrConfig(MethodConfig):
-    """Sources: the authors' scripts. It keeps as many examples as others do ("identical memory sizes")."""
+    """Sources: the authors' scripts. It keeps as many examples as others do ("identical memory
+    sizes")."""
 
     name: Literal["ssr"] = "ssr"
     demos: Count | None = None
-    """Examples whose pairs make the prompts; None is as many as are kept. In the paper 1 % of all examples
-    make prompts and 10 % are kept."""
+    """Examples whose pairs make the prompts; None is as many as are kept. In the paper 1 % of all
+    examples make prompts and 10 % are kept."""
     samples: Count = 3
     """Continuations of each prompt."""
     temperature: Annotated[float, Field(gt=0)] = 0.9
@@ -141,8 +146,8 @@ class SsrConfig(MethodConfig):
     clusters: Count = 20
     """C of K-means, at most the number of examples kept."""
     encoder: Annotated[str, Field(min_length=1)] | None = None
-    """Sentence encoder, a Hugging Face name or folder (sup-SimCSE-RoBERTa-base in the authors' code); None
-    is the backbone."""
+    """Sentence encoder, a Hugging Face name or folder (sup-SimCSE-RoBERTa-base in the authors'
+    code); None is the backbone."""
 
     def check(self, run: RunParts) -> None:
         self.needs_lora(run)

@@ -1,4 +1,5 @@
-"""A learned router: which of a layer's adapters each token passes through, and what keeps the experts apart.
+"""A learned router: which of a layer's adapters each token passes through, and what keeps the
+experts apart.
 
 B batch, T tokens, E experts, D input width, O output width, n real tokens.
 """
@@ -9,23 +10,34 @@ from torch import Tensor, nn
 
 from forever.models.lora import LoraBank
 
-_SMOOTH = 1e-4  # z / sqrt(||z||^2 + this): plain normalisation has huge gradients while B is near zero
+# Z / sqrt(||z||^2 + this): plain normalisation has huge gradients while B is near zero.
+_SMOOTH = 1e-4
 
 
 class TopKRouter(nn.Module):
-    """g_e = softmax of R x over the k largest entries, else 0. The router is fp32 and sees x without dropout.
+    """g_e = softmax of R x over the k largest entries, else 0. The router is fp32 and sees x
+    without dropout.
 
     Args:
-        width: D. experts: E. k: experts a token. renormalise: the k gates sum to one; else they are the softmax's.
+        width: D. experts: E. k: experts a token. renormalise: the k gates sum to one; else they are
+        the softmax's.
         tokens: the contrastive term compares up to so many, 0 leaves it out. tau: its temperature.
         stream: for the first weights.
 
     Attributes:
-        balance, contrast: the terms of the last pass in training, see `balance_loss` and `contrastive_loss`.
+        balance, contrast: the terms of the last pass in training, see `balance_loss` and
+        `contrastive_loss`.
     """
 
     def __init__(
-        self, width: int, experts: int, k: int, renormalise: bool, tokens: int, tau: float, stream: torch.Generator
+        self,
+        width: int,
+        experts: int,
+        k: int,
+        renormalise: bool,
+        tokens: int,
+        tau: float,
+        stream: torch.Generator,
     ) -> None:
         super().__init__()
         self.R = nn.Parameter(torch.empty(experts, width).normal_(0, 0.02, generator=stream))
@@ -54,7 +66,8 @@ def _at(values: Tensor, places: Tensor) -> Tensor:
 
 
 def balance_loss(p: Tensor, chosen: Tensor) -> Tensor:
-    """L_b = E sum_e f_e P_e over n tokens: f_e is expert e's share of the choices, P_e its mean probability.
+    """L_b = E sum_e f_e P_e over n tokens: f_e is expert e's share of the choices, P_e its mean
+    probability.
 
     Fedus et al. 2022, eq. 4, for k choices. 1 if all is balanced, E if one expert takes all.
 
@@ -72,7 +85,8 @@ def evenly(count: int, limit: int, device: torch.device) -> Tensor:
 
 
 def expert_outputs(bank: LoraBank, x: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """z = B_e A_e x, normalised, of each token's chosen experts: [m, O], and the expert [m] that each is from."""
+    """z = B_e A_e x, normalised, of each token's chosen experts: [m, O], and the expert [m] that
+    each is from."""
     h = torch.einsum("erd,nd->ner", bank.A, x)
     z = torch.einsum("eor,ner->neo", bank.B, h)
     z = z.gather(1, chosen[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
@@ -82,8 +96,8 @@ def expert_outputs(bank: LoraBank, x: Tensor, chosen: Tensor) -> tuple[Tensor, T
 def contrastive_loss(z: Tensor, experts: Tensor, tau: float) -> Tensor:
     """L_c, InfoNCE: outputs of the same expert attract, outputs of other experts repel.
 
-    Mean over vectors that have a positive, and over those positives, of -log(exp(z.p / tau) / sum_c exp(z.c / tau)),
-    where candidates c are all other vectors. 0 if no expert occurs twice.
+    Mean over vectors that have a positive, and over those positives, of -log(exp(z.p / tau) / sum_c
+    exp(z.c / tau)), where candidates c are all other vectors. 0 if no expert occurs twice.
 
     Args:
         z: [m, O], of about unit length. experts: [m].

@@ -1,13 +1,16 @@
-"""SAPT: a shared attention framework for parameter-efficient continual learning of LLMs (Zhao et al. 2024, ACL).
+"""SAPT: a shared attention framework for parameter-efficient continual learning of LLMs (Zhao et
+al. 2024, ACL).
 
-In its LoRA form: one adapter and one key a task. A query computed from the prompt attends over all keys and so mixes
-the adapters, in training and at test; on prompts of old tasks it is held where it was when they were learned:
+In its LoRA form: one adapter and one key a task. A query computed from the prompt attends over all
+keys and so mixes the adapters, in training and at test; on prompts of old tasks it is held where it
+was when they were learned:
 
     y = W x + s * sum_i a_i B_i A_i x,   a = softmax(k_i . q(prompt) / sqrt(D))
     L = CE + lambda * sum_{i<t} mean over prompts of task i of KL([abar_i, 0, ..., 0] || a)
 
-Followed: circle-hit/SAPT: src/llama_prompt.py, src/cl_trainer.py. Not followed: attention over pads; an update per old
-task; a development set (abar_i is a mean over training prompts); of old adapters no_grad (`detach_frozen`) and dropout.
+Followed: circle-hit/SAPT: src/llama_prompt.py, src/cl_trainer.py. Not followed: attention over
+pads; an update per old task; a development set (abar_i is a mean over training prompts); of old
+adapters no_grad (`detach_frozen`) and dropout.
 """
 
 from collections.abc import Sequence
@@ -46,7 +49,9 @@ class Sapt(Method[SaptConfig]):
         for _, bank in lora.banks(model):
             bank.detach_frozen = self.config.detach_frozen
         embedding = model.get_input_embeddings().weight  # type: ignore[operator]
-        self.selector = Selector(embedding.shape[1], self.config.hidden, config.seed).to(embedding.device)
+        self.selector = Selector(embedding.shape[1], self.config.hidden, config.seed).to(
+            embedding.device
+        )
         model.add_module("selector", self.selector)
 
     def begin_task(self, learner: Learner, task: Task) -> None:
@@ -74,7 +79,8 @@ class Sapt(Method[SaptConfig]):
         return loss
 
     def end_task(self, learner: Learner, task: Task) -> None:
-        mean = self.mean_attention(learner, task)  # abar, the target from now on; zero for tasks newer than row i
+        # Abar, the target from now on; zero for tasks newer than row i.
+        mean = self.mean_attention(learner, task)
         old = self.tensors.get("targets", mean.new_zeros(0, 0))
         self.tensors["targets"] = targets = mean.new_zeros(learner.stage + 1, learner.stage + 1)
         targets[: len(old), : len(old)], targets[-1] = old, mean
@@ -84,5 +90,7 @@ class Sapt(Method[SaptConfig]):
         total = learner.parameters.flat.new_zeros(learner.stage + 1)
         with no_grad():
             for example in learner.world.share(task.train):
-                total += self.attention(learner, [learner.encoder.encode_prompt(example).prompt]).exp()[0]
+                total += self.attention(
+                    learner, [learner.encoder.encode_prompt(example).prompt]
+                ).exp()[0]
         return learner.world.sum_(total) / len(task.train)

@@ -1,4 +1,5 @@
-"""Which task's adapter a prompt needs: a query from its words attends over one learned key a task (SAPT).
+"""Which task's adapter a prompt needs: a query from its words attends over one learned key a task
+(SAPT).
 
 B prompts, D model width, H bottleneck, t tasks so far.
 """
@@ -24,8 +25,12 @@ class Selector(nn.Module):
         super().__init__()
         stream = torch.Generator().manual_seed(derive(seed, "query"))
         bounds = 1 / math.sqrt(width), 1 / math.sqrt(hidden)
-        self.down = nn.Parameter(torch.empty(hidden, width).uniform_(-bounds[0], bounds[0], generator=stream))
-        self.up = nn.Parameter(torch.empty(width, hidden).uniform_(-bounds[1], bounds[1], generator=stream))
+        self.down = nn.Parameter(
+            torch.empty(hidden, width).uniform_(-bounds[0], bounds[0], generator=stream)
+        )
+        self.up = nn.Parameter(
+            torch.empty(width, hidden).uniform_(-bounds[1], bounds[1], generator=stream)
+        )
         self.scale = nn.Parameter(torch.ones(width))
         self.shift = nn.Parameter(torch.zeros(width))
         self.key = nn.Parameter(torch.zeros(1, width))
@@ -43,24 +48,29 @@ class Selector(nn.Module):
         return self.key.clone() if frozen is None else torch.cat([frozen, self.key])
 
     def pooled(self, embedding: nn.Embedding, prompts: Sequence[tuple[int, ...]]) -> Tensor:
-        """u [B, D] of `prompts`, see `pool`; of each once, as the embedding is frozen, and kept off the accelerator."""
+        """u [B, D] of `prompts`, see `pool`; of each once, as the embedding is frozen, and kept off
+        the accelerator."""
         for prompt in prompts:
             if prompt not in self._pooled:
                 self._pooled[prompt] = pool(embedding, prompt).cpu()
         return torch.stack([self._pooled[prompt] for prompt in prompts]).to(embedding.weight.device)
 
     def log_attention(self, words: Tensor, frozen: Tensor | None) -> Tensor:
-        """log a = log softmax(k_i . q / sqrt(D)), [B, t], over the `frozen` keys [t-1, D] and the current one.
+        """log a = log softmax(k_i . q / sqrt(D)), [B, t], over the `frozen` keys [t-1, D] and the
+        current one.
 
         Args:
             words: u [B, D], see `pool`.
         """
-        query = F.layer_norm(F.silu(words @ self.down.T @ self.up.T), self.scale.shape, self.scale, self.shift)
+        query = F.layer_norm(
+            F.silu(words @ self.down.T @ self.up.T), self.scale.shape, self.scale, self.shift
+        )
         return (query @ self.all_keys(frozen).T / math.sqrt(words.shape[1])).log_softmax(-1)
 
 
 def pool(embedding: nn.Embedding, prompt: Sequence[int]) -> Tensor:
-    """u [D]: the largest value of each coordinate over the word embeddings of a prompt. Pads never come into it."""
+    """u [D]: the largest value of each coordinate over the word embeddings of a prompt. Pads never
+    come into it."""
     weight = embedding.weight.detach()
     return weight[torch.tensor(prompt, device=weight.device)].float().amax(0)
 

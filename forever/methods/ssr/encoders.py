@@ -19,8 +19,10 @@ def embed(backbone: Backbone, texts: Sequence[str], encoder: str | None) -> Tens
     """One vector a text, [n, D], fp32 on the CPU.
 
     Args:
-        encoder: a Hugging Face name or folder of a sentence encoder, whose pooled output is taken (the mean last hidden
-            state if it has none); None is the mean last hidden state of the backbone without adapters.
+        encoder: a Hugging Face name or folder of a sentence encoder, whose pooled output is taken
+        (the mean last hidden
+            state if it has none); None is the mean last hidden state of the backbone without
+            adapters.
 
     Raises:
         InputError: the encoder cannot be loaded.
@@ -29,7 +31,8 @@ def embed(backbone: Backbone, texts: Sequence[str], encoder: str | None) -> Tens
     if encoder is not None:
         model, tokenizer = load_encoder(encoder, backbone.device)
     model.eval()
-    positions = getattr(model.config, "max_position_embeddings", None) or _MAX_TOKENS + 2  # RoBERTa reserves two
+    # RoBERTa reserves two.
+    positions = getattr(model.config, "max_position_embeddings", None) or _MAX_TOKENS + 2
     vectors: list[Tensor] = []
     with lora.disabled(backbone.model):
         for i in range(0, len(texts), _BATCH):
@@ -42,7 +45,8 @@ def embed(backbone: Backbone, texts: Sequence[str], encoder: str | None) -> Tens
                 max_length=min(_MAX_TOKENS, positions - 2),
             )
             output = model(
-                input_ids=part.input_ids.to(model.device), attention_mask=part.attention_mask.to(model.device)
+                input_ids=part.input_ids.to(model.device),
+                attention_mask=part.attention_mask.to(model.device),
             )
             vectors.append(_pooled(output, part.attention_mask.to(model.device)).float().cpu())
     return torch.cat(vectors)
@@ -75,7 +79,10 @@ def load_encoder(name: str, device: torch.device) -> tuple[Any, Any]:
         raise InputError(f"method.encoder: {name!r} could not be loaded: {first}") from error
     missing = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
     if missing:
-        raise InputError(f"method.encoder: {name!r} lacks {len(missing)} weights, the first is {missing[0]}")
+        raise InputError(
+            f"method.encoder: {name!r} lacks {len(missing)} weights, the first is {missing[0]}"
+        )
     if found["missing_keys"]:
-        model.pooler = None  # it was never trained, and its random weights would differ from run to run
+        # It was never trained, and its random weights would differ from run to run.
+        model.pooler = None
     return model.to(device), tokenizer

@@ -1,12 +1,15 @@
 """SSR: self-synthesised rehearsal (Huang et al. 2024, ACL).
 
-Instead of kept rows, rehearse rows that the model writes: the base model makes up inputs from pairs of examples,
-K-means keeps a diverse few, and the model that has just learned the task answers them. Training is MixReplay's.
+Instead of kept rows, rehearse rows that the model writes: the base model makes up inputs from pairs
+of examples, K-means keeps a diverse few, and the model that has just learned the task answers them.
+Training is MixReplay's.
 
-Followed: DeepLearnXMU/SSR: custom/icl_gen, custom/niv2-c012; a task is labelled once, right after it was learned. Not
-followed: an answer prompt with an unrelated instruction; cluster quotas that miss their sum; a filter that wants two
-tokens of an output that is thrown away (one-word labels would never pass); dropping inputs of over 510 encoder tokens
-(they are cut). Ours: copies of training inputs and duplicates are dropped; the default encoder.
+Followed: DeepLearnXMU/SSR: custom/icl_gen, custom/niv2-c012; a task is labelled once, right after
+it was learned. Not
+followed: an answer prompt with an unrelated instruction; cluster quotas that miss their sum; a
+filter that wants two tokens of an output that is thrown away (one-word labels would never pass);
+dropping inputs of over 510 encoder tokens (they are cut). Ours: copies of training inputs and
+duplicates are dropped; the default encoder.
 """
 
 import dataclasses
@@ -30,11 +33,11 @@ from forever.training.learner import Learner
 from forever.training.steps import Step, Steps
 
 Count = Annotated[int, Field(ge=1)]
-_SUFFIX = "\nAnswer:"  # ends every input of the Long Sequence benchmark; it would end the written ones, too
-_CANDIDATES = 5  # a row kept; for few examples the pairs are drawn again until there are so many, or after _TRIES
+# Ends every input of the Long Sequence benchmark; it would end the written ones, too.
+_SUFFIX = "\nAnswer:"
+# A row kept; for few examples the pairs are drawn again until there are so many, or after _TRIES.
+_CANDIDATES = 5
 _TRIES = 60
-
-
 
 
 class Ssr(Method[SsrConfig]):
@@ -51,7 +54,8 @@ class Ssr(Method[SsrConfig]):
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         super().build(model, config, tasks)
         if self.config.encoder is not None:
-            load_encoder(self.config.encoder, next(model.parameters()).device)  # fail now, not after the first task
+            # Fail now, not after the first task.
+            load_encoder(self.config.encoder, next(model.parameters()).device)
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         for batch in learner.batches(task.train + learner.memory.examples):
@@ -65,18 +69,29 @@ class Ssr(Method[SsrConfig]):
             return  # nothing comes that could be mixed with them
         c, written = self.config, self.candidates(learner, task)
         chosen = select(learner, task, written, c.clusters, c.encoder, self.longest_answer(learner))
-        rows = learner.world.gather([dataclasses.asdict(e) for e in chosen])[0]  # floats of ranks are only nearly equal
+        # Floats of ranks are only nearly equal.
+        rows = learner.world.gather([dataclasses.asdict(e) for e in chosen])[0]
         self.state.setdefault("rows", {})[task.name] = rows
         if not rows and learner.world.leads:
-            print(f"ssr: no row that the model wrote for {task.name} can be used, so it is not rehearsed", file=stderr)
+            print(
+                f"ssr: no row that the model wrote for {task.name} can be used, so it is not rehearsed",
+                file=stderr,
+            )
         learner.log_task(candidates=float(len(written)), written=float(len(rows)))
 
     def end_work(self, learner: Learner, task: Task) -> EndWork:
-        c, demos, kept = self.config, learner.memory.choose(task, self.config.demos), learner.memory.choose(task)
+        c, demos, kept = (
+            self.config,
+            learner.memory.choose(task, self.config.demos),
+            learner.memory.choose(task),
+        )
         if learner.last:
             return EndWork()
         prompts = len(icl_prompts(demos))  # a continuation of each is taken to hold one candidate
-        turns = min(max(c.samples, -(-_CANDIDATES * len(kept) // prompts)), max(c.samples, _TRIES // prompts))
+        turns = min(
+            max(c.samples, -(-_CANDIDATES * len(kept) // prompts)),
+            max(c.samples, _TRIES // prompts),
+        )
         return icl_work(learner, demos, kept, turns, c.max_tokens, self.longest_answer(learner))
 
     def longest_answer(self, learner: Learner) -> int:
@@ -87,7 +102,10 @@ class Ssr(Method[SsrConfig]):
         """Inputs that the base model made up, parsed and filtered; their outputs are not kept."""
         c, seed = self.config, learner.config.seed
         how = Sampling(c.temperature, c.top_p, 0, c.repetition_penalty)
-        demos, wanted = learner.memory.choose(task, c.demos), _CANDIDATES * learner.memory.quota(len(task.train))
+        demos, wanted = (
+            learner.memory.choose(task, c.demos),
+            _CANDIDATES * learner.memory.quota(len(task.train)),
+        )
         suffix = _SUFFIX if all(demo.input.endswith(_SUFFIX) for demo in demos) else ""
         demos = [dataclasses.replace(demo, input=demo.input.removesuffix(suffix)) for demo in demos]
         instructions, prompts = zip(*icl_prompts(demos), strict=True)
@@ -98,14 +116,27 @@ class Ssr(Method[SsrConfig]):
                 if turn >= c.samples and len(found) >= wanted:
                     break
                 seeds = [derive(seed, "ssr", task.name, i, turn) for i in range(len(prompts))]
-                pairs = zip(instructions, continuations(learner, prompts, seeds, how, c.max_tokens), strict=True)
-                for instruction, body, output in ((i, *row) for i, text in pairs for row in parse_icl(text)):
+                pairs = zip(
+                    instructions,
+                    continuations(learner, prompts, seeds, how, c.max_tokens),
+                    strict=True,
+                )
+                for instruction, body, output in (
+                    (i, *row) for i, text in pairs for row in parse_icl(text)
+                ):
                     if body not in seen and self.fits(learner, instruction, body, output):
                         seen.add(body)
-                        found.append(Example(f"{task.name}/written/{len(found)}", instruction, body + suffix, ""))
+                        found.append(
+                            Example(
+                                f"{task.name}/written/{len(found)}", instruction, body + suffix, ""
+                            )
+                        )
         return found
 
     def fits(self, learner: Learner, definition: str, body: str, output: str) -> bool:
         """The filters on length, in tokens."""
-        c, (prompt, row, label) = self.config, map(learner.encoder.count, (f"{definition} {body}", body, output))
+        c, (prompt, row, label) = (
+            self.config,
+            map(learner.encoder.count, (f"{definition} {body}", body, output)),
+        )
         return prompt <= c.max_prompt and 1 < row <= c.max_input and label <= c.max_output

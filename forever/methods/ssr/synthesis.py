@@ -1,4 +1,5 @@
-"""Rows that a language model writes: in-context synthesis and selection (SSR), prompts learned by heart (SAPT)."""
+"""Rows that a language model writes: in-context synthesis and selection (SSR), prompts learned by
+heart (SAPT)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from forever.training.learner import Learner
 
 
 def icl_prompts(demos: Sequence[Example]) -> list[tuple[str, str]]:
-    """A prompt for every ordered pair of `demos` (a single one is alone): two worked examples, then an open input.
+    """A prompt for every ordered pair of `demos` (a single one is alone): two worked examples, then
+    an open input.
 
     Returns:
         For each prompt the instruction that it states, the first example's, and its text.
@@ -29,7 +31,9 @@ def icl_prompts(demos: Sequence[Example]) -> list[tuple[str, str]]:
         (
             pair[0].instruction,
             f"{pair[0].instruction.strip()}\n\n"
-            + "".join(f"Input: {demo.input.strip()}\nOutput: {demo.output.strip()}\n\n" for demo in pair)
+            + "".join(
+                f"Input: {demo.input.strip()}\nOutput: {demo.output.strip()}\n\n" for demo in pair
+            )
             + "Input:",
         )
         for pair in pairs
@@ -37,13 +41,18 @@ def icl_prompts(demos: Sequence[Example]) -> list[tuple[str, str]]:
 
 
 def continuations(
-    learner: Learner, prompts: Sequence[str], seeds: Sequence[int], sampling: Sampling, max_tokens: int
+    learner: Learner,
+    prompts: Sequence[str],
+    seeds: Sequence[int],
+    sampling: Sampling,
+    max_tokens: int,
 ) -> list[str]:
     """A sample for each of `prompts`, in order, drawn by all ranks together.
 
     Args:
         max_tokens: of a prompt and its continuation.
     """
+
     def write(mine: list[int]) -> list[str]:
         rows = [learner.encoder.encode_text(prompts[i], max_tokens) for i in mine]
         limits = [max(1, max_tokens - len(row.prompt)) for row in rows]
@@ -53,7 +62,8 @@ def continuations(
 
 
 def parse_icl(continuation: str) -> list[tuple[str, str]]:
-    """(input, output) of each piece of a continuation that has exactly one "Output:" and something before it."""
+    """(input, output) of each piece of a continuation that has exactly one "Output:" and something
+    before it."""
     found = []
     for piece in continuation.split("Input:"):
         parts = [part.strip() for part in piece.split("Output:")]
@@ -63,7 +73,8 @@ def parse_icl(continuation: str) -> list[tuple[str, str]]:
 
 
 def cluster_quotas(sizes: Sequence[int], total: int) -> list[int]:
-    """`total` shared out in proportion to `sizes`, by largest remainder, never more than a cluster has."""
+    """`total` shared out in proportion to `sizes`, by largest remainder, never more than a cluster
+    has."""
     total, whole = min(total, sum(sizes)), max(sum(sizes), 1)
     shares = [total * size / whole for size in sizes]
     quotas = [int(share) for share in shares]
@@ -74,7 +85,8 @@ def cluster_quotas(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def diverse(vectors: Tensor, count: int, clusters: int) -> list[list[int]]:
-    """Indices of `vectors` [n, D] by K-means cluster, nearest to the centroid first, with how many to take of each.
+    """Indices of `vectors` [n, D] by K-means cluster, nearest to the centroid first, with how many
+    to take of each.
 
     Returns:
         For each cluster: [quota, index, index, ...].
@@ -90,33 +102,50 @@ def diverse(vectors: Tensor, count: int, clusters: int) -> list[list[int]]:
     members = [np.flatnonzero(means.labels_ == c) for c in range(means.n_clusters)]
     quotas = cluster_quotas([len(m) for m in members], count)
     return [
-        [q, *(int(i) for i in m[np.argsort(distance[m].round(9), kind="stable")])]  # two points are equally near
+        # Two points are equally near.
+        [q, *(int(i) for i in m[np.argsort(distance[m].round(9), kind="stable")])]
         for q, m in zip(quotas, members, strict=True)
     ]
 
 
-def take(ranked: Sequence[Sequence[int]], answer: Callable[[Sequence[int]], Sequence[str]]) -> dict[int, str]:
-    """From each cluster of `diverse` its quota of members with an answer; one without gives way to the next nearest."""
+def take(
+    ranked: Sequence[Sequence[int]], answer: Callable[[Sequence[int]], Sequence[str]]
+) -> dict[int, str]:
+    """From each cluster of `diverse` its quota of members with an answer; one without gives way to
+    the next nearest."""
     chosen: dict[int, str] = {}
     waiting = [(quota, list(members)) for quota, *members in ranked]
     while wanted := [i for quota, members in waiting for i in members[:quota]]:
         answers = dict(zip(wanted, answer(wanted), strict=True))
         chosen |= {i: text for i, text in answers.items() if text}
-        waiting = [(sum(1 for i in members[:quota] if not answers[i]), members[quota:]) for quota, members in waiting]
+        waiting = [
+            (sum(1 for i in members[:quota] if not answers[i]), members[quota:])
+            for quota, members in waiting
+        ]
     return chosen
 
 
 def answer(learner: Learner, examples: Sequence[Example], limit: int) -> list[str]:
-    """The model's greedy answers, at most `limit` tokens; empty where there is none that could be trained on."""
+    """The model's greedy answers, at most `limit` tokens; empty where there is none that could be
+    trained on."""
     texts = decode(learner.backbone, learner.encoder, examples, limit)
-    rows = [dataclasses.replace(example, output=text) for example, text in zip(examples, texts, strict=True)]
+    rows = [
+        dataclasses.replace(example, output=text)
+        for example, text in zip(examples, texts, strict=True)
+    ]
     return [row.output if _fits(learner, row) else "" for row in rows]
 
 
 def select(
-    learner: Learner, task: Task, written: Sequence[Example], clusters: int, encoder: str | None, limit: int
+    learner: Learner,
+    task: Task,
+    written: Sequence[Example],
+    clusters: int,
+    encoder: str | None,
+    limit: int,
 ) -> list[Example]:
-    """A diverse choice of written rows, as many as memory keeps, answered by the model as it is now.
+    """A diverse choice of written rows, as many as memory keeps, answered by the model as it is
+    now.
 
     Args:
         encoder: of sentences; None is the backbone. limit: tokens of an answer.
@@ -131,20 +160,29 @@ def select(
 
 
 def icl_work(
-    learner: Learner, demos: Sequence[Example], kept: Sequence[Example], turns: int, max_tokens: int, limit: int
+    learner: Learner,
+    demos: Sequence[Example],
+    kept: Sequence[Example],
+    turns: int,
+    max_tokens: int,
+    limit: int,
 ) -> EndWork:
-    """What writing from `demos` computes at most, for a plan: `turns` continuations of each prompt, and the answers.
+    """What writing from `demos` computes at most, for a plan: `turns` continuations of each prompt,
+    and the answers.
 
     Args:
         kept: rows as long as those that will be chosen and answered.
     """
-    lengths = [len(learner.encoder.encode_text(text, max_tokens).prompt) for _, text in icl_prompts(demos)]
+    lengths = [
+        len(learner.encoder.encode_text(text, max_tokens).prompt) for _, text in icl_prompts(demos)
+    ]
     answers = [(len(learner.encoder.encode_prompt(row).prompt), limit) for row in kept]
     return EndWork(texts=[*[[(n, max(1, max_tokens - n)) for n in lengths]] * turns, answers])
 
 
 def _fits(learner: Learner, row: Example) -> bool:
-    """Whether instruction and answer leave room for anything: the model's answers may be longer than real ones."""
+    """Whether instruction and answer leave room for anything: the model's answers may be longer
+    than real ones."""
     try:
         learner.encoder.encode(row)
     except InputError:

@@ -1,4 +1,5 @@
-"""Baselines in the other way in which they may have been meant, each beside its default; FOREVER as the reference.
+"""Baselines in the other way in which they may have been meant, each beside its default; FOREVER as
+the reference.
 
 | variant                    | why                                                                                 |
 |----------------------------|-------------------------------------------------------------------------------------|
@@ -30,11 +31,16 @@ def baseline_variants(base: RunConfig, seeds: tuple[int, ...] = (0,)) -> Sweep:
     demos = 10 if scale_of(base) == "paper" else 4  # a tenth of what this variant keeps
     changes: dict[str, tuple[str, dict[str, Any]]] = {
         "fixed_interval, I = S": ("fixed_interval", {"method.interval": interval}),
-        **{f"ewc, lambda = {strength:g}": ("ewc", {"method.strength": strength}) for strength in STRENGTHS},
+        **{
+            f"ewc, lambda = {strength:g}": ("ewc", {"method.strength": strength})
+            for strength in STRENGTHS
+        },
         "moelora without contrast": ("moelora", {"method.contrast": 0.0}),
         "migu without replay": ("migu", {"method.replay": False}),
         f"ssr, {100 * rows:g} % kept": ("ssr", {"memory.fraction": rows, "method.demos": demos}),
         "vbm mix": ("vbm", {"method.variant": "mix"}),
     }
-    variants = own | {variant: {**own[name], **change} for variant, (name, change) in changes.items()}
+    variants = own | {
+        variant: {**own[name], **change} for variant, (name, change) in changes.items()
+    }
     return Sweep("baseline_variants", base, variants, seeds, reference="forever")

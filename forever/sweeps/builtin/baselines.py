@@ -1,4 +1,5 @@
-"""All methods side by side on one benchmark: the rows of the paper's main table, FOREVER as the reference."""
+"""All methods side by side on one benchmark: the rows of the paper's main table, FOREVER as the
+reference."""
 
 from forever.config.run import RunConfig
 from forever.methods.registry import METHODS

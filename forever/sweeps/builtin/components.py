@@ -1,4 +1,5 @@
-"""Which part of FOREVER does what: the paper's component ablation, as differences from the full method.
+"""Which part of FOREVER does what: the paper's component ablation, as differences from the full
+method.
 
 | variant   | takes out or puts in                                   | difference                                 |
 |-----------|--------------------------------------------------------|--------------------------------------------|

@@ -4,7 +4,8 @@ from forever.config.run import RunConfig
 from forever.sweeps.builtin.components import VARIANTS
 from forever.sweeps.sweep import Sweep
 
-# Fine-tuning forgets everything it can, joint training has nothing to forget: what replay can win lies in between.
+# Fine-tuning forgets everything it can, joint training has nothing to forget: what replay can win
+# lies in between.
 BOUNDS = {"finetune": {"method.name": "finetune"}, "mtl": {"method.name": "mtl"}}
 
 

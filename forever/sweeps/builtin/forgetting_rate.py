@@ -1,7 +1,8 @@
-"""How fast earlier tasks are forgotten in each phase of a task: fine-tuning, with looks at the loss on earlier tasks.
+"""How fast earlier tasks are forgotten in each phase of a task: fine-tuning, with looks at the loss
+on earlier tasks.
 
-The paper's table has tasks 6 to 15 of SuperNI's order 7 in phases of 60 updates (2.5 S). task639 and task1590 have 180
-and 160 updates and so only three and two phases (docs/protocol.md, A28).
+The paper's table has tasks 6 to 15 of SuperNI's order 7 in phases of 60 updates (2.5 S). task639
+and task1590 have 180 and 160 updates and so only three and two phases (docs/protocol.md, A28).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,10 +24,12 @@ def forgetting_rate(base: RunConfig, seeds: tuple[int, ...] = (0,)) -> Sweep:
 
 
 def rates(tasks: Sequence[str], events: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """By task, the rise of the mean loss on the tasks before it per update, in each phase that it reaches.
+    """By task, the rise of the mean loss on the tasks before it per update, in each phase that it
+    reaches.
 
     Args:
-        tasks: in the order in which they were learned. A third of them is left out at the beginning, as in the paper,
+        tasks: in the order in which they were learned. A third of them is left out at the
+        beginning, as in the paper,
             where few tasks can be forgotten yet: 5 of 15.
         events: the lines of events.jsonl.
     """

@@ -1,8 +1,8 @@
 """Four methods with all parameters trained instead of an adapter, SuperNI.
 
-The paper gives no learning rate for it. Here it is a tenth of the adapter's: the ratio between the best rates of LoRA
-and of full fine-tuning that Schulman et al. report ("LoRA Without Regret", 2025). beta_base stays (docs/protocol.md,
-A31).
+The paper gives no learning rate for it. Here it is a tenth of the adapter's: the ratio between the
+best rates of LoRA and of full fine-tuning that Schulman et al. report ("LoRA Without Regret",
+2025). beta_base stays (docs/protocol.md, A31).
 """
 
 from forever.config.run import RunConfig

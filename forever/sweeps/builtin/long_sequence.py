@@ -1,4 +1,5 @@
-"""Thirty tasks, Long Sequence and SuperNI shuffled into one sequence: does a method hold over time?"""
+"""Thirty tasks, Long Sequence and SuperNI shuffled into one sequence: does a method hold over
+time?"""
 
 from forever.config.run import RunConfig
 from forever.sweeps.named_runs import method_settings, orders

@@ -1,7 +1,8 @@
-"""How much is kept of each task: 2, 5, 10 or 50 % (the paper's memory study), as multiples of the base's share.
+"""How much is kept of each task: 2, 5, 10 or 50 % (the paper's memory study), as multiples of the
+base's share.
 
-FOREVER and VBM, as there: FOREVER against its own smallest memory, VBM against FOREVER with as much. No share is above
-all rows, so a small benchmark may have fewer sizes.
+FOREVER and VBM, as there: FOREVER against its own smallest memory, VBM against FOREVER with as
+much. No share is above all rows, so a small benchmark may have fewer sizes.
 """
 
 from forever.config.run import RunConfig
@@ -25,4 +26,6 @@ def memory_size(base: RunConfig, seeds: tuple[int, ...] = (0,)) -> Sweep:
             if method == "vbm":
                 references[variant] = f"forever {100 * fraction:g} %"
     first = next(iter(variants))
-    return Sweep("memory_size", base, variants, seeds, reference=first, paper=paper, references=references)
+    return Sweep(
+        "memory_size", base, variants, seeds, reference=first, paper=paper, references=references
+    )

@@ -1,6 +1,8 @@
-"""Is a model day a property of the task? Its length in two orders, beside what is forgotten and what can be learned.
+"""Is a model day a property of the task? Its length in two orders, beside what is forgotten and
+what can be learned.
 
-FOREVER tells tau_day of each task, joint training tells how well it can be learned (the paper's figure: Pearson's r).
+FOREVER tells tau_day of each task, joint training tells how well it can be learned (the paper's
+figure: Pearson's r).
 """
 
 from forever.config.run import RunConfig

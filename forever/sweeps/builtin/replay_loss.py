@@ -7,4 +7,10 @@ from forever.sweeps.sweep import Sweep
 
 def replay_loss(base: RunConfig, seeds: tuple[int, ...] = (0,)) -> Sweep:
     """One variant."""
-    return Sweep("replay_loss", base, {"forever": method_settings(base, "forever")}, seeds, reference="forever")
+    return Sweep(
+        "replay_loss",
+        base,
+        {"forever": method_settings(base, "forever")},
+        seeds,
+        reference="forever",
+    )

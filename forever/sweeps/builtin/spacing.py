@@ -8,8 +8,8 @@
 | uniform     | 2, 4, 6, 8, 10, 12    |
 | decreasing  | 15, 23, 26, 28, 29, 30 |
 
-Budgets are equal: each variant spends that of `standard` in a task whose updates are of equal length, and replays at
-the task's end what its days did not (docs/protocol.md, A7, A29).
+Budgets are equal: each variant spends that of `standard` in a task whose updates are of equal
+length, and replays at the task's end what its days did not (docs/protocol.md, A7, A29).
 """
 
 from collections.abc import Mapping

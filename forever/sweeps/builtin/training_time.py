@@ -10,4 +10,11 @@ from forever.sweeps.sweep import Sweep
 
 def training_time(base: RunConfig, seeds: tuple[int, ...] = (0,)) -> Sweep:
     """Every method on every backbone, once."""
-    return Sweep("training_time", base, variants(base), seeds, reference=reference(base), references=references(base))
+    return Sweep(
+        "training_time",
+        base,
+        variants(base),
+        seeds,
+        reference=reference(base),
+        references=references(base),
+    )
