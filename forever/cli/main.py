@@ -213,8 +213,7 @@ def report(
 
 @app.command()
 def sync(
-    folder: Annotated[Path, typer.Argument(help="A run or a sweep.")],
-    mlflow: Mlflow = "auto",
+    folder: Annotated[Path, typer.Argument(help="A run or a sweep.")], mlflow: Mlflow = "auto"
 ) -> None:
     """Send to MLflow what it does not have yet, once each."""
     from forever.launch import mlflow_tracker

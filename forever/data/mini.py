@@ -262,12 +262,7 @@ _SPECS = (
         _place,
         ("indoors", "outdoors"),
     ),
-    _Spec(
-        "happened",
-        "Has this already happened? Options: yes, no.",
-        _happened,
-        ("no", "yes"),
-    ),
+    _Spec("happened", "Has this already happened? Options: yes, no.", _happened, ("no", "yes")),
 )
 
 

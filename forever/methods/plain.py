@@ -22,11 +22,7 @@ class Finetune(Method[FinetuneConfig]):
     """The task's batches, one after another."""
 
     card = Card(
-        title="Fine-tuning",
-        paper="lower bound",
-        memory="none",
-        extra="none",
-        uncertain="nothing",
+        title="Fine-tuning", paper="lower bound", memory="none", extra="none", uncertain="nothing"
     )
 
     def steps(self, learner: Learner, task: Task) -> Steps:

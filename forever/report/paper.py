@@ -70,7 +70,7 @@ TABLES: dict[str, dict[str, dict[str, Published]]] = {
     "backbones": {
         "superni": _rows("""
             vbm, Llama-3.1-8B: 49.0/-2.9
-            forever, Llama-3.1-8B: 50.6/-2.1"""),
+            forever, Llama-3.1-8B: 50.6/-2.1""")
     },
     "components": {
         "superni": _rows("""
@@ -81,7 +81,7 @@ TABLES: dict[str, dict[str, dict[str, Published]]] = {
             +STC: 41.3/-3.9
             -IAR: 39.9/-4.4
             +PIR: 42.7/-3.0
-            +IAR&PIR: 42.8/-2.6"""),
+            +IAR&PIR: 42.8/-2.6""")
     },
     "spacing": {
         "superni": _rows("""
@@ -89,7 +89,7 @@ TABLES: dict[str, dict[str, dict[str, Published]]] = {
             exponential: 42.3/-2.6
             polynomial: 41.5/-3.2
             uniform: 40.9/-3.6
-            decreasing: 37.2/-7.8"""),
+            decreasing: 37.2/-7.8""")
     },
     "memory_size": {
         "superni": _rows("""
@@ -100,7 +100,7 @@ TABLES: dict[str, dict[str, dict[str, Published]]] = {
             vbm 2 %: 41.2
             vbm 5 %: 42.4
             vbm 10 %: 43.0
-            vbm 50 %: 45.4"""),
+            vbm 50 %: 45.4""")
     },
     "warmup_window": {
         "superni": _rows("""
@@ -109,27 +109,27 @@ TABLES: dict[str, dict[str, dict[str, Published]]] = {
             S = 12: 42.0/-3.4
             S = 24: 42.5/-2.8
             S = 48: 42.3/-3.0
-            S = 96: 41.2/-4.4"""),
+            S = 96: 41.2/-4.4""")
     },
     "memory_epochs": {
         "superni": _rows("""
             E_mem = 1: 42.2/-3.0
             E_mem = 2: 42.5/-2.8
-            E_mem = 4: 42.6/-2.9"""),
+            E_mem = 4: 42.6/-2.9""")
     },
     "full_finetuning": {
         "superni": _rows("""
             recurrent_kif: 46.0/-4.1
             aimmerging: 46.4/-3.0
             vbm: 46.4/-3.1
-            forever: 47.5/-2.2"""),
+            forever: 47.5/-2.2""")
     },
     "long_sequence": {
         "thirty": _rows("""
             recurrent_kif: 24.7/-15.0
             aimmerging: 26.1/-11.6
             vbm: 26.7/-12.8
-            forever: 27.9/-10.8"""),
+            forever: 27.9/-10.8""")
     },
 }
 

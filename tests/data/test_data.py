@@ -496,10 +496,7 @@ def test_mini_has_disjoint_splits_and_orders() -> None:
         load_benchmark(config_of(order=["sentimemt"]))
     assert [
         t.name for t in load_benchmark(config_of(order=["place", "topic"], train_rows=3)).tasks
-    ] == [
-        "place",
-        "topic",
-    ]
+    ] == ["place", "topic"]
 
 
 # ---- the real data
