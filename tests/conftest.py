@@ -6,7 +6,6 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import json
 import os
 import secrets
 import shutil
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import make_benchmark, save_backbone
+from helpers import make_benchmark, save_backbone, save_data, small_toy_config, toy_config
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
@@ -38,55 +37,18 @@ def backbone_folder(
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory, benchmark_of_three: Benchmark) -> Path:
-    """The toy benchmark as a folder in our own layout."""
-    root = tmp_path_factory.mktemp("data")
-    for task in benchmark_of_three.tasks:
-        for split, rows in (("train", task.train), ("test", task.test)):
-            path = root / "toy" / task.name / f"{split}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lines = (
-                {"instruction": e.instruction, "input": e.input, "output": e.output} for e in rows
-            )
-            path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return root
+    """The toy benchmark as a folder."""
+    return save_data(tmp_path_factory.mktemp("data"), benchmark_of_three)
 
 
 @pytest.fixture(scope="session")
 def base_config(backbone_folder: Path, data_root: Path) -> RunConfig:
-    """A run on the toy benchmark that takes about a second."""
-    return RunConfig.parse(
-        {
-            "model": {
-                "name": str(backbone_folder),
-                "rank": 4,
-                "alpha": 8,
-                "dropout": 0.0,
-                "max_length": 256,
-            },
-            "data": {
-                "benchmark": "toy",
-                "order": ["colour", "shape", "weight"],
-                "root": str(data_root),
-                "metrics": {
-                    "colour": "exact_match",
-                    "shape": "exact_match",
-                    "weight": "exact_match",
-                },
-            },
-            "optim": {"lr": 1e-2, "batch_size": 4, "epochs": 3},
-            "memory": {"fraction": 0.2},
-            "evaluation": {"max_new_tokens": 3},
-            "method": {"name": "forever", "warmup_steps": 3},
-        }
-    )
+    return toy_config(backbone_folder, data_root)
 
 
 @pytest.fixture(scope="session")
 def small_config(base_config: RunConfig) -> RunConfig:
-    """Three tasks of four updates each, with one or two replays: a run of a third of a second."""
-    return base_config.override(
-        {"data.train_rows": 8, "data.test_rows": 2, "optim.epochs": 2, "method.warmup_steps": 1}
-    )
+    return small_toy_config(base_config)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,6 +20,7 @@ from forever.launch.local import Placement, run_local
 from forever.methods.base import Method
 from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
+from forever.replay.schedules import SCHEDULES
 from forever.training.learner import Learner
 from forever.training.memory import Memory
 from forever.training.steps import Action, Step, StepRecord
@@ -74,6 +76,20 @@ def make_benchmark() -> Benchmark:
     )
 
 
+@torch.no_grad()
+def draw_weights(model: torch.nn.Module, seed: int, pad_token_id: int) -> None:
+    """Draw every matrix of a model from N(0, 0.2), the same numbers on every processor.
+
+    Torch's own `normal_` rounds differently with other vector units. These are drawn in fp64 and rounded once.
+    """
+    stream = np.random.default_rng(seed)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:  # the scales of the norms stay at one
+            # 0.2 is large enough that different prompts get different answers.
+            parameter.copy_(torch.from_numpy(stream.normal(0, 0.2, tuple(parameter.shape))))
+    model.get_input_embeddings().weight[pad_token_id] = 0
+
+
 def save_backbone(folder: Path, benchmark: Benchmark, seed: int = 0) -> Path:
     """A random Qwen3 of two layers with a word-level tokenizer, as a Hugging Face folder."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -92,7 +108,6 @@ def save_backbone(folder: Path, benchmark: Benchmark, seed: int = 0) -> Path:
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="<eos>"
     )
-    torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=32,
@@ -102,14 +117,64 @@ def save_backbone(folder: Path, benchmark: Benchmark, seed: int = 0) -> Path:
         num_key_value_heads=2,
         head_dim=8,
         max_position_embeddings=512,
-        initializer_range=0.2,  # large enough that different prompts get different answers
         tie_word_embeddings=True,
         pad_token_id=fast.pad_token_id,
         eos_token_id=fast.eos_token_id,
     )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
+    model = Qwen3ForCausalLM(config)
+    draw_weights(model, seed, fast.pad_token_id)
+    model.save_pretrained(folder)
     fast.save_pretrained(folder)
     return folder
+
+
+def save_data(root: Path, benchmark: Benchmark) -> Path:
+    """Write a benchmark into the folder `root`, in our own layout."""
+    for task in benchmark.tasks:
+        for split, rows in (("train", task.train), ("test", task.test)):
+            path = root / benchmark.name / task.name / f"{split}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines = (
+                {"instruction": e.instruction, "input": e.input, "output": e.output} for e in rows
+            )
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return root
+
+
+def toy_config(backbone_folder: Path, data_root: Path) -> RunConfig:
+    """A run on the toy benchmark that takes about a second."""
+    return RunConfig.parse(
+        {
+            "model": {
+                "name": str(backbone_folder),
+                "rank": 4,
+                "alpha": 8,
+                "dropout": 0.0,
+                "max_length": 256,
+            },
+            "data": {
+                "benchmark": "toy",
+                "order": ["colour", "shape", "weight"],
+                "root": str(data_root),
+                "metrics": {
+                    "colour": "exact_match",
+                    "shape": "exact_match",
+                    "weight": "exact_match",
+                },
+            },
+            "optim": {"lr": 1e-2, "batch_size": 4, "epochs": 3},
+            "memory": {"fraction": 0.2},
+            "evaluation": {"max_new_tokens": 3},
+            "method": {"name": "forever", "warmup_steps": 3},
+        }
+    )
+
+
+def small_toy_config(base_config: RunConfig) -> RunConfig:
+    """Three tasks of four updates each, with one or two replays: a run of a third of a second."""
+    return base_config.override(
+        {"data.train_rows": 8, "data.test_rows": 2, "optim.epochs": 2, "method.warmup_steps": 1}
+    )
 
 
 def execute(config: RunConfig, path: Path, **placement: Any) -> dict[str, Any]:
@@ -290,3 +355,53 @@ def drive(
 def with_rows(task: Task, train: Sequence[Example]) -> Task:
     """The task with other training rows."""
     return replace(task, train=tuple(train))
+
+
+FOREVER: dict[str, Any] = {"name": "forever", "warmup_steps": 1}
+# Tasks take 4 updates, so with one update a day the named schedules fire at most at days 1, 2 and
+# 4.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "finetune": {"name": "finetune"},
+    "mtl": {"name": "mtl"},
+    "mix_replay": {"name": "mix_replay"},
+    "fixed_interval": {"name": "fixed_interval", "warmup_steps": 1},
+    "forever": FOREVER,
+    "forever steps": {**FOREVER, "clock": "steps"},
+    **{f"forever {name}": {**FOREVER, "days": name} for name in SCHEDULES if name != "ebbinghaus"},
+    "forever explicit": {**FOREVER, "days": [2, 1.5, 0.5]},
+    "forever none": {**FOREVER, "regularizer": "none"},
+    "forever importance": {**FOREVER, "regularizer": "importance"},
+    "forever both": {**FOREVER, "regularizer": "intensity_importance"},
+    "forever matched": {**FOREVER, "days": "end_only", "consolidation_epochs": "matched"},
+    "ewc": {"name": "ewc", "strength": 1e6},
+    "ewc separate": {"name": "ewc", "strength": 1e6, "mode": "separate"},
+    "olora": {"name": "olora"},
+    "olora squares": {"name": "olora", "orth_norm": "sq", "norm": 0.1},
+    "moelora": {"name": "moelora"},
+    "moelora one expert a token": {
+        "name": "moelora",
+        "top_k": 1,
+        "renormalise": False,
+        "contrast": 0,
+    },
+    "sapt": {"name": "sapt"},
+    "sapt detached": {"name": "sapt", "detach_frozen": True},
+    "migu": {"name": "migu"},
+    "migu alone": {"name": "migu", "replay": False},
+    "ssr": {"name": "ssr", "max_tokens": 100},
+    "recurrent_kif": {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1},
+    "recurrent_kif paper": {
+        "name": "recurrent_kif",
+        "inner_steps": 2,
+        "both": [1, 1],
+        "neither": [0, 0],
+    },
+    "aimmerging": {
+        "name": "aimmerging",
+        "interval": 1,
+        "outer_steps": 1,
+        "min_interval": 1,
+        "cold_merges": 0,
+    },
+    "vbm": {"name": "vbm", "warmup_steps": 1, "views": 2},
+}

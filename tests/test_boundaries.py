@@ -196,3 +196,26 @@ def test_every_file_that_the_readme_names_exists() -> None:
     for page in ("README.md", "CONTRIBUTING.md"):
         for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8")):
             assert link.startswith("http") or (ROOT / link).exists(), f"{page} points to {link}"
+
+
+def loads_that_may_run_code(path: Path) -> list[str]:
+    """Calls of `from_pretrained` that leave it to transformers whether code of the model is run."""
+    offenders = []
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr != "from_pretrained":
+            continue
+        said = [keyword.value for keyword in node.keywords if keyword.arg == "trust_remote_code"]
+        if not said or not isinstance(said[0], ast.Constant) or said[0].value is not False:
+            offenders.append(f"{path.name}, line {node.lineno}")
+    return offenders
+
+
+def test_every_load_of_a_model_says_that_no_code_is_run(tmp_path: Path) -> None:
+    """Unset, transformers asks on stdin whether to run it."""
+    assert [place for path in [*LIBRARY, *OUTSIDE] for place in loads_that_may_run_code(path)] == []
+    sample = tmp_path / "x.py"
+    lines = ["A.from_pretrained(n)", "A.from_pretrained(n, trust_remote_code=False)"]
+    sample.write_text("\n".join(lines), encoding="utf-8")
+    assert loads_that_may_run_code(sample) == ["x.py, line 1"]

@@ -18,7 +18,7 @@ from forever.sweeps.search import Search, known
 from forever.sweeps.sweep import Sweep
 
 # A pipe has no width of its own; 80 columns would fold every table.
-console = Console() if sys.stdout.isatty() else Console(width=120)
+console = Console() if sys.stdout is not None and sys.stdout.isatty() else Console(width=120)
 
 
 def sweep(what: Sweep, out: Path, fleet: Fleet) -> bool:

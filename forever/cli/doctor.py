@@ -10,7 +10,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from forever.runs.environment import revision, version
+from forever.runs.environment import revision, version, without_credentials
 
 _NEEDED = (
     "torch",
@@ -59,9 +59,8 @@ def examine() -> tuple[Table, bool]:
         "ok" if free > 5 else "little: a run keeps two checkpoints",
     )
     table.add_row("code", revision() or "no git revision", "ok")
-    table.add_row(
-        "MLflow store", os.environ.get("MLFLOW_TRACKING_URI", "sqlite file ./mlflow.db"), "ok"
-    )
+    store = without_credentials(os.environ.get("MLFLOW_TRACKING_URI", "sqlite file ./mlflow.db"))
+    table.add_row("MLflow store", store, "ok")
     return table, sound
 
 

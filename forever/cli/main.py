@@ -3,6 +3,7 @@ input."""
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -33,11 +34,13 @@ from forever.cli.options import (
     Trials,
     Workers,
 )
+from forever.cli.output import shield_output
 from forever.config.overrides import parse_assignments
 from forever.config.run import RunConfig
 from forever.errors import InputError, unknown
 from forever.launch.fleet import Fleet
 from forever.launch.local import Placement
+from forever.runs.environment import without_credentials
 from forever.sweeps.sweep import Sweep
 
 app = typer.Typer(
@@ -316,6 +319,7 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
 
 def main() -> None:
     """Entry point of the console script."""
+    shield_output()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         app()
@@ -329,6 +333,9 @@ def main() -> None:
             )
             print(f"interrupted; {again} goes on from the last checkpoint", file=sys.stderr)
         raise
+    except Exception:  # the traceback of a bug: what went wrong may name a server with its password
+        print(without_credentials(traceback.format_exc()), file=sys.stderr, end="")
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
+from forever.methods.ssr.method import SsrConfig
 from forever.models import location
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
@@ -46,6 +47,7 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
         finished on other rows.
     """
     location.check(config.model.name)
+    _check_encoder(config)
     directory.check(config, resume)
     benchmark = load_benchmark(config.data)
     if directory.finished() is not None:
@@ -88,6 +90,11 @@ def _check_rows(directory: RunDirectory, digests: Mapping[str, str]) -> None:
             )
 
 
+def _check_encoder(config: RunConfig) -> None:
+    if isinstance(config.method, SsrConfig) and config.method.encoder is not None:
+        location.refuse_code("method.encoder", config.method.encoder)
+
+
 def _check_width(config: RunConfig, tasks: int) -> None:
     if (width := location.width(config.model.name)) is not None:
         config.method.check_width(config, tasks, width)
@@ -114,6 +121,7 @@ def refused(trials: Sequence[Trial], others: bool = False) -> dict[str, str]:
                 known[about] = len(load_benchmark(trial.config.data).tasks)
             if isinstance(found := known[about], InputError):
                 raise found
+            _check_encoder(trial.config)
             _check_width(trial.config, found)
         except InputError as error:
             known.setdefault(about, error)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from forever.launch.mlflow_store import connect, experiment, find_or_create, sweep_run
 from forever.runs.directory import RunDirectory, read_lines
+from forever.runs.environment import without_credentials
 from forever.runs.progress import read_config, stage_scores
 from forever.sweeps.sweep import MANIFEST, read_manifest
 
@@ -271,10 +272,8 @@ def _send_artifacts(
             file=sys.stderr,
         )
     except Exception as error:  # numbers matter more than pictures of them
-        print(
-            f"{directory.path}: no figures in MLflow: {type(error).__name__}: {error}",
-            file=sys.stderr,
-        )
+        reason = without_credentials(f"{type(error).__name__}: {error}")
+        print(f"{directory.path}: no figures in MLflow: {reason}", file=sys.stderr)
 
 
 def _rows(result: Mapping[str, Any]) -> list[list[Any]]:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from forever.errors import InputError
 from forever.runs.directory import write_text
@@ -26,6 +27,8 @@ def connect(uri: str) -> "MlflowClient":
     """A client that gives up after seconds. MLflow's own default lets a dead server hold up each
     call for minutes.
 
+    User and password leave the address, since MLflow prints it and puts it into its errors.
+
     Raises:
         InputError: MLflow is not installed.
     """
@@ -38,7 +41,17 @@ def connect(uri: str) -> "MlflowClient":
         from mlflow import MlflowClient
     except ImportError:
         raise InputError("MLflow is not installed; pip install 'forever-cl[mlflow]'") from None
-    return MlflowClient(uri)
+    return MlflowClient(_into_environment(uri))
+
+
+def _into_environment(uri: str) -> str:
+    """The address of a server without user and password; MLflow finds them in the environment."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or not parts.username or not parts.password:
+        return uri
+    os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
+    os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def identity(folder: Path) -> str:

@@ -19,6 +19,7 @@ from forever.errors import InputError
 from forever.launch.mlflow_mirror import Mirror, table
 from forever.launch.mlflow_store import connect, sweep_run
 from forever.runs.directory import RunDirectory
+from forever.runs.environment import without_credentials
 from forever.runs.lock import in_progress
 from forever.runs.progress import is_run
 from forever.runs.tracking import SilentTracker
@@ -85,7 +86,7 @@ class MlflowTracker(SilentTracker):
             wait, self._failed = _EVERY_S, False
         except Exception as error:  # whatever a server or a client library comes up with
             if not self._failed:
-                what = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+                what = _first_line(error)
                 where = self._mirror.directory.path
                 print(
                     f"MLflow does not answer, `forever sync {where}` sends it later ({what})",
@@ -106,9 +107,31 @@ def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
         How many runs were sent.
 
     Raises:
-        InputError: there is no run.
-        MlflowException: the server fails.
+        InputError: there is no run, or the server fails.
     """
+    try:
+        return _sync(folder, uri, patience_s)
+    except InputError:
+        raise
+    except Exception as error:
+        from mlflow.exceptions import MlflowException
+
+        if not isinstance(error, MlflowException):
+            raise
+        where = without_credentials(tracking_uri(uri))
+        raise InputError(
+            f"MLflow at {where} fails ({_first_line(error)}); "
+            "give another --mlflow, or try again when it answers"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    # Credentials go first: the cut could leave a password without the @ that gives it away.
+    lines = without_credentials(str(error)).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"
+
+
+def _sync(folder: Path, uri: str | None, patience_s: float) -> int:
     folder, uri = folder.absolute(), tracking_uri(uri)
     # A sweep's runs, or those of all sweeps of an --out; no deeper, where copies of config.yaml are
     # MLflow's artifacts.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forever.errors import InputError
+from forever.runs.environment import without_credentials
 
 try:
     import ray
@@ -180,7 +181,8 @@ def one_line(error: BaseException) -> str:
     """The first cause of an error, without Ray's wrapping and tracebacks."""
     error = first_cause(error)
     kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-    return kind + next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    lines = [line.strip() for line in without_credentials(str(error)).splitlines()]
+    return kind + next(filter(None, lines), "")
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from forever.errors import InputError
-from forever.models.location import check, locate
+from forever.models.location import check, check_failure, locate
 
 
 @dataclass
@@ -47,12 +47,15 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     where = str(path.parent) if packed else str(path) if path.is_dir() else name
     options: dict[str, Any] = {"gguf_file": path.name} if packed else {}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where, **options)
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
         if not packed:
             options["use_safetensors"] = True  # never unpickle weights
-        model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
-    # Not there; unknown architecture; no `gguf` package.
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            where, dtype=dtype, trust_remote_code=False, **options
+        )
     except (OSError, ValueError, ImportError) as error:
+        check_failure("model.name", name, error)
+        # It is not there, its architecture is unknown, or the package `gguf` is missing.
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         found = (
             "could not be loaded"

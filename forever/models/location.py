@@ -7,6 +7,10 @@ from pathlib import Path
 from forever.errors import InputError
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # fast, SentencePiece, byte-pair
+_NO_CODE = (
+    "Python code that comes with it, and no code of a model is run; "
+    "give one whose architecture transformers has"
+)
 TINY = Path(__file__).parent / "tiny"
 
 
@@ -14,8 +18,8 @@ def check(name: str) -> None:
     """Refuse a backbone that cannot be loaded, without loading or downloading anything.
 
     Raises:
-        InputError: if `name` is a local folder without weights or configuration, or a missing GGUF
-        file.
+        InputError: if `name` is a local folder without weights or configuration, one that asks for
+            Python code of its own, or a missing GGUF file.
     """
     path = locate(name)
     if path.suffix == ".gguf":
@@ -34,10 +38,44 @@ def check(name: str) -> None:
             raise InputError(
                 f"model.name: folder {name!r} has no tokenizer ({' or '.join(_TOKENIZERS)})"
             )
+        refuse_code("model.name", name)
     elif looks_like_path(name):
         raise InputError(
             f"model.name: there is no folder {name!r}; give a folder, a .gguf file or a model hub name"
         )
+
+
+def refuse_code(setting: str, name: str) -> None:
+    """Refuse a local model folder whose model or tokenizer is Python code that came with it.
+
+    Transformers would run the code that `auto_map` names. A hub name says nothing before it is
+    downloaded; for that, every `from_pretrained` says `trust_remote_code=False`.
+
+    Args:
+        setting: the configuration key that holds `name`, for the message.
+
+    Raises:
+        InputError: a JSON configuration in the folder has `auto_map`, or cannot be read.
+    """
+    for path in sorted(locate(name).glob("*config*.json")):
+        try:
+            settings = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{setting}: {path} cannot be read as JSON ({error})") from None
+        if isinstance(settings, dict) and "auto_map" in settings:
+            raise InputError(f"{setting}: {path} asks by auto_map for {_NO_CODE}")
+
+
+def check_failure(setting: str, name: str, error: Exception) -> None:
+    """Say it plainly if transformers failed because it was not allowed to run a model's code.
+
+    Its own message advises to allow that.
+
+    Raises:
+        InputError: that is why.
+    """
+    if "trust_remote_code" in str(error):
+        raise InputError(f"{setting}: {name!r} needs {_NO_CODE}") from error
 
 
 def width(name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -9,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("forever-cl", "torch", "transformers", "peft", "numpy", "ray", "mlflow")
+# Up to the last @ of the word, since a password may hold / and @.
+_USER_AND_PASSWORD = re.compile(r"(?<=://)\S*@")
+_SECRET_PARAMETER = re.compile(
+    r"(?<=[?&])(password|passwd|pwd|token|secret|api_key|access_key)=[^&\s'\")]*", re.IGNORECASE
+)
 
 
 def describe() -> dict[str, Any]:
@@ -24,8 +30,17 @@ def describe() -> dict[str, Any]:
         "gpus": gpus,
         "packages": {name: version(name) for name in _PACKAGES},
         "revision": revision(),
-        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "argv": [Path(sys.argv[0]).name, *map(without_credentials, sys.argv[1:])],
     }
+
+
+def without_credentials(text: str) -> str:
+    """The text without the user names, passwords and tokens that addresses in it carry.
+
+    Use it for what is printed or kept and may hold a server's address: commands, errors,
+    tracebacks.
+    """
+    return _SECRET_PARAMETER.sub(r"\1=***", _USER_AND_PASSWORD.sub("***@", text))
 
 
 def version(package: str) -> str | None:

@@ -125,6 +125,7 @@ def plant(
     _check_method(origin, config, saved, len(benchmark.tasks))
     temporary = RunDirectory(target.path.with_name(f".{target.path.name}.{os.getpid()}"))
     shutil.rmtree(temporary.path, ignore_errors=True)
+    temporary.path.mkdir(parents=True)
     for stage in range(origin.stage + 2):  # folder 0 is before training
         scores = origin.directory.path / "predictions" / str(stage)
         if scores.is_dir():

@@ -254,11 +254,23 @@ class Session:
     # ---- scoring
 
     def scored(self, stage: int, task: int) -> bool:
-        """Whether the answers are on disk; if so they are read into the matrix."""
+        """Whether the answers are on disk; if so they are read into the matrix.
+
+        Raises:
+            InputError: they are gone, and the weights that gave them were trained on since.
+        """
         path = self.directory.predictions(stage, task)
-        if (task, stage) not in self.matrix.items and path.is_file():
+        if (task, stage) in self.matrix.items:
+            return True
+        if path.is_file():
             self.matrix.items[task, stage] = [line["score"] for line in read_lines(path)]
-        return (task, stage) in self.matrix.items
+            return True
+        if stage < self._stage:  # a stage begins when all answers of the one before are there
+            raise InputError(
+                f"{path} is missing, and the weights that gave its answers were trained on since; "
+                "put the file back, or give another --out to run from the beginning"
+            )
+        return False
 
     def keep_predictions(
         self, stage: int, task: int, predictions: Sequence[Mapping[str, Any]]

@@ -14,6 +14,7 @@ from typing import IO, Any, Protocol
 
 from forever.data.tasks import Benchmark
 from forever.runs.directory import RunDirectory, keep_lines
+from forever.runs.environment import without_credentials
 from forever.training.steps import LossEvent, ReplayEvent
 
 
@@ -69,10 +70,8 @@ class Trackers:
             except Exception as error:  # a tracker must never end a run, whatever it raises
                 self.trackers.remove(tracker)
                 name = type(tracker).__name__
-                print(
-                    f"{name} failed and is left out from here: {type(error).__name__}: {error}",
-                    file=sys.stderr,
-                )
+                reason = without_credentials(f"{type(error).__name__}: {error}")
+                print(f"{name} failed and is left out from here: {reason}", file=sys.stderr)
 
 
 class Journal:

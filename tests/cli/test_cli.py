@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from forever.cli.main import main, options
+from forever.cli import options
+from forever.cli.main import main
 from forever.config.run import RunConfig
 from forever.runs.lock import locked
 from forever.sweeps.named_runs import load_run

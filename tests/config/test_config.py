@@ -267,7 +267,7 @@ def test_bad_assignments(argument: str, message: str) -> None:
 
 
 def test_dotted_keys_name_every_field_once() -> None:
-    keys = dotted_keys()
+    keys = dotted_keys(RunConfig)
     assert len(keys) == len(set(keys))
     assert {
         "seed",

@@ -28,7 +28,7 @@ from forever.methods.ewc import Ewc
 from forever.methods.registry import build_method
 from forever.runs import checkpoint, session
 from forever.seeding import derive
-from forever.training import loop
+from forever.training import importance, loop
 from forever.training.build import build_learner
 from forever.training.forward import cross_entropy
 from forever.training.importance import fisher_information

@@ -19,6 +19,7 @@ from forever.errors import InputError
 from forever.evaluation.scoring import evaluate
 from forever.methods.migu import Migu, largest
 from forever.models import lora
+from forever.training import loop
 from forever.training.forward import answer_logits
 from forever.training.learner import Learner
 from forever.training.step import perform

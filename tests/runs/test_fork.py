@@ -286,3 +286,14 @@ def test_from_the_command_line(
     assert "is finished; nothing to do" in call(
         str(file), "seed=5", "optim.lr=0.05", "--fork", f"{first}@shape"
     )
+
+
+def test_a_fork_misses_the_answers_that_its_run_lost(runs: Runs, tmp_path: Path) -> None:
+    """Those of stages before the one where it begins; for the others it has the weights."""
+    config, path = runs["forever"]
+    damaged = Path(shutil.copytree(path, tmp_path / "damaged"))
+    shutil.rmtree(damaged / "predictions" / "2")
+    assert fork(config, f"{damaged}@2", tmp_path / "out").is_dir()
+    shutil.rmtree(damaged / "predictions" / "1")
+    with pytest.raises(InputError, match=r"predictions/1/1\.jsonl is missing"):
+        fork(config, f"{damaged}@2", tmp_path / "again")

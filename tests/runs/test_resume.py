@@ -582,3 +582,51 @@ def test_sigkill(
     folder, codes = killed
     assert codes[name] == [-9, 0]
     assert whole["forever"].differences(outcome(folder / name)) == []
+
+
+# ---- answers that are lost
+
+
+def stopped_in_last_task(config: RunConfig, path: Path, kind: str = "task") -> None:
+    """A run that dies at the last point of this kind: its first stage is over."""
+    plan = live(config, path.with_name("plan"), None).passed
+    shutil.rmtree(path.with_name("plan"))
+    assert live(config, path, at_kind(plan, kind, -1)).passed[-1] == "killed"
+
+
+@pytest.mark.parametrize("lost", ["predictions/1/1.jsonl", "predictions/1", "predictions"])
+@pytest.mark.parametrize("kind", ["task", "evaluate"])
+def test_lost_answers_of_a_past_stage_are_not_given_again_by_later_weights(
+    configs: dict[str, RunConfig], tmp_path: Path, lost: str, kind: str
+) -> None:
+    path = tmp_path / "run"
+    stopped_in_last_task(configs["mix_replay"], path, kind)
+    target = path / lost
+    shutil.rmtree(target) if target.is_dir() else target.unlink()
+    for _ in range(2):  # the first refusal leaves nothing behind that would pass for answers
+        with pytest.raises(InputError, match=r"1/1\.jsonl is missing, .* give another --out"):
+            live(configs["mix_replay"], path, None)
+    assert not (path / "result.json").exists()
+
+
+@pytest.mark.parametrize("lost", ["0/2.jsonl", "1/2.jsonl"])
+def test_lost_answers_for_forward_transfer_are_missed(
+    configs: dict[str, RunConfig], tmp_path: Path, lost: str
+) -> None:
+    """Before training, and of the task that came next."""
+    config = configs["mix_replay"].override({"evaluation.forward_transfer": True})
+    path = tmp_path / "run"
+    stopped_in_last_task(config, path)
+    (path / "predictions" / lost).unlink()
+    with pytest.raises(InputError, match=rf"predictions/{lost} is missing"):
+        live(config, path, None)
+
+
+def test_lost_answers_of_the_stage_whose_weights_are_there_are_given_again(
+    configs: dict[str, RunConfig], whole: dict[str, Outcome], tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    stopped_in_last_task(configs["forever"], path, "finish")
+    shutil.rmtree(path / "predictions" / "2")
+    live(configs["forever"], path, None)
+    assert whole["forever"].differences(outcome(path)) == []

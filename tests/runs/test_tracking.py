@@ -1,6 +1,7 @@
 """Trackers hear everything after it is on disk, and none can end a run. The journal can be cut and
 continued."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +228,21 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monke
     assert path.read_text(encoding="utf-8") == "old"
     write_text(path, "new")
     assert path.read_text(encoding="utf-8") == "new"
+
+
+def test_a_file_that_is_replaced_is_on_disk_with_its_name_and_its_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not take answers away that a later checkpoint relies on."""
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def note(handle: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_text(tmp_path / "predictions" / "1" / "1.jsonl", "{}")
+    # Each folder once what is in it has its name.
+    assert [path.name for path in synced if path.is_dir()] == [tmp_path.name, "predictions", "1"]
+    assert synced[-1] == tmp_path / "predictions" / "1"

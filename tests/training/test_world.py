@@ -22,7 +22,6 @@ from forever.evaluation import decoding
 from forever.launch.local import Placement, run_local
 from forever.training import loop
 from forever.training.build import build_learner
-from forever.training.step import perform
 from forever.training.world import World, pick_device
 
 pytestmark = KILLED_CLOSES_NO_FILES

@@ -9,6 +9,7 @@ from torch import Tensor
 from forever.errors import InputError
 from forever.models import lora
 from forever.models.backbone import Backbone
+from forever.models.location import check_failure, refuse_code
 
 _BATCH = 32
 _MAX_TOKENS = 510  # what a RoBERTa takes, as in the code of SSR; other encoders may take less
@@ -64,17 +65,23 @@ def load_encoder(name: str, device: torch.device) -> tuple[Any, Any]:
     """A sentence encoder in fp32 and its tokenizer.
 
     Raises:
-        InputError: it cannot be loaded, or its file lacks weights.
+        InputError: it cannot be loaded, is Python code of its own, or its file lacks weights.
     """
     from transformers import AutoModel, AutoTokenizer
 
+    refuse_code("method.encoder", name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         # never unpickle weights
         model, found = AutoModel.from_pretrained(
-            name, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+            name,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
         )
     except (OSError, ValueError, ImportError) as error:
+        check_failure("method.encoder", name, error)
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InputError(f"method.encoder: {name!r} could not be loaded: {first}") from error
     missing = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))

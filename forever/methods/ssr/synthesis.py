@@ -11,7 +11,8 @@ from torch import Tensor
 
 from forever.data.tasks import Example, Task
 from forever.errors import InputError
-from forever.evaluation.decoding import Sampling, decode, sample
+from forever.evaluation import decoding
+from forever.evaluation.decoding import Sampling, decode
 from forever.methods.ssr.encoders import embed
 from forever.planning.costs import EndWork
 from forever.training.learner import Learner
@@ -56,7 +57,7 @@ def continuations(
     def write(mine: list[int]) -> list[str]:
         rows = [learner.encoder.encode_text(prompts[i], max_tokens) for i in mine]
         limits = [max(1, max_tokens - len(row.prompt)) for row in rows]
-        return sample(learner.backbone, rows, [seeds[i] for i in mine], limits, sampling)
+        return decoding.sample(learner.backbone, rows, [seeds[i] for i in mine], limits, sampling)
 
     return learner.world.spread(range(len(prompts)), write)
 
