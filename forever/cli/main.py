@@ -191,18 +191,22 @@ def plan(
     micro_batch: MicroBatch = None,
 ) -> None:
     """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started."""
-    from forever.planning.table import Terms, plan_table
+    from forever.planning.table import Terms, asked_runs, plan_table, without_failed
 
     _check_selection(name, trials, only)
     terms = Terms(
-        calibrate, tokens_per_second, price_per_hour, only or (),
-        trials, retry_failed, device, concurrent, workers, micro_batch,
-    )  # fmt: skip
-    console.print(
-        plan_table(
-            name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, terms
-        )
+        calibrate, tokens_per_second, price_per_hour, device, concurrent, workers, micro_batch
     )
+    asked = parse_assignments(changes or [])
+    runs = asked_runs(name, _base(scale, on), asked, _seeds(seeds), out, only or (), trials)
+    if not retry_failed:
+        runs = without_failed(runs)
+    # Torch is loaded here, when nothing can be refused any more.
+    from forever.planning.speed import estimate, find_place
+
+    place = find_place(runs, terms)
+    notes = estimate(runs, place, terms)
+    console.print(plan_table(name, runs, notes, terms, place.concurrent))
 
 
 @app.command()

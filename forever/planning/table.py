@@ -1,70 +1,44 @@
-"""`forever plan`: what a run or a sweep will compute, how long it takes and what it costs, before
-it starts."""
+"""`forever plan`: which runs are asked for, and a table of what they compute, take and cost.
 
-import heapq
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+Nothing here loads torch, so that a plan that is refused is refused at once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError, unknown
-from forever.planning.costs import Plan, Speed
-from forever.planning.places import (
-    Measured,
-    Place,
-    by_model_clock,
-    calibrated,
-    course,
-    find_place,
-    group,
-    tokenizer,
-)
-from forever.runs.directory import RunDirectory, read_lines
-from forever.sweeps.builtin.search import TRIALS
-from forever.sweeps.builtin.search import search as find_search
+from forever.runs.directory import RunDirectory
+from forever.sweeps.builtin.search import TRIALS, search
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.registry import SWEEPS, asked_sweep
-from forever.sweeps.search import known
 
-_COUNTS = ("task", "replay", "consolidation", "generator")
-_MEASURED, _LEVEL = (
-    "of the first task, measured here",
-    "of updates that all move equally far (fewer if they shrink)",
-)
-# Methods whose training has a say in what they do next.
-_ESTIMATED = {
-    "aimmerging": "AIMMerging replays when its losses say so",
-    "ssr": "SSR keeps what it manages to write",
-}
+COLUMNS = (
+    "runs", "done", "task", "replay", "consolidation", "events",
+    "train MTok", "other MTok", "eval MTok", "hours", "cost",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Terms:
-    """On what the estimate of time and cost rests.
+    """What the estimate of time and cost rests on.
 
     Attributes:
-        calibrate: measure on this machine. tokens_per_second: or take this training throughput.
-        price_per_hour: of what one run occupies: a GPU, or its share of a machine.
-        only, trials, retry_failed, device, concurrent, workers, micro_batch: as for the sweep
-        itself.
+        calibrate: measure this machine. tokens_per_second: or take this training throughput.
+        price_per_hour: the price of what one run occupies: a GPU, or its share of a machine.
+        device, concurrent, workers, micro_batch: as for the sweep itself.
     """
 
     calibrate: bool = False
     tokens_per_second: float | None = None
     price_per_hour: float | None = None
-    only: Sequence[str] = ()
-    trials: int | None = None
-    retry_failed: bool = False
     device: str = "auto"
     concurrent: int | None = None
     workers: int | None = None
@@ -78,297 +52,121 @@ class Terms:
 
 
 @dataclass
-class _Run:
-    """A run of the plan. `label` is its row; `seconds` are recorded if it is done, estimated
-    otherwise."""
+class PlannedRun:
+    """A run of the plan. `label` names its row; `result` is that of a finished run.
+
+    `numbers` by column, and `seconds` if they are known, are filled in by the estimate.
+    """
 
     label: str
     config: RunConfig
+    benchmark: Benchmark
     directory: RunDirectory
     result: dict[str, Any] | None
+    numbers: dict[str, float] = field(default_factory=dict)
     seconds: float | None = None
 
-    @property
-    def failed(self) -> bool:
-        """For good, in an earlier call."""
-        ended = self.directory.end_without_result()
-        return ended is not None and ended["state"] == "failed"
 
-    def numbers(self, plan: Plan, price: float | None) -> dict[str, float]:
-        """What is planned; of a finished run what it did, as far as it says."""
-        hours = (self.seconds or 0.0) / 3600
-        updates, train, kinds = plan.updates, plan.train_tokens, [plan.events]
-        if self.result is not None:
-            updates, train, kinds = (
-                self.result["updates"],
-                self.result["tokens"],
-                self.result["events"].values(),
-            )
-        events = sum(found.get(kind, 0) for found in kinds for kind in ("replay", "consolidation"))
-        tokens = {"train": train, "other": plan.other_tokens, "eval": plan.evaluation_tokens}
-        return {
-            "runs": 1,
-            "done": self.result is not None,
-            **{kind: updates.get(kind, 0) for kind in _COUNTS},
-            "events": events,
-            **{f"{name} MTok": count / 1e6 for name, count in tokens.items()},
-            "hours": hours,
-            "cost": hours * (price or 0.0),
-        }
-
-
-def plan_table(
+def asked_runs(
     name: str,
-    on: str,
+    base: str,
     changes: Mapping[str, Any],
     seeds: tuple[int, ...] | None,
     out: Path,
-    terms: Terms,
-) -> Table:
-    """One row a variant and order, and the sums of what is done and what is to do.
+    only: Sequence[str] = (),
+    trials: int | None = None,
+) -> list[PlannedRun]:
+    """The runs that `forever run NAME` or `forever sweep NAME` would do, finished ones included.
+
+    A search is planned as that many runs of its base: its points are known only when it runs.
 
     Raises:
-        InputError: unknown name, bad data, as for the run itself; a calibration for a device that
-        is not here.
+        InputError: unknown name, or bad data, as for the run itself.
     """
-    runs = _runs(name, on, changes, seeds, out, terms)
-    failed = [run for run in runs if name in SWEEPS and run.failed and not terms.retry_failed]
-    runs = [run for run in runs if run not in failed]
-    todo = [run for run in runs if run.result is None]
-    place = find_place(
-        len(todo), name in (*SWEEPS, "search"), terms.device, terms.concurrent, terms.workers
-    )
-    if not runs:
-        raise InputError(f"all runs of {name} failed before; --retry-failed plans them again")
-    measured = (
-        calibrated([run.config for run in todo], place, terms.micro_batch)
-        if terms.calibrate
-        else Measured()
-    )
-    planner = _Planner(runs, measured)
-    rows: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    done, left = {}, {}
-    progress = Console(stderr=True)  # eight orders of fourteen methods take a minute and more
-    for run in track(
-        runs, "planning", console=progress, transient=True, disable=not progress.is_terminal
-    ):
-        plan = planner.plan(run)
-        run.seconds = _seconds(run, plan, measured.speeds.get(group(run.config)), terms)
-        numbers = run.numbers(plan, terms.price_per_hour)
-        _add(rows[run.label], numbers)
-        _add(left if run.result is None else done, numbers)
-    timed = terms.calibrate or terms.tokens_per_second is not None
-    table = _table(name, rows, done, left, timed, terms.price_per_hour is not None)
-    wall = _wall([run.seconds or 0.0 for run in todo], place.concurrent) / 3600
-    table.caption = _caption(planner, place, terms, len(todo), wall)
-    if failed:
-        table.caption += (
-            f" {len(failed)} that failed before are left out; --retry-failed plans them, too."
-        )
     if name == "search":
-        table.caption += " A search ends runs that fall behind, and so needs less."
-    return table
-
-
-def _runs(
-    name: str,
-    on: str,
-    changes: Mapping[str, Any],
-    seeds: tuple[int, ...] | None,
-    out: Path,
-    terms: Terms,
-) -> list[_Run]:
-    if name == "search":
-        found = _points(load_run(on).override(changes), seeds, out / name, terms)
+        config = search(load_run(base).override(changes), seeds).base
+        folder = RunDirectory(out / name / "base")
+        asked = [(name, config, folder)] * (trials or TRIALS)
     elif name in SWEEPS:
-        sweep = asked_sweep(name, load_run(on), changes, seeds, terms.only)
-        several = len(sweep.orders) > 1
-        found = [
-            (
-                f"{t.variant} o{t.order}" if several else t.variant,
-                t.config,
-                RunDirectory(out / sweep.name / t.key),
-            )
-            for t in sweep.trials()
-        ]
+        sweep = asked_sweep(name, load_run(base), changes, seeds, only)
+        asked = []
+        for trial in sweep.trials():
+            label = f"{trial.variant} o{trial.order}" if len(sweep.orders) > 1 else trial.variant
+            asked.append((label, trial.config, RunDirectory(out / sweep.name / trial.key)))
     elif "/" not in name and not name.endswith((".yaml", ".yml")):
         raise unknown("sweep", name, [*SWEEPS, "search"])
     else:
-        configs = [
-            load_run(name).override({**changes, **({"seed": seed} if seed is not None else {})})
-            for seed in seeds or (None,)
-        ]
-        found = [(name, config, RunDirectory(out / config.key())) for config in configs]
-    return [
-        _Run(label, config, directory, directory.finished()) for label, config, directory in found
-    ]
+        run = load_run(name).override(changes)
+        configs = [run.override({"seed": seed}) for seed in seeds] if seeds else [run]
+        asked = [(name, config, RunDirectory(out / config.key())) for config in configs]
+    benchmarks: dict[str, Benchmark] = {}
+    runs: list[PlannedRun] = []
+    for label, config, directory in asked:
+        data = config.data.model_dump_json()
+        benchmarks[data] = benchmarks.get(data) or load_benchmark(config.data)
+        runs.append(PlannedRun(label, config, benchmarks[data], directory, directory.finished()))
+    return runs
 
 
-def _points(
-    base: RunConfig, seeds: tuple[int, ...] | None, folder: Path, terms: Terms
-) -> list[tuple[str, RunConfig, RunDirectory]]:
-    """The runs of a search: those of its folder that are not given up, and as many more, drawn at
-    random from its space as its first ones are, as are missing. The real ones are known only while
-    the search goes on."""
-    search = find_search(base, seeds)
-    before = known(search, folder)
-    given_up = ("stopped",) if terms.retry_failed else ("stopped", "failed")
-    drawn = [run.trial for run in before if run.state not in given_up]
-    if not before and (own := search.own_point()) is not None:
-        drawn.append(search.trial(own))
-    random = Random(0)  # a plan says the same each time
-    missing = (
-        max(len(before), terms.trials or TRIALS)
-        - sum(run.state in given_up for run in before)
-        - len(drawn)
-    )
-    for _ in range(missing):
-        drawn.append(search.draw(random))
-    return [("search", trial.config, RunDirectory(folder / trial.key)) for trial in drawn]
+def without_failed(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """The runs that did not fail for good in an earlier call, which a sweep leaves out."""
+    ends = [run.directory.end_without_result() or {} for run in runs]
+    kept = [run for run, end in zip(runs, ends, strict=True) if end.get("state") != "failed"]
+    if not kept:
+        raise InputError("all these runs failed before; --retry-failed plans them again")
+    return kept
 
 
-class _Planner:
-    """Plans of many runs. Those that differ in the seed alone have the same counts, but for the
-    rows that are kept."""
-
-    def __init__(self, runs: Sequence[_Run], measured: Measured) -> None:
-        self.finished = [run for run in runs if run.result is not None]
-        self.methods = {run.config.method.name for run in runs}
-        self.measured = measured
-        # Whose paces the plans by the model clock followed, in words.
-        self.paces: dict[str, None] = {}
-        self._benchmarks: dict[str, Benchmark] = {}
-        self._plans: dict[tuple[str, Path | None], Plan] = {}
-
-    def plan(self, run: _Run) -> Plan:
-        from forever.planning.counts import pace_of, plan
-
-        config = run.config
-        like = self._like(run) if by_model_clock(config) else None
-        key = (config.model_copy(update={"seed": 0}).fingerprint(), like and like.directory.path)
-        if key not in self._plans:
-            pace = (
-                pace_of(read_lines(like.directory.steps))
-                if like
-                else self.measured.paces.get(course(config))
-            )
-            if by_model_clock(config):
-                self.paces["of finished runs" if like else _MEASURED if pace else _LEVEL] = None
-            encoder = self.measured.encoders.get(tokenizer(config))
-            self._plans[key] = plan(config, self._benchmark(config), encoder, pace)
-        return self._plans[key]
-
-    def _like(self, run: _Run) -> _Run | None:
-        """The finished run whose pace a plan by the model clock follows: itself, or one of the same
-        way of training."""
-        own = course(run.config)
-        alike = [
-            other
-            for other in self.finished
-            if other.config.method.name != "mtl" and course(other.config) == own
-        ]
-        alike.sort(key=lambda other: (other is not run, other.label != run.label))
-        return alike[0] if alike else None
-
-    def _benchmark(self, config: RunConfig) -> Benchmark:
-        key = config.data.model_dump_json()
-        if key not in self._benchmarks:
-            self._benchmarks[key] = load_benchmark(config.data)
-        return self._benchmarks[key]
-
-
-def _seconds(run: _Run, plan: Plan, speed: Speed | None, terms: Terms) -> float | None:
-    if run.result is not None:
-        return sum(run.result["seconds"].values())
-    if terms.tokens_per_second is not None:
-        return plan.seconds_at(terms.tokens_per_second)
-    return speed.seconds(plan) if speed else None
-
-
-def _wall(seconds: Sequence[float], concurrent: int) -> float:
-    """From beginning to end if each run begins, in order, as soon as there is a place."""
-    ends = [0.0] * concurrent
-    for one in seconds:
-        heapq.heapreplace(ends, ends[0] + one)
-    return max(ends)
-
-
-# ---- the table
-
-
-def _add(total: dict[str, float], numbers: Mapping[str, float]) -> None:
-    for name, number in numbers.items():
-        total[name] = total.get(name, 0.0) + number
-
-
-def _table(
-    name: str,
-    rows: Mapping[str, Mapping[str, float]],
-    done: Mapping[str, float],
-    left: Mapping[str, float],
-    timed: bool,
-    priced: bool,
+def plan_table(
+    name: str, runs: Sequence[PlannedRun], notes: Sequence[str], terms: Terms, concurrent: int
 ) -> Table:
-    any_of = {column for row in rows.values() for column, number in row.items() if number}
-    hidden = {column for column in ("done", "generator", "other MTok") if column not in any_of}
-    columns = [c for c in next(iter(rows.values())) if c not in hidden and (c != "cost" or priced)]
+    """One row a variant and order, and the sums of what is done and what is to do.
+
+    Args:
+        notes: sentences for the caption: what is estimated, and how. concurrent: runs at once.
+    """
+    done = [run for run in runs if run.result is not None]
+    todo = [run for run in runs if run.result is None]
+    unused = {column for column in COLUMNS if not any(run.numbers[column] for run in runs)}
+    hidden = unused & {"done", "other MTok"} | ({"cost"} if terms.price_per_hour is None else set())
+    columns = [column for column in COLUMNS if column not in hidden]
     table = Table(
         title=f"plan of {name}", title_justify="left", caption_justify="left", box=box.SIMPLE
     )
     table.add_column("variant", no_wrap=True)
     for column in columns:
-        table.add_column("consolid." if column == "consolidation" else column, justify="right")
-
-    def texts(numbers: Mapping[str, float]) -> Iterator[str]:
-        for column in columns:
-            known = column not in ("hours", "cost") or timed
-            yield _text(column, numbers.get(column, 0.0)) if known else "-"
-
-    for label, numbers in rows.items():
-        table.add_row(label, *texts(numbers))
+        table.add_column(column.replace("consolidation", "consolid."), justify="right")
+    for label in dict.fromkeys(run.label for run in runs):
+        _add_row(table, label, columns, [run for run in runs if run.label == label])
     table.add_section()
     if done:
-        table.add_row("done, skipped", *texts(done))
-    table.add_row("to do", *texts(left))
+        _add_row(table, "done, skipped", columns, done)
+    _add_row(table, "to do", columns, todo)
+    lines = [f"Sums over the runs of a row; {len(todo)} to do, {concurrent} at a time.", *notes]
+    if not any(run.seconds is None for run in todo):
+        seconds = [run.seconds or 0.0 for run in todo]
+        wall = max(sum(seconds) / concurrent, max(seconds, default=0.0))
+        lines.append(f"From beginning to end: {_text('hours', wall / 3600)} hours.")
+    table.caption = " ".join(lines)
     return table
 
 
+def _add_row(table: Table, label: str, columns: Sequence[str], runs: Sequence[PlannedRun]) -> None:
+    untimed = any(run.seconds is None for run in runs)
+    texts: list[str] = []
+    for column in columns:
+        unknown_time = untimed and column in ("hours", "cost")
+        total = sum(run.numbers[column] for run in runs)
+        texts.append("-" if unknown_time else _text(column, total))
+    table.add_row(label, *texts)
+
+
 def _text(column: str, number: float) -> str:
-    """Counts whole, money in cents, hours and tokens with more digits if they are few: a small run
-    takes minutes."""
+    """Counts are whole and money has cents; hours and tokens have more digits if they are few,
+    because a small run takes minutes."""
     if column == "cost":
         return f"{number:,.2f}"
     if column == "hours" or "MTok" in column:
-        return f"{number:,.{3 if number < 1 else 1 if number < 100 else 0}f}"
+        digits = 3 if number < 1 else 1
+        return f"{number:,.{digits}f}"
     return f"{number:,.0f}"
-
-
-def _caption(planner: _Planner, place: Place, terms: Terms, runs: int, wall: float) -> str:
-    found = [
-        "Sums over the runs of a row. Exact: updates on the task, and replays that their number triggers."
-    ]
-    if planner.paces:
-        found.append(
-            f"By the model clock, replays are those at the pace {', or '.join(planner.paces)}."
-        )
-    if estimated := [why for name, why in _ESTIMATED.items() if name in planner.methods]:
-        found.append(f"Estimates: {'; '.join(estimated)}.")
-    found += [
-        "Tokens by the runs' own tokenizer."
-        if planner.measured.encoders
-        else "Tokens at four characters each.",
-        f"{runs} run{'s' * (runs != 1)} to do, {place.text}.",
-    ]
-    if terms.calibrate:
-        found.append(
-            f"Hours as measured here on {place.device}; runs side by side can slow each other down."
-        )
-    elif terms.tokens_per_second is not None:
-        found.append(f"Hours at {terms.tokens_per_second:,.0f} training tokens a second.")
-    else:
-        return " ".join([*found, "Hours need --calibrate or --tokens-per-second."])
-    if (terms.workers or 0) > 1:
-        found.append(
-            "They are of one worker: several share the batches of a run, which then ends sooner."
-        )
-    return " ".join([*found, f"From beginning to end: {_text('hours', wall)} hours."])
