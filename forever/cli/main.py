@@ -191,22 +191,18 @@ def plan(
     micro_batch: MicroBatch = None,
 ) -> None:
     """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started."""
-    from forever.planning.table import Terms, asked_runs, plan_table, without_failed
+    from forever.sweeps.asked import asked_runs, without_failed
 
     _check_selection(name, trials, only)
+    asked = parse_assignments(changes or [])
+    runs = asked_runs(name, _base(scale, on), asked, _seeds(seeds), out, only or (), trials)
+    # Torch is loaded when the runs are known to be possible.
+    from forever.planning.table import Terms, plan_table
+
     terms = Terms(
         calibrate, tokens_per_second, price_per_hour, device, concurrent, workers, micro_batch
     )
-    asked = parse_assignments(changes or [])
-    runs = asked_runs(name, _base(scale, on), asked, _seeds(seeds), out, only or (), trials)
-    if not retry_failed:
-        runs = without_failed(runs)
-    # Torch is loaded here, when nothing can be refused any more.
-    from forever.planning.speed import estimate, find_place
-
-    place = find_place(runs, terms)
-    notes = estimate(runs, place, terms)
-    console.print(plan_table(name, runs, notes, terms, place.concurrent))
+    console.print(plan_table(name, runs if retry_failed else without_failed(runs), terms))
 
 
 @app.command()

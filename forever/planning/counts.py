@@ -85,10 +85,13 @@ class Counts:
         return sum((self.work[kind] for kind in kinds if kind in self.work), Work())
 
 
-def count(
-    config: RunConfig, benchmark: Benchmark, encoder: Encoder | None = None, pace: Pace | None = None
+def plan(
+    config: RunConfig,
+    benchmark: Benchmark,
+    encoder: Encoder | None = None,
+    pace: Pace | None = None,
 ) -> Counts:
-    """Count what a run computes.
+    """Count what a run will compute.
 
     An answer is taken to be as long as the longest reference of its batch: a model that has learned
     the task stops there, and a batch is decoded until its last example stops.
@@ -160,9 +163,9 @@ class _Counter:
         norms = self.pace.get(learner.task.name) if learner.task else None
         norm = norms[min(learner.step, len(norms) - 1)] if norms else 1.0
         if isinstance(action, Step):
+            self.work[action.kind] += batch_work(learner, self.method, action)
             learner.updates += 1
             learner.step += action.kind == "task"
-            self.work[action.kind] += batch_work(learner, self.method, action)
         elif isinstance(action, Probe):
             self.work["probe"] += batch_work(learner, self.method, action)
         return StepRecord(loss=1.0, update_norm=norm, value=1.0)

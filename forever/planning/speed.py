@@ -1,12 +1,10 @@
-"""How long planned runs take: their counts at a speed that is measured here, stated, or read from
+"""How long planned runs take: their counts at a speed that is measured here, stated, or that of
 finished runs."""
 
 import gc
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -20,9 +18,7 @@ from forever.errors import InputError
 from forever.evaluation.decoding import decode
 from forever.methods.base import Method
 from forever.methods.registry import build_method
-from forever.planning.counts import ESTIMATES, UPDATES, Counts, Work, batch_work, count, pace_of
-from forever.planning.table import PlannedRun, Terms
-from forever.runs.directory import read_lines
+from forever.planning.counts import UPDATES, Counts, Work, batch_work
 from forever.training.build import build_learner
 from forever.training.forward import autocast
 from forever.training.learner import Learner
@@ -45,20 +41,20 @@ class Rate:
 
     @classmethod
     def line(cls, small: tuple[float, float], large: tuple[float, float]) -> "Rate":
-        """The rate of two calls, each (padded tokens, seconds): it is right for the large one, and
+        """The rate of two calls, each (padded tokens, seconds). It is right for the large one, and
         nothing is negative."""
         slope = (large[1] - small[1]) / max(large[0] - small[0], 1)
         slope = min(max(slope, 0.0), large[1] / large[0])
         return cls(large[1] - slope * large[0], slope)
 
     def seconds(self, work: Work) -> float:
+        """The time of some work."""
         return self.per_call * work.calls + self.per_token * work.padded
 
 
 @dataclass(frozen=True)
 class Speed:
-    """The rates of updates and of decoding; `start` is the time before the first update, in
-    seconds."""
+    """The rates of updates and of decoding, and the seconds before the first update."""
 
     update: Rate
     decode: Rate
@@ -85,200 +81,60 @@ class Speed:
         return self.start + trained + written + FORWARD * (probed + read)
 
 
-@dataclass(frozen=True)
-class Place:
-    """How many runs go at a time, on which device, with how many threads (None: torch's choice)."""
-
-    concurrent: int
-    device: str
-    threads: int | None = None
+Kind = tuple[str, str]
 
 
-def find_place(runs: Sequence[PlannedRun], terms: Terms) -> Place:
-    """How many runs fit at a time on what Ray has, or would have on this machine.
-
-    Raises:
-        InputError: as many as are asked for never fit.
-    """
-    if find_spec("ray") is None:
-        return Place(1, str(pick_device(terms.device)))
-    from forever.launch.ray_cluster import capacity, cluster, default_workers, divide
-
-    # What Ray would find here; to start it for that takes ten seconds.
-    total = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
-    machines = 1
-    if os.environ.get("RAY_ADDRESS"):
-        with cluster(dashboard=False):
-            total, machines = capacity()
-    todo = sum(run.result is None for run in runs)
-    workers = default_workers(total) if terms.workers is None else terms.workers
-    share = divide(total, machines, todo, terms.concurrent, workers, terms.device)
-    return Place(share.concurrent, share.device, share.threads)
-
-
-def estimate(runs: Sequence[PlannedRun], place: Place, terms: Terms) -> list[str]:
-    """Fill in the numbers and the seconds of all runs; returns in sentences what is estimated.
-
-    Raises:
-        InputError: a calibration for a device that is not here.
-    """
-    todo = {_kind(run.config): run for run in reversed(runs) if run.result is None}
-    measured = calibrate_all(list(todo.values()), place, terms) if terms.calibrate else {}
-    stated = Speed.stated(terms.tokens_per_second) if terms.tokens_per_second else None
-    observed: dict[Any, Speed] = {}
-    counted: dict[Any, Counts] = {}
-    # Finished runs go first: they say how fast the others will be.
-    for run in sorted(runs, key=lambda run: run.result is None):
-        kind, example = _kind(run.config), _example(run, runs)
-        speed, encoder = measured.get(kind, (stated or observed.get(kind), None))
-        # Runs that differ in the seed alone have the same counts, but for the kept examples.
-        like = run.config.model_copy(update={"seed": 0}).fingerprint()
-        key = like, example and example.directory.path
-        if key not in counted:
-            pace = pace_of(read_lines(example.directory.steps)) if example else None
-            counted[key] = count(run.config, run.benchmark, encoder, pace)
-        counts = counted[key]
-        run.seconds = speed.seconds(counts) if speed else None
-        if run.result is not None:
-            run.seconds = sum(run.result["seconds"].values())
-            observed[kind] = Speed.observed(counts, run.seconds)
-        run.numbers = _numbers(run, counts, terms)
-    return _notes(runs, terms, bool(measured), bool(observed), place)
-
-
-def _kind(config: RunConfig) -> tuple[str, str]:
+def kind_of(config: RunConfig) -> Kind:
     """Runs of one kind compute alike: they differ in the number of updates and tokens."""
     return config.method.name, config.model.model_dump_json()
 
 
-def _example(run: PlannedRun, runs: Sequence[PlannedRun]) -> PlannedRun | None:
-    """The finished run whose pace a plan by the model clock follows: itself, or one of its method
-    that trains on the same data in the same way, if possible of the same variant."""
-    if getattr(run.config.method, "clock", "") != "model":
-        return None
-    parts = {"model", "data", "optim"}
-    alike = [
-        other
-        for other in runs
-        if other.result is not None
-        and other.config.method.name == run.config.method.name
-        and other.config.model_dump(include=parts) == run.config.model_dump(include=parts)
-    ]
-    return min(alike, key=lambda other: (other is not run, other.label != run.label), default=None)
+def calibrate(
+    runs: Iterable[tuple[RunConfig, Benchmark]],
+    device: str,
+    threads: int | None = None,
+    micro_batch: int | None = None,
+) -> dict[Kind, tuple[Speed, Encoder]]:
+    """Measure the speed of each kind of run on this machine; also returns its encoder.
 
-
-def _numbers(run: PlannedRun, counts: Counts, terms: Terms) -> dict[str, float]:
-    """The columns of a run: what is planned, or what a finished run did, as far as it says."""
-    updates, events, trained = counts.updates, [counts.events], counts.total(*UPDATES).tokens
-    if run.result is not None:
-        updates, trained = run.result["updates"], run.result["tokens"]
-        events = list(run.result["events"].values())
-    hours = (run.seconds or 0.0) / 3600
-    return {
-        "runs": 1,
-        "done": run.result is not None,
-        "task": updates.get("task", 0),
-        "replay": updates.get("replay", 0),
-        "consolidation": updates.get("consolidation", 0),
-        "events": sum(each.get("replay", 0) + each.get("consolidation", 0) for each in events),
-        "train MTok": trained / 1e6,
-        "other MTok": counts.total("probe", "single", "openings", "texts").tokens / 1e6,
-        "eval MTok": counts.total("prompts", "answers").tokens / 1e6,
-        "hours": hours,
-        "cost": hours * (terms.price_per_hour or 0.0),
-    }
-
-
-def _notes(
-    runs: Sequence[PlannedRun], terms: Terms, measured: bool, observed: bool, place: Place
-) -> list[str]:
-    notes = ["Exact: updates on the task, and replays that their number triggers."]
-    by_model_clock = [r for r in runs if getattr(r.config.method, "clock", "") == "model"]
-    followed = [run for run in by_model_clock if _example(run, runs)]
-    if len(followed) < len(by_model_clock):
-        notes.append(
-            "Replays by the model clock are an estimate for updates of equal length; "
-            "there are fewer if they shrink."
-        )
-    if followed:
-        notes.append("Replays by the model clock are an estimate at the pace of finished runs.")
-    methods = {run.config.method.name for run in runs}
-    if why := [words for name, words in ESTIMATES.items() if name in methods]:
-        notes.append(f"Estimates: {'; '.join(why)}.")
-    exact = "by the runs' own tokenizer" if measured else "at four characters each"
-    notes.append(f"Tokens {exact}.")
-    if measured:
-        notes.append(f"Hours as measured here on {place.device}; runs slow each other down.")
-    elif terms.tokens_per_second:
-        notes.append(f"Hours at {terms.tokens_per_second:,.0f} training tokens a second.")
-    elif observed:
-        notes.append("Hours at the speed of finished runs.")
-    if any(run.seconds is None for run in runs):
-        notes.append("Hours need --calibrate or --tokens-per-second.")
-    if (terms.workers or 0) > 1:
-        notes.append("Hours are those of one worker; several share the batches of a run.")
-    return notes
-
-
-# ---- calibration
-
-
-def calibrate_all(
-    runs: Sequence[PlannedRun], place: Place, terms: Terms
-) -> dict[tuple[str, str], tuple[Speed, Encoder]]:
-    """The speed of each kind of run on this machine, and its encoder.
+    Args:
+        threads: as many as a run of the sweep gets; otherwise it would seem faster than it will be.
+        micro_batch: examples that the device takes at once; None: the whole batch.
 
     Raises:
         InputError: the runs would have a device that is not here.
     """
-    if place.device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and not torch.cuda.is_available():
         raise InputError(
             "--calibrate: the runs would have GPUs of the cluster, and this machine has none; "
             "plan on a machine with one (`ray job submit --entrypoint-num-gpus 1`), "
             "or state --tokens-per-second"
         )
-    device, threads = pick_device(place.device), torch.get_num_threads()
-    # As many threads as a run of the sweep gets: otherwise it would seem faster than it will be.
-    torch.set_num_threads(place.threads or threads)
-    measured: dict[tuple[str, str], tuple[Speed, Encoder]] = {}
-    for run in runs:
-        budget_s = CALIBRATION_S / len(runs)
-        measured[_kind(run.config)] = calibrate(
-            run.config, run.benchmark, device, budget_s, terms.micro_batch
-        )
+    world, before = World(device=pick_device(device)), torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    kinds = {kind_of(config): (config, benchmark) for config, benchmark in runs}
+    measured: dict[Kind, tuple[Speed, Encoder]] = {}
+    for kind, run in kinds.items():
+        measured[kind] = _measure(*run, world, CALIBRATION_S / len(kinds), micro_batch)
         gc.collect()  # the model is gone, and the next one may need its place
-        if device.type == "cuda":
+        if world.device.type == "cuda":
             torch.cuda.empty_cache()
-    torch.set_num_threads(threads)
-    # The first model also loads the libraries, which the process of each run does.
+    torch.set_num_threads(before)
+    # The first model was loaded with the libraries, which every run loads.
     start = max((speed.start for speed, _ in measured.values()), default=0.0)
-    return {
-        kind: (replace(speed, start=start), encoder) for kind, (speed, encoder) in measured.items()
-    }
+    return {kind: (replace(speed, start=start), each) for kind, (speed, each) in measured.items()}
 
 
-def calibrate(
-    config: RunConfig,
-    benchmark: Benchmark,
-    device: torch.device,
-    budget_s: float,
-    micro_batch: int | None = None,
+def _measure(
+    config: RunConfig, benchmark: Benchmark, world: World, budget_s: float, micro_batch: int | None
 ) -> tuple[Speed, Encoder]:
-    """Measure updates in the middle task, where what grows with the tasks has an average size, and
-    decoding. Nothing is kept.
-
-    Args:
-        budget_s: seconds of training; everything is done once, however slow the device is.
-        micro_batch: examples that the device takes at once; None: the whole batch.
-    """
-    begun = _now(device)
+    begun = _now(world.device)
     method = build_method(config.method)
     benchmark = benchmark.joint() if method.joint else benchmark
-    world = World(device=device)
     learner = build_learner(config, world, micro_batch, method, len(benchmark.stages))
     for task in benchmark.tasks:
         learner.encoder.encode_all(task)
-    start = _now(device) - begun
+    start = _now(world.device) - begun
     task = _enter_middle_task(learner, method, benchmark)
     update = _update_rate(learner, method, task, budget_s)
     answers = _decoding_rate(learner, benchmark.tasks[len(benchmark.tasks) // 2])

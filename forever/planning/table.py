@@ -1,29 +1,27 @@
-"""`forever plan`: which runs are asked for, and a table of what they compute, take and cost.
+"""What planned runs compute, take and cost, as one table."""
 
-Nothing here loads torch, so that a plan that is refused is refused at once.
-"""
-
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
+import torch
 from rich import box
 from rich.table import Table
 
-from forever.config.run import RunConfig
-from forever.data.benchmarks import load_benchmark
-from forever.data.tasks import Benchmark
-from forever.errors import InputError, unknown
-from forever.runs.directory import RunDirectory
-from forever.sweeps.builtin.search import TRIALS, search
-from forever.sweeps.named_runs import load_run
-from forever.sweeps.registry import SWEEPS, asked_sweep
+from forever.errors import InputError
+from forever.planning.counts import ESTIMATES, UPDATES, Counts, pace_of, plan
+from forever.planning.speed import Speed, calibrate, kind_of
+from forever.runs.directory import read_lines
+from forever.sweeps.asked import AskedRun
+from forever.training.world import pick_device
 
-COLUMNS = (
-    "runs", "done", "task", "replay", "consolidation", "events",
-    "train MTok", "other MTok", "eval MTok", "hours", "cost",
-)  # fmt: skip
+_EXACT = "Exact: updates on the task, and replays that their number triggers."
+_BY_MODEL_CLOCK = (
+    "Replays by the model clock are an estimate: for updates of equal length, or at the pace of a "
+    "finished run of the same row."
+)
 
 
 @dataclass(frozen=True)
@@ -47,118 +45,156 @@ class Terms:
     def __post_init__(self) -> None:
         if self.calibrate and self.tokens_per_second:
             raise InputError(
-                "--calibrate measures the throughput that --tokens-per-second states; give one of them"
+                "--calibrate measures the throughput that --tokens-per-second states; "
+                "give one of them"
             )
 
 
-@dataclass
-class PlannedRun:
-    """A run of the plan. `label` names its row; `result` is that of a finished run.
-
-    `numbers` by column, and `seconds` if they are known, are filled in by the estimate.
-    """
+@dataclass(frozen=True)
+class _Row:
+    """One run in numbers by column. `seconds` is None if no speed is known."""
 
     label: str
-    config: RunConfig
-    benchmark: Benchmark
-    directory: RunDirectory
-    result: dict[str, Any] | None
-    numbers: dict[str, float] = field(default_factory=dict)
-    seconds: float | None = None
+    numbers: dict[str, float]
+    seconds: float | None
+
+    @property
+    def done(self) -> bool:
+        return bool(self.numbers["done"])
 
 
-def asked_runs(
-    name: str,
-    base: str,
-    changes: Mapping[str, Any],
-    seeds: tuple[int, ...] | None,
-    out: Path,
-    only: Sequence[str] = (),
-    trials: int | None = None,
-) -> list[PlannedRun]:
-    """The runs that `forever run NAME` or `forever sweep NAME` would do, finished ones included.
-
-    A search is planned as that many runs of its base: its points are known only when it runs.
-
-    Raises:
-        InputError: unknown name, or bad data, as for the run itself.
-    """
-    if name == "search":
-        config = search(load_run(base).override(changes), seeds).base
-        folder = RunDirectory(out / name / "base")
-        asked = [(name, config, folder)] * (trials or TRIALS)
-    elif name in SWEEPS:
-        sweep = asked_sweep(name, load_run(base), changes, seeds, only)
-        asked = []
-        for trial in sweep.trials():
-            label = f"{trial.variant} o{trial.order}" if len(sweep.orders) > 1 else trial.variant
-            asked.append((label, trial.config, RunDirectory(out / sweep.name / trial.key)))
-    elif "/" not in name and not name.endswith((".yaml", ".yml")):
-        raise unknown("sweep", name, [*SWEEPS, "search"])
-    else:
-        run = load_run(name).override(changes)
-        configs = [run.override({"seed": seed}) for seed in seeds] if seeds else [run]
-        asked = [(name, config, RunDirectory(out / config.key())) for config in configs]
-    benchmarks: dict[str, Benchmark] = {}
-    runs: list[PlannedRun] = []
-    for label, config, directory in asked:
-        data = config.data.model_dump_json()
-        benchmarks[data] = benchmarks.get(data) or load_benchmark(config.data)
-        runs.append(PlannedRun(label, config, benchmarks[data], directory, directory.finished()))
-    return runs
-
-
-def without_failed(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """The runs that did not fail for good in an earlier call, which a sweep leaves out."""
-    ends = [run.directory.end_without_result() or {} for run in runs]
-    kept = [run for run, end in zip(runs, ends, strict=True) if end.get("state") != "failed"]
-    if not kept:
-        raise InputError("all these runs failed before; --retry-failed plans them again")
-    return kept
-
-
-def plan_table(
-    name: str, runs: Sequence[PlannedRun], notes: Sequence[str], terms: Terms, concurrent: int
-) -> Table:
+def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
     """One row a variant and order, and the sums of what is done and what is to do.
 
-    Args:
-        notes: sentences for the caption: what is estimated, and how. concurrent: runs at once.
+    Raises:
+        InputError: as many runs at once as are asked for never fit, or the calibration would need
+            a device that is not here.
     """
-    done = [run for run in runs if run.result is not None]
-    todo = [run for run in runs if run.result is None]
-    unused = {column for column in COLUMNS if not any(run.numbers[column] for run in runs)}
-    hidden = unused & {"done", "other MTok"} | ({"cost"} if terms.price_per_hour is None else set())
-    columns = [column for column in COLUMNS if column not in hidden]
+    todo = [(run.config, run.benchmark) for run in runs if run.result is None]
+    concurrent, device, threads = find_place(len(todo), terms)
+    measured = calibrate(todo, device, threads, terms.micro_batch) if terms.calibrate else {}
+    encoders = {kind: encoder for kind, (_, encoder) in measured.items()}
+    speeds = {kind: speed for kind, (speed, _) in measured.items()}
+    counts: dict[str, Counts] = {}
+    # Finished runs go first: they say at what pace and how fast the others will go.
+    for run in sorted(runs, key=lambda run: run.result is None):
+        kind, result = kind_of(run.config), run.result
+        if run.label not in counts:  # the runs of a row differ in the seed alone
+            pace = pace_of(read_lines(run.directory.steps)) if result else None
+            encoder = encoders.get(kind)
+            counts[run.label] = plan(run.config, run.benchmark, encoder, pace)
+        if result:
+            seconds = sum(result["seconds"].values())
+            speeds.setdefault(kind, Speed.observed(counts[run.label], seconds))
+    if terms.tokens_per_second:
+        stated = Speed.stated(terms.tokens_per_second)
+        speeds = {kind_of(run.config): stated for run in runs}
+    rows = [_row(run, counts[run.label], speeds, terms.price_per_hour or 0.0) for run in runs]
+    caption = [f"Sums over the runs of a row; {len(todo)} to do, {concurrent} at a time."]
+    caption += _notes(runs, terms)
+    times = [row.seconds for row in rows if not row.done]
+    if None in times:
+        caption.append("Hours need --calibrate, --tokens-per-second or a finished run.")
+    else:
+        seconds = [time or 0.0 for time in times]
+        wall = max(sum(seconds) / concurrent, max(seconds, default=0.0))
+        caption.append(f"From beginning to end: {_text('hours', wall / 3600)} hours.")
+    return _table(name, rows, " ".join(caption), terms.price_per_hour is not None)
+
+
+def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
+    """How many of `runs` fit at a time on what Ray has, or would have on this machine; on which
+    device; and with how many threads (None: torch's choice).
+
+    Raises:
+        InputError: as many as are asked for never fit.
+    """
+    if find_spec("ray") is None:
+        return 1, str(pick_device(terms.device)), None
+    from forever.launch.ray_cluster import capacity, cluster, default_workers, divide
+
+    # What Ray would find here; to start it for that takes ten seconds.
+    total = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
+    machines = 1
+    if os.environ.get("RAY_ADDRESS"):
+        with cluster(dashboard=False):
+            total, machines = capacity()
+    workers = default_workers(total) if terms.workers is None else terms.workers
+    share = divide(total, machines, runs, terms.concurrent, workers, terms.device)
+    return share.concurrent, share.device, share.threads
+
+
+def _row(run: AskedRun, counts: Counts, speeds: Mapping[Any, Speed], price: float) -> _Row:
+    """What is planned of a run; of a finished one what it did, as far as it says."""
+    result, speed = run.result, speeds.get(kind_of(run.config))
+    updates, events, trained = counts.updates, [counts.events], counts.total(*UPDATES).tokens
+    seconds = speed.seconds(counts) if speed else None
+    if result is not None:
+        updates, events = result["updates"], result["events"].values()
+        trained, seconds = result["tokens"], sum(result["seconds"].values())
+    hours = (seconds or 0.0) / 3600
+    numbers = {
+        "runs": 1,
+        "done": result is not None,
+        "task": updates.get("task", 0),
+        "replay": updates.get("replay", 0),
+        "consolidation": updates.get("consolidation", 0),
+        "events": sum(each.get("replay", 0) + each.get("consolidation", 0) for each in events),
+        "train MTok": trained / 1e6,
+        "other MTok": counts.total("probe", "single", "openings", "texts").tokens / 1e6,
+        "eval MTok": counts.total("prompts", "answers").tokens / 1e6,
+        "hours": hours,
+        "cost": hours * price,
+    }
+    return _Row(run.label, numbers, seconds)
+
+
+def _notes(runs: Sequence[AskedRun], terms: Terms) -> list[str]:
+    """Sentences on what is exact, what is an estimate, and what the hours rest on."""
+    notes = [_EXACT]
+    if any(getattr(run.config.method, "clock", "") == "model" for run in runs):
+        notes.append(_BY_MODEL_CLOCK)
+    methods = {run.config.method.name for run in runs}
+    notes += [f"Estimate: {why}." for name, why in ESTIMATES.items() if name in methods]
+    if terms.calibrate:
+        notes.append("Tokens and hours are measured here; runs side by side slow each other down.")
+    else:
+        notes.append("Tokens are four characters each.")
+    if terms.tokens_per_second:
+        notes.append(f"Hours are those of {terms.tokens_per_second:,.0f} trained tokens a second.")
+    if (terms.workers or 0) > 1:
+        notes.append("Hours are those of one worker; several share the batches of a run.")
+    return notes
+
+
+def _table(name: str, rows: Sequence[_Row], caption: str, priced: bool) -> Table:
     table = Table(
         title=f"plan of {name}", title_justify="left", caption_justify="left", box=box.SIMPLE
     )
+    table.caption = caption
     table.add_column("variant", no_wrap=True)
-    for column in columns:
-        table.add_column(column.replace("consolidation", "consolid."), justify="right")
-    for label in dict.fromkeys(run.label for run in runs):
-        _add_row(table, label, columns, [run for run in runs if run.label == label])
+    columns: list[str] = []
+    for column in rows[0].numbers:
+        used = any(row.numbers[column] for row in rows)
+        if (used or column not in ("done", "other MTok")) and (priced or column != "cost"):
+            columns.append(column)
+            table.add_column(column.replace("consolidation", "consolid."), justify="right")
+
+    def add(label: str, group: Sequence[_Row]) -> None:
+        texts: list[str] = []
+        for column in columns:
+            unknown = column in ("hours", "cost") and any(row.seconds is None for row in group)
+            total = sum(row.numbers[column] for row in group)
+            texts.append("-" if unknown else _text(column, total))
+        table.add_row(label, *texts)
+
+    for label in dict.fromkeys(row.label for row in rows):
+        add(label, [row for row in rows if row.label == label])
     table.add_section()
-    if done:
-        _add_row(table, "done, skipped", columns, done)
-    _add_row(table, "to do", columns, todo)
-    lines = [f"Sums over the runs of a row; {len(todo)} to do, {concurrent} at a time.", *notes]
-    if not any(run.seconds is None for run in todo):
-        seconds = [run.seconds or 0.0 for run in todo]
-        wall = max(sum(seconds) / concurrent, max(seconds, default=0.0))
-        lines.append(f"From beginning to end: {_text('hours', wall / 3600)} hours.")
-    table.caption = " ".join(lines)
+    if "done" in columns:
+        add("done, skipped", [row for row in rows if row.done])
+    add("to do", [row for row in rows if not row.done])
     return table
-
-
-def _add_row(table: Table, label: str, columns: Sequence[str], runs: Sequence[PlannedRun]) -> None:
-    untimed = any(run.seconds is None for run in runs)
-    texts: list[str] = []
-    for column in columns:
-        unknown_time = untimed and column in ("hours", "cost")
-        total = sum(run.numbers[column] for run in runs)
-        texts.append("-" if unknown_time else _text(column, total))
-    table.add_row(label, *texts)
 
 
 def _text(column: str, number: float) -> str:
