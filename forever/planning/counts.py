@@ -17,7 +17,7 @@ from torch import nn
 from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoded, Encoder
-from forever.data.tasks import Benchmark, Task
+from forever.data.tasks import Benchmark, Example, Task
 from forever.evaluation.decoding import together
 from forever.methods.base import Method
 from forever.methods.registry import build_method
@@ -30,11 +30,11 @@ from forever.training.steps import Action, Kind, Probe, Step, StepRecord, drive
 from forever.training.world import World
 
 UPDATES = get_args(Kind)
-# What the records of a real run decide, and what is computed at the end of a task.
+AT_THE_END = ("single", "openings", "texts")  # the kinds of work that `end_task` estimates
+# Methods whose training has a say in what they do next.
 ESTIMATES = {
     "aimmerging": "AIMMerging replays when its losses say so",
     "ssr": "SSR keeps what it manages to write",
-    "ewc": "EWC passes over each example once for its importance",
 }
 
 # Update norms of each task's task updates, in order.
@@ -82,7 +82,7 @@ class Counts:
 
     def total(self, *kinds: str) -> Work:
         """The work of some kinds together; `tokens` of all updates is that of result.json."""
-        return sum((self.work[kind] for kind in kinds if kind in self.work), Work())
+        return sum((self.work.get(kind, Work()) for kind in kinds), Work())
 
 
 def plan(
@@ -155,8 +155,6 @@ class _Counter:
         self.learner, self.method, self.pace = learner, method, pace
         self.work: defaultdict[str, Work] = defaultdict(Work)
         self.events = Counter[str]()
-        # A task is scored after many stages.
-        self._evaluations: dict[tuple[str, bool], tuple[Work, Work]] = {}
 
     def perform(self, action: Action) -> StepRecord:
         learner = self.learner
@@ -177,63 +175,60 @@ class _Counter:
         if config.name == "ewc" or "importance" in getattr(config, "regularizer", ""):
             for example in task.train:
                 self.work["single"] += _together([self.learner.encoder.encode(example)])
+        # SSR continues every prompt up to its limit, and answers as many inputs as it keeps; all
+        # that it writes is taken to be of use.
         elif isinstance(config, SsrConfig) and not self.learner.last:
-            self._synthesis(config, task)
-
-    def _synthesis(self, config: SsrConfig, task: Task) -> None:
-        """SSR continues each prompt up to its limit, and then answers as many inputs as it keeps;
-        all that it writes is taken to be of use."""
-        learner, memory = self.learner, self.learner.memory
-        prompts = []
-        for _, text in icl_prompts(memory.choose(task, config.demos)):
-            prompts.append(len(learner.encoder.encode_text(text, config.max_tokens).prompt))
-        rest = [max(1, config.max_tokens - length) for length in prompts]
-        for _ in range(config.samples):
-            self._decode("openings", "texts", _decoding(prompts, rest))
-        kept = [len(learner.encoder.encode_prompt(e).prompt) for e in memory.choose(task)]
-        longest = min(learner.config.evaluation.max_new_tokens, config.max_output)
-        self._decode("openings", "texts", _decoding(kept, [longest] * len(kept)))
+            encoder, memory = self.learner.encoder, self.learner.memory
+            prompts: list[int] = []
+            for _, text in icl_prompts(memory.choose(task, config.demos)):
+                prompts.append(len(encoder.encode_text(text, config.max_tokens).prompt))
+            rest = [max(1, config.max_tokens - length) for length in prompts]
+            for _ in range(config.samples):
+                self.decode(("openings", "texts"), prompts, rest, rest)
+            kept = self.prompts(memory.choose(task))
+            longest = min(self.learner.config.evaluation.max_new_tokens, config.max_output)
+            limits = [longest] * len(kept)
+            self.decode(("openings", "texts"), kept, limits, limits)
 
     def evaluate(self, tasks: Sequence[Task], learned: bool = True) -> None:
         """Greedy answers to the tasks' test examples; before training nothing makes them stop."""
-        encoder, limit = self.learner.encoder, self.learner.config.evaluation.max_new_tokens
+        limit = self.learner.config.evaluation.max_new_tokens
         for task in tasks:
-            key = task.name, learned
-            if key not in self._evaluations:
-                prompts = [len(encoder.encode_prompt(example).prompt) for example in task.test]
-                lengths = [limit] * len(prompts)
-                if learned:
-                    lengths = [min(limit, encoder.count(e.output) + 1) for e in task.test]
-                self._evaluations[key] = _decoding(prompts, [limit] * len(prompts), lengths)
-            self._decode("prompts", "answers", self._evaluations[key])
+            limits = lengths = [limit] * len(task.test)
+            if learned:
+                count = self.learner.encoder.count
+                lengths = [min(limit, count(example.output) + 1) for example in task.test]
+            self.decode(("prompts", "answers"), self.prompts(task.test), limits, lengths)
 
-    def _decode(self, read: str, written: str, work: tuple[Work, Work]) -> None:
-        self.work[read] += work[0]
-        self.work[written] += work[1]
+    def prompts(self, examples: Sequence[Example]) -> list[int]:
+        """The tokens of each prompt."""
+        encode = self.learner.encoder.encode_prompt
+        return [len(encode(example).prompt) for example in examples]
+
+    def decode(
+        self,
+        kinds: tuple[str, str],
+        prompts: Sequence[int],
+        limits: Sequence[int],
+        lengths: Sequence[int],
+    ) -> None:
+        """Add what decoding computes: the prompts, which give the first token of each answer, and
+        the steps after it.
+
+        Args:
+            kinds: of the work of reading and of writing. prompts: tokens of each prompt.
+            limits: tokens that may be written. lengths: tokens that are written.
+        """
+        for group in together(prompts, limits):
+            read = [prompts[i] for i in group]
+            self.work[kinds[0]] += Work(1, sum(read), len(group) * max(read))
+            steps = max(lengths[i] for i in group) - 1
+            self.work[kinds[1]] += Work(steps, steps * len(group), steps * len(group))
 
 
 def _together(encoded: Sequence[Encoded]) -> Work:
     lengths = [len(each.prompt) + len(each.answer) for each in encoded]
     return Work(1, sum(lengths), len(lengths) * max(lengths))
-
-
-def _decoding(
-    prompts: Sequence[int], limits: Sequence[int], lengths: Sequence[int] | None = None
-) -> tuple[Work, Work]:
-    """What decoding computes: the prompts, which give the first token of each answer, and the steps
-    after it.
-
-    Args:
-        prompts: tokens of each prompt. limits: tokens that may be written.
-        lengths: tokens that are written, if they are fewer.
-    """
-    read, written = Work(), Work()
-    for group in together(prompts, limits):
-        lengths_read = [prompts[i] for i in group]
-        read += Work(1, sum(lengths_read), len(group) * max(lengths_read))
-        steps = max((lengths or limits)[i] for i in group) - 1
-        written += Work(steps, steps * len(group), steps * len(group))
-    return read, written
 
 
 class FourCharacters:

@@ -4,14 +4,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from math import isnan, nan
 
 import torch
 from rich import box
 from rich.table import Table
 
 from forever.errors import InputError
-from forever.planning.counts import ESTIMATES, UPDATES, Counts, pace_of, plan
+from forever.planning.counts import AT_THE_END, ESTIMATES, UPDATES, Counts, pace_of, plan
 from forever.planning.speed import Speed, calibrate, kind_of
 from forever.runs.directory import read_lines
 from forever.sweeps.asked import AskedRun
@@ -50,17 +50,7 @@ class Terms:
             )
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One run in numbers by column. `seconds` is None if no speed is known."""
-
-    label: str
-    numbers: dict[str, float]
-    seconds: float | None
-
-    @property
-    def done(self) -> bool:
-        return bool(self.numbers["done"])
+Row = tuple[str, dict[str, float]]  # a label, and numbers by column: NaN is not known
 
 
 def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
@@ -89,17 +79,22 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
     if terms.tokens_per_second:
         stated = Speed.stated(terms.tokens_per_second)
         speeds = {kind_of(run.config): stated for run in runs}
-    rows = [_row(run, counts[run.label], speeds, terms.price_per_hour or 0.0) for run in runs]
+    price = terms.price_per_hour
+    rows: list[Row] = []
+    for run in runs:
+        speed = speeds.get(kind_of(run.config))
+        rows.append((run.label, _numbers(run, counts[run.label], speed, price or 0.0)))
+    table = _table(name, rows, hidden=("cost",) if price is None else ())
+    hours = [numbers["hours"] for _, numbers in rows if not numbers["done"]]
     caption = [f"Sums over the runs of a row; {len(todo)} to do, {concurrent} at a time."]
-    caption += _notes(runs, terms)
-    times = [row.seconds for row in rows if not row.done]
-    if None in times:
+    caption += _notes(runs, counts, terms)
+    if isnan(sum(hours)):
         caption.append("Hours need --calibrate, --tokens-per-second or a finished run.")
     else:
-        seconds = [time or 0.0 for time in times]
-        wall = max(sum(seconds) / concurrent, max(seconds, default=0.0))
-        caption.append(f"From beginning to end: {_text('hours', wall / 3600)} hours.")
-    return _table(name, rows, " ".join(caption), terms.price_per_hour is not None)
+        wall = max(sum(hours) / concurrent, max(hours, default=0.0))
+        caption.append(f"From beginning to end: {_text('hours', wall)} hours.")
+    table.caption = " ".join(caption)
+    return table
 
 
 def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
@@ -124,36 +119,35 @@ def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
     return share.concurrent, share.device, share.threads
 
 
-def _row(run: AskedRun, counts: Counts, speeds: Mapping[Any, Speed], price: float) -> _Row:
+def _numbers(run: AskedRun, counts: Counts, speed: Speed | None, price: float) -> dict[str, float]:
     """What is planned of a run; of a finished one what it did, as far as it says."""
-    result, speed = run.result, speeds.get(kind_of(run.config))
     updates, events, trained = counts.updates, [counts.events], counts.total(*UPDATES).tokens
-    seconds = speed.seconds(counts) if speed else None
-    if result is not None:
-        updates, events = result["updates"], result["events"].values()
-        trained, seconds = result["tokens"], sum(result["seconds"].values())
-    hours = (seconds or 0.0) / 3600
-    numbers = {
+    seconds = speed.seconds(counts) if speed else nan
+    if run.result is not None:
+        updates, events = run.result["updates"], run.result["events"].values()
+        trained, seconds = run.result["tokens"], sum(run.result["seconds"].values())
+    return {
         "runs": 1,
-        "done": result is not None,
+        "done": run.result is not None,
         "task": updates.get("task", 0),
         "replay": updates.get("replay", 0),
         "consolidation": updates.get("consolidation", 0),
         "events": sum(each.get("replay", 0) + each.get("consolidation", 0) for each in events),
         "train MTok": trained / 1e6,
-        "other MTok": counts.total("probe", "single", "openings", "texts").tokens / 1e6,
+        "other MTok": counts.total("probe", *AT_THE_END).tokens / 1e6,
         "eval MTok": counts.total("prompts", "answers").tokens / 1e6,
-        "hours": hours,
-        "cost": hours * price,
+        "hours": seconds / 3600,
+        "cost": seconds / 3600 * price,
     }
-    return _Row(run.label, numbers, seconds)
 
 
-def _notes(runs: Sequence[AskedRun], terms: Terms) -> list[str]:
+def _notes(runs: Sequence[AskedRun], counts: Mapping[str, Counts], terms: Terms) -> list[str]:
     """Sentences on what is exact, what is an estimate, and what the hours rest on."""
     notes = [_EXACT]
     if any(getattr(run.config.method, "clock", "") == "model" for run in runs):
         notes.append(_BY_MODEL_CLOCK)
+    if any(each.total(*AT_THE_END).calls for each in counts.values()):
+        notes.append("Estimate: what a method computes at the end of a task.")
     methods = {run.config.method.name for run in runs}
     notes += [f"Estimate: {why}." for name, why in ESTIMATES.items() if name in methods]
     if terms.calibrate:
@@ -167,39 +161,37 @@ def _notes(runs: Sequence[AskedRun], terms: Terms) -> list[str]:
     return notes
 
 
-def _table(name: str, rows: Sequence[_Row], caption: str, priced: bool) -> Table:
+def _table(name: str, rows: Sequence[Row], hidden: Sequence[str]) -> Table:
     table = Table(
         title=f"plan of {name}", title_justify="left", caption_justify="left", box=box.SIMPLE
     )
-    table.caption = caption
     table.add_column("variant", no_wrap=True)
-    columns: list[str] = []
-    for column in rows[0].numbers:
-        used = any(row.numbers[column] for row in rows)
-        if (used or column not in ("done", "other MTok")) and (priced or column != "cost"):
-            columns.append(column)
-            table.add_column(column.replace("consolidation", "consolid."), justify="right")
+    columns = [column for column in rows[0][1] if column not in hidden]
+    for column in ("done", "other MTok"):
+        if not any(numbers[column] for _, numbers in rows):
+            columns.remove(column)
+    for column in columns:
+        table.add_column(column.replace("consolidation", "consolid."), justify="right")
 
-    def add(label: str, group: Sequence[_Row]) -> None:
-        texts: list[str] = []
-        for column in columns:
-            unknown = column in ("hours", "cost") and any(row.seconds is None for row in group)
-            total = sum(row.numbers[column] for row in group)
-            texts.append("-" if unknown else _text(column, total))
-        table.add_row(label, *texts)
+    def add(label: str, group: Sequence[Row]) -> None:
+        totals = {column: sum(numbers[column] for _, numbers in group) for column in columns}
+        table.add_row(label, *(_text(column, total) for column, total in totals.items()))
 
-    for label in dict.fromkeys(row.label for row in rows):
-        add(label, [row for row in rows if row.label == label])
+    for label in dict.fromkeys(label for label, _ in rows):
+        add(label, [row for row in rows if row[0] == label])
     table.add_section()
-    if "done" in columns:
-        add("done, skipped", [row for row in rows if row.done])
-    add("to do", [row for row in rows if not row.done])
+    done = [row for row in rows if row[1]["done"]]
+    if done:
+        add("done, skipped", done)
+    add("to do", [row for row in rows if not row[1]["done"]])
     return table
 
 
 def _text(column: str, number: float) -> str:
     """Counts are whole and money has cents; hours and tokens have more digits if they are few,
     because a small run takes minutes."""
+    if isnan(number):
+        return "-"
     if column == "cost":
         return f"{number:,.2f}"
     if column == "hours" or "MTok" in column:

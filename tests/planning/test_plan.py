@@ -171,9 +171,6 @@ def test_seconds() -> None:
     by_tokens = 2 * (950 + 60 + (300 + 600) / 3)
     assert Speed.stated(10).seconds(counted) == pytest.approx(by_tokens / 10)
     assert Speed.observed(counted, 12.0).seconds(counted) == pytest.approx(12)
-
-
-def test_rates() -> None:
     assert Rate.line((10, 3.0), (20, 5.0)) == Rate(1.0, 0.2)
     assert Rate.line((10, 3.0), (20, 2.0)) == Rate(2.0, 0.0)  # longer calls cannot be faster
     # A call of no tokens cannot take less than none.
@@ -253,9 +250,8 @@ def test_a_sweep_has_a_row_for_each_variant(
     assert "2 at a time" in str(table.caption)
 
 
-def test_what_failed_is_planned_when_it_will_be_run_again(
-    small_config: RunConfig, tmp_path: Path
-) -> None:
+def test_what_failed_and_a_search(small_config: RunConfig, tmp_path: Path) -> None:
+    """What failed is planned when it will be run again; a search is so many runs of its base."""
     on = saved(small_config, tmp_path / "run.yaml")
     first = named_sweep("memory_epochs", small_config, (0,)).trials()[0]
     RunDirectory(tmp_path / "memory_epochs" / first.key).end("failed", "no memory")
@@ -263,10 +259,6 @@ def test_what_failed_is_planned_when_it_will_be_run_again(
     assert (len(runs), len(without_failed(runs))) == (3, 2)
     with pytest.raises(InputError, match="--retry-failed plans them"):
         without_failed(runs[:1])
-
-
-def test_a_search_is_so_many_runs_of_its_base(small_config: RunConfig, tmp_path: Path) -> None:
-    on = saved(small_config, tmp_path / "run.yaml")
     runs = asked_runs("search", on, {}, (3,), tmp_path, trials=5)
     assert (len(runs), {run.config.seed for run in runs}) == (5, {3})
     table = cells(plan_table("search", runs, Terms(device="cpu")))
@@ -287,11 +279,20 @@ def test_a_table_says_what_it_estimates(small_config: RunConfig, tmp_path: Path)
     assert "stimate" not in captions["finetune"]
     assert "Tokens and hours are measured here" in captions["forever"]
     assert "From beginning to end" in captions["forever"]
+    with pytest.raises(InputError, match="give one of them"):
+        Terms(calibrate=True, tokens_per_second=5)
 
 
-def test_a_place_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the cluster has is asked of it; with GPUs there, a run has a worker of its own unless
-    told otherwise."""
+def test_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a cluster has is asked of it; with GPUs there, a run has a worker of its own unless told
+    otherwise."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    with pytest.raises(InputError, match="3 runs at once"):
+        find_place(8, Terms(device="cpu", concurrent=3))
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="state --tokens-per-second"):
+            calibrate([], "cuda")
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     monkeypatch.setattr(ray_cluster, "cluster", lambda **_: nullcontext())
     monkeypatch.setattr(ray_cluster, "capacity", lambda: ({"CPU": 64.0, "GPU": 8.0}, 3))
@@ -300,15 +301,3 @@ def test_a_place_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_place(3, Terms()) == (3, "cuda", None)
     with pytest.raises(InputError, match="9 workers with 1 GPU each"):
         find_place(1, Terms(workers=9))
-
-
-def test_a_place_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    with pytest.raises(InputError, match="3 runs at once"):
-        find_place(8, Terms(device="cpu", concurrent=3))
-    with pytest.raises(InputError, match="give one of them"):
-        Terms(calibrate=True, tokens_per_second=5)
-    if not torch.cuda.is_available():
-        with pytest.raises(InputError, match="state --tokens-per-second"):
-            calibrate([], "cuda")
