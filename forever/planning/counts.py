@@ -17,7 +17,7 @@ from torch import nn
 from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoded, Encoder
-from forever.data.tasks import Benchmark, Example, Task
+from forever.data.tasks import Benchmark, Task
 from forever.evaluation.decoding import together
 from forever.methods.base import Method
 from forever.methods.registry import build_method
@@ -175,35 +175,25 @@ class _Counter:
         if config.name == "ewc" or "importance" in getattr(config, "regularizer", ""):
             for example in task.train:
                 self.work["single"] += _together([self.learner.encoder.encode(example)])
-        # SSR continues every prompt up to its limit, and answers as many inputs as it keeps; all
-        # that it writes is taken to be of use.
+        # SSR continues every prompt up to its limit; beside that its answers are few.
         elif isinstance(config, SsrConfig) and not self.learner.last:
-            encoder, memory = self.learner.encoder, self.learner.memory
             prompts: list[int] = []
-            for _, text in icl_prompts(memory.choose(task, config.demos)):
-                prompts.append(len(encoder.encode_text(text, config.max_tokens).prompt))
+            for _, text in icl_prompts(self.learner.memory.choose(task, config.demos)):
+                encoded = self.learner.encoder.encode_text(text, config.max_tokens)
+                prompts.append(len(encoded.prompt))
             rest = [max(1, config.max_tokens - length) for length in prompts]
             for _ in range(config.samples):
                 self.decode(("openings", "texts"), prompts, rest, rest)
-            kept = self.prompts(memory.choose(task))
-            longest = min(self.learner.config.evaluation.max_new_tokens, config.max_output)
-            limits = [longest] * len(kept)
-            self.decode(("openings", "texts"), kept, limits, limits)
 
     def evaluate(self, tasks: Sequence[Task], learned: bool = True) -> None:
         """Greedy answers to the tasks' test examples; before training nothing makes them stop."""
-        limit = self.learner.config.evaluation.max_new_tokens
+        encoder, limit = self.learner.encoder, self.learner.config.evaluation.max_new_tokens
         for task in tasks:
             limits = lengths = [limit] * len(task.test)
             if learned:
-                count = self.learner.encoder.count
-                lengths = [min(limit, count(example.output) + 1) for example in task.test]
-            self.decode(("prompts", "answers"), self.prompts(task.test), limits, lengths)
-
-    def prompts(self, examples: Sequence[Example]) -> list[int]:
-        """The tokens of each prompt."""
-        encode = self.learner.encoder.encode_prompt
-        return [len(encode(example).prompt) for example in examples]
+                lengths = [min(limit, len(encoder.encode(e).answer)) for e in task.test]
+            prompts = [len(encoder.encode_prompt(example).prompt) for example in task.test]
+            self.decode(("prompts", "answers"), prompts, limits, lengths)
 
     def decode(
         self,
@@ -237,8 +227,7 @@ class FourCharacters:
 
     bos_token_id, eos_token_id = None, 0
 
-    def __call__(self, text: str, **_: Any) -> Any:
+    def __call__(self, text: str, return_offsets_mapping: bool = False, **_: Any) -> Any:
         starts = range(0, len(text), 4)
-        return SimpleNamespace(
-            input_ids=[1] * len(starts), offset_mapping=[(i, i + 4) for i in starts]
-        )
+        offsets = [(i, i + 4) for i in starts] if return_offsets_mapping else None
+        return SimpleNamespace(input_ids=(1,) * len(starts), offset_mapping=offsets)

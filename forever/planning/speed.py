@@ -54,11 +54,15 @@ class Rate:
 
 @dataclass(frozen=True)
 class Speed:
-    """The rates of updates and of decoding, and the seconds before the first update."""
+    """The rates of updates and of decoding, and the seconds before the first update.
+
+    `encoder` counts the tokens exactly, if the tokenizer had to be loaded.
+    """
 
     update: Rate
     decode: Rate
     start: float = 0.0
+    encoder: Encoder | None = None
 
     @classmethod
     def stated(cls, tokens_per_second: float) -> "Speed":
@@ -94,8 +98,8 @@ def calibrate(
     device: str,
     threads: int | None = None,
     micro_batch: int | None = None,
-) -> dict[Kind, tuple[Speed, Encoder]]:
-    """Measure the speed of each kind of run on this machine; also returns its encoder.
+) -> dict[Kind, Speed]:
+    """Measure the speed of each kind of run on this machine.
 
     Args:
         threads: as many as a run of the sweep gets; otherwise it would seem faster than it will be.
@@ -113,21 +117,23 @@ def calibrate(
     world, before = World(device=pick_device(device)), torch.get_num_threads()
     torch.set_num_threads(threads or before)
     kinds = {kind_of(config): (config, benchmark) for config, benchmark in runs}
-    measured: dict[Kind, tuple[Speed, Encoder]] = {}
+    speeds: dict[Kind, Speed] = {}
+    start = 0.0
     for kind, run in kinds.items():
-        measured[kind] = _measure(*run, world, CALIBRATION_S / len(kinds), micro_batch)
+        speed = _measure(*run, world, CALIBRATION_S / len(kinds), micro_batch)
+        # The first model was loaded with the libraries, which every run loads.
+        start = max(start, speed.start)
+        speeds[kind] = replace(speed, start=start)
         gc.collect()  # the model is gone, and the next one may need its place
         if world.device.type == "cuda":
             torch.cuda.empty_cache()
     torch.set_num_threads(before)
-    # The first model was loaded with the libraries, which every run loads.
-    start = max((speed.start for speed, _ in measured.values()), default=0.0)
-    return {kind: (replace(speed, start=start), each) for kind, (speed, each) in measured.items()}
+    return speeds
 
 
 def _measure(
     config: RunConfig, benchmark: Benchmark, world: World, budget_s: float, micro_batch: int | None
-) -> tuple[Speed, Encoder]:
+) -> Speed:
     begun = _now(world.device)
     method = build_method(config.method)
     benchmark = benchmark.joint() if method.joint else benchmark
@@ -138,7 +144,7 @@ def _measure(
     task = _enter_middle_task(learner, method, benchmark)
     update = _update_rate(learner, method, task, budget_s)
     answers = _decoding_rate(learner, benchmark.tasks[len(benchmark.tasks) // 2])
-    return Speed(update, answers, start), learner.encoder
+    return Speed(update, answers, start, learner.encoder)
 
 
 def _enter_middle_task(learner: Learner, method: Method[Any], benchmark: Benchmark) -> Task:

@@ -62,27 +62,23 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
     """
     todo = [(run.config, run.benchmark) for run in runs if run.result is None]
     concurrent, device, threads = find_place(len(todo), terms)
-    measured = calibrate(todo, device, threads, terms.micro_batch) if terms.calibrate else {}
-    encoders = {kind: encoder for kind, (_, encoder) in measured.items()}
-    speeds = {kind: speed for kind, (speed, _) in measured.items()}
+    speeds = calibrate(todo, device, threads, terms.micro_batch) if terms.calibrate else {}
     counts: dict[str, Counts] = {}
     # Finished runs go first: they say at what pace and how fast the others will go.
     for run in sorted(runs, key=lambda run: run.result is None):
         kind, result = kind_of(run.config), run.result
         if run.label not in counts:  # the runs of a row differ in the seed alone
             pace = pace_of(read_lines(run.directory.steps)) if result else None
-            encoder = encoders.get(kind)
+            encoder = speeds[kind].encoder if kind in speeds else None
             counts[run.label] = plan(run.config, run.benchmark, encoder, pace)
         if result:
             seconds = sum(result["seconds"].values())
             speeds.setdefault(kind, Speed.observed(counts[run.label], seconds))
-    if terms.tokens_per_second:
-        stated = Speed.stated(terms.tokens_per_second)
-        speeds = {kind_of(run.config): stated for run in runs}
+    stated = Speed.stated(terms.tokens_per_second) if terms.tokens_per_second else None
     price = terms.price_per_hour
     rows: list[Row] = []
     for run in runs:
-        speed = speeds.get(kind_of(run.config))
+        speed = stated or speeds.get(kind_of(run.config))
         rows.append((run.label, _numbers(run, counts[run.label], speed, price or 0.0)))
     table = _table(name, rows, hidden=("cost",) if price is None else ())
     hours = [numbers["hours"] for _, numbers in rows if not numbers["done"]]
