@@ -116,11 +116,12 @@ def calibrate(
         )
     world, before = World(device=pick_device(device)), torch.get_num_threads()
     torch.set_num_threads(threads or before)
-    kinds = {kind_of(config): (config, benchmark) for config, benchmark in runs}
+    kinds = {kind_of(run[0]): run for run in runs}
     speeds: dict[Kind, Speed] = {}
     start = 0.0
-    for kind, run in kinds.items():
-        speed = _measure(*run, world, CALIBRATION_S / len(kinds), micro_batch)
+    for kind, (config, benchmark) in kinds.items():
+        budget_s = CALIBRATION_S / len(kinds)
+        speed = _measure(config, benchmark, world, budget_s, micro_batch)
         # The first model was loaded with the libraries, which every run loads.
         start = max(start, speed.start)
         speeds[kind] = replace(speed, start=start)

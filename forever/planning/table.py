@@ -125,9 +125,7 @@ def _numbers(run: AskedRun, counts: Counts, speed: Speed | None, price: float) -
     return {
         "runs": 1,
         "done": run.result is not None,
-        "task": updates.get("task", 0),
-        "replay": updates.get("replay", 0),
-        "consolidation": updates.get("consolidation", 0),
+        **{kind: updates.get(kind, 0) for kind in ("task", "replay", "consolidation")},
         "events": sum(each.get("replay", 0) + each.get("consolidation", 0) for each in events),
         "train MTok": trained / 1e6,
         "other MTok": counts.total("probe", *AT_THE_END).tokens / 1e6,
