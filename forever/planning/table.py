@@ -60,13 +60,13 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
         InputError: as many runs at once as are asked for never fit, or the calibration would need
             a device that is not here.
     """
-    todo = [(run.config, run.benchmark) for run in runs if run.result is None]
+    todo = [(run.config, run.benchmark) for run in runs if not run.directory.finished()]
     concurrent, device, threads = find_place(len(todo), terms)
     speeds = calibrate(todo, device, threads, terms.micro_batch) if terms.calibrate else {}
     counts: dict[str, Counts] = {}
     # Finished runs go first: they say at what pace and how fast the others will go.
-    for run in sorted(runs, key=lambda run: run.result is None):
-        kind, result = kind_of(run.config), run.result
+    for run in sorted(runs, key=lambda run: not run.directory.finished()):
+        kind, result = kind_of(run.config), run.directory.finished()
         if run.label not in counts:  # the runs of a row differ in the seed alone
             pace = pace_of(read_lines(run.directory.steps)) if result else None
             encoder = speeds[kind].encoder if kind in speeds else None
@@ -118,13 +118,13 @@ def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
 def _numbers(run: AskedRun, counts: Counts, speed: Speed | None, price: float) -> dict[str, float]:
     """What is planned of a run; of a finished one what it did, as far as it says."""
     updates, events, trained = counts.updates, [counts.events], counts.total(*UPDATES).tokens
-    seconds = speed.seconds(counts) if speed else nan
-    if run.result is not None:
-        updates, events = run.result["updates"], run.result["events"].values()
-        trained, seconds = run.result["tokens"], sum(run.result["seconds"].values())
+    seconds, result = speed.seconds(counts) if speed else nan, run.directory.finished()
+    if result:
+        updates, events = result["updates"], result["events"].values()
+        trained, seconds = result["tokens"], sum(result["seconds"].values())
     return {
         "runs": 1,
-        "done": run.result is not None,
+        "done": bool(result),
         **{kind: updates.get(kind, 0) for kind in ("task", "replay", "consolidation")},
         "events": sum(each.get("replay", 0) + each.get("consolidation", 0) for each in events),
         "train MTok": trained / 1e6,

@@ -16,17 +16,13 @@ from forever.sweeps.registry import SWEEPS, asked_sweep
 
 
 class AskedRun(NamedTuple):
-    """A run that a command would do.
-
-    `label` names its variant and, if there are several, its order; `result` is that of a finished
-    run.
-    """
+    """A run that a command would do; `label` names its variant and, if there are several, its
+    order."""
 
     label: str
     config: RunConfig
     benchmark: Benchmark
     directory: RunDirectory
-    result: dict[str, Any] | None
 
 
 def asked_runs(
@@ -65,9 +61,7 @@ def asked_runs(
     for label, config, path in asked:
         data = config.data.model_dump_json()
         benchmarks[data] = benchmarks.get(data) or load_benchmark(config.data)
-        directory = RunDirectory(path)
-        finished = directory.finished()
-        runs.append(AskedRun(label, config, benchmarks[data], directory, finished))
+        runs.append(AskedRun(label, config, benchmarks[data], RunDirectory(path)))
     return runs
 
 
