@@ -24,6 +24,7 @@ from forever.replay.schedules import SCHEDULES
 from forever.training.learner import Learner
 from forever.training.memory import Memory
 from forever.training.steps import Action, Step, StepRecord
+from forever.training.steps import drive as drive_steps
 from forever.training.world import World
 
 WORDS = [
@@ -333,21 +334,18 @@ def drive(
     by `replay_norm`."""
     learner.begin(len(learner.memory.kept), task)
     method.begin_task(learner, task)
-    generator = method.steps(learner, task)
     driven = Driven([], [], learner)
-    action = next(generator, None)
-    while action is not None:
+
+    def perform(action: Action) -> StepRecord:
         driven.actions.append(action)
         moved = 0.0
         if isinstance(action, Step):
             learner.step += action.kind == "task"
             moved = norm(learner.step) if action.kind == "task" else replay_norm
-        done = action
-        try:
-            action = generator.send(StepRecord(loss=1.0, update_norm=moved))
-        except StopIteration:
-            action = None
-        if isinstance(done, Step) and done.kind == "task":
+        return StepRecord(loss=1.0, update_norm=moved)
+
+    for action, _ in drive_steps(method.steps(learner, task), perform):
+        if isinstance(action, Step) and action.kind == "task":
             driven.gauges.append(dict(learner.gauges))
     return driven
 

@@ -191,18 +191,18 @@ def plan(
     micro_batch: MicroBatch = None,
 ) -> None:
     """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started."""
-    from forever.planning.table import Terms, plan_table
+    from forever.sweeps.asked import asked_runs, without_failed
 
     _check_selection(name, trials, only)
+    asked = parse_assignments(changes or [])
+    runs = asked_runs(name, _base(scale, on), asked, _seeds(seeds), out, only or (), trials)
+    # Torch is loaded when the runs are known to be possible.
+    from forever.planning.table import Terms, plan_table
+
     terms = Terms(
-        calibrate, tokens_per_second, price_per_hour, only or (),
-        trials, retry_failed, device, concurrent, workers, micro_batch,
-    )  # fmt: skip
-    console.print(
-        plan_table(
-            name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, terms
-        )
+        calibrate, tokens_per_second, price_per_hour, device, concurrent, workers, micro_batch
     )
+    console.print(plan_table(name, runs if retry_failed else without_failed(runs), terms))
 
 
 @app.command()

@@ -22,7 +22,6 @@ from forever.config.run import RunConfig
 from forever.data.encoding import Encoded
 from forever.data.tasks import Example, Task
 from forever.models import lora
-from forever.planning.costs import EndWork
 from forever.training.learner import Learner
 from forever.training.steps import Forward, Step, Steps
 
@@ -104,10 +103,6 @@ class Method(Generic[C]):
     def end_task(self, learner: Learner, task: Task) -> None:
         """After the last step of a task, a pure function of the weights and the data: importance,
         statistics."""
-
-    def end_work(self, learner: Learner, task: Task) -> EndWork:
-        """What `end_task` will compute, for a plan. Default: next to nothing."""
-        return EndWork()
 
     def remember(self, learner: Learner, task: Task) -> Sequence[Example]:
         """The rows that memory keeps of a task that is over; after a restart the same again."""

@@ -15,7 +15,6 @@ with ours.
 from forever.config.methods.baselines import EwcConfig
 from forever.data.tasks import Task
 from forever.methods.base import Card, Method
-from forever.planning.costs import EndWork
 from forever.training.importance import fisher_information
 from forever.training.learner import Learner
 from forever.training.steps import Penalty, Step, Steps
@@ -63,6 +62,3 @@ class Ewc(Method[EwcConfig]):
         else:
             moment = self.config.decay * self.tensors.get("moment", fisher * 0)
             self.tensors["moment"] = moment + fisher * learner.parameters.snapshot()
-
-    def end_work(self, learner: Learner, task: Task) -> EndWork:
-        return EndWork(passes=task.train)

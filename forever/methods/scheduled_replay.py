@@ -11,7 +11,6 @@ from forever.config.methods.replay import ScheduledReplayConfig
 from forever.data.batching import Batch
 from forever.data.tasks import Task
 from forever.methods.base import Method
-from forever.planning.costs import EndWork
 from forever.replay.clock import Clock, ModelClock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
@@ -148,6 +147,3 @@ class ScheduledReplay(Method[R]):
         self.tensors["weights"] = self.tensors["fisher"] / self.tensors["fisher"].mean().clamp_min(
             1e-30
         )
-
-    def end_work(self, learner: Learner, task: Task) -> EndWork:
-        return EndWork(passes=task.train if self.regularizer.weighted else ())

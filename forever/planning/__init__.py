@@ -1,0 +1,1 @@
+"""What runs will compute, take and cost, before they start."""

@@ -1,250 +1,220 @@
-"""How fast this device does a run's work: a short measurement of the run's own actions.
-
-The method's generator is driven through the middle task, where what grows with the tasks is of
-average size. A few actions of each kind are performed and timed, the rest answered with the last
-record; nothing is kept. Time grows with the tokens of a call as it does between the shortest row
-and a batch of the longest.
-"""
+"""How long planned runs take: their counts at a speed that is measured here, stated, or that of
+finished runs."""
 
 import gc
 import time
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import replace
-from statistics import mean
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.batching import Batch
+from forever.data.encoding import Encoder
 from forever.data.tasks import Benchmark, Task
-from forever.evaluation.scoring import evaluate
+from forever.errors import InputError
+from forever.evaluation.decoding import decode
 from forever.methods.base import Method
 from forever.methods.registry import build_method
-from forever.models.backbone import load
-from forever.planning.costs import UPDATES, Rate, Speed
-from forever.planning.counts import drive
+from forever.planning.counts import UPDATES, Counts, Work, batch_work
 from forever.training.build import build_learner
 from forever.training.forward import autocast
-from forever.training.importance import fisher_information
 from forever.training.learner import Learner
 from forever.training.optim import build_optimizer
 from forever.training.step import optimizer_step, perform
-from forever.training.steps import Action, Probe, Reading, Step, StepRecord
-from forever.training.world import World
+from forever.training.steps import Action, Probe, Reading, Step, StepRecord, drive
+from forever.training.world import World, pick_device
 
-_LONG_TEXT = 8  # steps of decoding that are timed
-_SINGLES = 4  # rows of a timed call for the Fisher information
+CALIBRATION_S = 20.0
+FORWARD = 1 / 3  # a pass forward takes a third of one forward and back
+_STEPS = 8  # steps of decoding that are timed
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Seconds of some work: per_call * calls + per_token * padded tokens."""
+
+    per_call: float
+    per_token: float
+
+    @classmethod
+    def line(cls, small: tuple[float, float], large: tuple[float, float]) -> "Rate":
+        """The rate of two calls, each (padded tokens, seconds). It is right for the large one, and
+        nothing is negative."""
+        slope = (large[1] - small[1]) / max(large[0] - small[0], 1)
+        slope = min(max(slope, 0.0), large[1] / large[0])
+        return cls(large[1] - slope * large[0], slope)
+
+    def seconds(self, work: Work) -> float:
+        """The time of some work."""
+        return self.per_call * work.calls + self.per_token * work.padded
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The rates of updates and of decoding, and the seconds before the first update.
+
+    `encoder` counts the tokens exactly, if the tokenizer had to be loaded.
+    """
+
+    update: Rate
+    decode: Rate
+    start: float = 0.0
+    encoder: Encoder | None = None
+
+    @classmethod
+    def stated(cls, tokens_per_second: float) -> "Speed":
+        """The speed at a training throughput. A decoded token counts as a trained one: it does a
+        third of the arithmetic, but in small steps."""
+        rate = Rate(0, 1 / tokens_per_second)
+        return cls(rate, rate)
+
+    @classmethod
+    def observed(cls, counts: Counts, seconds: float) -> "Speed":
+        """The throughput at which a finished run did what it counts."""
+        return cls.stated(cls.stated(1.0).seconds(counts) / seconds)
+
+    def seconds(self, counts: Counts) -> float:
+        """The time of a run."""
+        trained = self.update.seconds(counts.total(*UPDATES, "single"))
+        probed = self.update.seconds(counts.total("probe"))
+        read = self.decode.seconds(counts.total("prompts", "openings"))
+        written = self.decode.seconds(counts.total("answers", "texts"))
+        return self.start + trained + written + FORWARD * (probed + read)
+
+
+Kind = tuple[str, str]
+
+
+def kind_of(config: RunConfig) -> Kind:
+    """Runs of one kind compute alike: they differ in the number of updates and tokens."""
+    return config.method.name, config.model.model_dump_json()
 
 
 def calibrate(
-    config: RunConfig,
-    benchmark: Benchmark,
-    device: torch.device,
-    budget_s: float,
+    runs: Iterable[tuple[RunConfig, Benchmark]],
+    device: str,
+    threads: int | None = None,
     micro_batch: int | None = None,
-) -> tuple[Speed, Any]:
-    """Measure.
+) -> dict[Kind, Speed]:
+    """Measure the speed of each kind of run on this machine.
 
     Args:
-        budget_s: seconds for all but loading; a device that is slow takes longer, since everything
-        is done once.
-        micro_batch: rows that the device takes at once; None: the whole batch.
+        threads: as many as a run of the sweep gets; otherwise it would seem faster than it will be.
+        micro_batch: examples that the device takes at once; None: the whole batch.
 
-    Returns:
-        The speed, and the run's `Encoder`.
+    Raises:
+        InputError: the runs would have a device that is not here.
     """
-    measured = _measure(config, benchmark, device, budget_s, micro_batch)
-    gc.collect()  # the model is gone: the next one may need its place
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    return measured
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            "--calibrate: the runs would have GPUs of the cluster, and this machine has none; "
+            "plan on a machine with one (`ray job submit --entrypoint-num-gpus 1`), "
+            "or state --tokens-per-second"
+        )
+    world, before = World(device=pick_device(device)), torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    kinds = {kind_of(run[0]): run for run in runs}
+    speeds: dict[Kind, Speed] = {}
+    start = 0.0
+    for kind, (config, benchmark) in kinds.items():
+        budget_s = CALIBRATION_S / len(kinds)
+        speed = _measure(config, benchmark, world, budget_s, micro_batch)
+        # The first model was loaded with the libraries, which every run loads.
+        start = max(start, speed.start)
+        speeds[kind] = replace(speed, start=start)
+        gc.collect()  # the model is gone, and the next one may need its place
+        if world.device.type == "cuda":
+            torch.cuda.empty_cache()
+    torch.set_num_threads(before)
+    return speeds
 
 
 def _measure(
-    config: RunConfig,
-    benchmark: Benchmark,
-    device: torch.device,
-    budget_s: float,
-    micro_batch: int | None,
-) -> tuple[Speed, Any]:
-    begun = time.perf_counter()
+    config: RunConfig, benchmark: Benchmark, world: World, budget_s: float, micro_batch: int | None
+) -> Speed:
+    begun = _now(world.device)
     method = build_method(config.method)
     benchmark = benchmark.joint() if method.joint else benchmark
-    learner = build_learner(
-        config, World(device=device), micro_batch, method, len(benchmark.stages)
-    )
+    learner = build_learner(config, world, micro_batch, method, len(benchmark.stages))
     for task in benchmark.tasks:
         learner.encoder.encode_all(task)
-    start = time.perf_counter() - begun
-    task = _middle_task(learner, method, benchmark)
-    share_s = budget_s / 6  # slope, updates on the task, on memory, probes, single rows, decoding
-    per_token = _slope(learner, method, benchmark, share_s)
-    actions = _Timed(learner, method, share_s)
-    drive(learner, method, task, actions)
-    rates = actions.rates(per_token)
-    single = _times(lambda: fisher_information(learner, task.train[:_SINGLES]), device, share_s / 2)
-    lengths = [
-        _padded(learner, method, Step(Batch((example,)))) for example in task.train[:_SINGLES]
-    ]
-    rates["single"] = Rate.through(mean(lengths), mean(single) / len(lengths), per_token)
-    rates["prompts"], rates["answers"] = _decoding(
-        learner, benchmark.tasks[len(benchmark.tasks) // 2], share_s
-    )
-    rates["openings"], rates["texts"] = rates["prompts"], rates["answers"]
-    return Speed(rates, start), learner.encoder
+    start = _now(world.device) - begun
+    task = _enter_middle_task(learner, method, benchmark)
+    update = _update_rate(learner, method, task, budget_s)
+    answers = _decoding_rate(learner, benchmark.tasks[len(benchmark.tasks) // 2])
+    return Speed(update, answers, start, learner.encoder)
 
 
-def load_libraries(device: torch.device) -> None:
-    """Load a first, small backbone, and with it what every process loads once: libraries, the
-    device's context."""
-    load("tiny", torch.float32, device)
-
-
-def _middle_task(learner: Learner, method: Method[Any], benchmark: Benchmark) -> Task:
-    """Come to the middle task with what a run has there: adapters, memory, importance (of one row a
-    task).
-
-    A method that writes texts is timed in its first task: to have written some would take minutes.
-    """
-    learner.begin(0, benchmark.stages[0])
-    writes = method.end_work(learner, benchmark.stages[0]).texts
+def _enter_middle_task(learner: Learner, method: Method[Any], benchmark: Benchmark) -> Task:
+    """Come to the middle task with the adapters, memory and importance that a run has there."""
+    # SSR is timed in its first task: to write examples at the end of one takes minutes.
+    writes = isinstance(learner.config.method, SsrConfig)
     middle = 0 if writes else len(benchmark.stages) // 2
-    for stage, task in enumerate(benchmark.stages[:middle]):
+    for stage, task in enumerate(benchmark.stages[: middle + 1]):
         learner.begin(stage, task)
         method.begin_task(learner, task)
         learner.optimizer = build_optimizer(learner.parameters, learner.config.optim)
-        method.end_task(learner, replace(task, train=task.train[:1]))
-        learner.memory.add(task)
-    learner.begin(middle, benchmark.stages[middle])
-    method.begin_task(learner, benchmark.stages[middle])
-    learner.optimizer = build_optimizer(learner.parameters, learner.config.optim)
+        if stage < middle:
+            method.end_task(learner, replace(task, train=task.train[:1]))
+            learner.memory.add(task)
     return benchmark.stages[middle]
 
 
-def _slope(learner: Learner, method: Method[Any], benchmark: Benchmark, share_s: float) -> float:
-    """Seconds that a further (padded) token of an update takes."""
-    rows = sorted(
-        (example for task in benchmark.tasks for example in task.train),
-        key=lambda example: len(learner.encoder.encode(example).prompt),
-    )
-    short, long = (
-        Step(Batch((rows[0],))),
-        Step(Batch(tuple(rows[-learner.config.optim.batch_size :]))),
-    )
-    optimizer_step(learner, method, short)  # the first call allocates and compiles
-    samples: list[tuple[float, float]] = []
-    for step in (short, long):
-        seconds = _times(
-            lambda step=step: optimizer_step(learner, method, step),
-            learner.world.device,
-            share_s / 2,
-        )
-        samples.append((_padded(learner, method, step), min(seconds)))  # noise only ever adds
-    return Rate.fit(samples).per_token
+def _update_rate(learner: Learner, method: Method[Any], task: Task, budget_s: float) -> Rate:
+    """The rate of the task's own updates, with what the method does besides: its looks at losses
+    and its reactions."""
+    device = learner.world.device
+    short = Step(Batch((min(task.train, key=lambda example: len(example.input)),)))
+    seconds: list[float] = []
+    for _ in range(4):  # the first call allocates, and noise only ever adds
+        begun = _now(device)
+        optimizer_step(learner, method, short)
+        seconds.append(_now(device) - begun)
+
+    def act(action: Action) -> StepRecord:
+        record = perform(learner, method, action)
+        learner.updates += isinstance(action, Step)
+        learner.step += isinstance(action, Step) and action.kind == "task"
+        return record
+
+    calls = tokens = spent = 0.0
+    begun = _now(device)
+    for action, _ in drive(method.steps(learner, task), act):
+        if not isinstance(action, Reading):
+            share = FORWARD if isinstance(action, Probe) else 1
+            calls += share
+            tokens += share * batch_work(learner, method, action).padded
+        spent = _now(device) - begun
+        if spent > budget_s:
+            break
+    small = (batch_work(learner, method, short).padded, min(seconds))
+    return Rate.line(small, (tokens / calls, spent / calls))
 
 
-class _Timed:
-    """Performs some of a generator's actions and times them, with what the method does when it is
-    told."""
-
-    def __init__(self, learner: Learner, method: Method[Any], share_s: float) -> None:
-        self.learner, self.method, self.share_s = learner, method, share_s
-        # Padded tokens, seconds.
-        self.samples: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-        self.records: dict[str, StepRecord] = {}
-        self._open: tuple[str, float, float] | None = None  # kind, padded tokens, begun
-
-    def __call__(self, action: Action) -> StepRecord:
-        self._close()
-        if isinstance(action, Reading):
-            return perform(self.learner, self.method, action)
-        kind = action.kind if isinstance(action, Step) else "probe"
-        if sum(seconds for _, seconds in self.samples[kind]) >= self.share_s:
-            return self.records[kind]
-        size = _padded(self.learner, self.method, action)
-        self._open = kind, size, _now(self.learner.world.device)
-        self.records[kind] = perform(self.learner, self.method, action)
-        return self.records[kind]
-
-    def _close(self) -> None:
-        if self._open is not None:
-            kind, size, begun = self._open
-            self.samples[kind].append((size, _now(self.learner.world.device) - begun))
-            self._open = None
-
-    def rates(self, per_token: float) -> dict[str, Rate]:
-        """By kind; of a kind that did not occur in this task, that of the task's own updates."""
-        self._close()
-        found: dict[str, Rate] = {}
-        for kind in (*UPDATES, "probe"):
-            slope = per_token / 3 if kind == "probe" else per_token
-            if self.samples[kind]:
-                size, seconds = (mean(values) for values in zip(*self.samples[kind], strict=True))
-                found[kind] = Rate.through(size, seconds, slope)
-            else:
-                share = 1 / 3 if kind == "probe" else 1
-                found[kind] = Rate(found["task"].per_call * share, found["task"].per_token * share)
-        return found
-
-
-def _decoding(learner: Learner, task: Task, share_s: float) -> tuple[Rate, Rate]:
-    """Of reading prompts, with the first token that they give, and of each step after it."""
-    limit = learner.config.evaluation.max_new_tokens
+def _decoding_rate(learner: Learner, task: Task) -> Rate:
+    """The rate of the steps of decoding; to read the prompts counts a third."""
     steps = 0
 
-    def count(*_: object) -> None:
+    def note_step(*_: object) -> None:
         nonlocal steps
         steps += 1
 
-    hook = learner.backbone.model.register_forward_hook(count)
-    read: list[tuple[float, float]] = []
-    written: list[tuple[float, float]] = []
-    rows, spent = max(1, min(learner.config.optim.batch_size // 2, len(task.test))), 0.0
-    # The first call allocates and compiles.
-    _answers(learner, replace(task, test=task.test[:1]), min(2, limit))
-    while True:
-        some = replace(task, test=task.test[:rows])
-        width = max(len(learner.encoder.encode_prompt(example).prompt) for example in some.test)
-        first = _answers(learner, some, 1)
-        read.append((rows * width, first))
-        steps = 0
-        whole = _answers(learner, some, min(limit, 1 + _LONG_TEXT))
-        written.append((rows, max(whole - first, 0.0) / max(steps - 1, 1)))
-        spent += first + whole
-        # Twice the rows take twice as long.
-        if rows == len(task.test) or (spent * 3 > share_s and len(read) > 1):
-            break
-        rows = min(2 * rows, len(task.test))
+    hook = learner.backbone.model.register_forward_hook(note_step)
+    samples: list[tuple[float, float]] = []
+    for size in (1, 4, 16):  # the first call allocates
+        examples, steps, begun = task.test[:size], 0, _now(learner.world.device)
+        with autocast(learner):
+            decode(learner.backbone, learner.encoder, examples, 1 + _STEPS, learner.gate)
+        seconds = _now(learner.world.device) - begun
+        width = max(len(learner.encoder.encode_prompt(example).prompt) for example in examples)
+        calls = steps - 1 + FORWARD
+        tokens = len(examples) * (steps - 1 + FORWARD * width)
+        samples.append((tokens / calls, seconds / calls))
     hook.remove()
-    return Rate.fit(read), Rate.fit(written)
-
-
-def _answers(learner: Learner, task: Task, limit: int) -> float:
-    """Seconds to score a task."""
-    begun = _now(learner.world.device)
-    with autocast(learner):
-        evaluate(learner.backbone, learner.encoder, learner.world, task, limit, learner.gate)
-    return _now(learner.world.device) - begun
-
-
-def _times(work: Callable[[], object], device: torch.device, share_s: float) -> list[float]:
-    """Seconds of each of some calls, at least one."""
-    found: list[float] = []
-    while not found or sum(found) + min(found) <= share_s:
-        begun = _now(device)
-        work()
-        found.append(_now(device) - begun)
-    return found
-
-
-def _padded(learner: Learner, method: Method[Any], action: Step | Probe) -> int:
-    if isinstance(action, Step):
-        rows = [row for group in method.encode(learner, action) for row in group]
-    else:
-        rows = [learner.encoder.encode(example) for example in action.batch.examples]
-    return len(rows) * max(len(row.prompt) + len(row.answer) for row in rows)
+    return Rate.line(samples[1], samples[2])
 
 
 def _now(device: torch.device) -> float:

@@ -1,70 +1,42 @@
-"""`forever plan`: what a run or a sweep will compute, how long it takes and what it costs, before
-it starts."""
+"""What planned runs compute, take and cost, as one table."""
 
-import heapq
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from random import Random
-from typing import Any
+from importlib.util import find_spec
+from math import isnan, nan
 
+import torch
 from rich import box
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-from forever.config.run import RunConfig
-from forever.data.benchmarks import load_benchmark
-from forever.data.tasks import Benchmark
-from forever.errors import InputError, unknown
-from forever.planning.costs import Plan, Speed
-from forever.planning.places import (
-    Measured,
-    Place,
-    by_model_clock,
-    calibrated,
-    course,
-    find_place,
-    group,
-    tokenizer,
-)
-from forever.runs.directory import RunDirectory, read_lines
-from forever.sweeps.builtin.search import TRIALS
-from forever.sweeps.builtin.search import search as find_search
-from forever.sweeps.named_runs import load_run
-from forever.sweeps.registry import SWEEPS, asked_sweep
-from forever.sweeps.search import known
+from forever.errors import InputError
+from forever.planning.counts import AT_THE_END, ESTIMATES, UPDATES, Counts, pace_of, plan
+from forever.planning.speed import Speed, calibrate, kind_of
+from forever.runs.directory import read_lines
+from forever.sweeps.asked import AskedRun
+from forever.training.world import pick_device
 
-_COUNTS = ("task", "replay", "consolidation", "generator")
-_MEASURED, _LEVEL = (
-    "of the first task, measured here",
-    "of updates that all move equally far (fewer if they shrink)",
+_EXACT = "Exact: updates on the task, and replays that their number triggers."
+_BY_MODEL_CLOCK = (
+    "Replays by the model clock are an estimate: for updates of equal length, or at the pace of a "
+    "finished run of the same row."
 )
-# Methods whose training has a say in what they do next.
-_ESTIMATED = {
-    "aimmerging": "AIMMerging replays when its losses say so",
-    "ssr": "SSR keeps what it manages to write",
-}
 
 
 @dataclass(frozen=True)
 class Terms:
-    """On what the estimate of time and cost rests.
+    """What the estimate of time and cost rests on.
 
     Attributes:
-        calibrate: measure on this machine. tokens_per_second: or take this training throughput.
-        price_per_hour: of what one run occupies: a GPU, or its share of a machine.
-        only, trials, retry_failed, device, concurrent, workers, micro_batch: as for the sweep
-        itself.
+        calibrate: measure this machine. tokens_per_second: or take this training throughput.
+        price_per_hour: the price of what one run occupies: a GPU, or its share of a machine.
+        device, concurrent, workers, micro_batch: as for the sweep itself.
     """
 
     calibrate: bool = False
     tokens_per_second: float | None = None
     price_per_hour: float | None = None
-    only: Sequence[str] = ()
-    trials: int | None = None
-    retry_failed: bool = False
     device: str = "auto"
     concurrent: int | None = None
     workers: int | None = None
@@ -73,302 +45,150 @@ class Terms:
     def __post_init__(self) -> None:
         if self.calibrate and self.tokens_per_second:
             raise InputError(
-                "--calibrate measures the throughput that --tokens-per-second states; give one of them"
+                "--calibrate measures the throughput that --tokens-per-second states; "
+                "give one of them"
             )
 
 
-@dataclass
-class _Run:
-    """A run of the plan. `label` is its row; `seconds` are recorded if it is done, estimated
-    otherwise."""
-
-    label: str
-    config: RunConfig
-    directory: RunDirectory
-    result: dict[str, Any] | None
-    seconds: float | None = None
-
-    @property
-    def failed(self) -> bool:
-        """For good, in an earlier call."""
-        ended = self.directory.end_without_result()
-        return ended is not None and ended["state"] == "failed"
-
-    def numbers(self, plan: Plan, price: float | None) -> dict[str, float]:
-        """What is planned; of a finished run what it did, as far as it says."""
-        hours = (self.seconds or 0.0) / 3600
-        updates, train, kinds = plan.updates, plan.train_tokens, [plan.events]
-        if self.result is not None:
-            updates, train, kinds = (
-                self.result["updates"],
-                self.result["tokens"],
-                self.result["events"].values(),
-            )
-        events = sum(found.get(kind, 0) for found in kinds for kind in ("replay", "consolidation"))
-        tokens = {"train": train, "other": plan.other_tokens, "eval": plan.evaluation_tokens}
-        return {
-            "runs": 1,
-            "done": self.result is not None,
-            **{kind: updates.get(kind, 0) for kind in _COUNTS},
-            "events": events,
-            **{f"{name} MTok": count / 1e6 for name, count in tokens.items()},
-            "hours": hours,
-            "cost": hours * (price or 0.0),
-        }
+Row = tuple[str, dict[str, float]]  # a label, and numbers by column: NaN is not known
 
 
-def plan_table(
-    name: str,
-    on: str,
-    changes: Mapping[str, Any],
-    seeds: tuple[int, ...] | None,
-    out: Path,
-    terms: Terms,
-) -> Table:
+def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
     """One row a variant and order, and the sums of what is done and what is to do.
 
     Raises:
-        InputError: unknown name, bad data, as for the run itself; a calibration for a device that
-        is not here.
+        InputError: as many runs at once as are asked for never fit, or the calibration would need
+            a device that is not here.
     """
-    runs = _runs(name, on, changes, seeds, out, terms)
-    failed = [run for run in runs if name in SWEEPS and run.failed and not terms.retry_failed]
-    runs = [run for run in runs if run not in failed]
-    todo = [run for run in runs if run.result is None]
-    place = find_place(
-        len(todo), name in (*SWEEPS, "search"), terms.device, terms.concurrent, terms.workers
-    )
-    if not runs:
-        raise InputError(f"all runs of {name} failed before; --retry-failed plans them again")
-    measured = (
-        calibrated([run.config for run in todo], place, terms.micro_batch)
-        if terms.calibrate
-        else Measured()
-    )
-    planner = _Planner(runs, measured)
-    rows: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    done, left = {}, {}
-    progress = Console(stderr=True)  # eight orders of fourteen methods take a minute and more
-    for run in track(
-        runs, "planning", console=progress, transient=True, disable=not progress.is_terminal
-    ):
-        plan = planner.plan(run)
-        run.seconds = _seconds(run, plan, measured.speeds.get(group(run.config)), terms)
-        numbers = run.numbers(plan, terms.price_per_hour)
-        _add(rows[run.label], numbers)
-        _add(left if run.result is None else done, numbers)
-    timed = terms.calibrate or terms.tokens_per_second is not None
-    table = _table(name, rows, done, left, timed, terms.price_per_hour is not None)
-    wall = _wall([run.seconds or 0.0 for run in todo], place.concurrent) / 3600
-    table.caption = _caption(planner, place, terms, len(todo), wall)
-    if failed:
-        table.caption += (
-            f" {len(failed)} that failed before are left out; --retry-failed plans them, too."
-        )
-    if name == "search":
-        table.caption += " A search ends runs that fall behind, and so needs less."
+    todo = [(run.config, run.benchmark) for run in runs if not run.directory.finished()]
+    concurrent, device, threads = find_place(len(todo), terms)
+    speeds = calibrate(todo, device, threads, terms.micro_batch) if terms.calibrate else {}
+    counts: dict[str, Counts] = {}
+    # Finished runs go first: they say at what pace and how fast the others will go.
+    for run in sorted(runs, key=lambda run: not run.directory.finished()):
+        kind, result = kind_of(run.config), run.directory.finished()
+        if run.label not in counts:  # the runs of a row differ in the seed alone
+            pace = pace_of(read_lines(run.directory.steps)) if result else None
+            encoder = speeds[kind].encoder if kind in speeds else None
+            counts[run.label] = plan(run.config, run.benchmark, encoder, pace)
+        if result:
+            seconds = sum(result["seconds"].values())
+            speeds.setdefault(kind, Speed.observed(counts[run.label], seconds))
+    stated = Speed.stated(terms.tokens_per_second) if terms.tokens_per_second else None
+    price = terms.price_per_hour
+    rows: list[Row] = []
+    for run in runs:
+        speed = stated or speeds.get(kind_of(run.config))
+        rows.append((run.label, _numbers(run, counts[run.label], speed, price or 0.0)))
+    table = _table(name, rows, hidden=("cost",) if price is None else ())
+    hours = [numbers["hours"] for _, numbers in rows if not numbers["done"]]
+    caption = [f"Sums over the runs of a row; {len(todo)} to do, {concurrent} at a time."]
+    caption += _notes(runs, counts, terms)
+    if isnan(sum(hours)):
+        caption.append("Hours need --calibrate, --tokens-per-second or a finished run.")
+    else:
+        wall = max(sum(hours) / concurrent, max(hours, default=0.0))
+        caption.append(f"From beginning to end: {_text('hours', wall)} hours.")
+    table.caption = " ".join(caption)
     return table
 
 
-def _runs(
-    name: str,
-    on: str,
-    changes: Mapping[str, Any],
-    seeds: tuple[int, ...] | None,
-    out: Path,
-    terms: Terms,
-) -> list[_Run]:
-    if name == "search":
-        found = _points(load_run(on).override(changes), seeds, out / name, terms)
-    elif name in SWEEPS:
-        sweep = asked_sweep(name, load_run(on), changes, seeds, terms.only)
-        several = len(sweep.orders) > 1
-        found = [
-            (
-                f"{t.variant} o{t.order}" if several else t.variant,
-                t.config,
-                RunDirectory(out / sweep.name / t.key),
-            )
-            for t in sweep.trials()
-        ]
-    elif "/" not in name and not name.endswith((".yaml", ".yml")):
-        raise unknown("sweep", name, [*SWEEPS, "search"])
+def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
+    """How many of `runs` fit at a time on what Ray has, or would have on this machine; on which
+    device; and with how many threads (None: torch's choice).
+
+    Raises:
+        InputError: as many as are asked for never fit.
+    """
+    if find_spec("ray") is None:
+        return 1, str(pick_device(terms.device)), None
+    from forever.launch.ray_cluster import capacity, cluster, default_workers, divide
+
+    # What Ray would find here; to start it for that takes ten seconds.
+    total = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
+    machines = 1
+    if os.environ.get("RAY_ADDRESS"):
+        with cluster(dashboard=False):
+            total, machines = capacity()
+    workers = default_workers(total) if terms.workers is None else terms.workers
+    share = divide(total, machines, runs, terms.concurrent, workers, terms.device)
+    return share.concurrent, share.device, share.threads
+
+
+def _numbers(run: AskedRun, counts: Counts, speed: Speed | None, price: float) -> dict[str, float]:
+    """What is planned of a run; of a finished one what it did, as far as it says."""
+    updates, events, trained = counts.updates, [counts.events], counts.total(*UPDATES).tokens
+    seconds, result = speed.seconds(counts) if speed else nan, run.directory.finished()
+    if result:
+        updates, events = result["updates"], result["events"].values()
+        trained, seconds = result["tokens"], sum(result["seconds"].values())
+    return {
+        "runs": 1,
+        "done": bool(result),
+        **{kind: updates.get(kind, 0) for kind in ("task", "replay", "consolidation")},
+        "events": sum(each.get("replay", 0) + each.get("consolidation", 0) for each in events),
+        "train MTok": trained / 1e6,
+        "other MTok": counts.total("probe", *AT_THE_END).tokens / 1e6,
+        "eval MTok": counts.total("prompts", "answers").tokens / 1e6,
+        "hours": seconds / 3600,
+        "cost": seconds / 3600 * price,
+    }
+
+
+def _notes(runs: Sequence[AskedRun], counts: Mapping[str, Counts], terms: Terms) -> list[str]:
+    """Sentences on what is exact, what is an estimate, and what the hours rest on."""
+    notes = [_EXACT]
+    if any(getattr(run.config.method, "clock", "") == "model" for run in runs):
+        notes.append(_BY_MODEL_CLOCK)
+    if any(each.total(*AT_THE_END).calls for each in counts.values()):
+        notes.append("Estimate: what a method computes at the end of a task.")
+    methods = {run.config.method.name for run in runs}
+    notes += [f"Estimate: {why}." for name, why in ESTIMATES.items() if name in methods]
+    if terms.calibrate:
+        notes.append("Tokens and hours are measured here; runs side by side slow each other down.")
     else:
-        configs = [
-            load_run(name).override({**changes, **({"seed": seed} if seed is not None else {})})
-            for seed in seeds or (None,)
-        ]
-        found = [(name, config, RunDirectory(out / config.key())) for config in configs]
-    return [
-        _Run(label, config, directory, directory.finished()) for label, config, directory in found
-    ]
+        notes.append("Tokens are four characters each.")
+    if terms.tokens_per_second:
+        notes.append(f"Hours are those of {terms.tokens_per_second:,.0f} trained tokens a second.")
+    if (terms.workers or 0) > 1:
+        notes.append("Hours are those of one worker; several share the batches of a run.")
+    return notes
 
 
-def _points(
-    base: RunConfig, seeds: tuple[int, ...] | None, folder: Path, terms: Terms
-) -> list[tuple[str, RunConfig, RunDirectory]]:
-    """The runs of a search: those of its folder that are not given up, and as many more, drawn at
-    random from its space as its first ones are, as are missing. The real ones are known only while
-    the search goes on."""
-    search = find_search(base, seeds)
-    before = known(search, folder)
-    given_up = ("stopped",) if terms.retry_failed else ("stopped", "failed")
-    drawn = [run.trial for run in before if run.state not in given_up]
-    if not before and (own := search.own_point()) is not None:
-        drawn.append(search.trial(own))
-    random = Random(0)  # a plan says the same each time
-    missing = (
-        max(len(before), terms.trials or TRIALS)
-        - sum(run.state in given_up for run in before)
-        - len(drawn)
-    )
-    for _ in range(missing):
-        drawn.append(search.draw(random))
-    return [("search", trial.config, RunDirectory(folder / trial.key)) for trial in drawn]
-
-
-class _Planner:
-    """Plans of many runs. Those that differ in the seed alone have the same counts, but for the
-    rows that are kept."""
-
-    def __init__(self, runs: Sequence[_Run], measured: Measured) -> None:
-        self.finished = [run for run in runs if run.result is not None]
-        self.methods = {run.config.method.name for run in runs}
-        self.measured = measured
-        # Whose paces the plans by the model clock followed, in words.
-        self.paces: dict[str, None] = {}
-        self._benchmarks: dict[str, Benchmark] = {}
-        self._plans: dict[tuple[str, Path | None], Plan] = {}
-
-    def plan(self, run: _Run) -> Plan:
-        from forever.planning.counts import pace_of, plan
-
-        config = run.config
-        like = self._like(run) if by_model_clock(config) else None
-        key = (config.model_copy(update={"seed": 0}).fingerprint(), like and like.directory.path)
-        if key not in self._plans:
-            pace = (
-                pace_of(read_lines(like.directory.steps))
-                if like
-                else self.measured.paces.get(course(config))
-            )
-            if by_model_clock(config):
-                self.paces["of finished runs" if like else _MEASURED if pace else _LEVEL] = None
-            encoder = self.measured.encoders.get(tokenizer(config))
-            self._plans[key] = plan(config, self._benchmark(config), encoder, pace)
-        return self._plans[key]
-
-    def _like(self, run: _Run) -> _Run | None:
-        """The finished run whose pace a plan by the model clock follows: itself, or one of the same
-        way of training."""
-        own = course(run.config)
-        alike = [
-            other
-            for other in self.finished
-            if other.config.method.name != "mtl" and course(other.config) == own
-        ]
-        alike.sort(key=lambda other: (other is not run, other.label != run.label))
-        return alike[0] if alike else None
-
-    def _benchmark(self, config: RunConfig) -> Benchmark:
-        key = config.data.model_dump_json()
-        if key not in self._benchmarks:
-            self._benchmarks[key] = load_benchmark(config.data)
-        return self._benchmarks[key]
-
-
-def _seconds(run: _Run, plan: Plan, speed: Speed | None, terms: Terms) -> float | None:
-    if run.result is not None:
-        return sum(run.result["seconds"].values())
-    if terms.tokens_per_second is not None:
-        return plan.seconds_at(terms.tokens_per_second)
-    return speed.seconds(plan) if speed else None
-
-
-def _wall(seconds: Sequence[float], concurrent: int) -> float:
-    """From beginning to end if each run begins, in order, as soon as there is a place."""
-    ends = [0.0] * concurrent
-    for one in seconds:
-        heapq.heapreplace(ends, ends[0] + one)
-    return max(ends)
-
-
-# ---- the table
-
-
-def _add(total: dict[str, float], numbers: Mapping[str, float]) -> None:
-    for name, number in numbers.items():
-        total[name] = total.get(name, 0.0) + number
-
-
-def _table(
-    name: str,
-    rows: Mapping[str, Mapping[str, float]],
-    done: Mapping[str, float],
-    left: Mapping[str, float],
-    timed: bool,
-    priced: bool,
-) -> Table:
-    any_of = {column for row in rows.values() for column, number in row.items() if number}
-    hidden = {column for column in ("done", "generator", "other MTok") if column not in any_of}
-    columns = [c for c in next(iter(rows.values())) if c not in hidden and (c != "cost" or priced)]
+def _table(name: str, rows: Sequence[Row], hidden: Sequence[str]) -> Table:
     table = Table(
         title=f"plan of {name}", title_justify="left", caption_justify="left", box=box.SIMPLE
     )
     table.add_column("variant", no_wrap=True)
+    columns = [column for column in rows[0][1] if column not in hidden]
+    for column in ("done", "other MTok"):
+        if not any(numbers[column] for _, numbers in rows):
+            columns.remove(column)
     for column in columns:
-        table.add_column("consolid." if column == "consolidation" else column, justify="right")
+        table.add_column(column.replace("consolidation", "consolid."), justify="right")
 
-    def texts(numbers: Mapping[str, float]) -> Iterator[str]:
-        for column in columns:
-            known = column not in ("hours", "cost") or timed
-            yield _text(column, numbers.get(column, 0.0)) if known else "-"
+    def add(label: str, group: Sequence[Row]) -> None:
+        totals = {column: sum(numbers[column] for _, numbers in group) for column in columns}
+        table.add_row(label, *(_text(column, total) for column, total in totals.items()))
 
-    for label, numbers in rows.items():
-        table.add_row(label, *texts(numbers))
+    for label in dict.fromkeys(label for label, _ in rows):
+        add(label, [row for row in rows if row[0] == label])
     table.add_section()
+    done = [row for row in rows if row[1]["done"]]
     if done:
-        table.add_row("done, skipped", *texts(done))
-    table.add_row("to do", *texts(left))
+        add("done, skipped", done)
+    add("to do", [row for row in rows if not row[1]["done"]])
     return table
 
 
 def _text(column: str, number: float) -> str:
-    """Counts whole, money in cents, hours and tokens with more digits if they are few: a small run
-    takes minutes."""
+    """Counts are whole and money has cents; hours and tokens have more digits if they are few,
+    because a small run takes minutes."""
+    if isnan(number):
+        return "-"
     if column == "cost":
         return f"{number:,.2f}"
     if column == "hours" or "MTok" in column:
-        return f"{number:,.{3 if number < 1 else 1 if number < 100 else 0}f}"
+        digits = 3 if number < 1 else 1
+        return f"{number:,.{digits}f}"
     return f"{number:,.0f}"
-
-
-def _caption(planner: _Planner, place: Place, terms: Terms, runs: int, wall: float) -> str:
-    found = [
-        "Sums over the runs of a row. Exact: updates on the task, and replays that their number triggers."
-    ]
-    if planner.paces:
-        found.append(
-            f"By the model clock, replays are those at the pace {', or '.join(planner.paces)}."
-        )
-    if estimated := [why for name, why in _ESTIMATED.items() if name in planner.methods]:
-        found.append(f"Estimates: {'; '.join(estimated)}.")
-    found += [
-        "Tokens by the runs' own tokenizer."
-        if planner.measured.encoders
-        else "Tokens at four characters each.",
-        f"{runs} run{'s' * (runs != 1)} to do, {place.text}.",
-    ]
-    if terms.calibrate:
-        found.append(
-            f"Hours as measured here on {place.device}; runs side by side can slow each other down."
-        )
-    elif terms.tokens_per_second is not None:
-        found.append(f"Hours at {terms.tokens_per_second:,.0f} training tokens a second.")
-    else:
-        return " ".join([*found, "Hours need --calibrate or --tokens-per-second."])
-    if (terms.workers or 0) > 1:
-        found.append(
-            "They are of one worker: several share the batches of a run, which then ends sooner."
-        )
-    return " ".join([*found, f"From beginning to end: {_text('hours', wall)} hours."])

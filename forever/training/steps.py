@@ -3,7 +3,7 @@ come back."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -124,6 +124,24 @@ class LossEvent:
 
 
 Steps = Generator[Action, StepRecord, None]
+
+
+def drive(
+    steps: Steps, perform: Callable[[Action], StepRecord]
+) -> Iterator[tuple[Action, StepRecord]]:
+    """Answer every action of a method's generator with the record that `perform` gives.
+
+    Each action is yielded with its record after the method has reacted to it.
+    """
+    action = next(steps, None)
+    while action is not None:
+        performed = action
+        record = perform(action)
+        try:
+            action = steps.send(record)
+        except StopIteration:
+            action = None
+        yield performed, record
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,8 @@ from forever.data.tasks import Example, Task
 from forever.evaluation.decoding import Sampling
 from forever.methods.base import Card, Method
 from forever.methods.ssr.encoders import load_encoder
-from forever.methods.ssr.synthesis import continuations, icl_prompts, icl_work, parse_icl, select
+from forever.methods.ssr.synthesis import continuations, icl_prompts, parse_icl, select
 from forever.models import lora
-from forever.planning.costs import EndWork
 from forever.seeding import derive
 from forever.training.learner import Learner
 from forever.training.steps import Step, Steps
@@ -78,21 +77,6 @@ class Ssr(Method[SsrConfig]):
                 file=stderr,
             )
         learner.log_task(candidates=float(len(written)), written=float(len(rows)))
-
-    def end_work(self, learner: Learner, task: Task) -> EndWork:
-        c, demos, kept = (
-            self.config,
-            learner.memory.choose(task, self.config.demos),
-            learner.memory.choose(task),
-        )
-        if learner.last:
-            return EndWork()
-        prompts = len(icl_prompts(demos))  # a continuation of each is taken to hold one candidate
-        turns = min(
-            max(c.samples, -(-_CANDIDATES * len(kept) // prompts)),
-            max(c.samples, _TRIES // prompts),
-        )
-        return icl_work(learner, demos, kept, turns, c.max_tokens, self.longest_answer(learner))
 
     def longest_answer(self, learner: Learner) -> int:
         """Tokens of an answer to a written row, at most."""

@@ -14,7 +14,6 @@ from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.evaluation.decoding import Sampling, decode
 from forever.methods.ssr.encoders import embed
-from forever.planning.costs import EndWork
 from forever.training.learner import Learner
 
 # ---- SSR: a completion prompt of two examples, and what comes out of it
@@ -158,27 +157,6 @@ def select(
     ranked = diverse(vectors, count, min(clusters, count))
     answers = take(ranked, lambda indices: answer(learner, [written[i] for i in indices], limit))
     return [dataclasses.replace(written[i], output=text) for i, text in sorted(answers.items())]
-
-
-def icl_work(
-    learner: Learner,
-    demos: Sequence[Example],
-    kept: Sequence[Example],
-    turns: int,
-    max_tokens: int,
-    limit: int,
-) -> EndWork:
-    """What writing from `demos` computes at most, for a plan: `turns` continuations of each prompt,
-    and the answers.
-
-    Args:
-        kept: rows as long as those that will be chosen and answered.
-    """
-    lengths = [
-        len(learner.encoder.encode_text(text, max_tokens).prompt) for _, text in icl_prompts(demos)
-    ]
-    answers = [(len(learner.encoder.encode_prompt(row).prompt), limit) for row in kept]
-    return EndWork(texts=[*[[(n, max(1, max_tokens - n)) for n in lengths]] * turns, answers])
 
 
 def _fits(learner: Learner, row: Example) -> bool:
