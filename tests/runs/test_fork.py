@@ -198,28 +198,13 @@ def test_what_does_not_fit_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-SAPT: dict[str, Any] = {
-    "method.name": "sapt",
-    "method.memory_prompts": "pseudo",
-    "method.generator_steps": 1,
-}
-
-
-@pytest.mark.parametrize(
-    "changes", [{"method.name": "ssr", "method.max_tokens": 150}, SAPT], ids=["ssr", "sapt"]
-)
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_what_nobody_wrote_of_the_last_task_is_missing(
-    small_config: RunConfig,
-    changes: dict[str, Any],
-    tasks: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    small_config: RunConfig, tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run writes no rows or prompts after its last task, so a longer run cannot branch off
-    there."""
+    """SSR writes no examples after its last task, so a longer run cannot branch off there."""
     monkeypatch.setattr(decoding, "sample", canned_sample)
-    config = small_config.override(changes)
+    config = small_config.override({"method.name": "ssr", "method.max_tokens": 150})
     order = config.data.order
     execute(config.override({"data.order": order[:tasks]}), tmp_path / "run", keep_stages=True)
     with pytest.raises(

@@ -21,9 +21,11 @@ from helpers import KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, lin
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.evaluation import decoding
-from forever.launch.local import Placement, check_finished, run_local
-from forever.runs import checkpoint, session
+from forever.launch.local import Placement, run_local
+from forever.models import lora
+from forever.runs import checkpoint, results, session
 from forever.runs.tracking import SilentTracker
+from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 from forever.training import loop
 from forever.training import step as step_module
@@ -104,15 +106,13 @@ def live(config: RunConfig, path: Path, at: int | None, checkpoint_s: float = 0.
         patch.setattr(checkpoint, "save", wrapped(trap, "saved", checkpoint.save, after=True))
         patch.setattr(step_module, "probe", wrapped(trap, "probe", probe, after=False))
         patch.setattr(
-            session, "write_lines", wrapped(trap, "answers", session.write_lines, after=False)
+            results, "write_lines", wrapped(trap, "answers", results.write_lines, after=False)
         )
         patch.setattr(loop, "evaluate", wrapped(trap, "evaluate", loop.evaluate, after=False))
         end = session.Session.end_training
         patch.setattr(session.Session, "end_training", wrapped(trap, "end_task", end, after=False))
         for save in ("save_peft", "save_mixture"):
-            patch.setattr(
-                session.lora, save, wrapped(trap, "finish", getattr(session.lora, save), after=True)
-            )
+            patch.setattr(lora, save, wrapped(trap, "finish", getattr(lora, save), after=True))
         try:
             placement = Placement(device="cpu", checkpoint_s=checkpoint_s)
             run_local(config, path, resume=True, trackers=[trap], placement=placement)

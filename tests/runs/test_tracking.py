@@ -18,8 +18,9 @@ from forever.runs.directory import (
     write_lines,
     write_text,
 )
-from forever.runs.tracking import Journal, SilentTracker, Tracker, Trackers
-from forever.training.steps import ReplayEvent
+from forever.runs.journal import Journal
+from forever.runs.tracking import SilentTracker, Tracker, Trackers
+from forever.training.events import ReplayEvent
 
 CALLS = ["started", "step", "event", "stage", "finished"]
 
