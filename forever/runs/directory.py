@@ -74,11 +74,13 @@ class RunDirectory:
         if saved != config.identity():
             differing = ", ".join(difference_lines(saved, config.identity())[:3])
             raise InputError(
-                f"{self.path} holds a run of another configuration ({differing}); give another --out"
+                f"{self.path} holds a run of another configuration ({differing}); "
+                "give another --out"
             )
         if not self.result.is_file() and not resume:
             raise InputError(
-                f"{self.path} holds an unfinished run; go on with it by --resume, or give another --out"
+                f"{self.path} holds an unfinished run; go on with it by --resume, "
+                "or give another --out"
             )
 
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:

@@ -174,8 +174,8 @@ def _past(origin: Origin, saved: Checkpoint) -> Past:
 def _check_settings(origin: Origin, config: RunConfig) -> None:
     """What the past scores were made with must hold for the scores to come."""
     there, here = origin.config.model_dump(mode="json"), config.model_dump(mode="json")
-    # It acts on updates, and on none of the past ones.
-    there["model"].pop("dropout"), here["model"].pop("dropout")
+    for settings in (there, here):
+        del settings["model"]["dropout"]  # it acts on updates, and on none of the past ones
     for name in ("model", "evaluation"):
         lines = difference_lines({name: there[name]}, {name: here[name]})
         if lines:

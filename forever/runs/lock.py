@@ -13,9 +13,12 @@ from filelock import FileLock, Timeout
 from forever.errors import InputError
 
 _PATIENCE_S = 120.0
-_POLL_S = 0.2
 _GLANCE_S = 0.05  # somebody else who looks holds the lock for less
-_FILE = ".lock"
+
+
+def _lock(folder: Path) -> FileLock:
+    # A soft lock, on a file system that has no others, would outlive a killed process.
+    return FileLock(folder / ".lock", poll_interval=0.2, fallback_to_soft=False)
 
 
 @contextmanager
@@ -36,8 +39,8 @@ def locked(folder: Path, needed: bool = True) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = _lock(folder)
     try:
-        _acquire(lock, folder)
-        (folder / _FILE).write_text(f"process {os.getpid()} on {socket.gethostname()}")
+        _wait(lock, folder)
+        Path(lock.lock_file).write_text(f"process {os.getpid()} on {socket.gethostname()}")
     except OSError:
         pass  # a file system without locks: do without, rather than not run at all
     try:
@@ -46,36 +49,30 @@ def locked(folder: Path, needed: bool = True) -> Iterator[None]:
         lock.release()
 
 
+def _wait(lock: FileLock, folder: Path) -> None:
+    for first, patience in ((True, 0.0), (False, _PATIENCE_S)):
+        try:
+            lock.acquire(timeout=patience)
+            return
+        except Timeout:
+            holder = Path(lock.lock_file).read_text() or "another process"
+        if first:
+            print(f"waiting for {holder}, which trains {folder}", file=sys.stderr, flush=True)
+    raise InputError(
+        f"{folder} is being trained by {holder}; a run has one writer: stop that one or wait for "
+        "its end"
+    )
+
+
 def in_progress(folder: Path, patience_s: float = 0.0) -> bool:
     """Whether another process trains this run, and goes on with it for `patience_s`."""
-    if not (folder / _FILE).is_file():
+    if not (folder / ".lock").is_file():
         return False
+    patience = max(patience_s, _GLANCE_S)
     try:
-        with _lock(folder).acquire(timeout=max(patience_s, _GLANCE_S), poll_interval=_GLANCE_S / 5):
+        with _lock(folder).acquire(timeout=patience, poll_interval=_GLANCE_S / 5):
             return False
     except Timeout:
         return True
     except OSError:
         return False
-
-
-def _lock(folder: Path) -> FileLock:
-    # A soft lock would outlive a killed process.
-    return FileLock(folder / _FILE, poll_interval=_POLL_S, fallback_to_soft=False)
-
-
-def _acquire(lock: FileLock, folder: Path) -> None:
-    try:
-        lock.acquire(blocking=False)
-        return
-    except Timeout:
-        holder = (folder / _FILE).read_text(encoding="utf-8") or "another process"
-    print(f"waiting for {holder}, which trains {folder}", file=sys.stderr, flush=True)
-    try:
-        lock.acquire(timeout=_PATIENCE_S)
-    except Timeout:
-        holder = (folder / _FILE).read_text(encoding="utf-8") or "another process"
-        raise InputError(
-            f"{folder} is being trained by {holder}; a run has one writer: stop that one or wait "
-            "for its end"
-        ) from None

@@ -78,7 +78,8 @@ class Session:
         place = self.state.place()
         if any(places != [place] for places in self.world.gather([place])):
             raise RuntimeError(
-                f"ranks found different checkpoints in {self.directory.path}; is it a shared folder?"
+                f"ranks found different checkpoints in {self.directory.path}; "
+                "is it a shared folder?"
             )
         if self.state.data != data:
             raise InputError(

@@ -26,6 +26,9 @@ def front_table(runs: Sequence[Known]) -> Table:
     states = [run.state for run in runs]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
     # The best of many runs is partly luck, on these rows and with this seed.
-    table.caption = f"{counts}. Scored on rows held out from training, one seed: run the chosen ones on the test rows."
+    table.caption = (
+        f"{counts}. Scored on rows held out from training, one seed: run the chosen ones on the "
+        "test rows."
+    )
     table.caption_justify = "left"
     return table

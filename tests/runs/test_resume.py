@@ -16,14 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, lines, outcome
+from helpers import CONFIGS, KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, lines, outcome
 
+from forever.config.parts import DataConfig
 from forever.config.run import RunConfig
+from forever.data.benchmarks import load_benchmark
+from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation import decoding
+from forever.launch import local
 from forever.launch.local import Placement, run_local
 from forever.models import lora
 from forever.runs import checkpoint, results, session
+from forever.runs.directory import RunDirectory
 from forever.runs.tracking import SilentTracker
 from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
@@ -34,30 +39,16 @@ from forever.training.step import probe
 pytestmark = KILLED_CLOSES_NO_FILES
 
 METHODS: dict[str, dict[str, Any]] = {
-    "forever": {
-        "name": "forever",
-        "warmup_steps": 1,
-        "regularizer": "intensity_importance",
-        "beta": 0.1,
+    "forever": {**CONFIGS["forever both"], "beta": 0.1},
+    "ewc": CONFIGS["ewc separate"],
+    **{
+        name: CONFIGS[name]
+        for name in (
+            "mix_replay", "fixed_interval", "olora", "moelora", "sapt", "migu", "ssr",
+            "recurrent_kif", "aimmerging", "vbm",
+        )
     },
-    "mix_replay": {"name": "mix_replay"},
-    "fixed_interval": {"name": "fixed_interval", "warmup_steps": 1},
-    "ewc": {"name": "ewc", "strength": 1e6, "mode": "separate"},
-    "olora": {"name": "olora"},
-    "moelora": {"name": "moelora"},
-    "sapt": {"name": "sapt"},
-    "migu": {"name": "migu"},
-    "ssr": {"name": "ssr", "max_tokens": 100},
-    "recurrent_kif": {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1},
-    "aimmerging": {
-        "name": "aimmerging",
-        "interval": 1,
-        "outer_steps": 1,
-        "min_interval": 1,
-        "cold_merges": 0,
-    },
-    "vbm": {"name": "vbm", "warmup_steps": 1, "views": 2},
-}
+}  # fmt: skip
 
 
 class Killed(BaseException):
@@ -118,7 +109,6 @@ def live(config: RunConfig, path: Path, at: int | None, checkpoint_s: float = 0.
             run_local(config, path, resume=True, trackers=[trap], placement=placement)
         except Killed:
             trap.passed.append("killed")
-    gc.collect()  # here, and not in whichever test comes next
     return trap
 
 
@@ -127,6 +117,7 @@ def written() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decoding, "sample", canned_sample)
         yield
+    gc.collect()  # here, and not in whichever test comes next
 
 
 @pytest.fixture(scope="module")
@@ -162,47 +153,51 @@ def whole(
 
 @pytest.fixture(scope="module")
 def points(
-    configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory
+    configs: dict[str, RunConfig],
+    whole: dict[str, Outcome],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, list[str]]:
-    """The points that an uninterrupted run with checkpoints after every update passes."""
-    return {
-        name: live(config, tmp_path_factory.mktemp("points"), None).passed
-        for name, config in configs.items()
-    }
-
-
-def test_checkpoints_do_not_change_a_run(
-    configs: dict[str, RunConfig], whole: dict[str, Outcome], tmp_path: Path
-) -> None:
+    """The points that an uninterrupted run with checkpoints after every update passes; the
+    checkpoints do not change it."""
+    passed: dict[str, list[str]] = {}
     for name, config in configs.items():
-        execute(config, tmp_path / name, checkpoint_s=0.0)
-        assert whole[name].differences(outcome(tmp_path / name)) == []
+        path = tmp_path_factory.mktemp("points")
+        passed[name] = live(config, path, None).passed
+        assert whole[name].differences(outcome(path)) == [], name
+    return passed
 
 
 def test_every_kind_of_point_is_covered(points: dict[str, list[str]]) -> None:
     assert {*points["forever"]} == {
-        "task", "replay", "consolidation", "probe", "event", "saved", "end_task", "evaluate", "answers",
-        "stage", "finish",
+        "task", "replay", "consolidation", "probe", "event", "saved", "end_task", "evaluate",
+        "answers", "stage", "finish",
     }  # fmt: skip
     assert {"replay", "consolidation"} <= {*points["fixed_interval"]}
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_killed_at_every_point_in_turn(
+EVERY_POINT = [
+    pytest.param(name, 1, id=name, marks=[] if name == "forever" else pytest.mark.slow)
+    for name in METHODS
+]
+EVERY_SIXTH_POINT = [pytest.param(name, 6, id=f"{name}-some") for name in METHODS]
+
+
+@pytest.mark.parametrize(("name", "stride"), EVERY_POINT + EVERY_SIXTH_POINT)
+def test_killed_again_and_again(
     configs: dict[str, RunConfig],
     whole: dict[str, Outcome],
     points: dict[str, list[str]],
     tmp_path: Path,
     name: str,
+    stride: int,
 ) -> None:
-    """One run of many lives: life n is killed at the n-th new thing, so every point is a point of
-    death once.
+    """One run of many lives, each killed at the `stride`-th new thing; with 1, every point is a
+    point of death once.
 
-    A life must get one thing further than the last; the point of its death is counted from where it
-    starts.
+    A life must get further than the last; the point of its death is counted from where it starts.
     """
     lives, passed = 0, []
-    at = 1
+    at = stride
     while True:
         trap = live(configs[name], tmp_path, at)
         lives += 1
@@ -210,29 +205,37 @@ def test_killed_at_every_point_in_turn(
         if trap.passed[-1:] != ["killed"]:
             break
         # Killed before anything new was on disk: the next life has to be allowed one more step.
-        at = 1 if "saved" in trap.passed[:-2] or "answers" in trap.passed[:-2] else at + 1
+        new = "saved" in trap.passed[:-2] or "answers" in trap.passed[:-2]
+        at = stride if new else at + 1
         assert lives < 3 * len(points[name])
     assert whole[name].differences(outcome(tmp_path)) == []
-    assert lives > 20
+    assert lives > (20 if stride == 1 else 2)
     assert {*passed} >= {*points[name]}
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_killed_once_at_each_point(
+def deaths(points: list[str], every: bool) -> list[int]:
+    """Points at which to be killed: all, or the first and the last of each kind.
+
+    Saves are left out, since the point after a save is the point before what follows it.
+    """
+    chosen = [n for n, kind in enumerate(points, 1) if kind not in ("saved", "answers")]
+    if every:
+        return chosen
+    first = {points[n - 1]: n for n in reversed(chosen)}
+    last = {points[n - 1]: n for n in chosen}
+    return sorted({*first.values(), *last.values()})
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_killed_once(
     configs: dict[str, RunConfig],
     whole: dict[str, Outcome],
     points: dict[str, list[str]],
     tmp_path: Path,
-    part: int,
+    every: bool,
 ) -> None:
-    """Independent runs of the method with the most state, each killed at one point, for every point
-    but repeats.
-
-    Two points with the same checkpoint and the same next action differ in nothing; saves are left
-    out, since the point after a save is the point before what follows it.
-    """
-    chosen = [n for n, kind in enumerate(points["forever"], 1) if kind not in ("saved", "answers")]
-    for at in chosen[part::4]:
+    """Independent runs of the method with the most state, each killed at one point."""
+    for at in deaths(points["forever"], every):
         path = tmp_path / str(at)
         assert live(configs["forever"], path, at).passed[-1] == "killed"
         assert not (path / "result.json").exists()
@@ -240,25 +243,29 @@ def test_killed_once_at_each_point(
         assert whole["forever"].differences(outcome(path)) == [], (at, points["forever"][at - 1])
 
 
+@pytest.fixture(scope="module")
+def plan(configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The points of a run that saves at the end of each task only."""
+    passed = live(configs["forever"], tmp_path_factory.mktemp("plan"), None, 1e9).passed
+    assert passed.count("saved") == 2
+    return passed
+
+
 @pytest.mark.parametrize(
-    "kind", ["task", "replay", "consolidation", "probe", "end_task", "evaluate", "finish"]
+    "kind", ["task", "consolidation", "probe", "end_task", "evaluate", "finish"]
 )
 def test_without_checkpoints_within_a_task_it_begins_again(
     configs: dict[str, RunConfig],
     whole: dict[str, Outcome],
-    points: dict[str, list[str]],
+    plan: list[str],
     tmp_path: Path,
     kind: str,
 ) -> None:
-    """checkpoint_s is large: the last task is repeated from its start (or only scored, if it was
-    trained)."""
-    config = configs["forever"]
-    plan = live(config, tmp_path / "plan", None, checkpoint_s=1e9).passed
-    assert plan.count("saved") == 2  # at the end of each task
-    at = len(plan) - plan[::-1].index(kind)
-    assert live(config, tmp_path / "run", at, checkpoint_s=1e9).passed[-1] == "killed"
-    again = live(config, tmp_path / "run", None, checkpoint_s=1e9).passed
-    assert whole["forever"].differences(outcome(tmp_path / "run")) == []
+    """The last task is repeated from its start, or only scored, if it was trained."""
+    config, at = configs["forever"], len(plan) - plan[::-1].index(kind)
+    assert live(config, tmp_path, at, checkpoint_s=1e9).passed[-1] == "killed"
+    again = live(config, tmp_path, None, checkpoint_s=1e9).passed
+    assert whole["forever"].differences(outcome(tmp_path)) == []
     assert again.count("end_task") == (0 if kind in ("evaluate", "finish") else 1)
 
 
@@ -279,9 +286,7 @@ def at_kind(points: list[str], kind: str, which: int) -> int:
     return [n for n, name in enumerate(points, 1) if name == kind][which]
 
 
-@pytest.mark.parametrize(
-    "kind", ["task", "replay", "consolidation", "end_task", "evaluate", "stage"]
-)
+@pytest.mark.parametrize("kind", ["replay", "end_task", "stage"])
 def test_damaged_newest_checkpoint_falls_back(
     configs: dict[str, RunConfig],
     whole: dict[str, Outcome],
@@ -324,9 +329,9 @@ def test_torn_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
     call: str,
 ) -> None:
-    """Killed while a checkpoint is being written, three times in a row at different places."""
+    """Killed while a checkpoint is being written, twice in a row at different places."""
     original = getattr(checkpoint, call)
-    for place in (3, 7, 9):
+    for place in (3, 9):
         count = iter(range(1, 10**6))
 
         def torn(*arguments: Any, count: Iterator[int] = count, place: int = place) -> Any:
@@ -378,7 +383,7 @@ def test_scores_before_training_survive(configs: dict[str, RunConfig], tmp_path:
     execute(config, tmp_path / "whole")
     plan = live(config, tmp_path / "plan", None).passed
     evaluations = [n for n, kind in enumerate(plan, 1) if kind == "evaluate"]
-    for at in (*evaluations[:3], at_kind(plan, "replay", 0)):
+    for at in (*evaluations[:2], at_kind(plan, "replay", 0)):
         path = tmp_path / str(at)
         live(config, path, at)
         live(config, path, None)
@@ -396,7 +401,24 @@ def test_full_fine_tuning_resumes(
     assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "run")) == []
 
 
-# ---- refusals
+# ---- data and folder
+
+
+def test_data_are_read_once(
+    configs: dict[str, RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the check before a run, and not again by the run that takes what the check read."""
+    reads: list[str] = []
+
+    def count(config: DataConfig) -> Benchmark:
+        reads.append(config.benchmark)
+        return load_benchmark(config)
+
+    monkeypatch.setattr(local, "load_benchmark", count)
+    config = configs["mix_replay"]
+    benchmark = local.check(config, RunDirectory(tmp_path), resume=False)
+    run_local(config, tmp_path, benchmark=benchmark, placement=Placement(device="cpu"))
+    assert reads == ["toy"]
 
 
 def interrupted(config: RunConfig, path: Path) -> None:
@@ -508,7 +530,8 @@ from forever.evaluation.metrics import rouge_l
 from forever.models.backbone import load
 from forever.runs.tracking import SilentTracker
 
-config, folder, points = RunConfig.parse(json.loads(sys.argv[1])), Path(sys.argv[2]), json.loads(sys.argv[3])
+config, folder = RunConfig.parse(json.loads(sys.argv[1])), Path(sys.argv[2])
+points = json.loads(sys.argv[3])
 # These two import what every child needs.
 load(config.model.name, torch.float32, torch.device("cpu"))
 rouge_l("a", "a")
@@ -525,9 +548,12 @@ class Kill(SilentTracker):
 def child(path, kind, count):
     kill = Kill(kind, count)
     for owner, name in ((checkpoint, "_sync"), (train, "evaluate"), (checkpoint, "_complete")):
-        original = getattr(owner, name)
-        setattr(owner, name, lambda *a, name=name, original=original: (kill.reach(name), original(*a))[1])
-    run_local(config, path, resume=True, trackers=[kill], placement=Placement(device="cpu", checkpoint_s=0.0))
+        def call(*arguments, name=name, original=getattr(owner, name)):
+            kill.reach(name)
+            return original(*arguments)
+        setattr(owner, name, call)
+    placement = Placement(device="cpu", checkpoint_s=0.0)
+    run_local(config, path, resume=True, trackers=[kill], placement=placement)
 
 def life(path, kind, count):
     process = os.fork()
@@ -587,20 +613,27 @@ def test_sigkill(
 # ---- answers that are lost
 
 
-def stopped_in_last_task(config: RunConfig, path: Path, kind: str = "task") -> None:
-    """A run that dies at the last point of this kind: its first stage is over."""
-    plan = live(config, path.with_name("plan"), None).passed
-    shutil.rmtree(path.with_name("plan"))
-    assert live(config, path, at_kind(plan, kind, -1)).passed[-1] == "killed"
+@pytest.fixture(scope="module")
+def stopped(
+    configs: dict[str, RunConfig],
+    points: dict[str, list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Path]:
+    """Runs that died at the last point of a kind: their first stage is over."""
+    runs: dict[str, Path] = {}
+    for kind in ("task", "evaluate"):
+        runs[kind] = tmp_path_factory.mktemp(kind) / "run"
+        at = at_kind(points["mix_replay"], kind, -1)
+        assert live(configs["mix_replay"], runs[kind], at).passed[-1] == "killed"
+    return runs
 
 
 @pytest.mark.parametrize("lost", ["predictions/1/1.jsonl", "predictions/1", "predictions"])
 @pytest.mark.parametrize("kind", ["task", "evaluate"])
 def test_lost_answers_of_a_past_stage_are_not_given_again_by_later_weights(
-    configs: dict[str, RunConfig], tmp_path: Path, lost: str, kind: str
+    configs: dict[str, RunConfig], stopped: dict[str, Path], tmp_path: Path, lost: str, kind: str
 ) -> None:
-    path = tmp_path / "run"
-    stopped_in_last_task(configs["mix_replay"], path, kind)
+    path = Path(shutil.copytree(stopped[kind], tmp_path / "run"))
     target = path / lost
     shutil.rmtree(target) if target.is_dir() else target.unlink()
     for _ in range(2):  # the first refusal leaves nothing behind that would pass for answers
@@ -609,24 +642,28 @@ def test_lost_answers_of_a_past_stage_are_not_given_again_by_later_weights(
     assert not (path / "result.json").exists()
 
 
-@pytest.mark.parametrize("lost", ["0/2.jsonl", "1/2.jsonl"])
 def test_lost_answers_for_forward_transfer_are_missed(
-    configs: dict[str, RunConfig], tmp_path: Path, lost: str
+    configs: dict[str, RunConfig], tmp_path: Path
 ) -> None:
     """Before training, and of the task that came next."""
     config = configs["mix_replay"].override({"evaluation.forward_transfer": True})
     path = tmp_path / "run"
-    stopped_in_last_task(config, path)
-    (path / "predictions" / lost).unlink()
-    with pytest.raises(InputError, match=rf"predictions/{lost} is missing"):
-        live(config, path, None)
+    passed = live(config, tmp_path / "plan", None).passed
+    assert live(config, path, at_kind(passed, "task", -1)).passed[-1] == "killed"
+    for lost in ("0/2.jsonl", "1/2.jsonl"):
+        damaged = Path(shutil.copytree(path, tmp_path / lost[0]))
+        (damaged / "predictions" / lost).unlink()
+        with pytest.raises(InputError, match=rf"predictions/{lost} is missing"):
+            live(config, damaged, None)
 
 
 def test_lost_answers_of_the_stage_whose_weights_are_there_are_given_again(
-    configs: dict[str, RunConfig], whole: dict[str, Outcome], tmp_path: Path
+    configs: dict[str, RunConfig],
+    whole: dict[str, Outcome],
+    points: dict[str, list[str]],
+    tmp_path: Path,
 ) -> None:
-    path = tmp_path / "run"
-    stopped_in_last_task(configs["forever"], path, "finish")
-    shutil.rmtree(path / "predictions" / "2")
-    live(configs["forever"], path, None)
-    assert whole["forever"].differences(outcome(path)) == []
+    assert live(configs["forever"], tmp_path, len(points["forever"])).passed[-2] == "finish"
+    shutil.rmtree(tmp_path / "predictions" / "2")
+    live(configs["forever"], tmp_path, None)
+    assert whole["forever"].differences(outcome(tmp_path)) == []
