@@ -12,24 +12,20 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import CONFIGS, KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, lines, outcome
 
-from forever.config.parts import DataConfig
 from forever.config.run import RunConfig
-from forever.data.benchmarks import load_benchmark
-from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation import decoding
-from forever.launch import local
 from forever.launch.local import Placement, run_local
 from forever.models import lora
 from forever.runs import checkpoint, results, session
-from forever.runs.directory import RunDirectory
-from forever.runs.tracking import SilentTracker
+from forever.runs.tracking import Tracker
 from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 from forever.training import loop
@@ -55,7 +51,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: neither trackers nor anything else may catch it."""
 
 
-class Trap(SilentTracker):
+class Trap(Tracker):
     """Kills at the n-th thing that happens: anything a tracker is told, any checkpoint, any file
     written whole."""
 
@@ -137,42 +133,39 @@ def configs(small_config: RunConfig) -> dict[str, RunConfig]:
     return {name: RunConfig.parse(values | {"method": method}) for name, method in METHODS.items()}
 
 
-@pytest.fixture(scope="module")
-def whole(
-    configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Outcome]:
-    """The uninterrupted runs."""
-    found = {}
-    for name, config in configs.items():
-        path = tmp_path_factory.mktemp(name)
-        execute(config, path)
-        found[name] = outcome(path)
-        assert any(score for row in found[name].result["matrix"] for score in row), name
-    return found
+@dataclass
+class Runs:
+    """Runs that nobody interrupts: by method the configuration, the outcome, and the points that a
+    run with checkpoints after every update passes."""
+
+    configs: dict[str, RunConfig]
+    whole: dict[str, Outcome]
+    points: dict[str, list[str]]
+
+    def check(self, name: str, path: Path) -> None:
+        """The run in `path` ended as the uninterrupted one, bit for bit."""
+        assert self.whole[name].differences(outcome(path)) == [], path.name
 
 
 @pytest.fixture(scope="module")
-def points(
-    configs: dict[str, RunConfig],
-    whole: dict[str, Outcome],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, list[str]]:
-    """The points that an uninterrupted run with checkpoints after every update passes; the
-    checkpoints do not change it."""
-    passed: dict[str, list[str]] = {}
+def runs(configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    runs = Runs(configs, {}, {})
     for name, config in configs.items():
-        path = tmp_path_factory.mktemp("points")
-        passed[name] = live(config, path, None).passed
-        assert whole[name].differences(outcome(path)) == [], name
-    return passed
+        folder = tmp_path_factory.mktemp(name)
+        execute(config, folder / "whole")
+        runs.whole[name] = outcome(folder / "whole")
+        assert any(score for row in runs.whole[name].result["matrix"] for score in row), name
+        runs.points[name] = live(config, folder / "points", None).passed
+        runs.check(name, folder / "points")  # checkpoints do not change a run
+    return runs
 
 
-def test_every_kind_of_point_is_covered(points: dict[str, list[str]]) -> None:
-    assert {*points["forever"]} == {
+def test_every_kind_of_point_is_covered(runs: Runs) -> None:
+    assert {*runs.points["forever"]} == {
         "task", "replay", "consolidation", "probe", "event", "saved", "end_task", "evaluate",
         "answers", "stage", "finish",
     }  # fmt: skip
-    assert {"replay", "consolidation"} <= {*points["fixed_interval"]}
+    assert {"replay", "consolidation"} <= {*runs.points["fixed_interval"]}
 
 
 EVERY_POINT = [
@@ -183,14 +176,7 @@ EVERY_SIXTH_POINT = [pytest.param(name, 6, id=f"{name}-some") for name in METHOD
 
 
 @pytest.mark.parametrize(("name", "stride"), EVERY_POINT + EVERY_SIXTH_POINT)
-def test_killed_again_and_again(
-    configs: dict[str, RunConfig],
-    whole: dict[str, Outcome],
-    points: dict[str, list[str]],
-    tmp_path: Path,
-    name: str,
-    stride: int,
-) -> None:
+def test_killed_again_and_again(runs: Runs, tmp_path: Path, name: str, stride: int) -> None:
     """One run of many lives, each killed at the `stride`-th new thing; with 1, every point is a
     point of death once.
 
@@ -199,7 +185,7 @@ def test_killed_again_and_again(
     lives, passed = 0, []
     at = stride
     while True:
-        trap = live(configs[name], tmp_path, at)
+        trap = live(runs.configs[name], tmp_path, at)
         lives += 1
         passed += trap.passed
         if trap.passed[-1:] != ["killed"]:
@@ -207,46 +193,40 @@ def test_killed_again_and_again(
         # Killed before anything new was on disk: the next life has to be allowed one more step.
         new = "saved" in trap.passed[:-2] or "answers" in trap.passed[:-2]
         at = stride if new else at + 1
-        assert lives < 3 * len(points[name])
-    assert whole[name].differences(outcome(tmp_path)) == []
+        assert lives < 3 * len(runs.points[name])
+    runs.check(name, tmp_path)
     assert lives > (20 if stride == 1 else 2)
-    assert {*passed} >= {*points[name]}
+    assert {*passed} >= {*runs.points[name]}
 
 
-def deaths(points: list[str], every: bool) -> list[int]:
+def deaths(kinds: list[str], every: bool) -> list[int]:
     """Points at which to be killed: all, or the first and the last of each kind.
 
     Saves are left out, since the point after a save is the point before what follows it.
     """
-    chosen = [n for n, kind in enumerate(points, 1) if kind not in ("saved", "answers")]
+    chosen = [n for n, kind in enumerate(kinds, 1) if kind not in ("saved", "answers")]
     if every:
         return chosen
-    first = {points[n - 1]: n for n in reversed(chosen)}
-    last = {points[n - 1]: n for n in chosen}
+    first = {kinds[n - 1]: n for n in reversed(chosen)}
+    last = {kinds[n - 1]: n for n in chosen}
     return sorted({*first.values(), *last.values()})
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_killed_once(
-    configs: dict[str, RunConfig],
-    whole: dict[str, Outcome],
-    points: dict[str, list[str]],
-    tmp_path: Path,
-    every: bool,
-) -> None:
+def test_killed_once(runs: Runs, tmp_path: Path, every: bool) -> None:
     """Independent runs of the method with the most state, each killed at one point."""
-    for at in deaths(points["forever"], every):
+    for at in deaths(runs.points["forever"], every):
         path = tmp_path / str(at)
-        assert live(configs["forever"], path, at).passed[-1] == "killed"
+        assert live(runs.configs["forever"], path, at).passed[-1] == "killed"
         assert not (path / "result.json").exists()
-        live(configs["forever"], path, None)
-        assert whole["forever"].differences(outcome(path)) == [], (at, points["forever"][at - 1])
+        live(runs.configs["forever"], path, None)
+        runs.check("forever", path)
 
 
 @pytest.fixture(scope="module")
-def plan(configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def plan(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The points of a run that saves at the end of each task only."""
-    passed = live(configs["forever"], tmp_path_factory.mktemp("plan"), None, 1e9).passed
+    passed = live(runs.configs["forever"], tmp_path_factory.mktemp("plan"), None, 1e9).passed
     assert passed.count("saved") == 2
     return passed
 
@@ -255,17 +235,13 @@ def plan(configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory
     "kind", ["task", "consolidation", "probe", "end_task", "evaluate", "finish"]
 )
 def test_without_checkpoints_within_a_task_it_begins_again(
-    configs: dict[str, RunConfig],
-    whole: dict[str, Outcome],
-    plan: list[str],
-    tmp_path: Path,
-    kind: str,
+    runs: Runs, plan: list[str], tmp_path: Path, kind: str
 ) -> None:
     """The last task is repeated from its start, or only scored, if it was trained."""
-    config, at = configs["forever"], len(plan) - plan[::-1].index(kind)
+    config, at = runs.configs["forever"], len(plan) - plan[::-1].index(kind)
     assert live(config, tmp_path, at, checkpoint_s=1e9).passed[-1] == "killed"
     again = live(config, tmp_path, None, checkpoint_s=1e9).passed
-    assert whole["forever"].differences(outcome(tmp_path)) == []
+    runs.check("forever", tmp_path)
     assert again.count("end_task") == (0 if kind in ("evaluate", "finish") else 1)
 
 
@@ -282,52 +258,37 @@ def damage_newest(path: Path) -> str:
     return newest.name
 
 
-def at_kind(points: list[str], kind: str, which: int) -> int:
-    return [n for n, name in enumerate(points, 1) if name == kind][which]
+def at_kind(kinds: list[str], kind: str, which: int) -> int:
+    return [n for n, name in enumerate(kinds, 1) if name == kind][which]
 
 
 @pytest.mark.parametrize("kind", ["replay", "end_task", "stage"])
-def test_damaged_newest_checkpoint_falls_back(
-    configs: dict[str, RunConfig],
-    whole: dict[str, Outcome],
-    points: dict[str, list[str]],
-    tmp_path: Path,
-    kind: str,
-) -> None:
-    at = at_kind(points["forever"], kind, -1)
-    live(configs["forever"], tmp_path, at)
+def test_damaged_newest_checkpoint_falls_back(runs: Runs, tmp_path: Path, kind: str) -> None:
+    at = at_kind(runs.points["forever"], kind, -1)
+    live(runs.configs["forever"], tmp_path, at)
     damaged = damage_newest(tmp_path)
     # Dies soon after: what it saved must be found by the third life.
-    again = live(configs["forever"], tmp_path, 4)
+    again = live(runs.configs["forever"], tmp_path, 4)
     assert again.passed[-1] == "killed"
     assert (
         damaged in {p.name for p in (tmp_path / "checkpoints").iterdir()} or "saved" in again.passed
     )
-    live(configs["forever"], tmp_path, None)
-    assert whole["forever"].differences(outcome(tmp_path)) == []
+    live(runs.configs["forever"], tmp_path, None)
+    runs.check("forever", tmp_path)
 
 
-def test_all_checkpoints_damaged_begins_anew(
-    configs: dict[str, RunConfig],
-    whole: dict[str, Outcome],
-    points: dict[str, list[str]],
-    tmp_path: Path,
-) -> None:
-    live(configs["forever"], tmp_path, at_kind(points["forever"], "consolidation", -1))
+def test_all_checkpoints_damaged_begins_anew(runs: Runs, tmp_path: Path) -> None:
+    live(runs.configs["forever"], tmp_path, at_kind(runs.points["forever"], "consolidation", -1))
     for folder in (tmp_path / "checkpoints").iterdir():
         (folder / "state.json").write_text("{", encoding="utf-8")
     for at in (3, 9, None):
-        live(configs["forever"], tmp_path, at)
-    assert whole["forever"].differences(outcome(tmp_path)) == []
+        live(runs.configs["forever"], tmp_path, at)
+    runs.check("forever", tmp_path)
 
 
 @pytest.mark.parametrize("call", ["save_file", "_digest", "_sync"])
 def test_torn_checkpoint(
-    configs: dict[str, RunConfig],
-    whole: dict[str, Outcome],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    call: str,
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """Killed while a checkpoint is being written, twice in a row at different places."""
     original = getattr(checkpoint, call)
@@ -340,46 +301,39 @@ def test_torn_checkpoint(
             return original(*arguments)
 
         monkeypatch.setattr(checkpoint, call, torn)
-        assert live(configs["forever"], tmp_path, None).passed[-1] == "killed"
+        assert live(runs.configs["forever"], tmp_path, None).passed[-1] == "killed"
         assert any(p.name.startswith(".") for p in (tmp_path / "checkpoints").iterdir())
     monkeypatch.setattr(checkpoint, call, original)
-    live(configs["forever"], tmp_path, None)
-    assert whole["forever"].differences(outcome(tmp_path)) == []
+    live(runs.configs["forever"], tmp_path, None)
+    runs.check("forever", tmp_path)
     assert not any(p.name.startswith(".") for p in (tmp_path / "checkpoints").iterdir())
 
 
-def test_torn_journal_line(
-    configs: dict[str, RunConfig],
-    whole: dict[str, Outcome],
-    points: dict[str, list[str]],
-    tmp_path: Path,
-) -> None:
-    live(configs["forever"], tmp_path, at_kind(points["forever"], "replay", -1))
+def test_torn_journal_line(runs: Runs, tmp_path: Path) -> None:
+    live(runs.configs["forever"], tmp_path, at_kind(runs.points["forever"], "replay", -1))
     for name in ("steps.jsonl", "events.jsonl"):
         with (tmp_path / name).open("a", encoding="utf-8") as file:
             file.write('{"task": "sha')
-    live(configs["forever"], tmp_path, None)
-    assert whole["forever"].differences(outcome(tmp_path)) == []
+    live(runs.configs["forever"], tmp_path, None)
+    runs.check("forever", tmp_path)
 
 
-def test_interrupted_before_the_first_checkpoint(
-    configs: dict[str, RunConfig], whole: dict[str, Outcome], tmp_path: Path
-) -> None:
-    assert live(configs["forever"], tmp_path, 3, checkpoint_s=1e9).passed == [
+def test_interrupted_before_the_first_checkpoint(runs: Runs, tmp_path: Path) -> None:
+    assert live(runs.configs["forever"], tmp_path, 3, checkpoint_s=1e9).passed == [
         "task",
         "task",
         "task",
         "killed",
     ]
     assert len(lines(tmp_path / "steps.jsonl")) == 3
-    live(configs["forever"], tmp_path, None)
-    assert whole["forever"].differences(outcome(tmp_path)) == []
+    live(runs.configs["forever"], tmp_path, None)
+    runs.check("forever", tmp_path)
 
 
-def test_scores_before_training_survive(configs: dict[str, RunConfig], tmp_path: Path) -> None:
+def test_scores_before_training_survive(runs: Runs, tmp_path: Path) -> None:
     """Forward transfer: the untrained model's scores are not measured again with trained
     weights."""
-    config = configs["forever"].override({"evaluation.forward_transfer": True})
+    config = runs.configs["forever"].override({"evaluation.forward_transfer": True})
     execute(config, tmp_path / "whole")
     plan = live(config, tmp_path / "plan", None).passed
     evaluations = [n for n, kind in enumerate(plan, 1) if kind == "evaluate"]
@@ -391,12 +345,10 @@ def test_scores_before_training_survive(configs: dict[str, RunConfig], tmp_path:
     assert outcome(tmp_path / "whole").result["fwt"] is not None
 
 
-def test_full_fine_tuning_resumes(
-    configs: dict[str, RunConfig], points: dict[str, list[str]], tmp_path: Path
-) -> None:
-    config = configs["forever"].override({"model.tuning": "full", "optim.lr": 1e-3})
+def test_full_fine_tuning_resumes(runs: Runs, tmp_path: Path) -> None:
+    config = runs.configs["forever"].override({"model.tuning": "full", "optim.lr": 1e-3})
     execute(config, tmp_path / "whole")
-    live(config, tmp_path / "run", at_kind(points["forever"], "replay", 2))
+    live(config, tmp_path / "run", at_kind(runs.points["forever"], "replay", 2))
     live(config, tmp_path / "run", None)
     assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "run")) == []
 
@@ -404,40 +356,21 @@ def test_full_fine_tuning_resumes(
 # ---- data and folder
 
 
-def test_data_are_read_once(
-    configs: dict[str, RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the check before a run, and not again by the run that takes what the check read."""
-    reads: list[str] = []
-
-    def count(config: DataConfig) -> Benchmark:
-        reads.append(config.benchmark)
-        return load_benchmark(config)
-
-    monkeypatch.setattr(local, "load_benchmark", count)
-    config = configs["mix_replay"]
-    benchmark = local.check(config, RunDirectory(tmp_path), resume=False)
-    run_local(config, tmp_path, benchmark=benchmark, placement=Placement(device="cpu"))
-    assert reads == ["toy"]
-
-
 def interrupted(config: RunConfig, path: Path) -> None:
     assert live(config, path, 4).passed[-1] == "killed"
 
 
-def test_unfinished_run_needs_resume(configs: dict[str, RunConfig], tmp_path: Path) -> None:
-    interrupted(configs["forever"], tmp_path)
+def test_unfinished_run_needs_resume(runs: Runs, tmp_path: Path) -> None:
+    interrupted(runs.configs["forever"], tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     with pytest.raises(InputError, match=r"holds an unfinished run; .*--resume"):
-        execute(configs["forever"], tmp_path)
+        execute(runs.configs["forever"], tmp_path)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_another_configuration_in_the_folder(
-    configs: dict[str, RunConfig], tmp_path: Path, finished: bool
-) -> None:
-    config = configs["mix_replay"]
+def test_another_configuration_in_the_folder(runs: Runs, tmp_path: Path, finished: bool) -> None:
+    config = runs.configs["mix_replay"]
     execute(config, tmp_path) if finished else interrupted(config, tmp_path)
     with pytest.raises(
         InputError,
@@ -445,13 +378,11 @@ def test_another_configuration_in_the_folder(
     ):
         run_local(config.override({"optim.lr": 0.5}), tmp_path, resume=True)
     with pytest.raises(InputError, match=r"another configuration \(method"):
-        run_local(configs["forever"], tmp_path, resume=True)
+        run_local(runs.configs["forever"], tmp_path, resume=True)
 
 
-def test_changed_data_is_refused(
-    configs: dict[str, RunConfig], data_root: Path, tmp_path: Path
-) -> None:
-    config, moved = configs["forever"], tmp_path / "data"
+def test_changed_data_is_refused(runs: Runs, data_root: Path, tmp_path: Path) -> None:
+    config, moved = runs.configs["forever"], tmp_path / "data"
     interrupted(config, tmp_path / "run")
     for source in (data_root / "toy").rglob("*.jsonl"):
         target = moved / source.relative_to(data_root)
@@ -475,10 +406,10 @@ def test_changed_data_is_refused(
 
 
 def test_changed_data_of_a_finished_run_is_refused(
-    configs: dict[str, RunConfig], data_root: Path, tmp_path: Path
+    runs: Runs, data_root: Path, tmp_path: Path
 ) -> None:
     """Its scores are not those of the rows that are there now."""
-    config, moved = configs["mix_replay"], tmp_path / "data"
+    config, moved = runs.configs["mix_replay"], tmp_path / "data"
     result = execute(config, tmp_path / "run")
     shutil.copytree(data_root / "toy", moved / "toy")
     elsewhere = config.override({"data.root": str(moved)})
@@ -503,14 +434,14 @@ def test_changed_data_of_a_finished_run_is_refused(
 
 
 def test_a_run_that_goes_on_elsewhere_says_where_it_was(
-    configs: dict[str, RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupted(configs["forever"], tmp_path)
+    interrupted(runs.configs["forever"], tmp_path)
     first = json.loads((tmp_path / "environment.json").read_text())
     assert "resumed" not in first
     monkeypatch.setattr("forever.runs.environment.revision", lambda: "later")
-    live(configs["forever"], tmp_path, 2)
-    live(configs["forever"], tmp_path, None)  # the same place again is no news
+    live(runs.configs["forever"], tmp_path, 2)
+    live(runs.configs["forever"], tmp_path, None)  # the same place again is no news
     environment = json.loads((tmp_path / "environment.json").read_text())
     assert [life["revision"] for life in environment.pop("resumed")] == ["later"]
     assert environment == first
@@ -528,7 +459,7 @@ from forever.config.run import RunConfig
 from forever.launch.local import Placement, run_local
 from forever.evaluation.metrics import rouge_l
 from forever.models.backbone import load
-from forever.runs.tracking import SilentTracker
+from forever.runs.tracking import Tracker
 
 config, folder = RunConfig.parse(json.loads(sys.argv[1])), Path(sys.argv[2])
 points = json.loads(sys.argv[3])
@@ -536,7 +467,7 @@ points = json.loads(sys.argv[3])
 load(config.model.name, torch.float32, torch.device("cpu"))
 rouge_l("a", "a")
 
-class Kill(SilentTracker):
+class Kill(Tracker):
     def __init__(self, kind, count): self.kind, self.count = kind, count
     def reach(self, kind):
         if kind == self.kind:
@@ -586,12 +517,12 @@ KILLS = [
 
 @pytest.fixture(scope="module")
 def killed(
-    configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory
+    runs: Runs, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, list[int]]]:
     """Runs killed by SIGKILL and gone on with, each life in a process of its own (forked after the
     imports)."""
     folder = tmp_path_factory.mktemp("killed")
-    config = configs["forever"].model_dump_json()
+    config = runs.configs["forever"].model_dump_json()
     command = [sys.executable, "-c", KILLER, config, str(folder), json.dumps(KILLS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -607,46 +538,40 @@ def test_sigkill(
 ) -> None:
     folder, codes = killed
     assert codes[name] == [-9, 0]
-    assert whole["forever"].differences(outcome(folder / name)) == []
+    runs.check("forever", folder / name)
 
 
 # ---- answers that are lost
 
 
 @pytest.fixture(scope="module")
-def stopped(
-    configs: dict[str, RunConfig],
-    points: dict[str, list[str]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Path]:
+def stopped(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Runs that died at the last point of a kind: their first stage is over."""
     runs: dict[str, Path] = {}
     for kind in ("task", "evaluate"):
         runs[kind] = tmp_path_factory.mktemp(kind) / "run"
-        at = at_kind(points["mix_replay"], kind, -1)
-        assert live(configs["mix_replay"], runs[kind], at).passed[-1] == "killed"
+        at = at_kind(runs.points["mix_replay"], kind, -1)
+        assert live(runs.configs["mix_replay"], runs[kind], at).passed[-1] == "killed"
     return runs
 
 
 @pytest.mark.parametrize("lost", ["predictions/1/1.jsonl", "predictions/1", "predictions"])
 @pytest.mark.parametrize("kind", ["task", "evaluate"])
 def test_lost_answers_of_a_past_stage_are_not_given_again_by_later_weights(
-    configs: dict[str, RunConfig], stopped: dict[str, Path], tmp_path: Path, lost: str, kind: str
+    runs: Runs, stopped: dict[str, Path], tmp_path: Path, lost: str, kind: str
 ) -> None:
     path = Path(shutil.copytree(stopped[kind], tmp_path / "run"))
     target = path / lost
     shutil.rmtree(target) if target.is_dir() else target.unlink()
     for _ in range(2):  # the first refusal leaves nothing behind that would pass for answers
         with pytest.raises(InputError, match=r"1/1\.jsonl is missing, .* give another --out"):
-            live(configs["mix_replay"], path, None)
+            live(runs.configs["mix_replay"], path, None)
     assert not (path / "result.json").exists()
 
 
-def test_lost_answers_for_forward_transfer_are_missed(
-    configs: dict[str, RunConfig], tmp_path: Path
-) -> None:
+def test_lost_answers_for_forward_transfer_are_missed(runs: Runs, tmp_path: Path) -> None:
     """Before training, and of the task that came next."""
-    config = configs["mix_replay"].override({"evaluation.forward_transfer": True})
+    config = runs.configs["mix_replay"].override({"evaluation.forward_transfer": True})
     path = tmp_path / "run"
     passed = live(config, tmp_path / "plan", None).passed
     assert live(config, path, at_kind(passed, "task", -1)).passed[-1] == "killed"
@@ -658,12 +583,11 @@ def test_lost_answers_for_forward_transfer_are_missed(
 
 
 def test_lost_answers_of_the_stage_whose_weights_are_there_are_given_again(
-    configs: dict[str, RunConfig],
-    whole: dict[str, Outcome],
-    points: dict[str, list[str]],
-    tmp_path: Path,
+    runs: Runs, tmp_path: Path
 ) -> None:
-    assert live(configs["forever"], tmp_path, len(points["forever"])).passed[-2] == "finish"
+    assert (
+        live(runs.configs["forever"], tmp_path, len(runs.points["forever"])).passed[-2] == "finish"
+    )
     shutil.rmtree(tmp_path / "predictions" / "2")
-    live(configs["forever"], tmp_path, None)
-    assert whole["forever"].differences(outcome(tmp_path)) == []
+    live(runs.configs["forever"], tmp_path, None)
+    runs.check("forever", tmp_path)
