@@ -12,8 +12,9 @@ from rich.console import Console
 
 from forever.errors import InputError
 from forever.launch.fleet import Fleet
-from forever.launch.local import check, refused
+from forever.launch.local import check
 from forever.runs.directory import RunDirectory
+from forever.sweeps.checks import refused
 from forever.sweeps.search import Search, known
 from forever.sweeps.sweep import Sweep
 
@@ -51,7 +52,7 @@ def search(what: Search, trials: int, out: Path, fleet: Fleet) -> bool:
     Raises:
         InputError: see `run_search`.
     """
-    from forever.runs.console import front_table
+    from forever.sweeps.front import front_table
 
     folder = (out / what.name).absolute()
     check(what.base, RunDirectory(folder / what.base.key()), resume=True)

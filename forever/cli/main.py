@@ -105,7 +105,12 @@ def run(
         else:
             trackers = [progress, *mirror]
             result = run_local(
-                settings, directory.path, resume=resume, trackers=trackers, placement=placement
+                settings,
+                directory.path,
+                resume=resume,
+                trackers=trackers,
+                placement=placement,
+                benchmark=benchmark,
             )
     console.print(matrix_table(result))
 

@@ -45,6 +45,24 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The dotted keys whose values differ, each with both values; None stands for a missing one."""
+    left, right = flatten(there), flatten(here)
+    return {
+        key: (left.get(key), right.get(key))
+        for key in sorted({*left, *right})
+        if left.get(key) != right.get(key)
+    }
+
+
+def difference_lines(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """What differs between two settings, a line each: "optim.lr is 0.5 there, 0.01 here"."""
+    return [
+        f"{key} is {left!r} there, {right!r} here"
+        for key, (left, right) in differences(there, here).items()
+    ]
+
+
 def dotted_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
     """All keys of a configuration; those of every method, since any may be chosen."""
     keys: list[str] = []

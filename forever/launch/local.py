@@ -1,4 +1,4 @@
-"""A run in this process."""
+"""A run in this process, and everything that is checked before it."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.methods.ssr.method import SsrConfig
 from forever.models import location
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.runs.tracking import Tracker
-from forever.sweeps.sweep import Trial
 
 if TYPE_CHECKING:
     from forever.training.world import World
@@ -36,7 +35,7 @@ class Placement:
 
 
 def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark:
-    """Everything that can be wrong with a run, found before torch is imported or anything is
+    """Find everything that can be wrong with a run, before torch is imported or anything is
     downloaded.
 
     Returns:
@@ -44,91 +43,39 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
 
     Raises:
         InputError: bad data, no model weights, a folder that holds another run, or one that is
-        finished on other rows.
+            finished on other examples.
     """
     location.check(config.model.name)
-    _check_encoder(config)
     directory.check(config, resume)
     benchmark = load_benchmark(config.data)
-    if directory.finished() is not None:
-        _check_rows(directory, _digests(benchmark))
-    _check_width(config, len(benchmark.tasks))
+    check_examples(directory, digests(benchmark))
+    check_method(config, len(benchmark.tasks))
     return benchmark
 
 
-def check_finished(trials: Sequence[Trial], folder: Path) -> None:
-    """What a sweep has finished was learned from the rows that the rest of it will learn from.
-
-    Raises:
-        InputError: a task of a finished trial has changed. Data that are no longer there say
-        nothing.
-    """
-    known: dict[str, dict[str, str]] = {}
-    for trial in trials:
-        directory, about = RunDirectory(folder / trial.key), trial.config.data.model_dump_json()
-        if directory.finished() is None:
-            continue
-        if about not in known:
-            try:
-                known[about] = _digests(load_benchmark(trial.config.data))
-            except InputError:
-                known[about] = {}
-        _check_rows(directory, known[about])
-
-
-def _digests(benchmark: Benchmark) -> dict[str, str]:
-    return {task.name: task.digest() for task in benchmark.tasks}
-
-
-def _check_rows(directory: RunDirectory, digests: Mapping[str, str]) -> None:
-    before = (directory.finished() or {}).get("data", {})
-    for task in before.keys() & digests.keys():
-        if before[task] != digests[task]:
-            raise InputError(
-                f"{directory.path} is finished, and the rows of task {task} are no longer those that it learned; "
-                "give another --out, or those rows"
-            )
-
-
-def _check_encoder(config: RunConfig) -> None:
+def check_method(config: RunConfig, tasks: int) -> None:
+    """Refuse a method whose encoder is code, or whose tasks do not fit the model's width."""
     if isinstance(config.method, SsrConfig) and config.method.encoder is not None:
         location.refuse_code("method.encoder", config.method.encoder)
-
-
-def _check_width(config: RunConfig, tasks: int) -> None:
-    if (width := location.width(config.model.name)) is not None:
+    width = location.width(config.model.name)
+    if width is not None:
         config.method.check_width(config, tasks, width)
 
 
-def refused(trials: Sequence[Trial], others: bool = False) -> dict[str, str]:
-    """What is wrong with the trials of a sweep, by key, found before anything starts.
+def check_examples(directory: RunDirectory, now: Mapping[str, str]) -> None:
+    """Refuse a finished run whose tasks are not those that are there `now` (digests by name)."""
+    learned = (directory.finished() or {}).get("data", {})
+    for task in learned.keys() & now.keys():
+        if learned[task] != now[task]:
+            raise InputError(
+                f"{directory.path} is finished, and the rows of task {task} are no longer those "
+                "that it learned; give another --out, or those rows"
+            )
 
-    Args:
-        others: whether the sweep has other trials, which are finished: then it has something to
-        show in any case.
 
-    Raises:
-        InputError: something is wrong with every one.
-    """
-    problems: dict[str, str] = {}
-    # Number of tasks or what is wrong; trials share it with data and backbone.
-    known: dict[str, int | InputError] = {}
-    for trial in trials:
-        about = f"{trial.config.data.model_dump_json()} {trial.config.model.name}"
-        try:
-            if about not in known:
-                location.check(trial.config.model.name)
-                known[about] = len(load_benchmark(trial.config.data).tasks)
-            if isinstance(found := known[about], InputError):
-                raise found
-            _check_encoder(trial.config)
-            _check_width(trial.config, found)
-        except InputError as error:
-            known.setdefault(about, error)
-            problems[trial.key] = str(error)
-    if trials and len(problems) == len(trials) and not others:
-        raise InputError(next(iter(problems.values())))
-    return problems
+def digests(benchmark: Benchmark) -> dict[str, str]:
+    """The digest of each task by name."""
+    return {task.name: task.digest() for task in benchmark.tasks}
 
 
 def run_local(
@@ -139,8 +86,13 @@ def run_local(
     trackers: Sequence[Tracker] = (),
     placement: Placement = Placement(),
     world: "World | None" = None,
+    benchmark: Benchmark | None = None,
 ) -> dict[str, Any]:
     """Run or go on with a run; a finished one is left as it is.
+
+    Args:
+        benchmark: what `check` returned, if the caller has called it; the data are then not read
+            again.
 
     Returns:
         The content of result.json.
@@ -149,7 +101,7 @@ def run_local(
         InputError: see `check`.
     """
     directory = RunDirectory(path)
-    benchmark = check(config, directory, resume)
+    benchmark = benchmark or check(config, directory, resume)
     finished = directory.finished()
     if finished is not None:
         return finished
@@ -173,8 +125,15 @@ def run_local(
                 directory.create(config, describe())
                 # It goes on; how it ended before is no longer true.
                 directory.ended.unlink(missing_ok=True)
-            keep = placement.checkpoint_s, placement.keep_stages
-            with closing(Session(config, directory, world, trackers, *keep)) as session:
+            session = Session(
+                config,
+                directory,
+                world,
+                trackers,
+                checkpoint_s=placement.checkpoint_s,
+                keep_stages=placement.keep_stages,
+            )
+            with closing(session):
                 run(config, benchmark, session, world, placement.micro_batch)
     result = directory.finished()
     assert result is not None or not world.leads

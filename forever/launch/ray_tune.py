@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forever.launch.fleet import Fleet
-from forever.launch.local import check_finished, refused
 from forever.launch.ray_experiment import Job, SweepOutcome, fan_out, in_rounds, mirrored
 from forever.runs.directory import RunDirectory
+from forever.sweeps.checks import check_finished, refused
 from forever.sweeps.sweep import Sweep, Trial
 from forever.sweeps.table import SweepTable
 

@@ -9,18 +9,19 @@ that is computed from the weights and decides what comes next is yielded as a `R
 becomes a record.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from forever.config.methods.base import MethodConfig
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoded
 from forever.data.tasks import Example, Task
+from forever.methods.past import Past
 from forever.models import lora
 from forever.training.learner import Learner
 from forever.training.steps import Forward, Step, Steps
@@ -50,7 +51,7 @@ class Method(Generic[C]):
 
     Attributes:
         joint: train on the union of all tasks instead of one after another.
-        mixed: the input weighs the adapters, so no single adapter equals the trained model.
+        private: it trains weights that no other method has, so none can go on from them.
         tensors: everything that must survive a restart and is not in the records: by name, any
         shape.
         state: the same for what is no tensor, as JSON values.
@@ -58,7 +59,7 @@ class Method(Generic[C]):
 
     card: ClassVar[Card]
     joint = False
-    mixed = False
+    private = False
 
     def __init__(self, config: C) -> None:
         self.config = config
@@ -107,3 +108,30 @@ class Method(Generic[C]):
     def remember(self, learner: Learner, task: Task) -> Sequence[Example]:
         """The rows that memory keeps of a task that is over; after a restart the same again."""
         return learner.memory.choose(task)
+
+    def load_state_dict(
+        self, tensors: Mapping[str, Tensor], state: Mapping[str, Any], device: torch.device
+    ) -> None:
+        """Put back `tensors` and `state` of a checkpoint, in place where they exist, since
+        generators hold on to them."""
+        self.state.update(state)
+        for name, tensor in tensors.items():
+            current = self.tensors.get(name)
+            if current is not None and current.shape == tensor.shape:
+                current.copy_(tensor)
+            else:
+                self.tensors[name] = tensor.to(device, copy=True)
+
+    def save(self, learner: Learner, folder: Path) -> None:
+        """Write the trained model into a run's folder: one adapter in PEFT's format, or after full
+        fine-tuning all of the model."""
+        model, name = learner.backbone.model, learner.config.model.name
+        if learner.config.model.tuning == "lora":
+            lora.save_peft(model, folder / "adapter", name)
+        else:
+            model.save_pretrained(folder / "model")
+            learner.backbone.tokenizer.save_pretrained(folder / "model")
+
+    def can_follow(self, past: Past, tasks: int) -> str | None:
+        """Why a fork of `tasks` tasks with this method cannot go on from `past`; None if it can."""
+        return past.refuses(self.config, self.private)

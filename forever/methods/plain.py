@@ -14,8 +14,9 @@ from forever.config.methods.replay import FinetuneConfig, MixReplayConfig, MtlCo
 from forever.data.batching import Batch
 from forever.data.tasks import Task
 from forever.methods.base import Card, Method
+from forever.training.events import LossEvent
 from forever.training.learner import Learner
-from forever.training.steps import LossEvent, Probe, Step, Steps
+from forever.training.steps import Probe, Step, Steps
 
 
 class Finetune(Method[FinetuneConfig]):

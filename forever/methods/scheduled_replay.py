@@ -14,9 +14,10 @@ from forever.methods.base import Method
 from forever.replay.clock import Clock, ModelClock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
+from forever.training.events import ReplayEvent
 from forever.training.importance import fisher_information
 from forever.training.learner import Learner
-from forever.training.steps import Penalty, Probe, ReplayEvent, Step, Steps
+from forever.training.steps import Penalty, Probe, Step, Steps
 
 R = TypeVar("R", bound=ScheduledReplayConfig)
 

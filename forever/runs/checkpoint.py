@@ -17,6 +17,8 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from forever.runs.directory import sync as _sync
+
 _KEEP = 2
 _FILES = ("tensors.safetensors", "state.json")
 
@@ -68,17 +70,14 @@ def write(target: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any])
 def latest(folder: Path) -> Checkpoint | None:
     """The newest checkpoint whose digests hold, or None. Damaged ones are passed over."""
     for path in reversed(_complete(folder)):
-        if (found := read(path)) is not None:
-            return found
+        if (checkpoint := read(path)) is not None:
+            return checkpoint
     return None
 
 
 def read(path: Path) -> Checkpoint | None:
-    """The checkpoint in the folder `path`; None if it is not there or its digests do not hold.
-
-    A file that is missing, cut or not readable is damage like a wrong digest: whoever asks goes on
-    without this one.
-    """
+    """The checkpoint in the folder `path`; None if it is not there or damaged: a file is missing,
+    cut, not readable or has another digest."""
     try:
         if json.loads((path / "manifest.json").read_text(encoding="utf-8")) != _digests(path):
             return None
@@ -101,11 +100,3 @@ def _digests(path: Path) -> dict[str, str]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,7 +1,7 @@
 """What a person sees of a run: a live line on a terminal, a plain line a stage elsewhere."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich import box
@@ -18,13 +18,12 @@ from rich.table import Table
 
 from forever.data.tasks import Benchmark
 from forever.runs.directory import RunDirectory
-from forever.runs.tracking import SilentTracker
-from forever.sweeps.search import BASE, Known, front
+from forever.runs.tracking import Tracker
 
 _REFRESH_S = 0.1  # between updates of the live line; more often costs time and shows nothing
 
 
-class ConsoleTracker(SilentTracker):
+class ConsoleTracker(Tracker):
     """Progress of one run: task, step, loss, time in model days, next replay, time left in the
     task.
 
@@ -64,11 +63,7 @@ class ConsoleTracker(SilentTracker):
         if line["task"] != self._task:
             self._task = line["task"]
             names = [task.name for task in self.benchmark.stages]
-            label = (
-                f"{names.index(self._task) + 1}/{len(names)} {self._task}"
-                if self._task in names
-                else self._task
-            )
+            label = f"{names.index(self._task) + 1}/{len(names)} {self._task}"
             self._progress.reset(self._bar, total=line["planned"], description=label)
         now = time.perf_counter()
         if now - self._shown >= _REFRESH_S:
@@ -79,11 +74,9 @@ class ConsoleTracker(SilentTracker):
         count = len(self.benchmark.stages)
         name = self.benchmark.stages[number].name
         bwt = "" if scores["bwt"] is None else f"  BWT {scores['bwt']:+6.1f}"
-        seconds = time.perf_counter() - self._began
-        text = (
-            f"  after {number + 1}/{count} {name:<16} OP {scores['op']:5.1f}{bwt}  {seconds:6.0f} s"
-        )
-        (self._progress.console if self._progress else self.console).print(text, highlight=False)
+        time_ = f"{time.perf_counter() - self._began:6.0f} s"
+        text = f"  after {number + 1}/{count} {name:<16} OP {scores['op']:5.1f}{bwt}  {time_}"
+        self.console.print(text, highlight=False)
 
     def finished(self, result: Mapping[str, Any]) -> None:
         self.close()
@@ -118,32 +111,8 @@ def matrix_table(result: Mapping[str, Any]) -> Table:
     for name, row in zip(result["tasks"], result["matrix"], strict=True):
         table.add_row(name, *("" if value is None else f"{value:.1f}" for value in row))
     names = {"op": "OP", "bwt": "BWT", "forgetting": "forgetting", "fwt": "FWT"}
-    known = [
-        f"{label} {result[key]:.1f}" for key, label in names.items() if result[key] is not None
-    ]
-    table.caption = "   ".join([*known, f"{sum(result['seconds'].values()):.0f} s"])
-    table.caption_justify = "left"
-    return table
-
-
-def front_table(runs: Sequence[Known]) -> Table:
-    """The finished runs of a search that no other beats in OP, BWT and time, and the base if it is
-    none of them."""
-    finished = [run for run in runs if run.state == "finished"]
-    best = front(finished, lambda run: run.objectives)
-    table = Table(
-        title="Best in OP, BWT or time", title_justify="left", box=box.SIMPLE, min_width=80
-    )
-    table.add_column("run")
-    for name in ("OP (%)", "BWT", "s"):
-        table.add_column(name, justify="right")
-    for run in [*best, *(run for run in finished if run.trial.variant == BASE and run not in best)]:
-        op, bwt, seconds = run.objectives
-        name = run.trial.variant if run in best else f"[dim]{run.trial.variant}, beaten[/]"
-        table.add_row(name, f"{op:.1f}", f"{bwt:+.1f}", f"{seconds:.0f}")
-    states = [run.state for run in runs]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
-    # The best of many runs is partly luck, on these rows and with this seed.
-    table.caption = f"{counts}. Scored on rows held out from training, one seed: run the chosen ones on the test rows."
+    words = [f"{names[key]} {result[key]:.1f}" for key in names if result[key] is not None]
+    words.append(f"{sum(result['seconds'].values()):.0f} s")
+    table.caption = "   ".join(words)
     table.caption_justify = "left"
     return table

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import yaml
 
+from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
 from forever.errors import InputError
 
@@ -26,42 +27,15 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path).absolute()
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def steps(self) -> Path:
-        return self.path / "steps.jsonl"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def result(self) -> Path:
-        return self.path / "result.json"
-
-    @property
-    def adapter(self) -> Path:
-        return self.path / "adapter"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def ended(self) -> Path:
-        return self.path / "ended.json"
-
-    @property
-    def fork(self) -> Path:
-        return self.path / "fork.json"
+        self.config = self.path / "config.yaml"
+        self.environment = self.path / "environment.json"
+        self.steps = self.path / "steps.jsonl"
+        self.events = self.path / "events.jsonl"
+        self.result = self.path / "result.json"
+        self.adapter = self.path / "adapter"
+        self.checkpoints = self.path / "checkpoints"
+        self.ended = self.path / "ended.json"
+        self.fork = self.path / "fork.json"
 
     def weights(self, stage: int) -> Path:
         """The checkpoint of a trained stage, if it was kept; it counts from 0 here, from 1 in the
@@ -73,6 +47,15 @@ class RunDirectory:
         name."""
         return self.path / "predictions" / str(stage + 1) / f"{task + 1}.jsonl"
 
+    def read_config(self) -> RunConfig:
+        """The configuration of a run that has begun.
+
+        Raises:
+            InputError: config.yaml is no configuration.
+            OSError: there is none. yaml.YAMLError, UnicodeDecodeError: it is no YAML text.
+        """
+        return RunConfig.parse(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+
     def check(self, config: RunConfig, resume: bool) -> None:
         """Refuse to mix two runs in one folder, without touching anything.
 
@@ -83,19 +66,21 @@ class RunDirectory:
         if not self.config.is_file():
             return
         try:
-            found = RunConfig.parse(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+            saved = self.read_config().identity()
         except (yaml.YAMLError, InputError) as error:
             raise InputError(
                 f"{self.config} cannot be read ({error}); give another --out"
             ) from None
-        if found.identity() != config.identity():
-            differing = ", ".join(differences(found.identity(), config.identity())[:3])
+        if saved != config.identity():
+            differing = ", ".join(difference_lines(saved, config.identity())[:3])
             raise InputError(
-                f"{self.path} holds a run of another configuration ({differing}); give another --out"
+                f"{self.path} holds a run of another configuration ({differing}); "
+                "give another --out"
             )
         if not self.result.is_file() and not resume:
             raise InputError(
-                f"{self.path} holds an unfinished run; go on with it by --resume, or give another --out"
+                f"{self.path} holds an unfinished run; go on with it by --resume, "
+                "or give another --out"
             )
 
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
@@ -203,7 +188,7 @@ def write_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    _sync_folder(path.parent)  # otherwise a power cut could take the name away
+    sync(path.parent)  # otherwise a power cut could take the name away
 
 
 def _make_folder(folder: Path) -> None:
@@ -212,24 +197,13 @@ def _make_folder(folder: Path) -> None:
         return
     _make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
+    sync(folder.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk itself."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What differs between two nested settings, a line each: "optim.lr is 0.5 there, 0.01 here"."""
-    found: list[str] = []
-    for key in sorted({*a, *b}):
-        left, right = a.get(key), b.get(key)
-        if isinstance(left, dict) and isinstance(right, dict):
-            found += differences(left, right, f"{prefix}{key}.")
-        elif left != right:
-            found.append(f"{prefix}{key} is {left!r} there, {right!r} here")
-    return found

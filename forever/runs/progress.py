@@ -4,8 +4,6 @@ after it."""
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.evaluation.metrics import PerformanceMatrix
@@ -14,15 +12,12 @@ from forever.runs.directory import RunDirectory, last_line, read_lines
 from forever.runs.results import scores_after
 from forever.runs.tracking import Tracker, Trackers
 
+read_config = RunDirectory.read_config
 
-def read_config(directory: RunDirectory) -> RunConfig:
-    """The configuration of a run that has begun.
 
-    Raises:
-        InputError: config.yaml is no configuration.
-        OSError: there is none.
-    """
-    return RunConfig.parse(yaml.safe_load(directory.config.read_text(encoding="utf-8")))
+def is_run(folder: Path) -> bool:
+    """Whether a run has begun in this folder."""
+    return RunDirectory(folder).config.is_file()
 
 
 def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
@@ -33,12 +28,13 @@ def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
     they belong to, so the data need not be here. Joint training has one stage, known to be over
     only when the result is there.
     """
-    joint = METHODS[read_config(directory).method.name].joint
+    joint = METHODS[directory.read_config().method.name].joint
     matrix = PerformanceMatrix((), ())
-    found: list[dict[str, float | None]] = []
+    scores: list[dict[str, float | None]] = []
     for stage in range(_stages(directory)):
         scored = _read_stage(directory, matrix, stage)
-        if (directory.finished() is None) if joint else (scored <= stage):
+        over = directory.finished() is not None if joint else scored > stage
+        if not over:
             break
         if joint:
             matrix.stages = ("joint",)
@@ -46,8 +42,8 @@ def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
             # One more is scored ahead if forward transfer is measured.
             matrix.tasks = matrix.tasks[: stage + 1]
             matrix.stages = matrix.tasks
-        found.append(scores_after(matrix, stage))
-    return found
+        scores.append(scores_after(matrix, stage))
+    return scores
 
 
 def _stages(directory: RunDirectory) -> int:
@@ -62,14 +58,9 @@ def _read_stage(directory: RunDirectory, matrix: PerformanceMatrix, stage: int) 
     while (path := directory.predictions(stage, len(names))).is_file():
         lines = read_lines(path)
         matrix.items[len(names), stage] = [line["score"] for line in lines]
-        names.append(lines[0]["id"].rsplit("/", 2)[0])  # <task>/<split>/<row>
+        names.append(lines[0]["id"].rsplit("/", 2)[0])  # <task>/<split>/<number>
     matrix.tasks = tuple(names)
     return len(names)
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a run has begun in this folder."""
-    return RunDirectory(folder).config.is_file()
 
 
 class Follower:
@@ -78,7 +69,7 @@ class Follower:
     It looks now and then: of the updates in between it tells the last one.
 
     Args:
-        benchmark: as it was read.
+        benchmark: the run's data, as they were read.
         trackers: told `started`, `step` and `stage`.
     """
 
@@ -101,8 +92,8 @@ class Follower:
         if line is not None and line != self._line:
             self._line = line
             self._trackers.tell("step", line)
-        answers = self.directory.path.glob("predictions/*/*.jsonl")
-        files = sum(1 for _ in answers) + self.directory.result.is_file()
+        answers = list(self.directory.path.glob("predictions/*/*.jsonl"))
+        files = len(answers) + self.directory.result.is_file()
         if files != self._files:
             scores = stage_scores(self.directory)
             for number in range(self._stages, len(scores)):

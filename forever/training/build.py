@@ -24,32 +24,36 @@ def build_learner(
     tasks: int = 1,
 ) -> Learner:
     """Load the backbone, let the method put around it what it trains, and make that one flat
-    vector."""
+    vector.
+
+    Args:
+        micro_batch: the number of examples that a device takes at once; None is its whole share.
+        method: the method that the configuration names, if it was built already.
+        tasks: the number of tasks that the run will learn.
+    """
     method = method or build_method(config.method)
     full = config.model.tuning == "full"
-    half = {"float32": False, "bfloat16": True, "auto": world.device.type == "cuda"}[
-        config.model.dtype
-    ]
+    half = {"float32": False, "bfloat16": True, "auto": world.device.type == "cuda"}
+    bf16 = half[config.model.dtype]
     # Weights that are trained stay fp32; full fine-tuning then computes in bf16 by autocast.
-    backbone = load(
-        config.model.name, torch.bfloat16 if half and not full else torch.float32, world.device
-    )
+    dtype = torch.bfloat16 if bf16 and not full else torch.float32
+    backbone = load(config.model.name, dtype, world.device)
     if full:
         backbone.model.requires_grad_(True)
     else:
         method.build(backbone.model, config, tasks)
+    named = backbone.model.named_parameters()
+    trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     learner = Learner(
         config=config,
         memory=Memory(config.memory.fraction, config.optim.batch_size, config.seed),
         backbone=backbone,
         encoder=Encoder(backbone.tokenizer, config.model.max_length),
-        parameters=FlatParameters(
-            (n, p) for n, p in backbone.model.named_parameters() if p.requires_grad
-        ),
+        parameters=FlatParameters(trained),
         world=world,
         micro_batch=micro_batch,
-        autocast=half and full,
+        autocast=bf16 and full,
         tasks=tasks,
     )
-    learner.gate = lambda rows: method.gate(learner, rows)
+    learner.gate = lambda examples: method.gate(learner, examples)
     return learner

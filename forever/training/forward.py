@@ -13,26 +13,28 @@ from forever.models.backbone import only_at
 from forever.training.learner import Learner
 
 
-def cross_entropy(learner: Learner, rows: Sequence[Encoded]) -> Tensor:
-    """Summed cross-entropy over the answer tokens and EOS of `rows`."""
-    return F.cross_entropy(*answer_logits(learner, rows), reduction="sum")
+def cross_entropy(learner: Learner, examples: Sequence[Encoded]) -> Tensor:
+    """Summed cross-entropy over the answer tokens and EOS of `examples`."""
+    logits, targets = answer_logits(learner, examples)
+    return F.cross_entropy(logits, targets, reduction="sum")
 
 
-def answer_logits(learner: Learner, rows: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
+def answer_logits(learner: Learner, examples: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
     """The logits [n, V] where an answer token or EOS comes next, and those tokens [n]; there are no
     other logits."""
     model = learner.backbone.model
     ids, real, positions, targets = collate(
-        rows, learner.backbone.tokenizer.pad_token_id, learner.backbone.device
+        examples, learner.backbone.tokenizer.pad_token_id, learner.backbone.device
     )
-    with lora.mixed(model, learner.gate(rows), real), only_at(model, positions), autocast(learner):
+    gate = learner.gate(examples)
+    with lora.mixed(model, gate, real), only_at(model, positions), autocast(learner):
         logits = model(input_ids=ids, use_cache=False).logits[0]
     return logits.float(), targets
 
 
 def autocast(learner: Learner) -> AbstractContextManager[object]:
-    """Where the model computes: in bf16 if its weights are fp32 on a GPU (full fine-tuning), and
-    otherwise as it is."""
+    """A context in which fp32 weights on a GPU compute in bf16 (full fine-tuning); otherwise it
+    changes nothing."""
     if not learner.autocast:
         return nullcontext()
     return torch.autocast(learner.world.device.type, dtype=torch.bfloat16)

@@ -1,21 +1,17 @@
 """How much each parameter matters to what has been learned: Fisher information, and movement."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from forever.data.encoding import Encoded
 from forever.data.tasks import Example
 from forever.training.forward import cross_entropy
 from forever.training.learner import Learner
 
 
-def fisher_information(learner: Learner, examples: Sequence[Example] | Sequence[Encoded]) -> Tensor:
-    """The diagonal of the Fisher information at the current weights, shape [N]: empirical, or of
-    rows that were drawn.
+def fisher_information(learner: Learner, examples: Sequence[Example]) -> Tensor:
+    """The diagonal of the empirical Fisher information at the current weights, shape [N].
 
         F_j = 1/n sum_i (d l_i / d Theta_j)^2,   l_i = cross-entropy of example i alone, its answer,
         dropout off
@@ -30,8 +26,8 @@ def fisher_information(learner: Learner, examples: Sequence[Example] | Sequence[
     model.eval()
     parameters.grad.zero_()
     for example in learner.world.share(examples):
-        row = example if isinstance(example, Encoded) else learner.encoder.encode(example)
-        (cross_entropy(learner, [row]) / len(row.answer)).backward()
+        encoded = learner.encoder.encode(example)
+        (cross_entropy(learner, [encoded]) / len(encoded.answer)).backward()
         total += parameters.grad**2
         parameters.grad.zero_()
     model.train(training)

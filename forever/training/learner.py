@@ -1,23 +1,24 @@
 """The record that a method may touch while it trains."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 import torch
+from torch import Tensor
 
 from forever.config.run import RunConfig
 from forever.data.batching import Batch, batch_count, batches
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Example, Task
+from forever.errors import InputError
+from forever.models import lora
 from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
 from forever.seeding import permutation
+from forever.training.events import LossEvent, ReplayEvent
 from forever.training.memory import Memory
-from forever.training.steps import LossEvent, ReplayEvent
 from forever.training.world import World
 
 
@@ -26,21 +27,21 @@ class Learner:
     """A model that learns tasks one after another, and everything that belongs to it.
 
     Attributes:
+        memory: the kept examples of finished tasks.
         parameters: the trainable parameters Theta as one flat vector.
-        memory: kept rows of finished tasks.
-        micro_batch: rows a device takes at once; None is its whole share. It changes memory use,
-        not the result (but
-            for MoELoRA's terms, see there).
-        autocast: compute in bf16 although the weights are fp32 (full fine-tuning on a GPU).
-        gate: the method's weights of the adapters for rows that are to be computed; see
-        `Method.gate`.
-        tasks: how many the run has; None if nobody said.
-        stage: index of the current task. step: its task updates so far; updates: all its updates so
-        far.
-        planned_steps: T, task updates that the current task will take.
+        micro_batch: the number of examples that a device takes at once; None is its whole share.
+            It changes memory use and not the result (MoELoRA's terms excepted).
+        autocast: whether to compute in bf16 although the weights are fp32 (full fine-tuning on a
+            GPU).
+        gate: the method's weights of the adapters for examples that are to be computed; see
+            `Method.gate`.
+        tasks: the number of tasks in the run; None if nobody said.
+        stage: the index of the current task.
+        step: the number of its task updates so far. updates: the number of all its updates so far.
+        planned_steps: T, the number of task updates that the current task will take.
         gauges: the method's readings for the next line of the journal, such as tau.
         notes: the method's findings about the current task, such as the length of its day.
-        events: replays of the current task, and looks at earlier ones.
+        events: the replays of the current task, and its looks at earlier ones.
     """
 
     config: RunConfig
@@ -51,7 +52,7 @@ class Learner:
     world: World
     micro_batch: int | None = None
     autocast: bool = False
-    gate: Callable[[Sequence[Encoded]], torch.Tensor | None] = lambda rows: None
+    gate: Callable[[Sequence[Encoded]], Tensor | None] = lambda examples: None
     optimizer: torch.optim.Optimizer | None = None
     tasks: int | None = None
     task: Task | None = None
@@ -95,18 +96,56 @@ class Learner:
         task."""
         assert self.task is not None
         size, seed = self.config.optim.batch_size, self.config.seed
-        a_pass, place = divmod(number, math.ceil(len(examples) / size))
-        order = permutation(len(examples), seed, *stream, self.task.name, a_pass)
-        return Batch(tuple(examples[i] for i in order[place * size : (place + 1) * size]), a_pass)
+        epoch, place = divmod(number, math.ceil(len(examples) / size))
+        order = permutation(len(examples), seed, *stream, self.task.name, epoch)
+        return Batch(tuple(examples[i] for i in order[place * size : (place + 1) * size]), epoch)
+
+    def state_dict(self, optimizer: bool) -> dict[str, Tensor]:
+        """The tensors that a checkpoint holds of the model: `theta`, `frozen/...` and, with
+        `optimizer`, its moments as `adam/...`."""
+        tensors = {"theta": self.parameters.flat.data}
+        frozen = lora.frozen(self.backbone.model)
+        tensors |= {f"frozen/{name}": tensor for name, tensor in frozen.items()}
+        if optimizer and self.optimizer is not None:
+            moments = self.optimizer.state_dict()["state"].get(0, {})
+            tensors |= {f"adam/{name}": tensor for name, tensor in moments.items()}
+        return tensors
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `state_dict` gave; an optimiser that does not exist yet gets nothing.
+
+        Raises:
+            InputError: another number of parameters was trained, which only a fork can come to.
+        """
+        theta, flat = tensors["theta"], self.parameters.flat
+        if theta.shape != flat.shape:
+            raise InputError(
+                f"{theta.numel()} numbers were trained there, {flat.numel()} here; this cannot fork"
+            )
+        self.parameters.load(theta)
+        lora.load_frozen(self.backbone.model, part(tensors, "frozen/"))
+        moments = part(tensors, "adam/")
+        if moments and self.optimizer is not None:
+            fresh = self.optimizer.state_dict()
+            self.optimizer.load_state_dict({**fresh, "state": {0: moments}})
 
     def log_step(self, **readings: float | None) -> None:
-        """Readings that go into the journal beside the last update."""
+        """Add readings to the journal's line of the last update."""
         self.gauges.update(readings)
 
     def log_task(self, **findings: float | None) -> None:
-        """Findings about the current task that go into the result."""
+        """Add findings about the current task to the result."""
         self.notes.update(findings)
 
     def log_event(self, event: ReplayEvent | LossEvent) -> None:
-        """A replay or a look is over."""
+        """Add a replay or a look that is over to the journal."""
         self.events.append(event)
+
+
+def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, under the rest of their names."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

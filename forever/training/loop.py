@@ -1,10 +1,7 @@
 """The loop, top to bottom: a run is a sequence of stages, a stage is a generator of steps, a step
 is one update."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,58 +23,84 @@ from forever.training.world import World
 def run(
     config: RunConfig, benchmark: Benchmark, session: Session, world: World, micro_batch: int | None
 ) -> None:
-    """Train and score every stage that is not done yet; `session` keeps the files, the checkpoints
-    and the trackers."""
+    """Train and score every stage that is not done yet; `session` keeps what must outlive the
+    process."""
+    # Build the method and the model. Encoding all tasks now finds an example that is too long
+    # before hours of training and not in the last task.
     method = build_method(config.method)
     if method.joint:
         benchmark = benchmark.joint()
     learner = build_learner(config, world, micro_batch, method, len(benchmark.stages))
-    for task in benchmark.tasks:  # a row that is too long is found now and not in the last task
+    for task in benchmark.tasks:
         learner.encoder.encode_all(task)
+
+    # Resume: put the newest checkpoint's tensors in place, if this run was interrupted.
     session.begin(learner, method, benchmark)
-    if config.evaluation.forward_transfer:
+
+    # Forward transfer compares with the untrained model's scores.
+    ahead = config.evaluation.forward_transfer
+    if ahead:
         score_tasks(learner, benchmark, -1, range(len(benchmark.tasks)), session)
+
     for stage, task in enumerate(benchmark.stages):
         if session.trained(stage):
+            # An earlier life trained this stage. Its memory is chosen by the seed, so again.
             learner.begin(stage, task)
             learner.memory.add(task, method.remember(learner, task))
         else:
             train_task(learner, method, stage, task, session)
+
+        # Score all tasks that were learned, and for forward transfer the one that comes next.
         seen = list(benchmark.seen(stage))
-        if config.evaluation.forward_transfer and stage + 1 < len(benchmark.stages):
+        if ahead and stage + 1 < len(benchmark.stages):
             seen.append(stage + 1)
         score_tasks(learner, benchmark, stage, seen, session)
         session.end_stage(stage)
+
     session.finish(learner, method)
 
 
 def train_task(
     learner: Learner, method: Method[Any], stage: int, task: Task, session: Session
 ) -> None:
-    """Drive the method's generator through one task.
-
-    A run that goes on from a checkpoint sends the generator the records of the past instead of
-    repeating the updates; then all tensors are put back, and the next update is the first new one.
-    """
+    """Drive the method's generator through one task: train, remember, save."""
     learner.begin(stage, task)
-    past: deque[StepRecord] = session.past(stage)
     method.begin_task(learner, task)
     learner.optimizer = build_optimizer(learner.parameters, learner.config.optim)
     steps = method.steps(learner, task)
     action = next(steps, None)
+
+    # A run that was interrupted in this task repeats no update. The generator hears the records of
+    # the past and comes to where it was; then all tensors are put back.
+    past = session.past(stage)
+    for record in past:
+        assert action is not None
+        following = _react(learner, steps, action, record)
+        session.record(learner, method, action, record, remembered=True)
+        action = following
+    if past:
+        session.restore(learner, method)
+
+    # What is new: do what the method asks for, and tell it what happened. It reacts (the clock
+    # ticks, weights are merged) before the update is written down.
     while action is not None:
-        remembered = bool(past)
-        record = past.popleft() if remembered else perform(learner, method, action)
-        if isinstance(action, Step):
-            learner.updates += 1
-            learner.step += action.kind == "task"
-        done, action = action, _send(steps, record)  # the method reacts: clock, events, merges
-        if remembered and not past:
-            session.restore(learner, method)
-        session.record(learner, method, done, record, remembered)
+        record = perform(learner, method, action)
+        following = _react(learner, steps, action, record)
+        session.record(learner, method, action, record, remembered=False)
+        action = following
+
+    # After the last update: importance and statistics, the examples to keep, a checkpoint.
     method.end_task(learner, task)
     learner.memory.add(task, method.remember(learner, task))
     session.end_training(learner, method)
+
+
+def _react(learner: Learner, steps: Steps, action: Action, record: StepRecord) -> Action | None:
+    """Count an update and tell the method what happened; returns what it asks for next."""
+    if isinstance(action, Step):
+        learner.updates += 1
+        learner.step += action.kind == "task"
+    return _send(steps, record)
 
 
 def _send(steps: Steps, record: StepRecord) -> Action | None:
@@ -94,9 +117,8 @@ def score_tasks(
     for index in tasks:
         if session.scored(stage, index):
             continue
-        task = benchmark.tasks[index]
+        task, limit = benchmark.tasks[index], learner.config.evaluation.max_new_tokens
         with autocast(learner):
-            limit = learner.config.evaluation.max_new_tokens
             predictions = evaluate(
                 learner.backbone, learner.encoder, learner.world, task, limit, learner.gate
             )

@@ -1,4 +1,4 @@
-"""Episodic memory: a few kept rows of every finished task, chosen once (docs/protocol.md)."""
+"""Episodic memory: a few kept examples of every finished task, chosen once (docs/protocol.md)."""
 
 import random
 from collections import Counter
@@ -11,15 +11,15 @@ from forever.seeding import derive, permutation
 
 
 class Memory:
-    """The rows kept of finished tasks, replayed in shuffled passes.
+    """The examples kept of finished tasks, replayed in shuffled passes.
 
-    Which rows are kept depends on (seed, task) alone, so all methods of a seed replay the same
+    Which examples are kept depends on (seed, task) alone, so all methods of a seed replay the same
     ones.
 
     Args:
-        fraction: share of each task's training rows; exactly floor(fraction * N), at least 1. Zero
-        keeps nothing.
-        batch_size: rows of a replay batch.
+        fraction: share of each task's N training examples; exactly floor(fraction * N), at least
+            1. Zero keeps nothing.
+        batch_size: number of examples in a replay batch.
         seed: the run's seed.
     """
 
@@ -31,30 +31,30 @@ class Memory:
         self._passes: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return sum(len(rows) for rows in self.kept.values())
+        return sum(len(examples) for examples in self.kept.values())
 
     @property
     def examples(self) -> tuple[Example, ...]:
-        """All kept rows, oldest task first."""
-        return tuple(example for rows in self.kept.values() for example in rows)
+        """All kept examples, oldest task first."""
+        return tuple(example for examples in self.kept.values() for example in examples)
 
-    def quota(self, rows: int) -> int:
-        """How many of a task's `rows` are kept. The small term undoes binary rounding, as in 0.29 *
-        100."""
-        return max(1, int(self.fraction * rows + 1e-9)) if self.fraction else 0
+    def quota(self, count: int) -> int:
+        """How many of a task's `count` examples are kept. The small term undoes binary rounding, as
+        in 0.29 * 100."""
+        return max(1, int(self.fraction * count + 1e-9)) if self.fraction else 0
 
     def choose(self, task: Task, count: int | None = None) -> tuple[Example, ...]:
-        """The rows to keep of a task, or `count` of its rows chosen in the same way."""
+        """The examples to keep of a task, or `count` of them chosen in the same way."""
         order = permutation(len(task.train), self.seed, "memory", task.name)
         return tuple(balanced_choice(task.train, count or self.quota(len(task.train)), order))
 
-    def add(self, task: Task, rows: Sequence[Example] | None = None) -> None:
-        """Keep `rows` of a task that is over; by default those that `choose` gives."""
-        self.kept[task.name] = self.choose(task) if rows is None else tuple(rows)
+    def add(self, task: Task, examples: Sequence[Example] | None = None) -> None:
+        """Keep `examples` of a task that is over; by default those that `choose` gives."""
+        self.kept[task.name] = self.choose(task) if examples is None else tuple(examples)
 
     def batches(self, epochs: int, learning: str, batch_size: int | None = None) -> Iterator[Batch]:
-        """Shuffled passes over all kept rows; each call while learning the task `learning` shuffles
-        anew."""
+        """Shuffled passes over all kept examples; each call while learning the task `learning`
+        shuffles anew."""
         self._passes[learning] += 1
         size = batch_size or self.batch_size
         return batches(
@@ -62,19 +62,19 @@ class Memory:
         )
 
     def draws(self, learning: str, purpose: str) -> Iterator[Batch]:
-        """Endless random batches of kept rows, each drawn without regard to those before it."""
-        rows = self.examples
+        """Endless random batches of kept examples, each drawn without regard to those before."""
+        examples = self.examples
         for number in count():
             stream = random.Random(derive(self.seed, purpose, learning, number))
-            yield Batch(tuple(stream.sample(rows, min(self.batch_size, len(rows)))))
+            yield Batch(tuple(stream.sample(examples, min(self.batch_size, len(examples)))))
 
 
 def balanced_choice(examples: Sequence[Example], count: int, order: Sequence[int]) -> list[Example]:
     """`count` examples with answers as balanced as they can be, taken in the random `order`.
 
     With at most `count` distinct answers each gets the quota count // answers, and the rest is
-    filled at random; with more, the choice is uniform (a class-balanced one would keep a row of
-    every answer and exceed the quota).
+    filled at random; with more, the choice is uniform (a class-balanced one would keep an
+    example of every answer and exceed the quota).
     """
     shuffled = [examples[i] for i in order]
     answers = {example.output.strip() for example in shuffled}

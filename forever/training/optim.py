@@ -24,8 +24,8 @@ def learning_rate(config: OptimConfig, step: int, planned_steps: int) -> float:
     """The rate of the task update that follows `step` earlier ones, of `planned_steps` in all.
 
     Warm-up rises linearly over `warmup_steps`: lr * (step + 1) / warmup_steps. Then constant, or
-    linear to zero at the end of the task. Replay updates use the current rate and do not advance it
-    (docs/protocol.md, A11).
+    linear to zero at the end of the task. Replay updates use the current rate and do not advance
+    it, since the schedule belongs to the task's own data (docs/protocol.md#clock-and-replay).
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
@@ -41,7 +41,8 @@ def apply_update(
     """Clip the gradient and step. The clipped gradient stays where it is.
 
     Returns:
-        Delta = ||Theta_t - Theta_{t-1}||_2, an fp64 scalar on the device: what was applied, after clipping and decay.
+        Delta = ||Theta_t - Theta_{t-1}||_2, an fp64 scalar on the device: what was applied, after
+        clipping and decay.
     """
     torch.nn.utils.clip_grad_norm_([parameters.flat], clip)
     for group in optimizer.param_groups:

@@ -2,7 +2,7 @@
 tokens, V vocabulary."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -34,63 +34,80 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     The loss is the sum over the supervised tokens of the global batch divided by their number, so
     ranks and micro-batches add up to the same gradient. The gradient that was applied, summed and
     clipped, can be read until the next update begins.
+
+    Raises:
+        FloatingPointError: the loss or the update is no finite number.
     """
     config, parameters, world = learner.config, learner.parameters, learner.world
-    groups = method.encode(learner, step)
-    rows = [row for group in groups for row in group]
-    supervised = sum(len(row.answer) for row in rows)
     assert learner.task is not None
     assert learner.optimizer is not None
+
+    # One group an example of the batch: what the method makes of it, usually the encoded example
+    # itself, sometimes several views of it. A group is never divided between ranks.
+    groups = method.encode(learner, step)
+    supervised = sum(len(encoded.answer) for group in groups for encoded in group)
+
+    # Dropout depends on seed, task, update and rank alone, so a resumed run draws the same masks.
     world.seed(derive(config.seed, "dropout", learner.task.name, learner.updates, world.rank))
     learner.backbone.model.train()
     parameters.grad.zero_()
-    # Of the cross-entropy, and of what was added to it.
-    sums = torch.zeros(2, dtype=torch.float64, device=world.device)
+
+    # This rank computes its groups, a micro-batch at a time. `share` is the micro-batch's fraction
+    # of all groups: terms of the loss that do not depend on the examples are weighted by it, so
+    # that they count once an update.
+    sums = torch.zeros(2, dtype=torch.float64, device=world.device)  # cross-entropy, added terms
     for micro in _micro_batches(world.share(groups), learner.micro_batch):
-        logits, targets = answer_logits(learner, [row for group in micro for row in group])
+        logits, targets = answer_logits(learner, _flat(micro))
         ce = F.cross_entropy(logits, targets, reduction="sum") / supervised
-        total = method.loss(learner, Forward(ce, len(micro) / len(groups), micro, logits))
+        share = len(micro) / len(groups)
+        total = method.loss(learner, Forward(ce, share, micro, logits))
         total.backward()
         sums += torch.stack([ce, total - ce]).detach()
+
+    # From here on every rank holds the same gradient and does the same update.
     world.sum_(parameters.grad)
     method.on_gradients(learner)
     penalty = add_penalty(parameters, step.penalty)
     lr = learning_rate(config.optim, learner.step, learner.planned_steps)
     update_norm = apply_update(parameters, learner.optimizer, lr, config.optim.clip)
+
     # One wait for the device an update: three numbers, the same on every rank because decisions
     # hang on them.
     loss, added = world.sum_(sums)
-    numbers = torch.stack([loss, added + penalty, update_norm])
-    loss_, penalty_, norm_ = world.from_leader(numbers).tolist()
-    if not all(map(math.isfinite, (loss_, penalty_, norm_))):
-        # A clock that reads NaN never replays, and the run would end with a score as if all were
-        # well.
-        where = f"task {learner.task.name}, update {learner.updates + 1}"
-        raise FloatingPointError(
-            f"{where}: loss {loss_}, update norm {norm_}; the run diverged, lower optim.lr"
-        )
-    tokens = sum(len(row.prompt) + len(row.answer) for row in rows)
-    return StepRecord(loss_, penalty_, norm_, tokens, lr)
+    numbers = world.from_leader(torch.stack([loss, added + penalty, update_norm])).tolist()
+    _refuse_divergence(learner, numbers)
+    return StepRecord(numbers[0], numbers[1], numbers[2], _tokens(_flat(groups)), lr)
+
+
+def _refuse_divergence(learner: Learner, numbers: list[float]) -> None:
+    """A clock that reads NaN never replays, and the run would end with a score as if all were
+    well."""
+    if all(map(math.isfinite, numbers)):
+        return
+    assert learner.task is not None
+    raise FloatingPointError(
+        f"task {learner.task.name}, update {learner.updates + 1}: loss {numbers[0]}, "
+        f"update norm {numbers[2]}; the run diverged, lower optim.lr"
+    )
 
 
 @torch.no_grad()
 def probe(learner: Learner, action: Probe) -> StepRecord:
     """The loss of a batch with dropout off; nothing changes."""
     world = learner.world
-    rows = [learner.encoder.encode(example) for example in action.batch.examples]
-    supervised = sum(len(row.answer) for row in rows)
+    encoded = [learner.encoder.encode(example) for example in action.batch.examples]
+    supervised = sum(len(example.answer) for example in encoded)
     learner.backbone.model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=world.device)
-    for micro in _micro_batches([(row,) for row in world.share(rows)], learner.micro_batch):
-        loss += cross_entropy(learner, [row for (row,) in micro]) / supervised
-    return StepRecord(
-        loss=world.from_leader(world.sum_(loss)).item(),
-        tokens=sum(len(r.prompt) + len(r.answer) for r in rows),
-    )
+    groups = [(example,) for example in world.share(encoded)]
+    for micro in _micro_batches(groups, learner.micro_batch):
+        loss += cross_entropy(learner, _flat(micro)) / supervised
+    value = world.from_leader(world.sum_(loss)).item()
+    return StepRecord(loss=value, tokens=_tokens(encoded))
 
 
 def add_penalty(parameters: FlatParameters, penalty: Penalty | None) -> Tensor:
-    """Add the gradient 2 beta w (Theta - Theta*) of the penalty; returns its value, an fp64
+    """Add the gradient 2 beta w (Theta - Theta*) of the penalty and return its value, an fp64
     scalar."""
     if penalty is None:
         return torch.zeros((), dtype=torch.float64, device=parameters.flat.device)
@@ -103,7 +120,15 @@ def add_penalty(parameters: FlatParameters, penalty: Penalty | None) -> Tensor:
 def _micro_batches(
     groups: list[tuple[Encoded, ...]], size: int | None
 ) -> Iterator[list[tuple[Encoded, ...]]]:
-    """Micro-batches of about `size` rows; the rows of a group stay together."""
+    """Micro-batches of about `size` encoded examples; a group stays together."""
     width = max((len(group) for group in groups), default=1)
     count = max(size // width, 1) if size else max(len(groups), 1)
     return (groups[i : i + count] for i in range(0, len(groups), count))
+
+
+def _flat(groups: Sequence[tuple[Encoded, ...]]) -> list[Encoded]:
+    return [encoded for group in groups for encoded in group]
+
+
+def _tokens(examples: Sequence[Encoded]) -> int:
+    return sum(len(example.prompt) + len(example.answer) for example in examples)

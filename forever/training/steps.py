@@ -12,13 +12,15 @@ from torch import Tensor
 from forever.data.batching import Batch
 from forever.data.encoding import Encoded
 
-Kind = Literal["task", "replay", "consolidation", "generator"]
+Kind = Literal["task", "replay", "consolidation"]
 
 
 @dataclass(frozen=True)
 class Penalty:
-    """beta * sum_j w_j (Theta_j - anchor_j)^2, added to a step's loss. `anchor`, `weights`: [N];
-    None is all ones."""
+    """beta * sum_j w_j (Theta_j - anchor_j)^2, which is added to a step's loss.
+
+    `anchor` and `weights` have shape [N]; weights None is all ones.
+    """
 
     beta: float
     anchor: Tensor
@@ -27,11 +29,8 @@ class Penalty:
 
 @dataclass(frozen=True)
 class Step:
-    """One optimiser update on a batch. Only updates of kind `task` count as steps of the task.
-
-    `replay` and `consolidation` train on memory; `generator` trains what will write pseudo-samples
-    (SAPT).
-    """
+    """One optimiser update on a batch. Only updates of kind `task` count as steps of the task;
+    `replay` and `consolidation` train on memory."""
 
     batch: Batch
     kind: Kind = "task"
@@ -62,15 +61,15 @@ Action = Step | Probe | Reading
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What happened: plain numbers, so that a journal can be replayed exactly.
+    """What happened, as plain numbers, so that a journal can be replayed exactly.
 
     Attributes:
-        loss: mean cross-entropy of the supervised tokens, in nats.
-        penalty: value of everything that was added to the cross-entropy, before the update.
+        loss: the mean cross-entropy of the supervised tokens, in nats.
+        penalty: the value of everything that was added to the cross-entropy, before the update.
         update_norm: Delta = ||Theta_t - Theta_{t-1}||_2 of the applied update; 0 for a probe.
-        tokens: tokens of the batch, prompts included.
-        lr: learning rate of the update; 0 for a probe.
-        value: of a reading.
+        tokens: the number of tokens in the batch, prompts included.
+        lr: the learning rate of the update; 0 for a probe.
+        value: the value of a reading.
     """
 
     loss: float = 0.0
@@ -79,48 +78,6 @@ class StepRecord:
     tokens: int = 0
     lr: float = 0.0
     value: float = 0.0
-
-
-@dataclass(frozen=True)
-class ReplayEvent:
-    """One replay of the memory: a line of events.jsonl.
-
-    Attributes:
-        step: updates of the current task before the event. day: threshold that fired (None for
-        consolidation).
-        days, tau: what the clock showed. ratio: r. strength: s. beta: weight of the penalty.
-        loss_before, loss_after: cross-entropy of the event's first batch, dropout off, on either
-        side of the event.
-    """
-
-    kind: Literal["replay", "consolidation"]
-    task: str
-    step: int
-    day: float | None
-    days: float
-    tau: float
-    ratio: float
-    strength: float
-    beta: float
-    updates: int
-    rows: int
-    loss_before: float
-    loss_after: float
-
-
-@dataclass(frozen=True)
-class LossEvent:
-    """A look at the loss on earlier tasks, from which nothing is learned: a line of events.jsonl.
-
-    Attributes:
-        step: updates of the current task before it. losses: cross-entropy on the kept rows of each
-        task, dropout off.
-    """
-
-    task: str
-    step: int
-    losses: dict[str, float]
-    kind: Literal["look"] = "look"
 
 
 Steps = Generator[Action, StepRecord, None]
@@ -149,12 +106,12 @@ class Forward:
     """One micro-batch's pass through the model.
 
     Attributes:
-        cross_entropy: its part of the batch mean; those of all micro-batches and ranks add up to
-        it.
-        share: its part of the batch's rows. A term that does not depend on the rows must be
-        multiplied by it.
-        groups: the rows, those of one example together.
-        logits: [n, V] at the n supervised positions of the rows, in order.
+        cross_entropy: its part of the batch mean; the parts of all micro-batches and ranks add up
+            to that mean.
+        share: the fraction of the batch's groups that it holds. A term of the loss that does not
+            depend on the examples must be multiplied by it, since every micro-batch adds it again.
+        groups: the encoded examples; a group holds what one example became.
+        logits: [n, V] at the n supervised positions of the examples, in order.
     """
 
     cross_entropy: Tensor

@@ -1,8 +1,8 @@
-"""One process or many: who computes which rows, and how they agree. Alone, communication falls
+"""One process or many: who computes which examples, and how they agree. Alone, communication falls
 away.
 
-Every rank holds the same parameters and knows the same global batch; it computes its own rows, and
-the gradients are summed. So one rank, two ranks and one rank with accumulation do the same
+Every rank holds the same parameters and knows the same global batch; it computes its own examples,
+and the gradients are summed. So one rank, two ranks and one rank with accumulation do the same
 arithmetic up to the order of sums.
 """
 
@@ -35,12 +35,12 @@ class World:
         """Whether this is the rank that writes files and talks to trackers."""
         return self.rank == 0
 
-    def share(self, rows: Sequence[T]) -> list[T]:
-        """This rank's rows of a global batch: every `size`-th."""
-        return list(rows[self.rank :: self.size])
+    def share(self, items: Sequence[T]) -> list[T]:
+        """This rank's items of a global batch: every `size`-th."""
+        return list(items[self.rank :: self.size])
 
     def sum_(self, tensor: Tensor) -> Tensor:
-        """Sum over ranks, in place."""
+        """Sum a tensor over the ranks, in place."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
@@ -81,13 +81,13 @@ class World:
         """Start this device's random numbers anew. `torch.manual_seed` would also queue a call for
         every kind of device that is not in use, with a stack trace, at each update."""
         if self.device.type == "cuda":
-            with torch.cuda.device(self.device):  # manual_seed means the current one
+            with torch.cuda.device(self.device):  # manual_seed acts on the current device
                 torch.cuda.manual_seed(seed)
         else:
             torch.default_generator.manual_seed(seed)
 
     def wait(self) -> None:
-        """Until every rank is here."""
+        """Wait until every rank has come to this line."""
         if self.size > 1:
             dist.barrier()
 

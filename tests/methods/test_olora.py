@@ -12,12 +12,13 @@ from torch import Tensor
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.local import check, refused
+from forever.launch.local import check
 from forever.methods.base import Method
 from forever.methods.olora import OLora
 from forever.models import location, lora
 from forever.models.backbone import load
 from forever.runs.directory import RunDirectory
+from forever.sweeps.checks import refused
 from forever.sweeps.sweep import Sweep
 from forever.training.build import build_learner
 from forever.training.learner import Learner

@@ -12,9 +12,10 @@ import torch
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.local import check, refused
+from forever.launch.local import check
 from forever.methods.ssr.encoders import load_encoder
 from forever.runs.directory import RunDirectory
+from forever.sweeps.checks import refused
 from forever.sweeps.sweep import Trial
 
 AUTO_MAP = {

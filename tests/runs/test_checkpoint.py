@@ -152,8 +152,8 @@ def points_of_a_save(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(owner, name, call)
 
     for owner, name in (
-        (checkpoint, "save_file"), (checkpoint, "_digest"), (checkpoint, "_sync"), (checkpoint.shutil, "rmtree"),
-        (Path, "write_text"), (Path, "rename"), (Path, "mkdir"),
+        (checkpoint, "save_file"), (checkpoint, "_digest"), (checkpoint, "_sync"),
+        (checkpoint.shutil, "rmtree"), (Path, "write_text"), (Path, "rename"), (Path, "mkdir"),
     ):  # fmt: skip
         guard(owner, name)
     return passed

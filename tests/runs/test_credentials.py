@@ -15,7 +15,7 @@ import yaml
 
 from forever.config.run import RunConfig
 from forever.runs.environment import without_credentials
-from forever.runs.tracking import SilentTracker, Trackers
+from forever.runs.tracking import Tracker, Trackers
 
 SECRET = "s3cret-pw"
 
@@ -42,7 +42,7 @@ def test_addresses_lose_their_credentials(text: str, clean: str | None) -> None:
 
 
 def test_the_error_of_a_tracker_is_told_without_them(capsys: pytest.CaptureFixture[str]) -> None:
-    class Failing(SilentTracker):
+    class Failing(Tracker):
         def step(self, line: object) -> None:
             raise RuntimeError(f"no answer from http://me:{SECRET}@host/api")
 

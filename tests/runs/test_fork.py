@@ -12,9 +12,13 @@ import yaml
 from helpers import Outcome, canned_sample, execute, lines, outcome
 
 from forever.cli.main import main
+from forever.config.parts import DataConfig
 from forever.config.run import RunConfig
+from forever.data.benchmarks import load_benchmark
+from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation import decoding
+from forever.launch import local
 from forever.launch.local import check
 from forever.report.study import read_study
 from forever.runs import checkpoint
@@ -137,57 +141,28 @@ def test_a_fork_of_a_fork_is_told_from_a_fork_of_the_run(runs: Runs, tmp_path: P
     assert first.key(config) != origin.key(config)
 
 
-@pytest.mark.parametrize(
-    ("method", "at", "changes", "message"),
-    [
-        ("forever", "9", {}, "has trained 3 tasks; TASK is 1 to 3"),
-        ("forever", "0", {}, "TASK is 1 to 3"),
-        ("forever", "shap", {}, "did you mean 'shape'?"),
-        ("forever", "3", {}, "nothing to train: the run has 3 tasks"),
-        (
-            "forever",
-            "2",
-            {"model.rank": 8},
-            "a fork keeps the model of its run: model.rank is 4 there, 8 here",
-        ),
-        (
-            "forever",
-            "1",
-            {"evaluation.max_new_tokens": 2},
-            "evaluation.max_new_tokens is 3 there, 2 here",
-        ),
-        (
-            "forever",
-            "1",
-            {"data.order": ["shape", "colour", "weight"]},
-            "task 1 is 'colour' there, 'shape' here",
-        ),
-        ("forever", "1", {"data.train_rows": 6}, "the rows or the metric of colour differ"),
-        (
-            "finetune",
-            "1",
-            {"data.order": ["colour", "weight", "shape"]},
-            "and all of them with evaluation.forward",
-        ),
-        ("forever", "1", {"method.name": "mtl"}, "learns all tasks at once"),
-        ("ewc", "1", {"method.name": "finetune"}, "ewc carries anchor, fisher from task to task"),
-        ("ewc", "1", {"method.mode": "separate"}, "method.mode is 'online' there, 'separate' here"),
-        ("olora", "2", {"method.name": "forever"}, "olora carries"),
-        ("finetune", "1", {"method.name": "sapt"}, "sapt trains weights that no other method has"),
-        (
-            "forever",
-            "1",
-            {"method.name": "moelora"},
-            "moelora trains weights that no other method has",
-        ),
-        (
-            "moelora",
-            "1",
-            {"data.order": ["colour", "shape"]},
-            "moelora has 3 experts there, 2 here",
-        ),
-    ],
-)
+ORDER = "data.order"
+REFUSED = [
+    ("forever", "9", {}, "has trained 3 tasks; TASK is 1 to 3"),
+    ("forever", "0", {}, "TASK is 1 to 3"),
+    ("forever", "shap", {}, "did you mean 'shape'?"),
+    ("forever", "3", {}, "nothing to train: the run has 3 tasks"),
+    ("forever", "2", {"model.rank": 8}, "the model of its run: model.rank is 4 there, 8 here"),
+    ("forever", "1", {"evaluation.max_new_tokens": 2}, "max_new_tokens is 3 there, 2 here"),
+    ("forever", "1", {ORDER: ["shape", "colour", "weight"]}, "task 1 is 'colour' there, 'shape'"),
+    ("forever", "1", {"data.train_rows": 6}, "the rows or the metric of colour differ"),
+    ("finetune", "1", {ORDER: ["colour", "weight", "shape"]}, "all of them with evaluation.fo"),
+    ("forever", "1", {"method.name": "mtl"}, "learns all tasks at once"),
+    ("ewc", "1", {"method.name": "finetune"}, "ewc carries anchor, fisher from task to task"),
+    ("ewc", "1", {"method.mode": "separate"}, "mode is 'online' there, 'separate' here"),
+    ("olora", "2", {"method.name": "forever"}, "olora carries"),
+    ("finetune", "1", {"method.name": "sapt"}, "sapt trains weights that no other method has"),
+    ("forever", "1", {"method.name": "moelora"}, "moelora trains weights that no other method has"),
+    ("moelora", "1", {ORDER: ["colour", "shape"]}, "moelora has 3 experts there, 2 here"),
+]
+
+
+@pytest.mark.parametrize(("method", "at", "changes", "message"), REFUSED)
 def test_what_does_not_fit_is_refused(
     runs: Runs, method: str, at: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
@@ -198,28 +173,13 @@ def test_what_does_not_fit_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-SAPT: dict[str, Any] = {
-    "method.name": "sapt",
-    "method.memory_prompts": "pseudo",
-    "method.generator_steps": 1,
-}
-
-
-@pytest.mark.parametrize(
-    "changes", [{"method.name": "ssr", "method.max_tokens": 150}, SAPT], ids=["ssr", "sapt"]
-)
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_what_nobody_wrote_of_the_last_task_is_missing(
-    small_config: RunConfig,
-    changes: dict[str, Any],
-    tasks: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    small_config: RunConfig, tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run writes no rows or prompts after its last task, so a longer run cannot branch off
-    there."""
+    """SSR writes no examples after its last task, so a longer run cannot branch off there."""
     monkeypatch.setattr(decoding, "sample", canned_sample)
-    config = small_config.override(changes)
+    config = small_config.override({"method.name": "ssr", "method.max_tokens": 150})
     order = config.data.order
     execute(config.override({"data.order": order[:tasks]}), tmp_path / "run", keep_stages=True)
     with pytest.raises(
@@ -260,7 +220,15 @@ def test_damaged_weights_are_refused(runs: Runs, tmp_path: Path) -> None:
 def test_from_the_command_line(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """The whole way: keep the stages, branch, and a second time there is nothing to do."""
+    """The whole way: keep the stages, branch, and a second time there is nothing to do. Each time
+    the data are read once."""
+    reads: list[str] = []
+
+    def count(config: DataConfig) -> Benchmark:
+        reads.append(config.benchmark)
+        return load_benchmark(config)
+
+    monkeypatch.setattr(local, "load_benchmark", count)
     file = tmp_path / "toy.yaml"
     file.write_text(yaml.safe_dump(runs["forever"][0].model_dump(mode="json")), encoding="utf-8")
     out = ["--out", str(tmp_path / "out"), "--mlflow", "off", "--device", "cpu"]
@@ -270,6 +238,8 @@ def test_from_the_command_line(
         with pytest.raises(SystemExit) as end:
             main()
         assert end.value.code == 0
+        assert reads == ["toy"]
+        reads.clear()
         return capsys.readouterr().out
 
     call(str(file), "--keep-stages", "seed=5")

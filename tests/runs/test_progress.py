@@ -11,10 +11,10 @@ from forever.data.benchmarks import load_benchmark
 from forever.launch.local import run_local
 from forever.runs.directory import RunDirectory
 from forever.runs.progress import Follower
-from forever.runs.tracking import SilentTracker
+from forever.runs.tracking import Tracker
 
 
-class Listener(SilentTracker):
+class Listener(Tracker):
     """Keeps what it is told, and does something each time."""
 
     def __init__(self) -> None:

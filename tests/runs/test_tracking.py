@@ -18,8 +18,9 @@ from forever.runs.directory import (
     write_lines,
     write_text,
 )
-from forever.runs.tracking import Journal, SilentTracker, Tracker, Trackers
-from forever.training.steps import ReplayEvent
+from forever.runs.journal import Journal
+from forever.runs.tracking import Tracker, Trackers
+from forever.training.events import ReplayEvent
 
 CALLS = ["started", "step", "event", "stage", "finished"]
 
@@ -125,26 +126,12 @@ def test_trackers_do_not_change_the_result(small_config: RunConfig, tmp_path: Pa
 
 
 def test_an_interrupt_is_no_failure_of_a_tracker() -> None:
-    class Interrupting(SilentTracker):
+    class Interrupting(Tracker):
         def step(self, line: Any) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         Trackers([Interrupting()]).tell("step", {})
-
-
-def test_silent_tracker_is_a_tracker() -> None:
-    silent: Tracker = SilentTracker()
-    told = Trackers([silent])
-    for name, details in (
-        ("started", (1, 2)),
-        ("step", ({},)),
-        ("event", (event(1),)),
-        ("stage", (0, {})),
-        ("finished", ({},)),
-    ):
-        told.tell(name, *details)
-    assert told.trackers == [silent]
 
 
 # ---- the journal

@@ -14,9 +14,9 @@ from helpers import execute
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.fleet import Fleet
-from forever.runs.console import front_table
 from forever.runs.directory import RunDirectory
 from forever.sweeps.builtin.search import SPACINGS, search
+from forever.sweeps.front import front_table
 from forever.sweeps.search import Draws, Known, Search, front, known, remember
 from forever.sweeps.sweep import read_manifest
 

@@ -9,9 +9,9 @@ import pytest
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.local import refused
 from forever.runs.directory import RunDirectory
 from forever.sweeps.builtin.components import VARIANTS, components
+from forever.sweeps.checks import refused
 from forever.sweeps.named_runs import CPU_TASKS, SCALES, named_run, scale_of
 from forever.sweeps.registry import SWEEPS, named_sweep
 from forever.sweeps.sweep import Sweep, read_manifest, slug

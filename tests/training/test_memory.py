@@ -245,7 +245,7 @@ def memory_like(kept: Memory, seed: int) -> Memory:
 
 
 def test_random_batches_are_drawn_without_regard_to_those_before() -> None:
-    """Every row is in a batch with probability B / |M|, and in two successive ones with the square of it."""
+    """Every row is in a batch with probability B / |M|, in two successive ones with its square."""
     kept = memory(0.5)
     kept.add(rows_task("a", 64))
     count, found = 2000, [set(batch) for batch in drawn(kept, 2000)]

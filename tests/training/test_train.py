@@ -21,6 +21,7 @@ from forever.methods.base import Method
 from forever.methods.plain import Finetune
 from forever.methods.registry import METHODS
 from forever.models import lora
+from forever.models.backbone import load
 from forever.training import loop
 from forever.training import step as step_module
 from forever.training.build import build_learner
@@ -392,9 +393,7 @@ SHORT: dict[str, dict[str, Any]] = {"ssr": {"method.max_tokens": 100}}
 def test_base_weights_are_unchanged_bit_for_bit(
     small_config: RunConfig, learners: list[Learner], tmp_path: Path, name: str
 ) -> None:
-    start = loop.load(
-        small_config.model.name, torch.float32, torch.device("cpu")
-    ).model.state_dict()
+    start = load(small_config.model.name, torch.float32, torch.device("cpu")).model.state_dict()
     execute(small_config.override({"method.name": name, **SHORT.get(name, {})}), tmp_path)
     now = {
         key.replace(".base.", "."): t for key, t in learners[0].backbone.model.state_dict().items()

@@ -41,16 +41,10 @@ BASELINES: dict[str, dict[str, Any]] = {
     **{name: {"name": name} for name in ("finetune", "mtl", "mix_replay")},
     "fixed_interval": {"name": "fixed_interval", "warmup_steps": 1},
     "ewc": {"name": "ewc", "strength": 1e5},
-    "ewc separate": {
-        "name": "ewc",
-        "strength": 1e5,
-        "mode": "separate",
-        "fisher_labels": "sampled",
-    },
+    "ewc separate": {"name": "ewc", "strength": 1e5, "mode": "separate"},
     "olora": {"name": "olora", "norm": 0.1},
     "moelora": {"name": "moelora", "balance": 0, "contrast": 0},
     "sapt": {"name": "sapt"},
-    "sapt pseudo": {"name": "sapt", "memory_prompts": "pseudo", "generator_steps": 2},
     "migu": {"name": "migu"},
     "ssr": {"name": "ssr", "max_tokens": 100},
     "recurrent_kif": {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1},
@@ -62,7 +56,6 @@ BASELINES: dict[str, dict[str, Any]] = {
         "cold_merges": 0,
     },
     "vbm": {"name": "vbm", "warmup_steps": 1, "views": 2},
-    "vbm mix": {"name": "vbm", "variant": "mix", "views": 2},
 }
 
 

@@ -13,6 +13,7 @@ micro-batch on one rank (f P is not linear): here, and here only, the number of 
 `micro_batch` change the result a little.
 """
 
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -22,6 +23,7 @@ from forever.config.methods.baselines import MoeLoraConfig
 from forever.config.run import RunConfig
 from forever.methods.base import Card, Method
 from forever.methods.moelora.router import TopKRouter
+from forever.methods.past import Past
 from forever.models import lora
 from forever.seeding import derive
 from forever.training.learner import Learner
@@ -38,7 +40,7 @@ class MoeLora(Method[MoeLoraConfig]):
         extra="a branch of rank N r, a router a layer, similarities of 64 tokens",
         uncertain="N, k, lb, lc, tau: no code, full paper not read",
     )
-    mixed = True
+    private = True
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         c, part = self.config, config.model
@@ -61,3 +63,16 @@ class MoeLora(Method[MoeLoraConfig]):
             self.config.balance * r.balance + self.config.contrast * r.contrast for r in routers
         )
         return forward.cross_entropy + forward.share * added / max(len(routers), 1)
+
+    def save(self, learner: Learner, folder: Path) -> None:
+        model, name = learner.backbone.model, learner.config.model.name
+        lora.save_mixture(model, folder / "adapter", name, self.tensors)
+
+    def can_follow(self, past: Past, tasks: int) -> str | None:
+        before, experts = past.config, self.config.experts_for(tasks)
+        if isinstance(before, MoeLoraConfig) and before.experts_for(past.tasks) != experts:
+            return (
+                f"moelora has {before.experts_for(past.tasks)} experts there, {experts} here; a "
+                f"fork keeps them, with method.experts={before.experts_for(past.tasks)}"
+            )
+        return super().can_follow(past, tasks)

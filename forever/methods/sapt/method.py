@@ -14,6 +14,7 @@ adapters no_grad (`detach_frozen`) and dropout.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from torch import Tensor, nn, no_grad
 
@@ -22,6 +23,7 @@ from forever.config.run import RunConfig
 from forever.data.encoding import Encoded
 from forever.data.tasks import Task
 from forever.methods.base import Card, Method
+from forever.methods.past import Past
 from forever.methods.sapt.selector import Selector, divergence
 from forever.models import lora
 from forever.training.learner import Learner
@@ -38,7 +40,7 @@ class Sapt(Method[SaptConfig]):
         extra="a frozen branch of rank (t-1) r; attention over t keys; no pass of the model on memory",
         uncertain="real or written prompts in FOREVER's row; the target of the KL term follows the code",
     )
-    mixed = True
+    private = True
 
     def __init__(self, config: SaptConfig) -> None:
         super().__init__(config)
@@ -94,3 +96,16 @@ class Sapt(Method[SaptConfig]):
                     learner, [learner.encoder.encode_prompt(example).prompt]
                 ).exp()[0]
         return learner.world.sum_(total) / len(task.train)
+
+    def save(self, learner: Learner, folder: Path) -> None:
+        model, name = learner.backbone.model, learner.config.model.name
+        lora.save_mixture(model, folder / "adapter", name, self.tensors)
+
+    def can_follow(self, past: Past, tasks: int) -> str | None:
+        before = past.config
+        if isinstance(before, SaptConfig) and before.hidden != self.config.hidden:
+            return (
+                f"method.hidden is {before.hidden} there, {self.config.hidden} here; "
+                "a fork of sapt keeps it"
+            )
+        return super().can_follow(past, tasks)

@@ -24,6 +24,7 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Example, Task
 from forever.evaluation.decoding import Sampling
 from forever.methods.base import Card, Method
+from forever.methods.past import Past
 from forever.methods.ssr.encoders import load_encoder
 from forever.methods.ssr.synthesis import continuations, icl_prompts, parse_icl, select
 from forever.models import lora
@@ -124,3 +125,12 @@ class Ssr(Method[SsrConfig]):
             map(learner.encoder.count, (f"{definition} {body}", body, output)),
         )
         return prompt <= c.max_prompt and 1 < row <= c.max_input and label <= c.max_output
+
+    def can_follow(self, past: Past, tasks: int) -> str | None:
+        # Nothing is written after the last task of a run.
+        if past.config.name == "ssr" and past.task not in past.state.get("rows", {}):
+            return (
+                f"ssr wrote nothing of {past.task}, the last task of {past.run}, and a fork could "
+                "never rehearse it; fork at an earlier task"
+            )
+        return super().can_follow(past, tasks)
