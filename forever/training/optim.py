@@ -25,7 +25,7 @@ def learning_rate(config: OptimConfig, step: int, planned_steps: int) -> float:
 
     Warm-up rises linearly over `warmup_steps`: lr * (step + 1) / warmup_steps. Then constant, or
     linear to zero at the end of the task. Replay updates use the current rate and do not advance it
-    (docs/protocol.md, A11).
+    (docs/protocol.md#optimiser).
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
