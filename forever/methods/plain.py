@@ -26,8 +26,8 @@ class Finetune(Method[FinetuneConfig]):
         title="Fine-tuning",
         paper="lower bound",
         memory="nothing",
-        extra="It computes nothing more.",
-        uncertain="Nothing is.",
+        extra="Nothing.",
+        uncertain="Nothing.",
     )
 
     def steps(self, learner: Learner, task: Task) -> Steps:
@@ -61,8 +61,8 @@ class Mtl(Method[MtlConfig]):
         title="MTL",
         paper="upper bound",
         memory="all examples",
-        extra="It computes nothing more, in one stage on the union of all examples.",
-        uncertain="Nothing is.",
+        extra="Nothing; one stage trains on the union of all examples.",
+        uncertain="Nothing.",
     )
     joint = True
 
