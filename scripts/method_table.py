@@ -63,7 +63,8 @@ refused.
   data, which gives the true Fisher information instead of the empirical one.
 - **SAPT, `memory_prompts: pseudo`**: an adapter of its own learned a task's prompts by heart and
   wrote those on which attention is held, as in the paper.
-- **MIGU, `hard_mask: true`**: what AdamW's momentum did to masked rows was undone after each update.
+- **MIGU, `hard_mask: true`**: what AdamW's momentum did to masked rows was undone after each
+  update.
 - **AIMMerging, `true_gap: true`**: the pace of learning was divided by the updates since the last
   merge instead of by S, which the code does although up to 2 S have passed.
 - **VBM, `variant: mix`**: views of the memory's examples were mixed into every batch of the task,
