@@ -1,10 +1,11 @@
-"""`forever doctor`: what is installed, what the machine offers, and what to do about what is
-missing."""
+"""`forever doctor` says what is installed, what the machine offers and what to do about the rest."""
 
 import os
 import platform
+import re
 import shutil
 import sys
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 from rich import box
@@ -12,71 +13,65 @@ from rich.table import Table
 
 from forever.runs.environment import revision, version, without_credentials
 
-_NEEDED = (
-    "torch",
-    "transformers",
-    "peft",
-    "pydantic",
-    "safetensors",
-    "PyYAML",
-    "rich",
-    "typer",
-    "rouge-score",
-)
-_EXTRAS = {
-    "ray": "sweeps and several workers",
-    "mlflow": "tracking",
-    "matplotlib": "reports",
-    "gguf": "GGUF models",
-}
-_EXTRA_OF = {"ray": "ray", "mlflow": "mlflow", "matplotlib": "report", "gguf": "gguf"}
+_PYTHON = (3, 11)
+_FREE_GB = 5  # a run keeps two checkpoints
 
 
 def examine() -> tuple[Table, bool]:
-    """The findings, and whether everything that is needed is there."""
+    """Return the findings as a table, and whether everything that is needed is there."""
     table = Table(title="forever doctor", title_justify="left", box=box.SIMPLE)
     for column in ("what", "found", "verdict"):
         table.add_column(column, overflow="fold")
-    python = sys.version_info >= (3, 11)
-    table.add_row(
-        "Python", platform.python_version(), "ok" if python else "3.11 or newer is needed"
-    )
-    sound = python
-    for name in _NEEDED:
-        found = version(name)
-        sound &= found is not None
-        table.add_row(name, found or "-", "ok" if found else f"needed: pip install {name}")
-    for name, purpose in _EXTRAS.items():
-        found = version(name)
-        hint = f"optional, for {purpose}: pip install 'forever-cl[{_EXTRA_OF[name]}]'"
-        table.add_row(name, found or "-", "ok" if found else hint)
+    sound = sys.version_info >= _PYTHON
+    verdict = "ok" if sound else "3.11 or newer is needed"
+    table.add_row("Python", platform.python_version(), verdict)
+    for package, extra in _requirements():
+        installed = version(package)
+        verdict = "ok"
+        if not installed and extra:
+            verdict = f"optional: pip install 'forever-cl[{extra}]'"
+        elif not installed:
+            verdict = f"needed: pip install {package}"
+            sound = False
+        table.add_row(package, installed or "-", verdict)
     if version("torch"):
         _hardware(table)
     free = shutil.disk_usage(Path.cwd()).free / 2**30
-    table.add_row(
-        "disk",
-        f"{free:.0f} GiB free here",
-        "ok" if free > 5 else "little: a run keeps two checkpoints",
-    )
+    verdict = "ok" if free > _FREE_GB else "little: a run keeps two checkpoints"
+    table.add_row("disk", f"{free:.0f} GiB free here", verdict)
     table.add_row("code", revision() or "no git revision", "ok")
     store = without_credentials(os.environ.get("MLFLOW_TRACKING_URI", "sqlite file ./mlflow.db"))
     table.add_row("MLflow store", store, "ok")
     return table, sound
 
 
+def _requirements() -> list[tuple[str, str]]:
+    """List the packages of pyproject.toml with their extras, without those for developers."""
+    try:
+        lines = requires("forever-cl") or []
+    except PackageNotFoundError:  # a checkout that is not installed
+        return [("forever-cl", "")]
+    packages: list[tuple[str, str]] = []
+    for line in lines:
+        name = re.match(r"[\w.-]+", line)
+        extra = re.search(r"extra == [\"']([\w-]+)", line)
+        section = extra[1] if extra else ""
+        if name and section != "dev":
+            packages.append((name[0], section))
+    return packages
+
+
 def _hardware(table: Table) -> None:
     import torch
 
-    table.add_row(
-        "CPU", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads in torch", "ok"
-    )
+    threads = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads in torch"
+    table.add_row("CPU", threads, "ok")
     if not torch.cuda.is_available():
         table.add_row("GPU", "none", "ok: runs use the CPU in fp32")
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        found = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
-        table.add_row(
-            f"GPU {index}",
-            found,
-            "ok" if torch.cuda.is_bf16_supported() else "no bf16: set model.dtype=float32",
-        )
+        device = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+        verdict = "ok"
+        if not torch.cuda.is_bf16_supported():
+            verdict = "no bf16: set model.dtype=float32"
+        table.add_row(f"GPU {index}", device, verdict)

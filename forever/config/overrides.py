@@ -1,4 +1,4 @@
-"""Dotted keys, `key=value` arguments, and one-line explanations of what is wrong with a
+"""Dotted keys, `key=value` arguments, and explanations in one line of what is wrong with a
 configuration."""
 
 import types
@@ -14,10 +14,12 @@ from forever.errors import InputError, unknown
 
 
 def parse_assignments(arguments: Iterable[str]) -> dict[str, Any]:
-    """`key=value` arguments as dotted changes; values are YAML, so `method.days=[1,2,4]` is a list.
+    """Read `key=value` arguments as dotted changes.
+
+    Values are YAML, so `method.days=[1,2,4]` is a list.
 
     Raises:
-        InputError: an argument without "=", or a value that is not YAML.
+        InputError: an argument has no "=", or its value is not YAML.
     """
     changes: dict[str, Any] = {}
     for argument in arguments:
@@ -34,14 +36,13 @@ def parse_assignments(arguments: Iterable[str]) -> dict[str, Any]:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values under dotted keys."""
+    """Put nested values under dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.")
-            if isinstance(value, Mapping)
-            else {f"{prefix}{key}": value}
-        )
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
     return flat
 
 
@@ -64,26 +65,31 @@ def difference_lines(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[
 
 
 def dotted_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """All keys of a configuration; those of every method, since any may be chosen."""
+    """List all keys of a configuration, those of every method included."""
     keys: list[str] = []
     for name, field in model.model_fields.items():
-        parts = [t for t in _classes(field.annotation) if issubclass(t, BaseModel)]
-        keys += [k for part in parts for k in dotted_keys(part, f"{prefix}{name}.")] or [
-            prefix + name
-        ]
+        nested: list[str] = []
+        for part in _models(field.annotation):
+            nested += dotted_keys(part, f"{prefix}{name}.")
+        keys += nested or [prefix + name]
     return list(dict.fromkeys(keys))
 
 
-def _classes(annotation: Any) -> list[type]:
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """List the pydantic models in an annotation, which may be a union."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType, Annotated):
-        return [t for part in typing.get_args(annotation) for t in _classes(part)]
-    return [annotation] if isinstance(annotation, type) else []
+        models: list[type[BaseModel]] = []
+        for part in typing.get_args(annotation):
+            models += _models(part)
+        return models
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return [annotation] if is_model else []
 
 
 def explain(
     error: ValidationError, values: Mapping[str, Any], model: type[BaseModel]
 ) -> InputError:
-    """The first problem as one line: the key, the value and the rule."""
+    """Explain the first problem in one line: the key, the value and the rule."""
     problems = error.errors()
     first = problems[0]
     path = _path(first["loc"])
@@ -96,47 +102,43 @@ def explain(
     if first["type"] == "extra_forbidden":
         method_keys = _method_keys(values) if path[0] == "method" else []
         return unknown("key", ".".join(path), method_keys or dotted_keys(model))
-    # A field that may be of several types has one error a type: say what got furthest into the
-    # value, or all rules.
-    alike = [p for p in problems if _path(p["loc"])[: len(path)] == path]
-    depth = max(len(_path(p["loc"])) for p in alike)
-    alike = [p for p in alike if len(_path(p["loc"])) == depth]
-    key = ".".join(_path(alike[0]["loc"]))
-    cause = alike[0].get("ctx", {}).get("error")
+    # A field that may be of several types has an error for each type. Those that got furthest into
+    # the value say what the user meant.
+    paths = [_path(problem["loc"]) for problem in problems]
+    depth = max(len(key_path) for key_path in paths if key_path[: len(path)] == path)
+    deepest: list[Any] = []
+    for problem, problem_path in zip(problems, paths, strict=True):
+        if problem_path[: len(path)] == path and len(problem_path) == depth:
+            deepest.append(problem)
+    key = ".".join(_path(deepest[0]["loc"]))
+    cause = deepest[0].get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return InputError(f"{key}: {cause}")
-    rules = dict.fromkeys(p["msg"][0].lower() + p["msg"][1:] for p in alike)
-    return InputError(f"{key}={alike[0]['input']!r}: {'; or '.join(rules)}")
+    rules = dict.fromkeys(problem["msg"][0].lower() + problem["msg"][1:] for problem in deepest)
+    return InputError(f"{key}={deepest[0]['input']!r}: {'; or '.join(rules)}")
 
 
 def _path(location: tuple[int | str, ...]) -> list[str]:
-    """The key of a problem, without what pydantic adds: the tag of the method's union, and names of
-    types."""
+    """Return the key of a problem without what pydantic adds.
+
+    It adds the tag of the method's union and the names of types.
+    """
     path = [str(part) for part in location]
     if path[0] == "method" and len(path) > 1 and path[1] in METHOD_CONFIGS:
         del path[1]
-    return [
-        part
-        for part in path
-        if not part[:1].isupper() and "[" not in part and part not in _TYPE_NAMES
-    ]
+    return [part for part in path if not _is_type(part)]
 
 
-_TYPE_NAMES = {
-    "str",
-    "int",
-    "float",
-    "list",
-    "tuple",
-    "bool",
-    "constrained-int",
-    "constrained-str",
-    "none",
-}
+def _is_type(part: str) -> bool:
+    return part[:1].isupper() or "[" in part or part in _TYPE_NAMES
+
+
+_TYPE_NAMES = {"str", "int", "float", "list", "tuple", "bool", "none"}
+_TYPE_NAMES |= {"constrained-int", "constrained-str"}
 
 
 def _method_keys(values: Mapping[str, Any]) -> list[str]:
-    """The dotted keys of the method that is named in `values`, if it is one."""
+    """List the dotted keys of the method that `values` name, if there is such a method."""
     method = values.get("method")
     name = method.get("name") if isinstance(method, Mapping) else None
     return dotted_keys(METHOD_CONFIGS[name], "method.") if name in METHOD_CONFIGS else []

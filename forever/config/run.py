@@ -1,5 +1,5 @@
-"""What to run, as a frozen value. Nothing here says where: output folder, device and workers are
-launch options.
+"""A run as a frozen value: it says what to run, but not where. Output folder, device and workers
+are options of the launch.
 
 Keys are written with dots everywhere (files, command line, sweeps): `optim.lr`, `method.days`.
 Defaults are the paper's implementation details unless the line says otherwise.
@@ -21,18 +21,17 @@ from forever.errors import InputError, unknown
 
 
 class RunConfig(RunParts):
-    """One run."""
+    """The configuration of one run."""
 
     method: AnyMethodConfig = ForeverConfig()
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> "RunConfig":
-        """A configuration from nested values.
+        """Make a configuration from nested values.
 
         Raises:
-            InputError: unknown key, method or schedule, a value of the wrong type or out of range,
-            or a method that
-                cannot run like that; one line.
+            InputError: a key, method or schedule is unknown, a value has the wrong type or is out
+                of range, or the method cannot run like that. The message has one line.
         """
         if not isinstance(values, Mapping):  # a YAML file may hold anything
             raise InputError(f"a configuration is a mapping of keys to values, not {values!r}")
@@ -42,20 +41,21 @@ class RunConfig(RunParts):
             raise explain(error, values, cls) from None
         if not config.data.order:
             order = default_order(config.data.benchmark)
-            config = config.model_copy(
-                update={"data": config.data.model_copy(update={"order": order})}
-            )
+            data = config.data.model_copy(update={"order": order})
+            config = config.model_copy(update={"data": data})
         config.method.check(config)
         return config
 
     def override(self, changes: Mapping[str, Any]) -> "RunConfig":
-        """This configuration with dotted keys changed. A new `method.name` starts from that
-        method's defaults."""
+        """Return this configuration with dotted keys changed.
+
+        A new `method.name` starts from that method's defaults.
+        """
         values = self.model_dump(mode="json")
         if changes.get("method.name", self.method.name) != self.method.name:
             values["method"] = {}
         if changes.get("data.benchmark", self.data.benchmark) != self.data.benchmark:
-            # Order, rows and metrics belonged to the other benchmark.
+            # Order, numbers of examples and metrics belonged to the other benchmark.
             values["data"] = {"root": self.data.root}
         for key, value in changes.items():
             *parents, last = key.split(".")
@@ -68,26 +68,22 @@ class RunConfig(RunParts):
         return RunConfig.parse(values)
 
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the result, as JSON values."""
+        """Return everything that decides the result, as JSON values."""
         values = self.model_dump(mode="json")
         del values["data"]["root"]
         values["method"] |= self.method.retired  # runs of earlier versions keep their fingerprints
         return values
 
     def fingerprint(self) -> str:
-        """Twelve hex digits of the SHA-256 of `identity`."""
+        """Return twelve hex digits of the SHA-256 of `identity`."""
         text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def key(self) -> str:
-        """A name for the run directory, unique and stable: benchmark, order, method, seed,
-        fingerprint."""
+        """Return a name for the run directory, which is unique and stable.
+
+        It consists of benchmark, order, method, seed and fingerprint.
+        """
         order = self.data.order if isinstance(self.data.order, str) else "custom"
-        parts = (
-            self.data.benchmark,
-            order,
-            self.method.name,
-            f"s{self.seed}",
-            self.fingerprint()[:8],
-        )
-        return "-".join(part.replace("/", "_") for part in parts)
+        parts = [self.data.benchmark, order, self.method.name, f"s{self.seed}"]
+        return "-".join([*parts, self.fingerprint()[:8]]).replace("/", "_")

@@ -1,5 +1,5 @@
-"""Decoding many prompts at once: greedily, or by sampling that does not depend on which prompts
-share a batch."""
+"""Many prompts are decoded at once, greedily or by sampling; which prompts share a batch does not
+change a sample."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from forever.models.backbone import Backbone
 
 # Weights of the adapters for a batch of prompts: see `Method.gate`.
 Gate = Callable[[Sequence[Encoded]], Tensor | None]
-# Prompt tokens decoded at once, pads included: bounds memory by what the cache holds, not by the
-# number of rows.
+# Tokens that are decoded at once, pads included. What the cache holds bounds memory, not how many
+# prompts there are.
 _TOKENS_AT_ONCE = 32768
 
 
@@ -27,19 +27,21 @@ def decode(
     max_new_tokens: int,
     gate: Gate | None = None,
 ) -> list[str]:
-    """The greedy answer to each example's prompt, stripped, in order; in fp32 the text equals
-    decoding one by one."""
-    rows = [encoder.encode_prompt(example) for example in examples]
-    return _texts(backbone, _generate(backbone, rows, [max_new_tokens] * len(rows), gate))
+    """Answer each example's prompt greedily; answers are stripped and in order.
+
+    In fp32 the texts equal those of prompts that are decoded one by one.
+    """
+    prompts = [encoder.encode_prompt(example) for example in examples]
+    return _texts(backbone, _generate(backbone, prompts, [max_new_tokens] * len(prompts), gate))
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How tokens are drawn. `top_k` 0 and `top_p` 1 leave the distribution whole.
 
-    repetition_penalty: divides the positive logits of tokens that occurred before and multiplies
-    their negative ones
-        (Keskar et al. 2019); 1 is none.
+    Attributes:
+        repetition_penalty: divides the positive logits of tokens that occurred before, and
+            multiplies their negative logits (Keskar et al. 2019); 1 changes nothing.
     """
 
     temperature: float = 1.0
@@ -56,38 +58,25 @@ def sample(
     sampling: Sampling,
     gate: Gate | None = None,
 ) -> list[str]:
-    """A random continuation of each prompt, drawn with its own seed: the same in any batch and on
-    any rank (fp32).
+    """Draw a continuation of each prompt with its own seed.
+
+    In fp32 a continuation is the same in any batch and on any rank.
 
     Args:
-        max_new_tokens: of all prompts, or of each.
+        max_new_tokens: one limit for all prompts, or one for each.
     """
-    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
+    limits = max_new_tokens
+    if isinstance(limits, int):
+        limits = [limits] * len(prompts)
     return _texts(backbone, _generate(backbone, prompts, limits, gate, sampling, seeds))
 
 
-def draw(
-    backbone: Backbone,
-    prompts: Sequence[Encoded],
-    seeds: Sequence[int],
-    max_new_tokens: int,
-    sampling: Sampling,
-) -> list[list[int]]:
-    """As `sample`, but the tokens that were drawn, with the one that ends a continuation if it
-    came."""
-    ends = {*backbone.model.generation_config.eos_token_id}
-    drawn = _generate(backbone, prompts, [max_new_tokens] * len(prompts), None, sampling, seeds)
-    stops = [
-        next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids)) for ids in drawn
-    ]
-    return [ids[:stop] for ids, stop in zip(drawn, stops, strict=True)]
-
-
 def together(prompts: Sequence[int], limits: Sequence[int]) -> Iterator[list[int]]:
-    """Which rows are decoded together, longest prompts first.
+    """Say which prompts are decoded together, the longest first.
 
     Args:
-        prompts: tokens of each row's prompt. limits: tokens that it may have after that.
+        prompts: how many tokens each prompt has.
+        limits: how many tokens may follow each.
     """
     order = sorted(range(len(prompts)), key=lambda i: prompts[i], reverse=True)
     while order:
@@ -99,33 +88,32 @@ def together(prompts: Sequence[int], limits: Sequence[int]) -> Iterator[list[int
 @torch.inference_mode()
 def _generate(
     backbone: Backbone,
-    rows: Sequence[Encoded],
+    prompts: Sequence[Encoded],
     limits: Sequence[int],
     gate: Gate | None,
     sampling: Sampling | None = None,
     seeds: Sequence[int] = (),
 ) -> list[list[int]]:
-    """Rows of similar length are decoded together, padded on the left; what a row has beyond its
-    limit is cut off.
+    """Decode prompts of similar length together, padded on the left, and cut each off at its limit.
 
-    `gate` weighs the adapters once a prompt, and its weights hold for every token that is decoded.
+    `gate` weighs the adapters once for each prompt; the weights hold for every decoded token.
     """
     backbone.model.eval()
     pad = backbone.tokenizer.pad_token_id
     options: dict[str, Any] = {"do_sample": False, "num_beams": 1}
-    found: list[list[int]] = [[]] * len(rows)
-    for group in together([len(row.prompt) for row in rows], limits):
-        prompts = [rows[i] for i in group]
-        ids, mask = collate_prompts(prompts, pad, backbone.device)
+    answers: list[list[int]] = [[]] * len(prompts)
+    for group in together([len(encoded.prompt) for encoded in prompts], limits):
+        batch = [prompts[i] for i in group]
+        ids, mask = collate_prompts(batch, pad, backbone.device)
         options["max_new_tokens"] = max(limits[i] for i in group)
         if sampling:
             starts = ids.shape[1] - mask.sum(1)
             options["logits_processor"] = _processors(sampling, starts, [seeds[i] for i in group])
-        with lora.mixed(backbone.model, gate(prompts) if gate else None):
+        with lora.mixed(backbone.model, gate(batch) if gate else None):
             output = backbone.model.generate(input_ids=ids, attention_mask=mask, **options)
         for i, answer in zip(group, output[:, ids.shape[1] :].tolist(), strict=True):
-            found[i] = answer[: limits[i]]
-    return found
+            answers[i] = answer[: limits[i]]
+    return answers
 
 
 def _texts(backbone: Backbone, answers: Sequence[Sequence[int]]) -> list[str]:
@@ -146,8 +134,8 @@ def _processors(sampling: Sampling, starts: Tensor, seeds: Sequence[int]) -> Any
     chain: list[Any] = []
     if sampling.repetition_penalty != 1:
         penalise = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
-        # A pad is no repeated token, though it may be the same token as EOS: let it stand for the
-        # row's first token.
+        # A pad may be the same token as EOS and must not count as repeated, so that the prompt's
+        # first token takes its place.
         chain.append(lambda ids, scores: penalise(cast(Any, _without_pads(ids, starts)), scores))
     if sampling.temperature != 1:
         chain.append(TemperatureLogitsWarper(sampling.temperature))
@@ -164,14 +152,16 @@ def _without_pads(ids: Tensor, starts: Tensor) -> Tensor:
 
 
 class _Gumbel:
-    """Adds Gumbel noise, so that the largest sum is a sample of the softmax; each row has a stream
-    of its own."""
+    """Adds Gumbel noise, so that the largest sum is a sample of the softmax.
+
+    Each prompt has a random stream of its own.
+    """
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.streams = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
         noise = torch.empty_like(scores, dtype=torch.float32)
-        for row, stream in zip(noise, self.streams, strict=True):
-            row.exponential_(generator=stream)  # -log of an exponential is Gumbel
+        for values, stream in zip(noise, self.streams, strict=True):
+            values.exponential_(generator=stream)  # -log of an exponential is Gumbel
         return scores.float() - noise.log()

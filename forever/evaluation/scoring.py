@@ -1,5 +1,5 @@
-"""Scoring the greedy answers to a task's test rows. No method ever sees which task a prompt belongs
-to."""
+"""The greedy answers to a task's test examples are scored. No method ever sees which task a prompt
+belongs to."""
 
 from dataclasses import dataclass
 
@@ -29,13 +29,15 @@ def evaluate(
     max_new_tokens: int,
     gate: Gate | None = None,
 ) -> list[Prediction]:
-    """Decode and score a task's test rows, shared out over the ranks; every rank returns all of
-    them in order."""
-    predictions = world.spread(
-        task.test, lambda mine: decode(backbone, encoder, mine, max_new_tokens, gate)
+    """Decode and score a task's test examples, shared out over the ranks.
+
+    Every rank returns all predictions, in order.
+    """
+    texts = world.spread(
+        task.test, lambda share: decode(backbone, encoder, share, max_new_tokens, gate)
     )
-    scores = score(task.metric, predictions, [example.output for example in task.test])
-    return [
-        Prediction(example.id, text, example.output, value)
-        for example, text, value in zip(task.test, predictions, scores, strict=True)
-    ]
+    scores = score(task.metric, texts, [example.output for example in task.test])
+    predictions: list[Prediction] = []
+    for example, text, value in zip(task.test, texts, scores, strict=True):
+        predictions.append(Prediction(example.id, text, example.output, value))
+    return predictions

@@ -1,2 +1,2 @@
-"""The three slots of scheduled replay: when (clock), at which days (schedule), how strongly
-(regulariser)."""
+"""The three slots of scheduled replay: the clock (how time passes), the schedule (at which days)
+and the regulariser (how strongly)."""

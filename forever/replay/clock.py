@@ -1,22 +1,22 @@
 """Time as a learner lives it (FOREVER, "Model-centric time" and Algorithm 1).
 
-    Delta_t = ||Theta_t - Theta_{t-1}||_2        how far update t of the current task moved the trainable parameters
-    tau_t   = sum_{i<=t} Delta_i                 the time that has passed in this task
-    day     = tau_S                              one model day: the distance of the first S updates
+    Delta_t = ||Theta_t - Theta_{t-1}||_2   how far update t of the task moved the parameters
+    tau_t   = sum_{i<=t} Delta_i            the time that has passed in this task
+    day     = tau_S                         a model day: the distance of the first S updates
     mu_t    = (1-lambda) mu_{t-1} + lambda Delta_t, from mu_S = mu_0 = tau_S / S
 
-Only updates on the current task count; replay does not make the learner older (docs/protocol.md, A1
-and A2).
+Every update on the current task counts, those of the warm-up too, because Algorithm 1 sums from the
+first update. Replay does not make the learner older (docs/protocol.md#clock-and-replay).
 """
 
 from abc import ABC, abstractmethod
 
 
 class Clock(ABC):
-    """Time since the current task began, and the pace at which the parameters move now.
+    """The time since the current task began, and the pace at which the parameters move.
 
     Args:
-        warmup_steps: S, updates that define the first day (paper: 24).
+        warmup_steps: S, the updates that define the first day (paper: 24).
         smoothing: lambda of the moving average mu (paper: 0.05).
     """
 
@@ -42,15 +42,17 @@ class Clock(ABC):
     @property
     @abstractmethod
     def days(self) -> float:
-        """Days since the task began; 0 until the warm-up has fixed how long a day is."""
+        """The days since the task began; 0 until the warm-up has fixed how long a day is."""
 
     def reached(self, day: float) -> bool:
-        """Whether `day` has come. The tolerance absorbs the rounding of a sum of steps, about 1e-13
-        here."""
+        """Tell whether `day` has come.
+
+        The tolerance absorbs the rounding of a sum of steps, which is about 1e-13 here.
+        """
         return self.tau_day is not None and self.days >= day * (1 - 1e-9)
 
     def pace(self) -> float:
-        """r = mu / (mu_0 + eps): 1 at the end of the warm-up and before it, below 1 once learning
+        """Return r = mu / (mu_0 + eps): 1 up to the end of the warm-up, below 1 once learning
         settles."""
         if self.mu is None or self.mu0 is None:
             return 1.0
@@ -58,17 +60,17 @@ class Clock(ABC):
 
 
 class ModelClock(Clock):
-    """FOREVER's clock: a day is the distance of the first S updates."""
+    """FOREVER's clock, on which a day is the distance of the first S updates."""
 
     @property
     def days(self) -> float:
-        if self.tau_day is None:
+        if not self.tau_day:  # unknown, or nothing moved
             return 0.0
-        return self.tau / self.tau_day if self.tau_day > 0 else 0.0
+        return self.tau / self.tau_day
 
 
 class StepClock(Clock):
-    """Wall-clock-like time (ablation +STC): a day is S updates, however far they move."""
+    """A clock on which a day is S updates, however far they move (ablation +STC)."""
 
     @property
     def days(self) -> float:

@@ -4,9 +4,9 @@ regularisation").
     L_replay = CE + beta * sum_j w_j (Theta_j - Theta*_j)^2
     beta     = beta_base * s,  s = clip(1 + gamma (r - 1), s_min, s_max),  r = mu / mu_0
 
-`intensity` is the paper's (IAR): w = 1, beta from the pace of learning. `importance` (PIR) keeps
-beta = beta_base and weighs each parameter by its Fisher information. `intensity_importance` does
-both, `none` replays with CE alone.
+`intensity` is the paper's regulariser (IAR): w = 1, and beta follows the pace of learning.
+`importance` (PIR) keeps beta = beta_base and weighs each parameter by its Fisher information.
+`intensity_importance` does both, and `none` replays with CE alone.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ RegularizerName = Literal["none", "intensity", "importance", "intensity_importan
 
 @dataclass(frozen=True)
 class Regularizer:
-    """The strength of one replay as a function of the pace r, and whether parameters are weighed by
-    importance.
+    """The strength of a replay as a function of the pace r.
 
     Args:
-        beta: beta_base (paper: 1e-3); 0 takes the term out.
+        beta: beta_base (paper: 1e-3); 0 takes the penalty out.
         gamma: how strongly beta follows the pace; 0 keeps it at beta_base.
-        low, high: bounds of the factor s (paper: 0.5 and 3.0).
-        weighted: whether w is the Fisher information of the previous tasks, else 1.
+        low: the lower bound of the factor s (paper: 0.5).
+        high: the upper bound of the factor s (paper: 3.0).
+        weighted: whether w is the Fisher information of the previous tasks; else it is 1.
     """
 
     beta: float
@@ -37,7 +37,7 @@ class Regularizer:
     def named(
         cls, name: RegularizerName, beta: float, gamma: float, low: float, high: float
     ) -> "Regularizer":
-        """One of the four regularisers of the component ablation."""
+        """Return one of the four regularisers of the component ablation."""
         return cls(
             beta=0.0 if name == "none" else beta,
             gamma=gamma if "intensity" in name else 0.0,
@@ -47,12 +47,11 @@ class Regularizer:
         )
 
     def factor(self, pace: float) -> float:
-        """s: the factor on beta_base at pace r; always 1 if beta does not follow the pace (gamma =
-        0)."""
+        """Return s, the factor on beta_base at pace r; it is 1 if gamma is 0."""
         if self.gamma == 0:
             return 1.0
         return min(max(1 + self.gamma * (pace - 1), self.low), self.high)
 
     def strength(self, pace: float) -> float:
-        """beta at pace r; frozen for a whole replay (docs/protocol.md, A10)."""
+        """Return beta at pace r. A replay takes it once, before its first update."""
         return self.beta * self.factor(pace)

@@ -1,9 +1,9 @@
-"""At which days of a task the memory is replayed. Each schedule is a list of days; the clock says
-how long a day is.
+"""At which days of a task the memory is replayed. A schedule is a list of days; the clock says how
+long a day is.
 
-Except for `ebbinghaus` and `end_only`, each has the six entries that the standard list reaches in a
-task of 1250 updates of equal length, so that the spacing ablation compares equal budgets (FOREVER,
-"increasing spacing"; docs/protocol.md, A21, A22, A29).
+Every schedule but `ebbinghaus` and `end_only` has six days, as many as the standard list reaches in
+a task of 1250 updates of equal length. So the spacing ablation compares equal budgets (FOREVER,
+"increasing spacing"; docs/protocol.md#schedules).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +13,7 @@ Days = Iterator[float]
 
 
 def ebbinghaus() -> Days:
-    """1, 2, 4, 7, 15, 30 (paper), then doubling: 60, 120, ... (A7: the paper prints an open
-    end)."""
+    """1, 2, 4, 7, 15, 30 (paper), then doubling: 60, 120, ...; the paper leaves the end open."""
     return chain([1.0, 2.0, 4.0, 7.0, 15.0, 30.0], (30.0 * 2**n for n in count(1)))
 
 
@@ -34,38 +33,46 @@ def uniform() -> Days:
 
 
 def fixed_interval() -> Days:
-    """Every day: 1, 2, 3, 4, 5, 6 (ablation +FIR). A21 says why this is not the list that the paper
-    prints."""
+    """Every day: 1, 2, 3, 4, 5, 6 (ablation +FIR).
+
+    The list that the paper prints, 24, 48, 96, ... updates, is its exponential schedule.
+    """
     return (float(n) for n in range(1, 7))
 
 
 def decreasing() -> Days:
-    """Sparse, then dense: the gaps of 1, 2, 4, 7, 15, 30 in reverse order, so 15, 23, 26, 28, 29,
-    30 (ablation +RR).
+    """Sparse, then dense: 15, 23, 26, 28, 29, 30 (ablation +RR).
 
-    The gaps are 1, 1, 2, 3, 8, 15. A22: the paper's literal list, 30, 15, 7, ..., would be six
-    events in a row at day 30; give it as an explicit list to run that.
+    These are the gaps of the standard list, 1, 1, 2, 3, 8 and 15, in reverse order. The list that
+    the paper prints, 30, 15, 7, ..., would be six events in a row at day 30; an explicit list of
+    days runs that.
     """
     return iter([15.0, 23.0, 26.0, 28.0, 29.0, 30.0])
 
 
 def end_only() -> Days:
-    """No replay before the task is over (ablation +ER)."""
+    """No day at all: the memory is replayed when the task is over (ablation +ER)."""
     return iter(())
 
 
 SCHEDULES: dict[str, Callable[[], Days]] = {
-    f.__name__: f
-    for f in (ebbinghaus, exponential, polynomial, uniform, fixed_interval, decreasing, end_only)
+    "ebbinghaus": ebbinghaus,
+    "exponential": exponential,
+    "polynomial": polynomial,
+    "uniform": uniform,
+    "fixed_interval": fixed_interval,
+    "decreasing": decreasing,
+    "end_only": end_only,
 }
 
 
 def days(schedule: str | Sequence[float]) -> Days:
-    """The days of a named schedule, or of an explicit list in the order given."""
-    return SCHEDULES[schedule]() if isinstance(schedule, str) else iter(schedule)
+    """Return the days of a named schedule, or those of an explicit list in its order."""
+    if isinstance(schedule, str):
+        return SCHEDULES[schedule]()
+    return iter(schedule)
 
 
 def standard_events(updates: int, warmup_steps: int) -> int:
-    """J: how many replays the standard list would fire in `updates` updates of equal length
-    (docs/protocol.md)."""
+    """Return J, how many replays the standard list fires in `updates` updates of equal length."""
     return sum(1 for _ in takewhile(lambda day: day * warmup_steps <= updates, ebbinghaus()))

@@ -24,8 +24,8 @@ def learning_rate(config: OptimConfig, step: int, planned_steps: int) -> float:
     """The rate of the task update that follows `step` earlier ones, of `planned_steps` in all.
 
     Warm-up rises linearly over `warmup_steps`: lr * (step + 1) / warmup_steps. Then constant, or
-    linear to zero at the end of the task. Replay updates use the current rate and do not advance
-    it, since the schedule belongs to the task's own data (docs/protocol.md#clock-and-replay).
+    linear to zero at the end of the task. Replay updates use the current rate and do not advance it
+    (docs/protocol.md#optimiser).
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps

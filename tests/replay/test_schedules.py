@@ -1,4 +1,4 @@
-"""Schedules are the lists that the paper and docs/protocol.md (A7, A21, A22, A29) give."""
+"""Schedules are the lists that the paper and docs/protocol.md#schedules give."""
 
 import itertools
 

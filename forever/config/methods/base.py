@@ -1,5 +1,5 @@
-"""What every method's hyper-parameters have in common. Nothing here, or below `forever.config`,
-loads torch."""
+"""What the hyper-parameters of all methods have in common; nothing in `forever.config` loads
+torch."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -14,7 +14,7 @@ Weights = tuple[Weight, Weight]
 
 
 class MethodConfig(BaseModel):
-    """Hyper-parameters of a method. Subclasses add a literal `name`, which tells the union apart.
+    """The hyper-parameters of a method. A subclass adds a literal `name`, by which it is chosen.
 
     Attributes:
         retired: fields that earlier versions had, with the only value that is still understood.
@@ -35,8 +35,8 @@ class MethodConfig(BaseModel):
         for key, default in cls.retired.items():
             if key in values and values[key] != default:
                 raise InputError(
-                    f"{key}={values[key]!r} was removed (docs/methods.md, Variants that were removed); "
-                    f"leave out method.{key}"
+                    f"{key}={values[key]!r} was removed (docs/methods.md, Variants that were "
+                    f"removed); leave out method.{key}"
                 )
         return {key: value for key, value in values.items() if key not in cls.retired}
 
@@ -64,5 +64,6 @@ class MethodConfig(BaseModel):
         """
         if run.model.tuning == "full":
             raise InputError(
-                f"method {self.name} works on LoRA adapters; model.tuning='full' has none, use 'lora'"
+                f"method {self.name} works on LoRA adapters; model.tuning='full' has none, "
+                "use 'lora'"
             )

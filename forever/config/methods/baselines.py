@@ -10,7 +10,7 @@ from forever.data.orders import named_tasks
 from forever.errors import InputError
 
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
-# As wide as hidden states.
+# Layers whose input is as wide as the hidden states.
 _ON_HIDDEN_STATES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 
 
@@ -51,8 +51,8 @@ class OLoraConfig(MethodConfig):
         layer = where or next(iter(on_hidden_states), "")
         if layer and tasks * run.model.rank > width:
             raise InputError(
-                f"method olora: {tasks} tasks of rank {run.model.rank} cannot be orthogonal in the {width} "
-                f"dimensions of {layer}; lower model.rank or the number of tasks"
+                f"method olora: {tasks} tasks of rank {run.model.rank} cannot be orthogonal in the "
+                f"{width} dimensions of {layer}; lower model.rank or the number of tasks"
             )
 
 
@@ -87,13 +87,12 @@ class MoeLoraConfig(MethodConfig):
             )
         if self.top_k == 1 and self.renormalise and experts > 1:
             raise InputError(
-                "method moelora: with top_k=1 and renormalise the gate is always 1 and the router learns "
-                "nothing; set method.renormalise=false or method.top_k=2"
+                "method moelora: with top_k=1 and renormalise the gate is always 1 and the router "
+                "learns nothing; set method.renormalise=false or method.top_k=2"
             )
 
     def experts_for(self, tasks: int) -> int:
-        """N for a run of so many tasks; with fewer tasks than `top_k` each token sees all
-        experts."""
+        """Return N for a run of so many tasks, which is never below `top_k`."""
         return self.experts or max(tasks, self.top_k)
 
 
@@ -130,7 +129,7 @@ class MiguConfig(MethodConfig):
 
     @property
     def fraction(self) -> float:
-        """T."""
+        """T as it is used."""
         if self.masked is not None:
             return self.masked
         return 0.4 if self.replay else 0.7
@@ -190,5 +189,6 @@ class AimMergingConfig(MethodConfig):
         if not self.min_interval <= self.interval <= self.max_interval:
             raise InputError(
                 f"method aimmerging: interval={self.interval} is outside of "
-                f"min_interval={self.min_interval} and max_interval={self.max_interval}; change one of them"
+                f"min_interval={self.min_interval} and max_interval={self.max_interval}; change "
+                "one of them"
             )

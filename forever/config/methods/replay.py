@@ -1,4 +1,4 @@
-"""Hyper-parameters of fine-tuning, joint training and all methods that replay examples, with their
+"""Hyper-parameters of fine-tuning, joint training and all methods that replay, with their
 sources."""
 
 from importlib.util import find_spec
@@ -114,8 +114,8 @@ class VbmConfig(ScheduledReplayConfig):
     def check(self, run: RunParts) -> None:
         if run.optim.batch_size % self.views:
             raise InputError(
-                f"method vbm: optim.batch_size={run.optim.batch_size} cannot hold whole examples of "
-                f"{self.views} views; make it a multiple of method.views"
+                f"method vbm: optim.batch_size={run.optim.batch_size} cannot hold whole examples "
+                f"of {self.views} views; make it a multiple of method.views"
             )
 
 
@@ -157,5 +157,6 @@ class SsrConfig(MethodConfig):
             )
         if not run.memory.fraction:
             raise InputError(
-                "method ssr: memory.fraction=0 leaves no examples to write; raise it, or use finetune"
+                "method ssr: memory.fraction=0 leaves no examples to write; raise it, or use "
+                "finetune"
             )
