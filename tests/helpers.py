@@ -2,10 +2,13 @@
 without a model."""
 
 import json
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -14,17 +17,26 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from forever.config.run import RunConfig
+from forever.data.benchmarks import load_benchmark
 from forever.data.prompts import prompt
 from forever.data.tasks import Benchmark, Example, Task
 from forever.launch.local import Placement, run_local
 from forever.methods.base import Method
+from forever.methods.registry import build_method
 from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
 from forever.replay.schedules import SCHEDULES
+from forever.training import loop
+from forever.training.build import build_learner
 from forever.training.learner import Learner
 from forever.training.memory import Memory
-from forever.training.steps import Action, Step, StepRecord
+from forever.training.optim import build_optimizer
+from forever.training.step import perform
+from forever.training.steps import Action, Step, StepRecord, Steps
 from forever.training.world import World
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 WORDS = [
     "red", "green", "blue", "round", "square", "flat", "small", "large",
@@ -355,6 +367,116 @@ def drive(
 def with_rows(task: Task, train: Sequence[Example]) -> Task:
     """The task with other training rows."""
     return replace(task, train=tuple(train))
+
+
+# ---- a method and its learner, trained without files
+
+
+def toy(config: RunConfig) -> tuple[Task, ...]:
+    """The tasks of a configuration on the toy benchmark."""
+    return load_benchmark(config.data).tasks
+
+
+def begin(
+    config: RunConfig,
+    fields: dict[str, Any],
+    world: World = World(),
+    micro: int | None = None,
+    **changes: Any,
+) -> tuple[Learner, Any]:
+    """A learner and its method, before the first of three tasks; `changes` are dotted keys, "__"
+    for a dot."""
+    dotted = {key.replace("__", "."): value for key, value in changes.items()}
+    parsed = RunConfig.parse(config.override(dotted).model_dump(mode="json") | {"method": fields})
+    method = build_method(parsed.method)
+    return build_learner(parsed, world, micro, method, 3), method
+
+
+class Unsaved:
+    """Stands for a session: nothing happened before, nothing is kept but what the updates did."""
+
+    def __init__(self) -> None:
+        self.records: list[StepRecord] = []
+
+    def past(self, stage: int) -> deque[StepRecord]:
+        return deque()
+
+    def record(
+        self, learner: Learner, method: Any, action: Any, record: StepRecord, remembered: bool
+    ) -> None:
+        self.records.append(record)
+
+    def end_training(self, learner: Learner, method: Any) -> None:
+        pass
+
+
+def learn(learner: Learner, method: Any, *tasks: Task) -> list[StepRecord]:
+    """Train the next tasks as a run does."""
+    unsaved: Any = Unsaved()
+    for task in tasks:
+        loop.train_task(learner, method, len(learner.memory.kept), task, unsaved)
+    return unsaved.records
+
+
+def start(learner: Learner, method: Any, task: Task) -> Steps:
+    """Begin the next task as a run does; what it would do."""
+    learner.begin(len(learner.memory.kept), task)
+    method.begin_task(learner, task)
+    learner.optimizer = build_optimizer(learner.parameters, learner.config.optim)
+    return method.steps(learner, task)
+
+
+def update(learner: Learner, method: Any, steps: Steps) -> StepRecord:
+    """The next update of a task that was started."""
+    return perform(learner, method, next(steps))
+
+
+def theta(learner: Learner) -> Tensor:
+    return learner.parameters.snapshot()
+
+
+def together(size: int, build: Callable[[World], T], work: Callable[[T], U]) -> list[U]:
+    """What `work` returns on each of `size` ranks. They are threads that meet at every exchange."""
+    meeting = threading.Barrier(size, timeout=30)
+    brought: list[Any] = [None] * size
+
+    class Rank(World):
+        def exchange(self, value: Any) -> list[Any]:
+            meeting.wait()
+            brought[self.rank] = value
+            meeting.wait()
+            return list(brought)
+
+        def sum_(self, tensor: Tensor) -> Tensor:
+            return tensor.copy_(torch.stack(self.exchange(tensor.clone())).sum(0))
+
+        def from_leader(self, tensor: Tensor) -> Tensor:
+            return tensor.copy_(self.exchange(tensor.clone())[0])
+
+        def gather(self, values: list[Any]) -> list[list[Any]]:
+            return self.exchange(json.loads(json.dumps(values)))
+
+    built = [build(Rank(rank, size)) for rank in range(size)]
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(work, built))
+
+
+def run_of(config: RunConfig, method: dict[str, Any], path: Path, **changes: Any) -> Outcome:
+    """The outcome of a method under a configuration."""
+    execute(
+        RunConfig.parse(config.override(changes).model_dump(mode="json") | {"method": method}), path
+    )
+    return outcome(path)
+
+
+def trained_alike(a: Outcome, b: Outcome) -> bool:
+    """Whether two runs have the same updates and weights, bit for bit."""
+    same = all(torch.equal(t, b.adapter[n]) for n, t in a.adapter.items())
+    return (
+        same
+        and a.adapter.keys() == b.adapter.keys()
+        and a.files["steps.jsonl"] == b.files["steps.jsonl"]
+    )
 
 
 FOREVER: dict[str, Any] = {"name": "forever", "warmup_steps": 1}

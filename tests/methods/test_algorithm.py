@@ -150,11 +150,6 @@ def test_thresholds_crossed_at_once_fire_on_consecutive_updates() -> None:
     assert [e.day for e in run.learner.events[:-1]] == days
 
 
-def test_literal_decreasing_list_fires_back_to_back_from_its_first_day() -> None:
-    run = driven(forever(days=[30, 15, 7, 4, 2, 1], warmup_steps=1), 100)
-    assert run.event_steps == [30, 31, 32, 33, 34, 35]
-
-
 def test_warmup_longer_than_the_task_leaves_consolidation_only() -> None:
     run = driven(forever(warmup_steps=9))
     assert run.event_steps == []
@@ -244,11 +239,6 @@ def test_without_strength_there_is_no_penalty(fields: dict[str, Any]) -> None:
     assert all(e.beta == 0 for e in run.learner.events)
 
 
-def test_gamma_zero_keeps_beta_base() -> None:
-    run = driven(forever(gamma=0.0), norm=lambda t: float(t**2))
-    assert {e.beta for e in run.learner.events} == {1e-3}
-
-
 def test_an_event_is_shuffled_passes_over_the_whole_memory() -> None:
     run = driven(forever(memory_epochs=3))
     kept = Counter(e.id for e in run.learner.memory.examples)
@@ -319,17 +309,6 @@ def test_matched_schedules_spend_equal_budgets(days: Any, norm: Any) -> None:
     assert len(run.event_steps) <= 6
 
 
-def test_a_generator_depends_on_its_records_alone() -> None:
-    """The same records give the same actions: what resuming and planning rest on."""
-    norm = lambda t: 1 + math.sin(t)  # noqa: E731
-    for method in (
-        lambda: forever(regularizer="none"),
-        lambda: method_of("fixed_interval"),
-        lambda: method_of("mix_replay"),
-    ):
-        assert driven(method(), norm=norm).actions == driven(method(), norm=norm).actions
-
-
 # ---- the main stream
 
 
@@ -371,16 +350,6 @@ def test_fixed_interval_events() -> None:
     assert len(run.of_kind("replay")) == 6 * 2 * math.ceil(20 / 8)
     assert len(run.of_kind("consolidation")) == math.ceil(20 / 8)
     assert all(s.penalty is None for s in run.steps)
-
-
-def test_fixed_interval_literal_reading() -> None:
-    """interval=24: the first six days of 24 updates (A21)."""
-    run = drive(
-        method_of("fixed_interval", interval=24),
-        stub_learner([rows_task("old", 100)]),
-        rows_task("new", 1000),
-    )
-    assert run.event_steps == [24, 48, 72, 96, 120, 144]
 
 
 def test_fixed_interval_without_events_and_consolidation_is_fine_tuning() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import KILLED_CLOSES_NO_FILES, execute
-from test_ewc import begin, learn, start, survives_kills, theta, together, toy, update
+from helpers import begin, execute, learn, start, theta, toy
 from torch import Tensor
 
 from forever.config.run import RunConfig
@@ -156,41 +155,6 @@ def test_norms_have_a_finite_gradient_where_b_is_zero(small_config: RunConfig) -
         assert not bank.B.grad.any()
 
 
-def test_penalty_does_not_depend_on_batch_accumulation_or_ranks(small_config: RunConfig) -> None:
-    """It belongs to the weights: once an update, not once a part of it. Batches of 7 leave one row
-    and idle ranks."""
-    tasks = toy(small_config)
-
-    def build(world: World, micro: int | None = None, size: int = 4) -> tuple[Learner, Any]:
-        return begin(
-            small_config,
-            {"name": "olora", "norm": 0.1},
-            world=world,
-            micro=micro,
-            optim__batch_size=size,
-        )
-
-    def run(built: tuple[Learner, Any]) -> tuple[float, Tensor]:
-        learner, method = built
-        learner.begin(0, tasks[0])
-        learner.memory.add(tasks[0])
-        record = update(learner, method, start(learner, method, tasks[1]))  # on A as it was drawn
-        return record.penalty, learner.parameters.grad.clone()
-
-    found = [run(build(World(), micro)) for micro in (None, 1, 3)]
-    found += together(2, build, run) + together(3, build, run)
-    expected = by_hand(run_learner := build(World())[0], 1, 0.5, 0.1)
-    assert expected == by_hand(run_learner, 1, 0.0, 0.1)  # nothing is frozen yet
-    for penalty, gradient in found:
-        assert penalty == pytest.approx(found[0][0], rel=1e-5)
-        torch.testing.assert_close(gradient, found[0][1], rtol=1e-4, atol=1e-6)
-    alone = [run(build(World(), size=size))[0] for size in (1, 2, 8)]
-    assert alone == pytest.approx([found[0][0]] * 3, rel=1e-5)
-    idle = together(3, lambda world: build(world, size=1), run)
-    assert [penalty for penalty, _ in idle] == pytest.approx([found[0][0]] * 3, rel=1e-5)
-    assert found[0][0] > expected
-
-
 # ---- the stack
 
 
@@ -251,20 +215,6 @@ def test_merged_equals_unmerged(small_config: RunConfig) -> None:
         )
 
 
-def test_adapters_of_other_tasks_are_new_draws_without_global_random_numbers(
-    small_config: RunConfig,
-) -> None:
-    learner, method = begin(small_config, {"name": "olora"})
-    learn(learner, method, toy(small_config)[0])
-    first = theta(begin(small_config, {"name": "olora"})[0])
-    state = torch.get_rng_state()
-    start(learner, method, toy(small_config)[1])
-    assert torch.equal(torch.get_rng_state(), state)
-    learner.parameters.load(torch.where(first == 0, first, theta(learner)))
-    assert not torch.equal(theta(learner), first)  # another A
-    assert all(not bank.B.any() for _, bank in lora.banks(learner.backbone.model))
-
-
 # ---- refusals and resuming
 
 
@@ -312,15 +262,3 @@ def test_it_is_refused_before_a_local_model_is_loaded(
         (tmp_path / "config.json").write_text(config_json, encoding="utf-8")
         assert location.width(str(tmp_path)) is None
     assert location.width("owner/name") is None
-
-
-def test_without_adapters_it_is_refused(small_config: RunConfig) -> None:
-    with pytest.raises(
-        InputError, match=r"method olora works on LoRA adapters; model.tuning='full' has none"
-    ):
-        small_config.override({"method.name": "olora", "model.tuning": "full"})
-
-
-@pytest.mark.filterwarnings(*[mark.args[0] for mark in KILLED_CLOSES_NO_FILES])
-def test_killed_after_every_update(small_config: RunConfig, tmp_path: Path) -> None:
-    survives_kills(small_config, {"name": "olora", "norm": 0.1}, tmp_path)

@@ -9,15 +9,23 @@ import json
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import KILLED_CLOSES_NO_FILES, WORDS, execute, lines, outcome, save_backbone
-from test_recurrent_kif import outlive, resumable, run_of, trained_alike
+from helpers import (
+    KILLED_CLOSES_NO_FILES,
+    WORDS,
+    execute,
+    lines,
+    outcome,
+    run_of,
+    save_backbone,
+    together,
+    trained_alike,
+)
 
 from forever.config.methods.replay import MixReplayConfig, SsrConfig
 from forever.config.run import RunConfig
@@ -28,9 +36,10 @@ from forever.evaluation.decoding import Sampling
 from forever.launch.local import Placement, run_local
 from forever.methods.base import Method
 from forever.methods.plain import MixReplay
+from forever.methods.ssr import method as ssr_module
+from forever.methods.ssr import synthesis
 from forever.methods.ssr.encoders import embed
-from forever.methods.ssr.method import Ssr, synthesis
-from forever.methods.ssr.method import method as ssr_module
+from forever.methods.ssr.method import Ssr
 from forever.methods.ssr.synthesis import cluster_quotas, diverse, icl_prompts, parse_icl, take
 from forever.models import lora
 from forever.training.build import build_learner
@@ -159,18 +168,6 @@ def test_quotas_by_largest_remainder(sizes: list[int], total: int, quotas: list[
     assert cluster_quotas(sizes, total) == quotas
 
 
-def test_quotas_add_up_and_are_proportional() -> None:
-    stream = random.Random(0)
-    for _ in range(300):
-        sizes = [stream.randrange(30) for _ in range(stream.randrange(1, 25))]
-        total = stream.randrange(60)
-        quotas = cluster_quotas(sizes, total)
-        assert sum(quotas) == min(total, sum(sizes))
-        for quota, size in zip(quotas, sizes, strict=True):
-            assert 0 <= quota <= size
-            assert abs(quota - min(total, sum(sizes)) * size / max(sum(sizes), 1)) < 1
-
-
 def blobs(seed: int = 0) -> torch.Tensor:
     """Three clusters of 10, 6 and 4 directions in a plane, of very different lengths: [20, 2]."""
     stream = torch.Generator().manual_seed(seed)
@@ -197,13 +194,6 @@ def test_the_nearest_to_each_centroid_come_first(seed: int) -> None:
         distances = [(points[i] - centre).norm().item() for i in members]
         assert distances == sorted(distances)
     assert diverse(vectors, 5, 3) == found
-
-
-def test_the_choice_ignores_the_length_of_vectors() -> None:
-    vectors = blobs()
-    assert diverse(vectors / vectors.norm(dim=1, keepdim=True), 7, 3) == diverse(
-        1000 * vectors, 7, 3
-    )
 
 
 @pytest.mark.parametrize("clusters", [1, 3, 20])
@@ -391,7 +381,7 @@ def test_the_filters_on_length(learner: Learner) -> None:
     assert kept(max_prompt=definition + 4) == texts[1:4]
     long = lambda *arguments: (
         ["red old\nOutput: red blue red\n\nInput: soft old\nOutput: red blue"] * len(arguments[1])
-    )  # noqa: E731
+    )
     assert [e.input for e in candidates(learner, long, max_output=2)] == ["soft old"]
     assert [e.input for e in candidates(learner, long, max_output=3)] == ["red old", "soft old"]
 
@@ -505,22 +495,6 @@ def test_rows_are_few_diverse_and_answered_by_the_model_as_it_is(learner: Learne
 
 
 @pytest.mark.usefixtures("canned")
-def test_the_rows_of_all_tasks_survive_a_restart(
-    learner: Learner, benchmark_of_three: Benchmark
-) -> None:
-    method = method_of()
-    for stage, task in enumerate(benchmark_of_three.tasks[:2]):
-        learner.begin(stage, task)
-        method.end_task(learner, task)
-    again = method_of()
-    again.state.update(json.loads(json.dumps(method.state)))
-    for task in benchmark_of_three.tasks[:2]:
-        rows = again.remember(learner, task)
-        assert rows == method.remember(learner, task)
-        assert {row.id.split("/")[0] for row in rows} == {task.name}
-
-
-@pytest.mark.usefixtures("canned")
 def test_silence_and_runaway_answers_give_way(
     learner: Learner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -546,13 +520,6 @@ def test_silence_and_runaway_answers_give_way(
     assert all(learner.encoder.encode(row) for row in rows)
 
 
-@pytest.mark.usefixtures("canned")
-def test_answers_are_no_longer_than_outputs_may_be(learner: Learner) -> None:
-    method, task = method_of(max_output=1), task_of(learner)
-    method.end_task(learner, task)
-    assert {len(row.output.split()) for row in method.remember(learner, task)} == {1}
-
-
 def test_nothing_written_is_nothing_kept(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "sample", saying("red"))
     method, task = method_of(), task_of(learner)
@@ -573,44 +540,16 @@ def test_nothing_is_written_after_the_last_task(
 # ---- ranks
 
 
-@dataclass
-class Exchange:
-    """Where the ranks of one process meet."""
-
-    size: int
-    slots: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.barrier = threading.Barrier(self.size, timeout=60)
-        self.slots = [""] * self.size
-
-
-@dataclass(frozen=True)
-class Threads(World):
-    """Ranks that are threads."""
-
-    exchange: Any = None
-
-    def gather(self, values: list[Any]) -> list[list[Any]]:
-        self.exchange.slots[self.rank] = json.dumps(values)
-        self.exchange.barrier.wait()
-        found = [json.loads(slot) for slot in self.exchange.slots]
-        self.exchange.barrier.wait()
-        return found
-
-
 def on_ranks(learner: Learner, size: int, act: Callable[[Learner], Any]) -> list[Any]:
     """What `act` gives on each of `size` ranks, every one with a model of its own."""
-    exchange = Exchange(size)
-    ranks = []
-    for rank in range(size):
-        world = Threads(rank, size, exchange=exchange)
+
+    def build(world: World) -> Learner:
         own = build_learner(learner.config, world, method=method_of(), tasks=3)
         own.parameters.load(learner.parameters.flat.detach())
         own.begin(0, task_of(learner))
-        ranks.append(own)
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(act, ranks))
+        return own
+
+    return together(size, build, act)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -622,18 +561,6 @@ def test_ranks_write_together_what_one_writes_alone(learner: Learner, size: int)
     alone = write(learner)
     assert len(set(alone)) == 5
     assert on_ranks(learner, size, write) == [alone] * size
-
-
-@pytest.mark.usefixtures("canned")
-def test_ranks_keep_the_same_rows_as_one(learner: Learner) -> None:
-    def rows(own: Learner) -> Any:
-        method = method_of()
-        method.end_task(own, task_of(own))
-        return method.state
-
-    alone = rows(learner)
-    assert alone["rows"]["colour"]
-    assert on_ranks(learner, 2, rows) == [alone] * 2
 
 
 @pytest.mark.usefixtures("canned")
@@ -698,16 +625,6 @@ def test_a_model_that_writes_nonsense_is_fine_tuned_bit_for_bit(
         config, {**SSR, "samples": 1, "max_tokens": 90}, tmp_path / "ssr", **{"model.dropout": 0.1}
     )
     assert trained_alike(plain, run)
-
-
-@pytest.mark.usefixtures("canned")
-def test_killed_again_and_again(small_config: RunConfig, tmp_path: Path) -> None:
-    config = resumable(small_config, SSR)
-    execute(config, tmp_path / "whole")
-    rows = [x["rows"] for x in lines(tmp_path / "whole" / "steps.jsonl") if x["task"] == "colour"]
-    assert sum(rows) > 2 * 8  # written ones, too
-    assert outlive(config, tmp_path / "killed", stride=3) > 4
-    assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "killed")) == []
 
 
 def test_killed_while_writing(
@@ -845,34 +762,7 @@ def test_an_encoder_without_some_weights_is_refused(
         embed(learner.backbone, ["red"], str(folder))
 
 
-@pytest.mark.usefixtures("canned")
-def test_a_run_with_a_sentence_encoder(
-    config: RunConfig,
-    benchmark_of_three: Benchmark,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    folder = str(save_encoder(tmp_path / "bert", benchmark_of_three, "bert"))
-    asked: list[str | None] = []
-
-    def watch(backbone: Any, texts: Sequence[str], encoder: str | None) -> torch.Tensor:
-        asked.append(encoder)
-        return embed(backbone, texts, encoder)
-
-    monkeypatch.setattr("forever.methods.ssr.encoders.embed", watch)
-    run_of(config, {**SSR, "encoder": folder}, tmp_path / "run")
-    assert asked == [folder, folder]
-
-
 # ---- refused
-
-
-def test_an_encoder_without_a_name_is_refused_at_once() -> None:
-    with pytest.raises(
-        InputError, match=r"method.encoder='': string should have at least 1 character"
-    ):
-        RunConfig.parse({"method": {"name": "ssr", "encoder": ""}})
-    assert RunConfig.parse({"method": {"name": "ssr", "encoder": None}})
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "nobody/no-such-encoder", "not a name!"])
