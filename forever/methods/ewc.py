@@ -5,11 +5,10 @@ tasks, as strongly as the diagonal Fisher information there says that it matters
 
     L = CE + lambda/2 * sum_j Omega_j (Theta_j - mu_j)^2
 
-Followed: the paper's Fisher information, one gradient an example at the final weights, dropout off,
-squared one by one.
-No LLM code that we read does that: they square gradients of whole batches, which shrinks as 1/B, so
-their lambdas (400 in BeyonderXX/TRACE, 0.1 in which47/LLMCL) cannot be compared with each other or
-with ours.
+The Fisher information follows the paper: one gradient an example at the final weights without
+dropout, squared one by one. No LLM code that we read does so. It squares the gradients of whole
+batches, which shrink as 1/B, so its lambdas (400 in BeyonderXX/TRACE, 0.1 in which47/LLMCL) cannot
+be compared with each other or with ours.
 """
 
 from forever.config.methods.baselines import EwcConfig
@@ -20,18 +19,18 @@ from forever.training.importance import fisher_information
 from forever.training.learner import Learner
 from forever.training.steps import Penalty, Step, Steps
 
-_TINY = 1e-30  # where nothing matters the anchor is free, and 0 / 0 must not come into it
+_TINY = 1e-30  # where nothing matters the anchor is free, but it must not be 0 / 0
 
 
 class Ewc(Method[EwcConfig]):
-    """A quadratic penalty around what was learned, weighted by importance."""
+    """Fine-tuning with a quadratic penalty around what was learned, weighted by importance."""
 
     card = Card(
         title="EWC",
         paper="Kirkpatrick et al. 2017",
-        memory="none",
-        extra="one single-row backward pass over the task's rows at its end",
-        uncertain="lambda: published values are for other Fisher estimates",
+        memory="nothing",
+        extra="The end of a task has one backward pass for each example alone.",
+        uncertain="lambda: published values belong to other estimates of the Fisher information.",
     )
 
     def steps(self, learner: Learner, task: Task) -> Steps:
@@ -40,19 +39,19 @@ class Ewc(Method[EwcConfig]):
             yield Step(batch, penalty=penalty)
 
     def penalty(self) -> Penalty | None:
-        """lambda/2 Omega (Theta - mu)^2; None in the first task.
+        """The penalty lambda/2 Omega (Theta - mu)^2; there is none in the first task.
 
         The separate penalties sum_i F_i (Theta - Theta_i)^2 are S (Theta - M/S)^2 up to a constant,
-        with S = sum F_i and M = sum F_i Theta_i.
+        with S = sum F_i and M = sum F_i Theta_i, so two sums are enough.
         """
         if not self.tensors or not self.config.strength:
             return None
         omega = self.tensors["fisher"]
         if self.config.mode == "online":
-            return Penalty(self.config.strength / 2, self.tensors["anchor"], omega)
-        return Penalty(
-            self.config.strength / 2, self.tensors["moment"] / omega.clamp_min(_TINY), omega
-        )
+            anchor = self.tensors["anchor"]
+        else:
+            anchor = self.tensors["moment"] / omega.clamp_min(_TINY)
+        return Penalty(self.config.strength / 2, anchor, omega)
 
     def end_task(self, learner: Learner, task: Task) -> None:
         fisher = fisher_information(learner, task.train)

@@ -1,9 +1,9 @@
-"""Fixed-interval replay: FOREVER's replay unit on a plain step clock, without penalty
-(docs/protocol.md).
+"""Fixed-interval replay: FOREVER's replay at equal distances in updates, without a penalty.
 
-It separates "when" from "that": J events, as many as FOREVER's schedule fires in a task of updates
-of equal length, every floor(T / J) updates, then the same consolidation pass. The paper gives no
-interval; matching the budget is the only statement on budgets in it.
+The baseline asks whether the time of a replay matters or only that there is one. A task has J
+events, as many as FOREVER's schedule fires in a task whose updates are of equal length: one every
+floor(T / J) updates, and then the same consolidation pass. The paper gives no interval, but it says
+that budgets are matched (docs/protocol.md#fixed-interval-replay).
 """
 
 from typing import TypeVar
@@ -21,7 +21,7 @@ R = TypeVar("R", bound=ScheduledReplayConfig)
 
 
 class ReplayByUpdates(ScheduledReplay[R]):
-    """Replay after given numbers of updates, without a penalty. Subclasses say after which."""
+    """Replay after given numbers of updates, without a penalty; a subclass gives the numbers."""
 
     def __init__(self, config: R) -> None:
         super().__init__(config, Regularizer.named("none", beta=0.0, gamma=0.0, low=1.0, high=1.0))
@@ -31,14 +31,14 @@ class ReplayByUpdates(ScheduledReplay[R]):
 
 
 class FixedInterval(ReplayByUpdates[FixedIntervalConfig]):
-    """J replays at equal distances in updates."""
+    """Replay J times, at equal distances in updates."""
 
     card = Card(
         title="Fixed-interval replay",
         paper="as in FOREVER's table",
-        memory="rows",
-        extra="2 J + 1 passes over memory",
-        uncertain="the interval: none is published, the budget matches FOREVER's",
+        memory="examples",
+        extra="A task has 2 J + 1 passes over the memory.",
+        uncertain="No interval is published; ours makes the budget equal to FOREVER's.",
     )
 
     def days(self, learner: Learner, task: Task) -> Days:

@@ -1,9 +1,9 @@
 """FOREVER: forgetting-curve-inspired memory replay (arXiv 2601.03938).
 
-Replay at Ebbinghaus days of model time, held to the end of the previous task with a strength that
-follows the pace of learning. Followed: Algorithm 1. Where the paper is silent the field says so
-with the reason (docs/protocol.md). The component ablation changes `clock`, `days` and `regularizer`
-and nothing else.
+The memory is replayed at Ebbinghaus days of model time, and each replay is held to the end of the
+previous task with a strength that follows the pace of learning. The code follows Algorithm 1. Where
+the paper is silent, the field in forever/config/methods/replay.py says so and gives the reason. The
+component ablation changes `clock`, `days` and `regularizer` and nothing else.
 """
 
 from forever.config.methods.replay import ForeverConfig
@@ -17,21 +17,26 @@ from forever.training.learner import Learner
 
 
 class Forever(ScheduledReplay[ForeverConfig]):
-    """Algorithm 1 with the paper's parts."""
+    """Algorithm 1 with the parts that the paper chose."""
 
     card = Card(
         title="FOREVER",
         paper="arXiv 2601.03938",
-        memory="rows",
-        extra="2 passes over memory an event and one at the end; a norm an update; one copy of the adapter",
-        uncertain="gamma, and A1 to A31 of docs/protocol.md",
+        memory="examples",
+        extra="Each event passes twice over the memory, the end of a task once; one copy of the "
+        "adapter is kept.",
+        uncertain="gamma is not published; docs/protocol.md lists the other decisions.",
     )
 
     def __init__(self, config: ForeverConfig) -> None:
-        bounds = config.min_strength, config.max_strength
-        super().__init__(
-            config, Regularizer.named(config.regularizer, config.beta, config.gamma, *bounds)
+        regularizer = Regularizer.named(
+            config.regularizer,
+            beta=config.beta,
+            gamma=config.gamma,
+            low=config.min_strength,
+            high=config.max_strength,
         )
+        super().__init__(config, regularizer)
 
     def clock(self) -> Clock:
         return CLOCKS[self.config.clock](self.config.warmup_steps, self.config.smoothing)

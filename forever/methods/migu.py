@@ -1,15 +1,15 @@
 """MIGU: magnitude-based gradient updating (Du et al. 2024, Findings of EMNLP).
 
-Different tasks light up different outputs of a linear layer. Only the rows whose outputs are
+Different tasks light up different outputs of a linear layer. Only the matrix rows whose outputs are
 largest on the current batch are updated, so that the updates of different tasks collide less:
 
-    grad(A)[k, :] *= M_A[k],  M_A keeps the r - floor(T r) rows of largest sum over tokens of |(A x)_k|
-    grad(B)[j, :] *= M_B[j],  M_B keeps the o - floor(T o) rows of largest sum over tokens of |y_j|
+    grad(A)[k, :] *= M_A[k],  M_A keeps the r - floor(T r) rows of largest sum_tokens |(A x)_k|
+    grad(B)[j, :] *= M_B[j],  M_B keeps the o - floor(T o) rows of largest sum_tokens |y_j|
 
-Followed: the paper. Its released LoRA path does not run, so the text defines the method. From task
-2 on (the code); y is the layer's whole output, not the adapter's part (the code's
-activation_combined). A masked gradient does not
-freeze a row: AdamW's momentum still moves it, as in the paper's own training.
+The text of the paper defines the method, because its released LoRA path does not run. From the code
+come two things: masks begin with the second task, and y is the layer's whole output, not the
+adapter's part (activation_combined). A masked gradient does not freeze a row: AdamW's momentum
+still moves it, as in the paper's own training.
 """
 
 import math
@@ -28,31 +28,34 @@ from forever.training.steps import Step, Steps
 
 
 class Migu(Method[MiguConfig]):
-    """Gradient masks from the magnitude of outputs."""
+    """Fine-tuning under gradient masks, which follow the magnitude of outputs."""
 
     card = Card(
         title="MIGU",
         paper="Du et al. 2024",
-        memory="rows",
-        extra="sums of absolute outputs, and a sort of them a layer",
-        uncertain="that FOREVER's row uses replay is inferred from its numbers",
+        memory="examples",
+        extra="Each update sums absolute outputs and sorts the sums of each layer.",
+        uncertain="That FOREVER's MIGU replays is inferred from its numbers.",
     )
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         banks = dict(lora.banks(learner.backbone.model))
-        sizes = [n for bank in banks.values() for n in (bank.A.shape[1], bank.B.shape[1])]
-        # Of all layers, so that ranks add up in one call.
+        sizes: list[int] = []
+        for bank in banks.values():
+            sizes += [bank.A.shape[1], bank.B.shape[1]]
+        # The sums of all layers lie in one vector, so that ranks add them up in one call.
         self.sums = learner.parameters.flat.new_zeros(sum(sizes))
         parts = iter(self.sums.split(sizes)) if sizes else iter(())
         self.magnitudes = {name: (next(parts), next(parts)) for name in banks}
         places = torch.arange(len(self.sums), device=self.sums.device).split(sizes) if sizes else ()
-        # Layers of equal width are sorted together: one by one they are over a hundred sorts an
+        # Matrices of equal height are sorted together; one by one that is over a hundred sorts an
         # update.
-        self.alike = [
-            torch.stack([part for part in places if len(part) == n]) for n in sorted({*sizes})
-        ]
+        self.alike: list[Tensor] = []
+        for size in sorted({*sizes}):
+            self.alike.append(torch.stack([part for part in places if len(part) == size]))
         self.mask = learner.parameters.flat.new_ones(learner.parameters.flat.shape)
-        self.row = torch.zeros_like(self.mask, dtype=torch.long)  # of each entry, in `sums`
+        # For each entry of a matrix, the place of its row in `sums`.
+        self.row = torch.zeros_like(self.mask, dtype=torch.long)
         rows = learner.parameters.split(self.row)
         for name, a, b in zip(banks, places[::2], places[1::2], strict=True):
             rows[f"{name}.A"].copy_(a[:, None])
@@ -66,7 +69,7 @@ class Migu(Method[MiguConfig]):
             yield Step(batch)
 
     def observe(self, name: str, bank: LoraBank, A_x: Tensor, y: Tensor) -> None:
-        """Add up a forward pass: A x [B, T, R] and y [B, T, O], over tokens that are no padding."""
+        """Add a forward pass to the sums: A x [B, T, R] and y [B, T, O], without its padding."""
         assert bank.real is not None
         for total, values in zip(self.magnitudes[name], (A_x, y), strict=True):
             total += (values.detach().float().abs() * bank.real[..., None]).sum((0, 1))
@@ -84,8 +87,10 @@ class Migu(Method[MiguConfig]):
 
 
 def largest(values: Tensor, masked: float) -> Tensor:
-    """1 for the n - floor(masked * n) largest of n values, [..., n], and 0 for the rest; of equal
-    ones the first is larger."""
+    """Mark the n - floor(masked * n) largest of n values, [..., n], with 1 and the rest with 0.
+
+    Of equal values the first counts as larger.
+    """
     keep = values.shape[-1] - math.floor(masked * values.shape[-1] + 1e-9)
     first = values.sort(dim=-1, descending=True, stable=True).indices[..., :keep]
     return values.new_zeros(values.shape).scatter_(-1, first, 1)

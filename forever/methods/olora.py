@@ -1,14 +1,14 @@
 """O-LoRA: orthogonal low-rank adapters (Wang et al. 2023, Findings of EMNLP).
 
-Every task has an adapter of its own. Earlier ones are frozen, and the rows of the new A are pushed
-to be orthogonal to all earlier rows, so that the new update acts on input directions which the old
-tasks did not use. At test all are summed:
+Every task has an adapter of its own. Earlier adapters are frozen, and the rows of the new A are
+pushed to be orthogonal to all earlier rows, so that the new update acts on input directions which
+the old tasks did not use. At test all adapters are summed:
 
     L = CE + l1 * sum_m |A_old,m A_t,m^T|_1 + l2 * sum_m (||A_t,m||_F + ||B_t,m||_F)
 
-Followed: cmnfriend/O-LoRA: src/uie_trainer_lora.py (absolute values, LoRA's A), whose published l1
-belongs to that form; the paper writes squares. Not followed: its l1 per task, tuned to one order,
-and its prefix that names the dataset in every prompt.
+The code follows cmnfriend/O-LoRA: src/uie_trainer_lora.py, which sums absolute values over LoRA's
+A; the published l1 belongs to that form, although the paper writes squares. Not followed are an l1
+for each task, which is tuned to one order, and a prefix that names the dataset in every prompt.
 """
 
 from torch import Tensor, nn
@@ -21,19 +21,16 @@ from forever.models import lora
 from forever.training.learner import Learner
 from forever.training.steps import Forward
 
-# Layers whose input is as wide as they are.
-_ON_HIDDEN_STATES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
-
 
 class OLora(Method[OLoraConfig]):
-    """A new adapter a task in a subspace of its own."""
+    """One adapter for each task, in a subspace of its own."""
 
     card = Card(
         title="O-LoRA",
         paper="Wang et al. 2023",
-        memory="none",
-        extra="a frozen branch of rank (t-1) r, and one product of it with A a layer",
-        uncertain="l1 = 0.5 with 10 epochs and 15 tasks is in no paper that we read",
+        memory="nothing",
+        extra="Each layer has a frozen branch of rank (t-1) r and one product of that with A.",
+        uncertain="No paper that we read uses l1 = 0.5 with 10 epochs and 15 tasks.",
     )
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:

@@ -6,8 +6,9 @@
 for as many epochs as the others spend on each task. Scores exist after that one stage only, so OP
 is defined and BWT is not.
 
-`mix_replay` shuffles the memory into the data of the current task. Followed: WoodScene/CL_Memory: finetune_cl.py, which
-concatenates and shuffles; the memory is not oversampled, so an epoch of task k has N_k + |M| examples.
+`mix_replay` shuffles the memory into the data of the current task. It follows WoodScene/CL_Memory:
+finetune_cl.py, which concatenates and shuffles. The memory is not oversampled, so an epoch of task
+k has N_k + |M| examples.
 """
 
 from forever.config.methods.replay import FinetuneConfig, MixReplayConfig, MtlConfig
@@ -19,10 +20,14 @@ from forever.training.steps import LossEvent, Probe, Step, Steps
 
 
 class Finetune(Method[FinetuneConfig]):
-    """The task's batches, one after another."""
+    """Sequential fine-tuning: the task's batches, one after another."""
 
     card = Card(
-        title="Fine-tuning", paper="lower bound", memory="none", extra="none", uncertain="nothing"
+        title="Fine-tuning",
+        paper="lower bound",
+        memory="nothing",
+        extra="It computes nothing more.",
+        uncertain="Nothing is.",
     )
 
     def steps(self, learner: Learner, task: Task) -> Steps:
@@ -35,7 +40,7 @@ class Finetune(Method[FinetuneConfig]):
             yield from self.look_back(learner, task)
 
     def look_back(self, learner: Learner, task: Task) -> Steps:
-        """The loss on each earlier task: the mean over its kept examples."""
+        """Measure the loss on each earlier task, as the mean over its kept examples."""
         losses: dict[str, float] = {}
         size = learner.config.optim.batch_size
         for name, examples in learner.memory.kept.items():
@@ -50,27 +55,27 @@ class Finetune(Method[FinetuneConfig]):
 
 
 class Mtl(Method[MtlConfig]):
-    """Fine-tuning on `Benchmark.joint()`."""
+    """Fine-tuning on the union of all tasks."""
 
     card = Card(
         title="MTL",
         paper="upper bound",
-        memory="all rows",
-        extra="none; one stage on the union of all rows",
-        uncertain="nothing",
+        memory="all examples",
+        extra="It computes nothing more, in one stage on the union of all examples.",
+        uncertain="Nothing is.",
     )
     joint = True
 
 
 class MixReplay(Method[MixReplayConfig]):
-    """CE on D_k united with M_{<k}."""
+    """Cross-entropy on the union of D_k and M_{<k}."""
 
     card = Card(
         title="MixReplay",
         paper="as in FOREVER's table",
-        memory="rows",
-        extra="the memory's rows in every epoch",
-        uncertain="memory is mixed in and not oversampled, as in the lab's code",
+        memory="examples",
+        extra="Every epoch also has the memory's examples.",
+        uncertain="The memory is mixed in without oversampling, as in the lab's code.",
     )
 
     def steps(self, learner: Learner, task: Task) -> Steps:

@@ -1,21 +1,21 @@
 """Recurrent-KIF: recurrent knowledge identification and fusion (Feng et al. 2025, ACL).
 
-Short inner blocks on the new task alternate with short outer blocks on memory. After each pair, the
-two movements are merged entry by entry, guided by masks of freshly estimated importance:
+Short inner blocks on the new task alternate with short outer blocks on the memory. After each pair,
+the two movements are merged entry by entry, guided by masks of freshly estimated importance:
 
-    I = |Theta g|,  I_ <- b1 I_ + (1 - b1) I,  U_ <- b2 U_ + (1 - b2) |I - I_|,  m = [I_ U_ above its q-quantile]
-    Theta <- Theta_b + w_in Delta_in + w_out Delta_out,  w = (.4, .6) in both masks, (1, 0), (0, 1), (.5, .5) in none
+    I = |Theta g|,  I_ <- b1 I_ + (1 - b1) I,  U_ <- b2 U_ + (1 - b2) |I - I_|
+    m = [I_ U_ above its q-quantile]
+    Theta <- Theta_b + w_in Delta_in + w_out Delta_out
+    (w_in, w_out) = (.4, .6) in both masks, (1, 0) and (0, 1) in one, (.5, .5) in none
 
-Followed: WoodScene/Recurrent_KIF: trainer.py, utils/lora_importance_bilevel.py, where its results
-come from. The paper's formula, Theta_b + m_in Delta_in + m_out Delta_out, is `both=[1,1]
-neither=[0,0]`. Not followed: its errors (an outer optimiser at rate zero in fp16, outer gradients
-divided by the accumulation count, ranks that drift apart).
+The code follows WoodScene/Recurrent_KIF: trainer.py, utils/lora_importance_bilevel.py, where the
+published results come from. The paper's formula, Theta_b + m_in Delta_in + m_out Delta_out, is
+`both=[1,1] neither=[0,0]`. It does not follow the errors there: an outer optimiser at rate zero in
+fp16, outer gradients divided by the accumulation count, and ranks that drift apart.
 """
 
 from itertools import islice
-from typing import Annotated
 
-from pydantic import Field
 from torch import Tensor
 
 from forever.config.methods.baselines import RecurrentKifConfig
@@ -25,31 +25,26 @@ from forever.training.importance import above_quantile, track_movement
 from forever.training.learner import Learner
 from forever.training.steps import Step, Steps
 
-Weight = Annotated[float, Field(ge=0, le=1)]
-Weights = tuple[Weight, Weight]
-Smoothing = Annotated[float, Field(ge=0, lt=1)]
-
 
 class RecurrentKif(Method[RecurrentKifConfig]):
-    """Bi-level training with masked merges."""
+    """Bi-level training with merges under masks."""
 
     card = Card(
         title="Recurrent-KIF",
         paper="Feng et al. 2025",
-        memory="rows",
-        extra="P/Q = half as many updates again, on memory; six vectors of the adapter's size",
-        uncertain="code and paper differ in merge and smoothing; constants were tuned at batch 8 (T5) and 64 (LLaMA)",
+        memory="examples",
+        extra="The memory has half as many updates again (P/Q), and six vectors of the adapter's "
+        "size are kept.",
+        uncertain="Code and paper differ in merge and smoothing; the constants were tuned at batch "
+        "8 (T5) and 64 (LLaMA).",
     )
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         if learner.memory:
-            zeros = [learner.parameters.snapshot().zero_() for _ in range(4)]
-            self.tensors |= dict(
-                zip(("inner_I", "inner_U", "outer_I", "outer_U"), zeros, strict=True)
-            )
+            for name in ("inner_I", "inner_U", "outer_I", "outer_U"):
+                self.tensors[name] = learner.parameters.snapshot().zero_()
             self.tensors["start"] = learner.parameters.snapshot()  # Theta_b
-            # Theta_b after its inner updates.
-            self.tensors["middle"] = learner.parameters.snapshot()
+            self.tensors["middle"] = learner.parameters.snapshot()  # after the inner updates
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         draws = learner.memory.draws(task.name, "outer")
@@ -67,22 +62,18 @@ class RecurrentKif(Method[RecurrentKifConfig]):
                 learner.log_task(merges=float(t // self.config.inner_steps))
 
     def track(self, learner: Learner, block: str) -> None:
-        """Update a block's importance by the last update's clipped gradient."""
+        """Update a block's importance by the clipped gradient of the last update."""
         mean, spread = self.tensors[f"{block}_I"], self.tensors[f"{block}_U"]
-        track_movement(
-            mean,
-            spread,
-            learner.parameters.flat.detach(),
-            learner.parameters.grad,
-            self.config.smoothing,
-        )
+        theta, gradient = learner.parameters.flat.detach(), learner.parameters.grad
+        track_movement(mean, spread, theta, gradient, self.config.smoothing)
 
     def merge(self, learner: Learner) -> None:
-        """Fuse the two movements of a block, and begin the next where they meet."""
+        """Merge the two movements of a block, and begin the next block there."""
         tensors = self.tensors
         inner = above_quantile(tensors["inner_I"] * tensors["inner_U"], self.config.quantile)
         outer = above_quantile(tensors["outer_I"] * tensors["outer_U"], self.config.quantile)
-        w_in, w_out = (self.weights(inner, outer, side) for side in (0, 1))
+        w_in = self.weights(inner, outer, side=0)
+        w_out = self.weights(inner, outer, side=1)
         learner.parameters.merge(tensors["start"], tensors["middle"], w_in, w_out)
         tensors["start"].copy_(learner.parameters.flat.detach())
         # The inner statistics begin anew, the outer ones go on (the scripts' flags).
@@ -90,7 +81,7 @@ class RecurrentKif(Method[RecurrentKifConfig]):
         tensors["inner_U"].zero_()
 
     def weights(self, inner: Tensor, outer: Tensor, side: int) -> Tensor:
-        """w_in (side 0) or w_out (side 1) of every entry, from the two masks."""
+        """Return w_in (side 0) or w_out (side 1) of every entry, from the two masks."""
         c, inner, outer = self.config, inner.float(), outer.float()
         return (
             c.both[side] * inner * outer

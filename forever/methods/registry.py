@@ -1,4 +1,4 @@
-"""All methods by name."""
+"""All methods by name, in the order of the paper's main table."""
 
 from typing import Any
 
@@ -36,5 +36,5 @@ METHODS: dict[str, type[Method[Any]]] = {
 
 
 def build_method(config: MethodConfig) -> Method[Any]:
-    """The method that a configuration describes."""
+    """Build the method that a configuration describes."""
     return METHODS[config.name](config)

@@ -1,5 +1,5 @@
-"""A learned router: which of a layer's adapters each token passes through, and what keeps the
-experts apart.
+"""A learned router, which says which of a layer's adapters each token passes through, and two terms
+that keep the experts apart.
 
 B batch, T tokens, E experts, D input width, O output width, n real tokens.
 """
@@ -15,18 +15,22 @@ _SMOOTH = 1e-4
 
 
 class TopKRouter(nn.Module):
-    """g_e = softmax of R x over the k largest entries, else 0. The router is fp32 and sees x
-    without dropout.
+    """g_e is the softmax of R x at its k largest entries, and 0 elsewhere.
+
+    The router is fp32 and sees x without dropout.
 
     Args:
-        width: D. experts: E. k: experts a token. renormalise: the k gates sum to one; else they are
-        the softmax's.
-        tokens: the contrastive term compares up to so many, 0 leaves it out. tau: its temperature.
-        stream: for the first weights.
+        width: D.
+        experts: E.
+        k: how many experts a token passes through.
+        renormalise: whether the k gates sum to one; else they are those of the whole softmax.
+        tokens: how many tokens the contrastive term compares at most; 0 leaves the term out.
+        tau: the temperature of the contrastive term.
+        stream: the random stream of the first weights.
 
     Attributes:
-        balance, contrast: the terms of the last pass in training, see `balance_loss` and
-        `contrastive_loss`.
+        balance: the term of the last pass in training, see `balance_loss`.
+        contrast: the same, see `contrastive_loss`.
     """
 
     def __init__(
@@ -45,7 +49,7 @@ class TopKRouter(nn.Module):
         self.balance = self.contrast = torch.zeros(())
 
     def forward(self, bank: LoraBank, x: Tensor) -> Tensor:
-        """The gate [B, T, E]."""
+        """Return the gate [B, T, E]."""
         logits = F.linear(x, self.R)
         p = logits.softmax(-1)
         top = logits.topk(self.k, dim=-1)
@@ -61,32 +65,36 @@ class TopKRouter(nn.Module):
 
 
 def _at(values: Tensor, places: Tensor) -> Tensor:
-    """[n, W] of values [B, T, W]."""
+    """Take [n, W] of values [B, T, W]."""
     return values.flatten(0, 1).index_select(0, places)
 
 
 def balance_loss(p: Tensor, chosen: Tensor) -> Tensor:
-    """L_b = E sum_e f_e P_e over n tokens: f_e is expert e's share of the choices, P_e its mean
-    probability.
+    """Return L_b = E sum_e f_e P_e over n tokens (Fedus et al. 2022, eq. 4, for k choices).
 
-    Fedus et al. 2022, eq. 4, for k choices. 1 if all is balanced, E if one expert takes all.
+    f_e is expert e's share of the choices, and P_e is its mean probability. L_b is 1 if all is
+    balanced, and E if one expert takes all.
 
     Args:
-        p: [n, E]. chosen: [n, k].
+        p: the probabilities, [n, E].
+        chosen: the experts of each token, [n, k].
     """
     share = F.one_hot(chosen, p.shape[-1]).float().mean((0, 1))
     return p.shape[-1] * (share * p.mean(0)).sum()
 
 
 def evenly(count: int, limit: int, device: torch.device) -> Tensor:
-    """At most `limit` of the indices 0..count-1, evenly spread."""
+    """Choose at most `limit` of the indices 0..count-1, evenly spread."""
     chosen = min(count, limit)
     return torch.arange(chosen, device=device) * count // max(chosen, 1)
 
 
 def expert_outputs(bank: LoraBank, x: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """z = B_e A_e x, normalised, of each token's chosen experts: [m, O], and the expert [m] that
-    each is from."""
+    """Compute z = B_e A_e x of each token's chosen experts, normalised.
+
+    Returns:
+        z [m, O], and the expert that each comes from, [m].
+    """
     h = torch.einsum("erd,nd->ner", bank.A, x)
     z = torch.einsum("eor,ner->neo", bank.B, h)
     z = z.gather(1, chosen[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
@@ -94,13 +102,16 @@ def expert_outputs(bank: LoraBank, x: Tensor, chosen: Tensor) -> tuple[Tensor, T
 
 
 def contrastive_loss(z: Tensor, experts: Tensor, tau: float) -> Tensor:
-    """L_c, InfoNCE: outputs of the same expert attract, outputs of other experts repel.
+    """Return L_c, an InfoNCE loss: outputs of the same expert attract, those of others repel.
 
-    Mean over vectors that have a positive, and over those positives, of -log(exp(z.p / tau) / sum_c
-    exp(z.c / tau)), where candidates c are all other vectors. 0 if no expert occurs twice.
+    L_c is the mean of -log(exp(z.p / tau) / sum_c exp(z.c / tau)) over the vectors z that have a
+    positive p and over those positives; the candidates c are all other vectors. L_c is 0 if no
+    expert occurs twice.
 
     Args:
-        z: [m, O], of about unit length. experts: [m].
+        z: vectors of about unit length, [m, O].
+        experts: the expert of each vector, [m].
+        tau: the temperature.
     """
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
     similar = (z @ z.T / tau).masked_fill(itself, float("-inf"))

@@ -1,16 +1,22 @@
 """SAPT: a shared attention framework for parameter-efficient continual learning of LLMs (Zhao et
 al. 2024, ACL).
 
-In its LoRA form: one adapter and one key a task. A query computed from the prompt attends over all
-keys and so mixes the adapters, in training and at test; on prompts of old tasks it is held where it
-was when they were learned:
+In the LoRA form every task has an adapter and a key. A query computed from the prompt attends over
+all keys and so mixes the adapters, in training and at test. On prompts of old tasks the attention
+is held where it was when they were learned:
 
     y = W x + s * sum_i a_i B_i A_i x,   a = softmax(k_i . q(prompt) / sqrt(D))
     L = CE + lambda * sum_{i<t} mean over prompts of task i of KL([abar_i, 0, ..., 0] || a)
 
-Followed: circle-hit/SAPT: src/llama_prompt.py, src/cl_trainer.py. Not followed: attention over
-pads; an update per old task; a development set (abar_i is a mean over training prompts); of old
-adapters no_grad (`detach_frozen`) and dropout.
+Followed from circle-hit/SAPT (src/llama_prompt.py, src/cl_trainer.py):
+- the query network, the keys, and the direction of the KL term.
+
+Not followed:
+- attention that pads take part in;
+- one update for each old task, where ours is one term of the loss;
+- a development set: abar_i is a mean over training prompts;
+- no gradient through old adapters, which is `detach_frozen` here, and their dropout;
+- prompts written by a generator: the kept examples' prompts are used.
 """
 
 from collections.abc import Sequence
@@ -29,14 +35,15 @@ from forever.training.steps import Forward
 
 
 class Sapt(Method[SaptConfig]):
-    """Prompt-level attention over one adapter a task."""
+    """Attention of each prompt over the adapters of all tasks."""
 
     card = Card(
         title="SAPT",
         paper="Zhao et al. 2024",
         memory="prompts",
-        extra="a frozen branch of rank (t-1) r; attention over t keys; no pass of the model on memory",
-        uncertain="real or written prompts in FOREVER's row; the target of the KL term follows the code",
+        extra="Each layer has a frozen branch of rank (t-1) r, and a prompt attends over t keys; "
+        "the model never passes over the memory.",
+        uncertain="FOREVER may have used written prompts; the target of the KL term is the code's.",
     )
     mixed = True
 
@@ -49,9 +56,8 @@ class Sapt(Method[SaptConfig]):
         for _, bank in lora.banks(model):
             bank.detach_frozen = self.config.detach_frozen
         embedding = model.get_input_embeddings().weight  # type: ignore[operator]
-        self.selector = Selector(embedding.shape[1], self.config.hidden, config.seed).to(
-            embedding.device
-        )
+        selector = Selector(embedding.shape[1], self.config.hidden, config.seed)
+        self.selector = selector.to(embedding.device)
         model.add_module("selector", self.selector)
 
     def begin_task(self, learner: Learner, task: Task) -> None:
@@ -61,36 +67,37 @@ class Sapt(Method[SaptConfig]):
             self.selector.draw_key(learner.config.seed, learner.stage)
 
     def attention(self, learner: Learner, prompts: Sequence[tuple[int, ...]]) -> Tensor:
-        """log a, [B, t], for prompts given as token ids."""
+        """Return log a, [B, t], for prompts given as token ids."""
         assert self.selector is not None
         words = self.selector.pooled(learner.backbone.model.get_input_embeddings(), prompts)
         return self.selector.log_attention(words, self.tensors.get("keys"))
 
-    def gate(self, learner: Learner, rows: Sequence[Encoded]) -> Tensor:
-        return self.attention(learner, [row.prompt for row in rows]).exp()
+    def gate(self, learner: Learner, examples: Sequence[Encoded]) -> Tensor:
+        return self.attention(learner, [example.prompt for example in examples]).exp()
 
     def loss(self, learner: Learner, forward: Forward) -> Tensor:
         loss = forward.cross_entropy
         for i, (name, examples) in enumerate(learner.memory.kept.items()):
             batch = learner.batch_at(learner.updates, examples, "attention", name)
             prompts = [learner.encoder.encode_prompt(example).prompt for example in batch.examples]
-            kl = divergence(self.tensors["targets"][i], self.attention(learner, prompts))
-            loss = loss + forward.share * self.config.memory_weight * kl
+            drift = divergence(self.tensors["targets"][i], self.attention(learner, prompts))
+            loss = loss + forward.share * self.config.memory_weight * drift
         return loss
 
     def end_task(self, learner: Learner, task: Task) -> None:
-        # Abar, the target from now on; zero for tasks newer than row i.
+        # Row i is abar_i, the target of task i's prompts from now on; it is zero for newer tasks.
         mean = self.mean_attention(learner, task)
         old = self.tensors.get("targets", mean.new_zeros(0, 0))
-        self.tensors["targets"] = targets = mean.new_zeros(learner.stage + 1, learner.stage + 1)
-        targets[: len(old), : len(old)], targets[-1] = old, mean
+        targets = mean.new_zeros(learner.stage + 1, learner.stage + 1)
+        targets[: len(old), : len(old)] = old
+        targets[-1] = mean
+        self.tensors["targets"] = targets
 
     def mean_attention(self, learner: Learner, task: Task) -> Tensor:
-        """The mean of a over the task's training prompts, [t]."""
+        """Return the mean of a over the task's training prompts, [t]."""
         total = learner.parameters.flat.new_zeros(learner.stage + 1)
         with no_grad():
             for example in learner.world.share(task.train):
-                total += self.attention(
-                    learner, [learner.encoder.encode_prompt(example).prompt]
-                ).exp()[0]
+                prompt = learner.encoder.encode_prompt(example).prompt
+                total += self.attention(learner, [prompt]).exp()[0]
         return learner.world.sum_(total) / len(task.train)

@@ -1,4 +1,4 @@
-"""Texts as vectors: by the frozen backbone itself, or by a sentence encoder."""
+"""Texts become vectors, by the frozen backbone itself or by a sentence encoder."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,13 +17,12 @@ _MAX_TOKENS = 510  # what a RoBERTa takes, as in the code of SSR; other encoders
 
 @torch.inference_mode()
 def embed(backbone: Backbone, texts: Sequence[str], encoder: str | None) -> Tensor:
-    """One vector a text, [n, D], fp32 on the CPU.
+    """Return one vector for each text, [n, D], in fp32 on the CPU.
 
     Args:
-        encoder: a Hugging Face name or folder of a sentence encoder, whose pooled output is taken
-        (the mean last hidden
-            state if it has none); None is the mean last hidden state of the backbone without
-            adapters.
+        encoder: the Hugging Face name or folder of a sentence encoder. Its pooled output is taken,
+            or the mean last hidden state if it has none. None is the mean last hidden state of the
+            backbone without adapters.
 
     Raises:
         InputError: the encoder cannot be loaded.
@@ -32,7 +31,7 @@ def embed(backbone: Backbone, texts: Sequence[str], encoder: str | None) -> Tens
     if encoder is not None:
         model, tokenizer = load_encoder(encoder, backbone.device)
     model.eval()
-    # RoBERTa reserves two.
+    # RoBERTa reserves two positions.
     positions = getattr(model.config, "max_position_embeddings", None) or _MAX_TOKENS + 2
     vectors: list[Tensor] = []
     with lora.disabled(backbone.model):
@@ -62,18 +61,18 @@ def _pooled(output: Any, mask: Tensor) -> Tensor:
 
 
 def load_encoder(name: str, device: torch.device) -> tuple[Any, Any]:
-    """A sentence encoder in fp32 and its tokenizer.
+    """Load a sentence encoder in fp32, and its tokenizer.
 
     Raises:
-        InputError: it cannot be loaded, is Python code of its own, or its file lacks weights.
+        InputError: the encoder cannot be loaded, is Python code of its own, or lacks weights.
     """
     from transformers import AutoModel, AutoTokenizer
 
     refuse_code("method.encoder", name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        # never unpickle weights
-        model, found = AutoModel.from_pretrained(
+        # Weights in safetensors alone: others would be unpickled.
+        model, report = AutoModel.from_pretrained(
             name,
             use_safetensors=True,
             trust_remote_code=False,
@@ -84,12 +83,12 @@ def load_encoder(name: str, device: torch.device) -> tuple[Any, Any]:
         check_failure("method.encoder", name, error)
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InputError(f"method.encoder: {name!r} could not be loaded: {first}") from error
-    missing = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
     if missing:
         raise InputError(
             f"method.encoder: {name!r} lacks {len(missing)} weights, the first is {missing[0]}"
         )
-    if found["missing_keys"]:
-        # It was never trained, and its random weights would differ from run to run.
+    if report["missing_keys"]:
+        # The pooler was never trained, and its random weights would differ from run to run.
         model.pooler = None
     return model.to(device), tokenizer

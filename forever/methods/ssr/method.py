@@ -1,22 +1,25 @@
 """SSR: self-synthesised rehearsal (Huang et al. 2024, ACL).
 
-Instead of kept rows, rehearse rows that the model writes: the base model makes up inputs from pairs
-of examples, K-means keeps a diverse few, and the model that has just learned the task answers them.
-Training is MixReplay's.
+The model rehearses examples that it wrote itself instead of kept ones. The base model makes up
+inputs from pairs of examples, K-means keeps a diverse few, and the model that has just learned the
+task answers them. Training is MixReplay's.
 
-Followed: DeepLearnXMU/SSR: custom/icl_gen, custom/niv2-c012; a task is labelled once, right after
-it was learned. Not
-followed: an answer prompt with an unrelated instruction; cluster quotas that miss their sum; a
-filter that wants two tokens of an output that is thrown away (one-word labels would never pass);
-dropping inputs of over 510 encoder tokens (they are cut). Ours: copies of training inputs and
-duplicates are dropped; the default encoder.
+Followed from DeepLearnXMU/SSR (custom/icl_gen, custom/niv2-c012):
+- the prompt of two examples, sampling, filters and clusters;
+- a task's examples are answered once, right after it was learned.
+
+Not followed:
+- an answer prompt with an unrelated instruction;
+- cluster quotas that miss their sum;
+- a filter that wants two tokens of an output that is thrown away, which no one-word label passes;
+- inputs of over 510 encoder tokens are cut instead of dropped.
+
+Ours: copies of training inputs and duplicates are dropped, and the backbone is the default encoder.
 """
 
 import dataclasses
 from sys import stderr
-from typing import Annotated
 
-from pydantic import Field
 from torch import nn
 
 from forever.config.methods.replay import SsrConfig
@@ -32,10 +35,9 @@ from forever.seeding import derive
 from forever.training.learner import Learner
 from forever.training.steps import Step, Steps
 
-Count = Annotated[int, Field(ge=1)]
-# Ends every input of the Long Sequence benchmark; it would end the written ones, too.
+# Every input of the Long Sequence benchmark ends so; the written inputs would, too.
 _SUFFIX = "\nAnswer:"
-# A row kept; for few examples the pairs are drawn again until there are so many, or after _TRIES.
+# Candidates for each example that is kept. Few pairs are drawn again until there are enough.
 _CANDIDATES = 5
 _TRIES = 60
 
@@ -46,15 +48,17 @@ class Ssr(Method[SsrConfig]):
     card = Card(
         title="SSR",
         paper="Huang et al. 2024",
-        memory="written rows",
-        extra="three continuations for every ordered pair of examples, at the end of a task; steps as MixReplay",
-        uncertain="rows kept: 10 % in the paper, 2 % here as for all; the encoder",
+        memory="written examples",
+        extra="At the end of a task, each ordered pair of examples is continued three times; the "
+        "steps are MixReplay's.",
+        uncertain="The encoder, and how many examples are kept: 10 % in the paper, 2 % here as for "
+        "all methods.",
     )
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         super().build(model, config, tasks)
         if self.config.encoder is not None:
-            # Fail now, not after the first task.
+            # A bad name must fail now, not after the first task.
             load_encoder(self.config.encoder, next(model.parameters()).device)
 
     def steps(self, learner: Learner, task: Task) -> Steps:
@@ -62,22 +66,22 @@ class Ssr(Method[SsrConfig]):
             yield Step(batch)
 
     def remember(self, learner: Learner, task: Task) -> list[Example]:
-        return [Example(**row) for row in self.state.get("rows", {}).get(task.name, [])]
+        written = self.state.get("rows", {}).get(task.name, [])
+        return [Example(**fields) for fields in written]
 
     def end_task(self, learner: Learner, task: Task) -> None:
         if learner.last:
-            return  # nothing comes that could be mixed with them
-        c, written = self.config, self.candidates(learner, task)
+            return  # no later task would rehearse them
+        c = self.config
+        written = self.candidates(learner, task)
         chosen = select(learner, task, written, c.clusters, c.encoder, self.longest_answer(learner))
-        # Floats of ranks are only nearly equal.
-        rows = learner.world.gather([dataclasses.asdict(e) for e in chosen])[0]
-        self.state.setdefault("rows", {})[task.name] = rows
-        if not rows and learner.world.leads:
-            print(
-                f"ssr: no row that the model wrote for {task.name} can be used, so it is not rehearsed",
-                file=stderr,
-            )
-        learner.log_task(candidates=float(len(written)), written=float(len(rows)))
+        # The leader decides, because floats of ranks are only nearly equal.
+        examples = learner.world.gather([dataclasses.asdict(example) for example in chosen])[0]
+        self.state.setdefault("rows", {})[task.name] = examples
+        if not examples and learner.world.leads:
+            problem = f"no example that the model wrote for {task.name} can be used"
+            print(f"ssr: {problem}, so it is not rehearsed", file=stderr)
+        learner.log_task(candidates=float(len(written)), written=float(len(examples)))
 
     def end_work(self, learner: Learner, task: Task) -> EndWork:
         c, demos, kept = (
@@ -95,48 +99,37 @@ class Ssr(Method[SsrConfig]):
         return icl_work(learner, demos, kept, turns, c.max_tokens, self.longest_answer(learner))
 
     def longest_answer(self, learner: Learner) -> int:
-        """Tokens of an answer to a written row, at most."""
+        """Return how many tokens the answer to a written example may have."""
         return min(learner.config.evaluation.max_new_tokens, self.config.max_output)
 
     def candidates(self, learner: Learner, task: Task) -> list[Example]:
-        """Inputs that the base model made up, parsed and filtered; their outputs are not kept."""
+        """Return inputs that the base model made up, parsed and filtered, without their outputs."""
         c, seed = self.config, learner.config.seed
-        how = Sampling(c.temperature, c.top_p, 0, c.repetition_penalty)
-        demos, wanted = (
-            learner.memory.choose(task, c.demos),
-            _CANDIDATES * learner.memory.quota(len(task.train)),
-        )
+        sampling = Sampling(c.temperature, c.top_p, 0, c.repetition_penalty)
+        wanted = _CANDIDATES * learner.memory.quota(len(task.train))
+        demos = learner.memory.choose(task, c.demos)
         suffix = _SUFFIX if all(demo.input.endswith(_SUFFIX) for demo in demos) else ""
         demos = [dataclasses.replace(demo, input=demo.input.removesuffix(suffix)) for demo in demos]
         instructions, prompts = zip(*icl_prompts(demos), strict=True)
         seen = {example.input.removesuffix(suffix).strip() for example in task.train}
-        found: list[Example] = []
+        written: list[Example] = []
         with lora.disabled(learner.backbone.model):
             for turn in range(max(c.samples, _TRIES // len(prompts))):
-                if turn >= c.samples and len(found) >= wanted:
+                if turn >= c.samples and len(written) >= wanted:
                     break
                 seeds = [derive(seed, "ssr", task.name, i, turn) for i in range(len(prompts))]
-                pairs = zip(
-                    instructions,
-                    continuations(learner, prompts, seeds, how, c.max_tokens),
-                    strict=True,
-                )
-                for instruction, body, output in (
-                    (i, *row) for i, text in pairs for row in parse_icl(text)
-                ):
-                    if body not in seen and self.fits(learner, instruction, body, output):
-                        seen.add(body)
-                        found.append(
-                            Example(
-                                f"{task.name}/written/{len(found)}", instruction, body + suffix, ""
-                            )
-                        )
-        return found
+                texts = continuations(learner, prompts, seeds, sampling, c.max_tokens)
+                for instruction, text in zip(instructions, texts, strict=True):
+                    for body, output in parse_icl(text):
+                        if body not in seen and self.fits(learner, instruction, body, output):
+                            seen.add(body)
+                            name = f"{task.name}/written/{len(written)}"
+                            written.append(Example(name, instruction, body + suffix, ""))
+        return written
 
     def fits(self, learner: Learner, definition: str, body: str, output: str) -> bool:
-        """The filters on length, in tokens."""
-        c, (prompt, row, label) = (
-            self.config,
-            map(learner.encoder.count, (f"{definition} {body}", body, output)),
-        )
-        return prompt <= c.max_prompt and 1 < row <= c.max_input and label <= c.max_output
+        """Tell whether a written example passes the filters on length, in tokens."""
+        c, count = self.config, learner.encoder.count
+        if count(f"{definition} {body}") > c.max_prompt or count(output) > c.max_output:
+            return False
+        return 1 < count(body) <= c.max_input

@@ -1,11 +1,10 @@
-"""Rows that a language model writes: in-context synthesis and selection (SSR), prompts learned by
-heart (SAPT)."""
-
-from __future__ import annotations
+"""Examples that a language model writes (SSR): what it continues, what is read out of that, and
+which of it is kept."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from itertools import permutations
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -17,28 +16,22 @@ from forever.methods.ssr.encoders import embed
 from forever.planning.costs import EndWork
 from forever.training.learner import Learner
 
-# ---- SSR: a completion prompt of two examples, and what comes out of it
-
 
 def icl_prompts(demos: Sequence[Example]) -> list[tuple[str, str]]:
-    """A prompt for every ordered pair of `demos` (a single one is alone): two worked examples, then
-    an open input.
+    """Make a prompt for every ordered pair of `demos`: two worked examples, then an open input.
 
     Returns:
-        For each prompt the instruction that it states, the first example's, and its text.
+        For each prompt its instruction, which is the first example's, and its text. A single demo
+        makes a prompt alone.
     """
-    pairs = list(permutations(demos, 2)) or [(demo,) for demo in demos]
-    return [
-        (
-            pair[0].instruction,
-            f"{pair[0].instruction.strip()}\n\n"
-            + "".join(
-                f"Input: {demo.input.strip()}\nOutput: {demo.output.strip()}\n\n" for demo in pair
-            )
-            + "Input:",
-        )
-        for pair in pairs
-    ]
+    prompts: list[tuple[str, str]] = []
+    for pair in list(permutations(demos, 2)) or [(demo,) for demo in demos]:
+        instruction = pair[0].instruction
+        text = f"{instruction.strip()}\n\n"
+        for demo in pair:
+            text += f"Input: {demo.input.strip()}\nOutput: {demo.output.strip()}\n\n"
+        prompts.append((instruction, text + "Input:"))
+    return prompts
 
 
 def continuations(
@@ -48,36 +41,38 @@ def continuations(
     sampling: Sampling,
     max_tokens: int,
 ) -> list[str]:
-    """A sample for each of `prompts`, in order, drawn by all ranks together.
+    """Sample a continuation of each of `prompts`, in order, on all ranks together.
 
     Args:
-        max_tokens: of a prompt and its continuation.
+        seeds: one seed for each prompt.
+        max_tokens: the longest prompt with its continuation.
     """
 
-    def write(mine: list[int]) -> list[str]:
-        rows = [learner.encoder.encode_text(prompts[i], max_tokens) for i in mine]
-        limits = [max(1, max_tokens - len(row.prompt)) for row in rows]
-        return decoding.sample(learner.backbone, rows, [seeds[i] for i in mine], limits, sampling)
+    def write(share: list[int]) -> list[str]:
+        encoded = [learner.encoder.encode_text(prompts[i], max_tokens) for i in share]
+        limits = [max(1, max_tokens - len(example.prompt)) for example in encoded]
+        drawn = [seeds[i] for i in share]
+        return decoding.sample(learner.backbone, encoded, drawn, limits, sampling)
 
     return learner.world.spread(range(len(prompts)), write)
 
 
 def parse_icl(continuation: str) -> list[tuple[str, str]]:
-    """(input, output) of each piece of a continuation that has exactly one "Output:" and something
-    before it."""
-    found = []
+    """Read (input, output) from each piece that has exactly one "Output:" and something before
+    it."""
+    pairs: list[tuple[str, str]] = []
     for piece in continuation.split("Input:"):
         parts = [part.strip() for part in piece.split("Output:")]
         if len(parts) == 2 and all(parts):
-            found.append((parts[0], parts[1]))
-    return found
+            pairs.append((parts[0], parts[1]))
+    return pairs
 
 
 def cluster_quotas(sizes: Sequence[int], total: int) -> list[int]:
-    """`total` shared out in proportion to `sizes`, by largest remainder, never more than a cluster
-    has."""
-    total, whole = min(total, sum(sizes)), max(sum(sizes), 1)
-    shares = [total * size / whole for size in sizes]
+    """Share `total` out in proportion to `sizes`, by largest remainder; no quota is above its
+    size."""
+    total = min(total, sum(sizes))
+    shares = [total * size / max(sum(sizes), 1) for size in sizes]
     quotas = [int(share) for share in shares]
     by_remainder = sorted(range(len(sizes)), key=lambda i: (quotas[i] - shares[i], i))
     for i in by_remainder[: total - sum(quotas)]:
@@ -85,13 +80,15 @@ def cluster_quotas(sizes: Sequence[int], total: int) -> list[int]:
     return quotas
 
 
-def diverse(vectors: Tensor, count: int, clusters: int) -> list[list[int]]:
-    """Indices of `vectors` [n, D] by K-means cluster, nearest to the centroid first, with how many
-    to take of each.
+class Cluster(NamedTuple):
+    """Indices of similar texts, those nearest to the centroid first, and how many to take."""
 
-    Returns:
-        For each cluster: [quota, index, index, ...].
-    """
+    quota: int
+    members: list[int]
+
+
+def diverse(vectors: Tensor, count: int, clusters: int) -> list[Cluster]:
+    """Cluster `vectors` [n, D] by K-means and share `count` out over at most `clusters`."""
     import numpy as np
     from sklearn.cluster import KMeans
 
@@ -100,41 +97,41 @@ def diverse(vectors: Tensor, count: int, clusters: int) -> list[list[int]]:
     distinct = len(np.unique(points.round(9), axis=0))
     means = KMeans(n_clusters=min(clusters, distinct), random_state=0, n_init="auto").fit(points)
     distance = np.linalg.norm(points - means.cluster_centers_[means.labels_], axis=1)
-    members = [np.flatnonzero(means.labels_ == c) for c in range(means.n_clusters)]
-    quotas = cluster_quotas([len(m) for m in members], count)
-    return [
-        # Two points are equally near.
-        [q, *(int(i) for i in m[np.argsort(distance[m].round(9), kind="stable")])]
-        for q, m in zip(quotas, members, strict=True)
-    ]
+    groups = [np.flatnonzero(means.labels_ == label) for label in range(means.n_clusters)]
+    quotas = cluster_quotas([len(group) for group in groups], count)
+    chosen: list[Cluster] = []
+    for quota, group in zip(quotas, groups, strict=True):
+        # Rounding must not decide between two points that are equally near.
+        order = np.argsort(distance[group].round(9), kind="stable")
+        chosen.append(Cluster(quota, group[order].tolist()))
+    return chosen
 
 
 def take(
-    ranked: Sequence[Sequence[int]], answer: Callable[[Sequence[int]], Sequence[str]]
+    clusters: Sequence[Cluster], answer: Callable[[Sequence[int]], Sequence[str]]
 ) -> dict[int, str]:
-    """From each cluster of `diverse` its quota of members with an answer; one without gives way to
-    the next nearest."""
+    """Take its quota from each cluster; a member without an answer gives way to the next
+    nearest."""
     chosen: dict[int, str] = {}
-    waiting = [(quota, list(members)) for quota, *members in ranked]
-    while wanted := [i for quota, members in waiting for i in members[:quota]]:
+    waiting = list(clusters)
+    while wanted := [i for cluster in waiting for i in cluster.members[: cluster.quota]]:
         answers = dict(zip(wanted, answer(wanted), strict=True))
         chosen |= {i: text for i, text in answers.items() if text}
-        waiting = [
-            (sum(1 for i in members[:quota] if not answers[i]), members[quota:])
-            for quota, members in waiting
-        ]
+        for place, (quota, members) in enumerate(waiting):
+            missing = sum(not answers[i] for i in members[:quota])
+            waiting[place] = Cluster(missing, members[quota:])
     return chosen
 
 
 def answer(learner: Learner, examples: Sequence[Example], limit: int) -> list[str]:
-    """The model's greedy answers, at most `limit` tokens; empty where there is none that could be
-    trained on."""
+    """Return the model's greedy answers of at most `limit` tokens; "" cannot be trained on."""
     texts = decode(learner.backbone, learner.encoder, examples, limit)
-    rows = [
-        dataclasses.replace(example, output=text)
-        for example, text in zip(examples, texts, strict=True)
-    ]
-    return [row.output if _fits(learner, row) else "" for row in rows]
+    for place, (example, text) in enumerate(zip(examples, texts, strict=True)):
+        try:
+            learner.encoder.encode(dataclasses.replace(example, output=text))
+        except InputError:  # instruction and answer leave no room for anything
+            texts[place] = ""
+    return texts
 
 
 def select(
@@ -145,11 +142,12 @@ def select(
     encoder: str | None,
     limit: int,
 ) -> list[Example]:
-    """A diverse choice of written rows, as many as memory keeps, answered by the model as it is
-    now.
+    """Choose as many written examples as memory keeps, diverse and answered by the model as it is.
 
     Args:
-        encoder: of sentences; None is the backbone. limit: tokens of an answer.
+        clusters: how many K-means makes at most.
+        encoder: the sentence encoder; None is the backbone.
+        limit: how many tokens an answer may have.
     """
     if not written:
         return []
@@ -179,13 +177,3 @@ def icl_work(
     ]
     answers = [(len(learner.encoder.encode_prompt(row).prompt), limit) for row in kept]
     return EndWork(texts=[*[[(n, max(1, max_tokens - n)) for n in lengths]] * turns, answers])
-
-
-def _fits(learner: Learner, row: Example) -> bool:
-    """Whether instruction and answer leave room for anything: the model's answers may be longer
-    than real ones."""
-    try:
-        learner.encoder.encode(row)
-    except InputError:
-        return False
-    return True
