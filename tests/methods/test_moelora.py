@@ -17,7 +17,8 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
 from forever.evaluation.decoding import decode
-from forever.methods.moelora.method import MoeLora, router
+from forever.methods.moelora import router
+from forever.methods.moelora.method import MoeLora
 from forever.methods.moelora.router import (
     TopKRouter,
     balance_loss,

@@ -20,27 +20,31 @@ from helpers import (
     WORDS,
     execute,
     lines,
-    outcome,
     run_of,
     save_backbone,
     together,
     trained_alike,
 )
 
-from forever.config.methods.replay import MixReplayConfig, SsrConfig
+from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark, Example, Task
 from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.evaluation.decoding import Sampling
-from forever.launch.local import Placement, run_local
 from forever.methods.base import Method
-from forever.methods.plain import MixReplay
 from forever.methods.ssr import method as ssr_module
 from forever.methods.ssr import synthesis
 from forever.methods.ssr.encoders import embed
 from forever.methods.ssr.method import Ssr
-from forever.methods.ssr.synthesis import cluster_quotas, diverse, icl_prompts, parse_icl, take
+from forever.methods.ssr.synthesis import (
+    Cluster,
+    cluster_quotas,
+    diverse,
+    icl_prompts,
+    parse_icl,
+    take,
+)
 from forever.models import lora
 from forever.training.build import build_learner
 from forever.training.learner import Learner
@@ -178,17 +182,17 @@ def blobs(seed: int = 0) -> torch.Tensor:
     return torch.stack([angles.cos(), angles.sin()], dim=1) * lengths[:, None]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_nearest_to_each_centroid_come_first(seed: int) -> None:
     vectors = blobs(seed)
     before = vectors.clone()
     found = diverse(vectors, 5, 3)
     assert torch.equal(vectors, before)
-    assert sorted(i for _, *members in found for i in members) == list(range(20))
+    assert sorted(i for cluster in found for i in cluster.members) == list(range(20))
     # 1, 1.5, 2.5.
-    assert sorted((len(members), quota) for quota, *members in found) == [(4, 1), (6, 2), (10, 2)]
+    assert sorted((len(members), quota) for quota, members in found) == [(4, 1), (6, 2), (10, 2)]
     points = vectors.double() / vectors.double().norm(dim=1, keepdim=True)
-    for _, *members in found:
+    for _, members in found:
         assert {*members} in ({*range(10)}, {*range(10, 16)}, {*range(16, 20)})
         centre = points[members].mean(0)
         distances = [(points[i] - centre).norm().item() for i in members]
@@ -202,18 +206,18 @@ def test_fewer_distinct_vectors_than_clusters(clusters: int) -> None:
     their order."""
     vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 0.5], [1.0, 0.0]])
     found = diverse(vectors, 3, clusters)
-    assert sum(quota for quota, *_ in found) == 3
-    groups = sorted(members for _, *members in found)
+    assert sum(cluster.quota for cluster in found) == 3
+    groups = sorted(cluster.members for cluster in found)
     assert groups == ([[0, 2, 4], [1, 3]] if clusters > 1 else [[0, 2, 4, 1, 3]])
-    assert diverse(vectors[:1], 3, clusters) == [[1, 0]]
-    assert sum(quota for quota, *_ in diverse(torch.zeros(4, 3), 2, clusters)) == 2
+    assert diverse(vectors[:1], 3, clusters) == [(1, [0])]
+    assert sum(quota for quota, _ in diverse(torch.zeros(4, 3), 2, clusters)) == 2
 
 
 def test_two_points_are_equally_near_to_their_middle() -> None:
     """Rounding does not decide between them: the first is taken, however the plane is turned."""
     for angle in torch.linspace(0, 6, 25).tolist():
         angles = torch.tensor([angle, angle + 0.4])
-        assert diverse(torch.stack([angles.cos(), angles.sin()], dim=1), 1, 1) == [[1, 0, 1]]
+        assert diverse(torch.stack([angles.cos(), angles.sin()], dim=1), 1, 1) == [(1, [0, 1])]
 
 
 def test_an_empty_answer_gives_way_to_the_next_nearest() -> None:
@@ -226,7 +230,7 @@ def test_an_empty_answer_gives_way_to_the_next_nearest() -> None:
 
         return answer
 
-    ranked = [[2, 5, 3, 8, 1], [1, 7, 6], [0, 4], [3, 9, 2]]
+    ranked = [Cluster(2, [5, 3, 8, 1]), Cluster(1, [7, 6]), Cluster(0, [4]), Cluster(3, [9, 2])]
     assert take(ranked, answers(set())) == {5: "a5", 3: "a3", 7: "a7", 9: "a9", 2: "a2"}
     assert asked == [[5, 3, 7, 9, 2]]
     assert take(ranked, answers({5, 8, 7})).keys() == {3, 1, 6, 9, 2}
@@ -288,25 +292,6 @@ def test_every_prompt_is_continued_three_times_with_streams_of_its_own(learner: 
     assert {e.instruction for e in found} == {task_of(learner).train[0].instruction}
     # What the base model takes for the answer is thrown away.
     assert {e.output for e in found} == {""}
-
-
-@pytest.mark.parametrize(
-    ("rows", "prompts", "turns"), [(4, 12, 5), (3, 6, 10), (2, 2, 30), (1, 1, 60)]
-)
-def test_few_pairs_are_continued_until_there_are_enough_candidates(
-    config: RunConfig, learner: Learner, rows: int, prompts: int, turns: int
-) -> None:
-    """Five candidates a row kept, or sixty tries; a writer of nonsense uses them up."""
-    own = replace(learner, memory=type(learner.memory)(rows / 8, 4, 0))
-    spy = Spy(lambda *arguments: ["nonsense"] * len(arguments[1]))
-    assert candidates(own, spy) == []
-    assert len(spy.calls) == turns
-    assert {len(call[1]) for call in spy.calls} == {prompts}
-    spy = Spy()  # which writes up to two new rows a prompt
-    found = candidates(own, spy)
-    assert len(found) >= 5 * rows
-    needed = -(-5 * rows // (2 * prompts))
-    assert max(3, needed) <= len(spy.calls) <= max(3, needed + 2)
 
 
 def test_a_written_row_has_the_instruction_of_its_prompt(learner: Learner) -> None:
@@ -489,7 +474,8 @@ def test_rows_are_few_diverse_and_answered_by_the_model_as_it_is(learner: Learne
     assert method.state == first
     assert learner.notes["written"] == len(rows)
     assert learner.notes["candidates"] == len(written)
-    learner.parameters.load(torch.zeros_like(learner.parameters.flat))
+    # Far from where it was, so that no rounding makes the answers equal.
+    learner.parameters.load(torch.linspace(-1, 1, len(learner.parameters.flat)))
     # Another model answers otherwise.
     assert decoding.decode(learner.backbone, learner.encoder, rows, 3) != answers
 
@@ -510,7 +496,7 @@ def test_silence_and_runaway_answers_give_way(
         asked.extend(examples)
         return [["", "red " * 300, "red"][min(start + i, 8) % 3] for i in range(len(examples))]
 
-    monkeypatch.setattr(decoding, "decode", decode)
+    monkeypatch.setattr(synthesis, "decode", decode)
     method, task = method_of(), task_of(learner)
     method.end_task(learner, task)
     rows = method.remember(learner, task)
@@ -569,10 +555,10 @@ def test_the_leader_decides(learner: Learner, monkeypatch: pytest.MonkeyPatch) -
     near, choose = iter(range(10)), synthesis.diverse
     lock = threading.Lock()
 
-    def differently(vectors: Any, count: int, clusters: int) -> list[list[int]]:
+    def differently(vectors: Any, count: int, clusters: int) -> list[Cluster]:
         with lock:
             turn = next(near)
-        return choose(vectors, count, clusters) if turn else [[1, turn]]
+        return choose(vectors, count, clusters) if turn else [Cluster(1, [turn])]
 
     monkeypatch.setattr(synthesis, "diverse", differently)
 
@@ -586,20 +572,6 @@ def test_the_leader_decides(learner: Learner, monkeypatch: pytest.MonkeyPatch) -
 
 
 # ---- whole runs
-
-
-def test_training_is_mix_replay_on_the_written_rows(
-    benchmark_of_three: Benchmark, trained: Learner
-) -> None:
-    task, other = benchmark_of_three.tasks[:2]
-    batches = []
-    for method in (Ssr(SsrConfig(**SSR)), MixReplay(MixReplayConfig())):
-        own = replace(trained, memory=type(trained.memory)(0.5, 4, 0))
-        own.memory.add(task, [Example("colour/written/0", "q", "made up", "red")])
-        own.begin(1, other)
-        batches.append([step.batch for step in method.steps(own, other) if isinstance(step, Step)])
-    assert batches[0] == batches[1]
-    assert any("colour/written/0" in [e.id for e in batch.examples] for batch in batches[0])
 
 
 @pytest.mark.usefixtures("canned")
@@ -625,32 +597,6 @@ def test_a_model_that_writes_nonsense_is_fine_tuned_bit_for_bit(
         config, {**SSR, "samples": 1, "max_tokens": 90}, tmp_path / "ssr", **{"model.dropout": 0.1}
     )
     assert trained_alike(plain, run)
-
-
-def test_killed_while_writing(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rows are written again, by the same model as the first time."""
-    config = resumable(small_config, SSR)
-    monkeypatch.setattr(decoding, "sample", writer)
-    execute(config, tmp_path / "whole")
-
-    class Killed(BaseException):
-        pass
-
-    calls = iter(range(100))
-
-    def dying(*arguments: Any) -> list[str]:
-        if next(calls) == 1:
-            raise Killed
-        return writer(*arguments)
-
-    monkeypatch.setattr(decoding, "sample", dying)
-    place = Placement(device="cpu", checkpoint_s=0.0)
-    with pytest.raises(Killed):
-        run_local(config, tmp_path / "killed", placement=place)
-    run_local(config, tmp_path / "killed", resume=True, placement=place)
-    assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "killed")) == []
 
 
 # ---- texts as vectors
@@ -782,7 +728,7 @@ def test_an_unknown_encoder_is_refused_before_the_first_update(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"memory": {"fraction": 0}}, "memory.fraction=0 leaves no rows to write; raise it"),
+        ({"memory": {"fraction": 0}}, "memory.fraction=0 leaves no examples to write; raise it"),
         ({"model": {"tuning": "full"}}, "model.tuning='full' has none, use 'lora'"),
     ],
 )
@@ -793,6 +739,6 @@ def test_runs_that_cannot_be_are_refused(values: dict[str, Any], message: str) -
 
 
 def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssr_module, "find_spec", lambda name: None)
+    monkeypatch.setattr("forever.config.methods.replay.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'forever-cl\[ssr\]'"):
         RunConfig.parse({"method": {"name": "ssr"}})
