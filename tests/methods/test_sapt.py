@@ -103,17 +103,17 @@ def test_first_task_is_fine_tuning(small_config: RunConfig) -> None:
 
 def test_attention_against_its_formula(small_config: RunConfig) -> None:
     learner, method = trained(small_config, 3)
-    method.selector.down.data *= 10  # so that queries of these prompts are far apart
     for part in (method.selector.scale, method.selector.shift):
         part.data += torch.linspace(-0.3, 0.4, 32)
-    rows = prompts_of(learner, [task.test[0] for task in toy(small_config)])
+    # Short prompts without a common word, so that attention to them is far apart.
+    rows = [Encoded(prompt, (), False) for prompt in ((10,), (20, 21), (30, 31, 32))]
     attention = gate(learner, rows)
     assert attention.shape == (3, 3)
     torch.testing.assert_close(
         attention, by_hand(learner, method, [r.prompt for r in rows]), rtol=1e-4, atol=1e-6
     )
     torch.testing.assert_close(attention.sum(-1), torch.ones(3))
-    assert attention.std(0).max() > 1e-3  # it tells prompts apart
+    assert attention.std(0).max() > 0.01  # it tells prompts apart
 
 
 def test_attention_sees_the_prompt_alone(small_config: RunConfig) -> None:
