@@ -173,15 +173,6 @@ def test_each_task_has_its_own_clock() -> None:
     assert second.gauges[0]["tau"] == 0.01
 
 
-@pytest.mark.parametrize("name", [*REPLAYING, "finetune", "mtl"])
-def test_without_memory_every_method_is_fine_tuning(name: str) -> None:
-    plain = driven(method_of("finetune"), old=())
-    run = driven(method_of(name), old=())
-    assert run.actions == plain.actions  # same batches, no penalty, no probe
-    assert run.learner.events == []
-    assert len(run.actions) == 8
-
-
 def test_first_task_reaches_days_but_does_not_replay() -> None:
     run = driven(forever(), old=())
     assert run.gauges[-1]["days"] == 4
@@ -231,14 +222,6 @@ def test_an_anchor_where_there_is_a_penalty_and_a_day_where_it_is_a_distance(
     assert ("tau_day" in run.learner.notes) == noted
 
 
-@pytest.mark.parametrize("fields", [{"regularizer": "none"}, {"beta": 0.0}])
-def test_without_strength_there_is_no_penalty(fields: dict[str, Any]) -> None:
-    run = driven(forever(**fields))
-    assert run.event_steps == [2, 4, 8]
-    assert all(s.penalty is None for s in run.steps)
-    assert all(e.beta == 0 for e in run.learner.events)
-
-
 def test_an_event_is_shuffled_passes_over_the_whole_memory() -> None:
     run = driven(forever(memory_epochs=3))
     kept = Counter(e.id for e in run.learner.memory.examples)
@@ -266,34 +249,9 @@ def test_loss_is_probed_on_the_same_batch_before_and_after_an_event() -> None:
         )
 
 
-def test_own_rows_are_not_replayed_within_their_task() -> None:
-    run = driven(forever())
-    replayed = {id_.split("/")[0] for batch in run.ids("replay", "consolidation") for id_ in batch}
-    assert replayed == {"old", "older"}
-
-
-def test_matched_consolidation_spends_the_whole_budget_at_the_end() -> None:
-    """+ER: 2 J + 1 passes (A23), as many as the standard schedule spends with constant movement."""
-    end_only = drive(
-        method_of("forever", days="end_only", consolidation_epochs="matched"),
-        stub_learner([rows_task("old", 1000)]),
-        rows_task("new", 1000),
-    )
-    standard = drive(
-        method_of("forever"), stub_learner([rows_task("old", 1000)]), rows_task("new", 1000)
-    )
-    assert end_only.event_steps == []
-    assert len(end_only.of_kind("consolidation")) == (2 * 6 + 1) * math.ceil(20 / 8)
-    assert len(end_only.of_kind("consolidation")) == len(
-        standard.of_kind("replay") + standard.of_kind("consolidation")
-    )
-    # T = 8 < S: J = 0.
-    short = driven(method_of("forever", days="end_only", consolidation_epochs="matched"))
-    assert len(short.of_kind("consolidation")) == 5
-
-
 @pytest.mark.parametrize(
-    "days", ["ebbinghaus", "exponential", "polynomial", "uniform", "decreasing", [40.0], []]
+    "days",
+    ["ebbinghaus", "exponential", "polynomial", "uniform", "decreasing", "end_only", [40.0], []],
 )
 @pytest.mark.parametrize(
     "norm", [lambda t: 1.0, lambda t: 1 / t, lambda t: float(t)], ids=["equal", "shrink", "grow"]
@@ -352,15 +310,6 @@ def test_fixed_interval_events() -> None:
     assert all(s.penalty is None for s in run.steps)
 
 
-def test_fixed_interval_without_events_and_consolidation_is_fine_tuning() -> None:
-    plain = driven(method_of("finetune"))
-    # T = 8 < 24: J = 0.
-    assert driven(method_of("fixed_interval", consolidation_epochs=0)).actions == plain.actions
-    only_end = driven(method_of("fixed_interval"))
-    assert only_end.event_steps == []
-    assert len(only_end.of_kind("consolidation")) == 5
-
-
 def test_fixed_interval_ignores_movement() -> None:
     fields = {"warmup_steps": 2}
     still, wild = (
@@ -369,13 +318,6 @@ def test_fixed_interval_ignores_movement() -> None:
     )
     # T = 8, S = 2: J = #{1, 2, 4}, I = floor(8 / 3).
     assert still.event_steps == wild.event_steps == [2, 4, 6]
-
-
-def test_forever_without_penalty_at_multiples_is_fixed_interval() -> None:
-    fixed = driven(method_of("fixed_interval", warmup_steps=2))
-    same = driven(forever(regularizer="none", days=[1, 2, 3]), norm=lambda t: 0.1)
-    assert same.event_steps == fixed.event_steps
-    assert same.actions == fixed.actions
 
 
 # ---- MixReplay and MTL
@@ -398,16 +340,6 @@ def test_mtl_epoch(sizes: list[int], steps: int) -> None:
     assert Counter(id_ for batch in run.ids("task")[:steps] for id_ in batch) == rows
     assert set(rows.values()) == {1}
     assert build_method(RunConfig.parse({"method": {"name": "mtl"}}).method).joint
-
-
-def test_mtl_of_one_task_is_that_task() -> None:
-    benchmark = Benchmark.sequence("one", "1", [rows_task("a", 16)])
-    runs = [
-        drive(method_of(name), stub_learner((), **SMALL), stages[0])
-        for name, stages in (("finetune", benchmark.stages), ("mtl", benchmark.joint().stages))
-    ]
-    assert runs[0].actions == runs[1].actions
-    assert benchmark.joint().stages[0].name == "a"  # names the dropout streams
 
 
 def test_mtl_does_not_depend_on_the_order_of_tasks() -> None:
@@ -440,12 +372,3 @@ def test_mix_replay_epoch_is_data_and_memory_once() -> None:
         seen = Counter(e.id for s in run.steps if s.batch.epoch == epoch for e in s.batch.examples)
         assert seen == expected
     assert {s.kind for s in run.steps} == {"task"}
-
-
-def test_mix_replay_of_everything_is_mtl_data() -> None:
-    learner = stub_learner(OLD, **{**SMALL, "memory.fraction": 1.0})
-    run = drive(method_of("mix_replay"), learner, rows_task("new", 16))
-    joint = Benchmark.sequence("b", "1", [*OLD, rows_task("new", 16)]).joint().stages[0]
-    first = Counter(e.id for s in run.steps if s.batch.epoch == 0 for e in s.batch.examples)
-    assert first == Counter(e.id for e in joint.train)
-    assert first.total() == 40 + 30 + 16

@@ -1,5 +1,5 @@
-"""Methods that merge movements: Recurrent-KIF against a loop over entries, AIMMerging against a state
-machine written from its description, and where they must equal other methods.
+"""Methods that merge movements: Recurrent-KIF against a loop over entries, AIMMerging against a
+state machine written from its description, and where they must equal other methods.
 
 T task updates, Q inner and P outer updates of a block, N entries of Theta.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import KILLED_CLOSES_NO_FILES, lines, rows_task, run_of, stub_learner
+from helpers import KILLED_CLOSES_NO_FILES, Outcome, lines, rows_task, run_of, stub_learner
 from torch import Tensor
 
 from forever.config.methods.baselines import AimMergingConfig, RecurrentKifConfig
@@ -35,15 +35,10 @@ pytestmark = KILLED_CLOSES_NO_FILES
 
 OLD = [rows_task("old", 40), rows_task("older", 30)]
 SMALL: dict[str, Any] = {"memory.fraction": 0.25, "optim.batch_size": 4, "optim.epochs": 2}
-EVEN = {"both": (1, 1), "inner_only": (1, 1), "outer_only": (1, 1), "neither": (1, 1)}
-INNER = {"both": (1, 0), "inner_only": (1, 0), "outer_only": (1, 0), "neither": (1, 0)}
 
 
 def kif(**fields: Any) -> RecurrentKif:
     return RecurrentKif(RecurrentKifConfig(**fields))
-
-
-# ---- helpers, also for the tests of other methods
 
 
 Moves = Callable[[int], tuple[Tensor, Tensor]]
@@ -209,61 +204,21 @@ def test_blocks() -> None:
     assert merges == [8, 16, 24, 32, 40, 48, 56]  # T = 60
 
 
-def test_outer_batches_are_random_draws_and_main_ones_those_of_fine_tuning() -> None:
-    method, learner = kif(inner_steps=3, outer_steps=2), wide_learner(10)
-    actions = [
-        action for action, _ in by_hand(method, learner, rows_task("new", 40), random_moves(10))
-    ]
-    steps = [action for action in actions if isinstance(action, Step)]
-    draws = learner.memory.draws("new", "outer")
-    assert [s.batch for s in steps if s.kind == "replay"] == list(islice(draws, 2 * 6))
-    assert [s.batch for s in steps if s.kind == "task"] == list(
-        learner.batches(rows_task("new", 40).train)
-    )
-
-
 # ---- merges
 
 
-def statistics(mask: list[bool]) -> Tensor:
-    """Scores of which those of `mask` are above any quantile that leaves so many."""
-    return torch.tensor([1.0 if on else 0.0 for on in mask])
-
-
-def merge_once(
-    method: RecurrentKif, start: Tensor, middle: Tensor, end: Tensor, inner: Tensor, outer: Tensor
-) -> Any:
-    learner = stub_learner(OLD)
-    learner.parameters = FlatParameters([("theta", torch.nn.Parameter(end.clone()))])
-    method.tensors |= {"start": start.clone(), "middle": middle.clone()}
-    for name, scores in (("inner", inner), ("outer", outer)):
-        method.tensors |= {f"{name}_I": scores.clone(), f"{name}_U": scores.clone()}
-    method.merge(learner)
-    return learner.parameters.flat.detach()
-
-
-def test_the_four_cases_by_hand() -> None:
-    start, middle, end = torch.zeros(4), torch.full((4,), 10.0), torch.full((4,), 12.0)
-    inner, outer = statistics([True, True, False, False]), statistics([True, False, True, False])
-    method = kif(quantile=0.5)
-    merged = merge_once(method, start, middle, end, inner, outer)
-    assert merged.tolist() == pytest.approx([0.4 * 10 + 0.6 * 2, 10, 2, 0.5 * 10 + 0.5 * 2])
-    paper = merge_once(
-        kif(quantile=0.5, both=(1, 1), neither=(0, 0)), start, middle, end, inner, outer
+def test_entries_that_did_not_move_stay_put_exactly() -> None:
+    moves, learner = random_moves(50), wide_learner(50)
+    start, still = learner.parameters.snapshot(), torch.arange(50) % 3 == 0
+    found = by_hand(
+        kif(inner_steps=2),
+        learner,
+        rows_task("new", 16),
+        lambda n: (moves(n)[0].masked_fill(still, 0.0), moves(n)[1]),
     )
-    assert paper.tolist() == [12, 10, 2, 0]
-
-
-def test_after_a_merge_the_inner_statistics_begin_anew_and_the_outer_go_on() -> None:
-    method = kif()
-    inner, outer = torch.rand(8), torch.rand(8)
-    merged = merge_once(method, torch.zeros(8), torch.ones(8), torch.full((8,), 3.0), inner, outer)
-    assert torch.equal(method.tensors["start"], merged)
-    assert method.tensors["start"].data_ptr() != merged.data_ptr()
-    assert not method.tensors["inner_I"].any()
-    assert not method.tensors["inner_U"].any()
-    assert torch.equal(method.tensors["outer_I"], outer)
-    assert torch.equal(method.tensors["outer_U"], outer)
+    end = list(found)[-1][1]
+    assert torch.equal(end[still], start[still])
+    assert (end[~still] != start[~still]).all()
 
 
 def test_statistics_are_empty_at_the_start_of_each_task_and_gone_at_its_end() -> None:
@@ -279,138 +234,13 @@ def test_statistics_are_empty_at_the_start_of_each_task_and_gone_at_its_end() ->
     assert method.tensors == {}  # nothing of it has to be kept with the finished model
 
 
-def test_entries_that_did_not_move_stay_put_exactly() -> None:
-    stream = torch.Generator().manual_seed(0)
-    start = torch.randn(50, generator=stream)
-    still = torch.arange(50) % 3 == 0
-    middle = torch.where(still, start, start + torch.randn(50, generator=stream))
-    end = torch.where(still, middle, middle + torch.randn(50, generator=stream))
-    merged = merge_once(kif(), start, middle, end, torch.rand(50), torch.rand(50))
-    assert torch.equal(merged[still], start[still])
-    assert (merged[~still] != start[~still]).all()
-
-
-def test_quantile_zero_merges_all_but_the_smallest_as_important_to_both() -> None:
-    scores = torch.arange(10.0) + 1
-    merged = merge_once(
-        kif(quantile=0.0),
-        torch.zeros(10),
-        torch.full((10,), 10.0),
-        torch.full((10,), 20.0),
-        *[scores] * 2,
-    )
-    # .5 and .5 for the smallest, .4 and .6 for the others.
-    assert merged.tolist() == pytest.approx([10] + [10] * 9)
-    merged = merge_once(
-        kif(quantile=0.0),
-        torch.zeros(10),
-        torch.full((10,), 10.0),
-        torch.full((10,), 30.0),
-        *[scores] * 2,
-    )
-    assert merged.tolist() == pytest.approx([15] + [16] * 9)
-
-
-@pytest.mark.parametrize("scale", [2.0**-7, 2.0**6])
-def test_scaling_the_loss_on_memory_changes_no_mask(scale: float) -> None:
-    """The same movements with other gradients in the outer blocks give the same merges bit for
-    bit."""
-    ends = []
-    for c in (1.0, scale):
-        moves, learner = random_moves(30), wide_learner(30)
-        method = kif(inner_steps=4, outer_steps=2)
-        outer = {n for n in range(100) if n % 6 in (4, 5)}
-        scaled = lambda n, c=c, moves=moves, outer=outer: (
-            moves(n)[0],
-            moves(n)[1] * (c if n in outer else 1.0),
-        )
-        ends.append(list(by_hand(method, learner, rows_task("new", 40), scaled))[-1][1])
-    assert torch.equal(ends[0], ends[1])
-
-
-def test_weights_of_one_undo_nothing() -> None:
-    """Forced (1, 1): Theta after a merge is what it was before; forced (1, 0): what it was before
-    the outer block."""
-    moves = random_moves(20)
-    plain = wide_learner(20).parameters.snapshot()
-    sums = [plain]
-    for n in range(16):
-        sums.append(sums[-1] + moves(n)[0])
-    end = list(
-        by_hand(
-            kif(inner_steps=2, outer_steps=2, **EVEN), wide_learner(20), rows_task("new", 16), moves
-        )
-    )[-1][1]
-    torch.testing.assert_close(end, sums[16], rtol=1e-4, atol=1e-5)
-    end = list(
-        by_hand(
-            kif(inner_steps=2, outer_steps=2, **INNER),
-            wide_learner(20),
-            rows_task("new", 16),
-            moves,
-        )
-    )[-1][1]
-    inner = plain + sum((moves(n)[0] for n in range(16) if n % 4 < 2), torch.zeros(20))
-    torch.testing.assert_close(end, inner, rtol=1e-4, atol=1e-5)
-
-
 # ---- equal to other methods
-
-
-def test_forced_weights_of_one_are_interleaved_replay(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1}
-    merged = run_of(small_config, {**method, **EVEN}, tmp_path / "even")
-    usual = run_of(small_config, method, tmp_path / "usual")
-    monkeypatch.setattr(RecurrentKif, "merge", lambda self, learner: None)
-    plain = run_of(small_config, method, tmp_path / "plain")
-    assert alike(plain, merged)
-    assert not alike(plain, usual)
-
-
-def alike(a: Any, b: Any) -> bool:
-    """Whether adapters are equal up to rounding, of which Adam makes more where gradients are
-    tiny."""
-    return all(torch.allclose(t, b.adapter[n], rtol=1e-3, atol=1e-4) for n, t in a.adapter.items())
-
-
-def keep_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let updates on memory have moments of their own: as with a separate outer optimiser."""
-    honest = optimizer_step
-
-    def separate(learner: Learner, method: Any, step: Step) -> StepRecord:
-        assert learner.optimizer is not None
-        before = copy.deepcopy(learner.optimizer.state_dict())
-        record = honest(learner, method, step)
-        if step.kind == "replay":
-            learner.optimizer.load_state_dict(before)
-        return record
-
-    monkeypatch.setattr(step_module, "optimizer_step", separate)
-
-
-def test_forced_to_the_inner_movement_with_a_separate_optimiser_it_is_fine_tuning(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 2, **INNER}
-    plain = run_of(small_config, {"name": "finetune"}, tmp_path / "plain")
-    shared = run_of(small_config, method, tmp_path / "shared")
-    keep_optimizer(monkeypatch)
-    separate = run_of(small_config, method, tmp_path / "separate")
-    assert alike(plain, separate)
-    assert not alike(plain, shared)  # moments from memory reach the task's updates
-    assert [x["kind"] for x in lines(tmp_path / "separate" / "steps.jsonl")].count("replay") == 8
 
 
 # ---- resume, plan
 
 
 # ---- AIMMerging
-
-
-AIM_EVEN = {"both": (1, 1), "past": (1, 1), "present": (1, 1), "neither": (1, 1)}
-AIM_INNER = {"both": (1, 0), "past": (1, 0), "present": (1, 0), "neither": (1, 0)}
 
 
 @dataclass
@@ -580,28 +410,6 @@ def test_forgetting_by_hand() -> None:
     assert merges_of(low, 20, lambda t: 2.0 if t > 6 else 1.0)[0].t == 8
 
 
-def test_three_flags_merge_before_the_planned_update() -> None:
-    # 21 losses calibrate, and a merge is planned for 30.
-    c = AimMergingConfig(interval=30, outer_steps=4)
-    spikes = lambda *at: lambda t: 2.0 if t in at else 1.0  # noqa: E731
-    assert merges_of(c, 40, spikes(22, 23, 24))[0] == Merge(24, 4, (0.5, 0.5))
-    assert merges_of(c, 40, spikes(22, 25, 28))[0].t == 28
-    assert merges_of(c, 40, spikes(22, 23))[0] == Merge(30, 4, (0.5, 0.5))
-    # Update 21 calibrates: twice the mean is more than 2.
-    assert merges_of(c, 62, spikes(21, 22, 23))[0].t == 60
-
-
-@pytest.mark.parametrize(
-    ("interval", "flags", "weights"),
-    [(70, 1, (0.6, 0.4)), (70, 2, (0.5, 0.5)), (71, 1, (0.5, 0.5)), (71, 2, (0.4, 0.6))],
-)
-def test_weights_by_what_matters(interval: int, flags: int, weights: tuple[float, float]) -> None:
-    c = AimMergingConfig(interval=interval, outer_steps=1, both=(0.5, 0.5), neither=(0.5, 0.5))
-    calibrated = 2 * interval // 3 + 1
-    spikes = {calibrated + 1 + i for i in range(flags)}
-    assert merges_of(c, interval, lambda t: 9.0 if t in spikes else 1.0)[0].weights == weights
-
-
 @pytest.mark.parametrize(
     ("interval", "before", "now", "after"),
     [
@@ -645,7 +453,7 @@ def test_actions_of_an_update() -> None:
 
 @pytest.mark.parametrize("weights", [(0.5, 0.5), (0.6, 0.4), (1.0, 1.0), (1.0, 0.0)])
 def test_theta_after_a_task_equals_a_loop(weights: tuple[float, float]) -> None:
-    forced: dict[str, Any] = dict.fromkeys(AIM_INNER, weights)
+    forced: dict[str, Any] = dict.fromkeys(("both", "past", "present", "neither"), weights)
     method = AimMerging(AimMergingConfig(interval=2, outer_steps=3, **forced))
     learner, moves = wide_learner(20), random_moves(20)
     theta = base = learner.parameters.snapshot().double()
@@ -693,30 +501,6 @@ def test_a_block_begins_where_the_merge_ended() -> None:
 # ---- equal to other methods
 
 
-def test_aimmerging_forced_weights_of_one_are_interleaved_replay(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = {"name": "aimmerging", "interval": 1, "min_interval": 1, "outer_steps": 1}
-    merged = run_of(small_config, {**method, **AIM_EVEN}, tmp_path / "even")
-    usual = run_of(small_config, method, tmp_path / "usual")
-    monkeypatch.setattr(AimMerging, "merge", lambda self, learner, weights: None)
-    plain = run_of(small_config, method, tmp_path / "plain")
-    assert [x["kind"] for x in lines(tmp_path / "plain" / "steps.jsonl")].count("replay") == 4
-    assert alike(plain, merged)
-    assert not alike(plain, usual)
-
-
-def test_forced_to_the_tasks_movement_with_a_separate_optimiser_it_is_fine_tuning(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = {"name": "aimmerging", "interval": 1, "min_interval": 1, "outer_steps": 2, **AIM_INNER}
-    plain = run_of(small_config, {"name": "finetune"}, tmp_path / "plain")
-    shared = run_of(small_config, method, tmp_path / "shared")
-    keep_optimizer(monkeypatch)
-    assert alike(plain, run_of(small_config, method, tmp_path / "separate"))
-    assert not alike(plain, shared)
-
-
 # ---- resume, plan
 
 
@@ -728,3 +512,61 @@ def test_an_interval_outside_of_its_bounds_is_refused(fields: dict[str, int]) ->
         InputError, match=r"interval=\d+ is outside of min_interval=\d+ and max_interval=\d+"
     ):
         RunConfig.parse({"method": {"name": "aimmerging", **fields}})
+
+
+# ---- equal to other methods
+
+
+MERGING: list[dict[str, Any]] = [
+    {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1},
+    {"name": "aimmerging", "interval": 1, "min_interval": 1, "outer_steps": 1},
+]
+
+
+def forced(method: dict[str, Any], w_in: int, w_out: int) -> dict[str, Any]:
+    """The method with the same two weights for every case of a merge."""
+    fields = RunConfig.parse({"method": method}).method.model_dump()
+    cases = {"both", "inner_only", "outer_only", "past", "present", "neither"} & fields.keys()
+    return method | dict.fromkeys(cases, (w_in, w_out))
+
+
+def alike(a: Outcome, b: Outcome) -> bool:
+    """Whether adapters are equal up to rounding, of which Adam makes more where gradients are
+    tiny."""
+    return all(torch.allclose(t, b.adapter[n], rtol=1e-3, atol=1e-4) for n, t in a.adapter.items())
+
+
+@pytest.mark.parametrize("method", MERGING, ids=lambda method: method["name"])
+def test_forced_weights_of_one_are_interleaved_replay(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: dict[str, Any]
+) -> None:
+    merged = run_of(small_config, forced(method, 1, 1), tmp_path / "even")
+    usual = run_of(small_config, method, tmp_path / "usual")
+    for kind in (RecurrentKif, AimMerging):
+        monkeypatch.setattr(kind, "merge", lambda *arguments: None)
+    plain = run_of(small_config, method, tmp_path / "plain")
+    assert [x["kind"] for x in lines(tmp_path / "plain" / "steps.jsonl")].count("replay") == 4
+    assert alike(plain, merged)
+    assert not alike(plain, usual)
+
+
+@pytest.mark.parametrize("method", MERGING, ids=lambda method: method["name"])
+def test_forced_to_the_tasks_movement_with_moments_of_its_own_it_is_fine_tuning(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: dict[str, Any]
+) -> None:
+    """Moments of updates on memory reach the task's updates, unless there are two optimisers."""
+    honest = optimizer_step
+
+    def separate(learner: Learner, method: Any, step: Step) -> StepRecord:
+        assert learner.optimizer is not None
+        before = copy.deepcopy(learner.optimizer.state_dict())
+        record = honest(learner, method, step)
+        if step.kind == "replay":
+            learner.optimizer.load_state_dict(before)
+        return record
+
+    plain = run_of(small_config, {"name": "finetune"}, tmp_path / "plain")
+    shared = run_of(small_config, forced(method, 1, 0), tmp_path / "shared")
+    monkeypatch.setattr(step_module, "optimizer_step", separate)
+    assert alike(plain, run_of(small_config, forced(method, 1, 0), tmp_path / "separate"))
+    assert not alike(plain, shared)

@@ -17,7 +17,6 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
 from forever.evaluation.decoding import decode
-from forever.methods.moelora import router
 from forever.methods.moelora.method import MoeLora
 from forever.methods.moelora.router import (
     TopKRouter,
@@ -28,7 +27,6 @@ from forever.methods.moelora.router import (
 )
 from forever.methods.registry import build_method
 from forever.models import lora
-from forever.models.backbone import load
 from forever.models.lora import LoraBank
 from forever.training.build import build_learner
 from forever.training.forward import answer_logits
@@ -83,14 +81,6 @@ def test_one_expert_is_fine_tuning(small_config: RunConfig) -> None:
         torch.testing.assert_close(a.B, b.B, rtol=1e-5, atol=1e-6)
 
 
-def test_before_training_it_is_the_base_model(small_config: RunConfig) -> None:
-    learner, _ = begin(small_config, {"name": "moelora"})
-    ids = torch.randint(3, 40, (3, 11), generator=torch.Generator().manual_seed(0))
-    base = load(small_config.model.name, torch.float32, torch.device("cpu")).model
-    with torch.no_grad():
-        assert torch.equal(learner.backbone.model(input_ids=ids).logits, base(input_ids=ids).logits)
-
-
 def test_experts_are_as_many_as_tasks_and_differ(small_config: RunConfig) -> None:
     """Each with its own draw, the first that of fine-tuning; the router is N(0, 0.02^2); nothing
     global is drawn."""
@@ -137,15 +127,6 @@ def test_gates_are_those_of_the_largest_logits(k: int) -> None:
                     else torch.zeros(())
                 )
                 assert gate[row, token, e].item() == pytest.approx(share.item(), rel=1e-5)
-
-
-def test_gates_that_are_not_renormalised_are_the_softmax() -> None:
-    bank, made = routed(k=2, renormalise=False)
-    x = inputs()
-    gate, p = made(bank, x), (x @ made.R.T).softmax(-1)
-    torch.testing.assert_close(gate[gate > 0], p[gate > 0])
-    assert ((gate > 0).sum(-1) == 2).all()
-    assert (gate.sum(-1) < 0.999).any()
 
 
 def test_dense_and_gathered_dispatch_agree() -> None:
@@ -212,24 +193,6 @@ def naive_contrast(z: Tensor, experts: list[int], tau: float) -> float:
     return sum(anchors) / len(anchors)
 
 
-@pytest.mark.parametrize(("n", "experts", "tau"), [(3, 2, 0.1), (4, 3, 0.5), (2, 5, 1.0)])
-def test_contrast_of_orthogonal_experts(
-    n: int, experts: int, tau: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """n equal unit vectors an expert: log((n - 1) + n_o exp(-1 / tau)) for n_o vectors of
-    others."""
-    monkeypatch.setattr(router, "_SMOOTH", 0.0)
-    bank = LoraBank(nn.Linear(8, 8), rank=1, alpha=1.0, dropout=0.0, adapters=experts)
-    for e in range(experts):
-        bank.A.data[e, 0, 0] = 2.0  # any length: outputs are normalised
-        bank.B.data[e, e, 0] = 3.0
-    chosen = torch.arange(experts).repeat(n)[:, None]
-    z, found = expert_outputs(bank, torch.eye(8)[:1].expand(n * experts, -1), chosen)
-    torch.testing.assert_close(z.norm(dim=-1), torch.ones(n * experts))
-    expected = math.log((n - 1) + n * (experts - 1) * math.exp(-1 / tau))
-    assert contrastive_loss(z, found, tau).item() == pytest.approx(expected, rel=1e-5)
-
-
 def test_contrast_against_its_formula() -> None:
     z = F.normalize(
         torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64), dim=-1
@@ -269,16 +232,6 @@ def test_without_a_pair_there_is_no_contrast(experts: list[int]) -> None:
     assert not z.grad.any()
 
 
-def test_outputs_that_are_compared_are_those_of_the_chosen_experts() -> None:
-    bank, _ = routed()
-    x = inputs().flatten(0, 1)[:2]
-    z, experts = expert_outputs(bank, x, torch.tensor([[3, 0], [1, 3]]))
-    assert experts.tolist() == [3, 0, 1, 3]
-    for row, token, e in zip(z, (0, 0, 1, 1), experts.tolist(), strict=True):
-        out = bank.B[e] @ (bank.A[e] @ x[token])
-        torch.testing.assert_close(row, out / (out @ out + 1e-4).sqrt())
-
-
 @pytest.mark.parametrize(
     ("count", "limit", "expected"),
     [(3, 8, [0, 1, 2]), (8, 4, [0, 2, 4, 6]), (7, 3, [0, 2, 4]), (0, 4, [])],
@@ -311,40 +264,6 @@ def test_terms_of_a_layer(tokens: int) -> None:
     experts = [e for i in some for e in chosen[i].tolist()]
     expected = naive_contrast(torch.stack(z).detach().double(), experts, 0.1)
     assert made.contrast.item() == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize("tokens", [64, 5])
-def test_places_give_what_the_mask_gives_bit_for_bit(tokens: int) -> None:
-    """Values and gradients of both terms, picked by the places of real tokens or, as here, by the
-    mask."""
-    bank, made = routed(tokens=tokens)
-    bank.train()
-    stream = torch.Generator().manual_seed(5)
-    x = torch.randn(6, 9, 6, generator=stream)
-    real = torch.arange(9) < torch.tensor([9, 4, 1, 7, 9, 2])[:, None]
-    found = []
-    for by_mask in (False, True):
-        bank.zero_grad()
-        made.zero_grad()
-        own = x.clone().requires_grad_()
-        if by_mask:
-            logits = F.linear(own, made.R)
-            top = logits.topk(2, dim=-1).indices
-            balance = balance_loss(logits.softmax(-1)[real], top[real])
-            chosen = evenly(int(real.sum()), tokens, x.device)
-            contrast = contrastive_loss(
-                *expert_outputs(bank, own[real][chosen], top[real][chosen]), 0.1
-            )
-        else:
-            mark(bank, real)
-            made(bank, own)
-            balance, contrast = made.balance, made.contrast
-        (balance + contrast).backward()
-        found.append([balance, contrast, own.grad, made.R.grad, bank.A.grad, bank.B.grad])
-    for a, b in zip(*found, strict=True):
-        assert a is not None
-        assert b is not None
-        assert torch.equal(a, b)
 
 
 def test_padding_changes_neither_term() -> None:

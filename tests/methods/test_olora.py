@@ -61,15 +61,6 @@ def by_hand(learner: Learner, power: int, orthogonality: float, norm: float) -> 
 # ---- settings in which it is something else
 
 
-def test_first_task_is_fine_tuning(small_config: RunConfig) -> None:
-    task = toy(small_config)[0]
-    plain, olora = begin(small_config, {"name": "finetune"}), begin(small_config, {"name": "olora"})
-    records = learn(*olora, task)
-    assert records == learn(*plain, task)
-    assert {r.penalty for r in records} == {0.0}
-    assert torch.equal(theta(olora[0]), theta(plain[0]))
-
-
 def test_without_penalty_it_trains_one_adapter_after_another(small_config: RunConfig) -> None:
     """l1 = l2 = 0 is IncLoRA: cross-entropy alone, a fresh adapter on top of the sum of the old
     ones."""
@@ -105,43 +96,6 @@ def test_penalty_against_its_entries(small_config: RunConfig, form: str, power: 
     assert added(learner, method, 0.25).item() == pytest.approx(
         by_hand(learner, power, 0.7, 0.3) / 4, rel=1e-5
     )
-
-
-@pytest.mark.parametrize("form", ["l1", "sq"])
-def test_penalty_of_known_subspaces(small_config: RunConfig, form: str) -> None:
-    """0 in the orthogonal complement of the old rows; r a layer for the same orthonormal rows
-    again."""
-    learner, method = second_task(small_config, orthogonality=1.0, orth_norm=form)
-    rank, layers = 4, 4
-    for _, bank in lora.banks(learner.backbone.model):
-        bank.frozen_A.copy_(torch.linalg.qr(bank.frozen_A[0].T).Q.T[None])
-        bank.A.data.copy_(bank.frozen_A)
-    assert added(learner, method).item() == pytest.approx(rank * layers, rel=1e-5)
-    for _, bank in lora.banks(learner.backbone.model):
-        both = torch.cat(
-            [bank.frozen_A[0], torch.randn(rank, 32, generator=torch.Generator().manual_seed(0))]
-        )
-        bank.A.data.copy_(torch.linalg.qr(both.T).Q.T[rank:][None])
-    assert added(learner, method).item() == pytest.approx(0, abs=1e-4)
-
-
-@pytest.mark.parametrize("form", ["l1", "sq"])
-def test_gradient_of_the_penalty(small_config: RunConfig, form: str) -> None:
-    """l1 sign(A A_old^T) A_old, or 2 l1 (A A_old^T) A_old; nothing reaches B or what is frozen."""
-    learner, method = second_task(small_config, 2, orthogonality=0.7, orth_norm=form)
-    learner.parameters.grad.zero_()
-    added(learner, method).backward()
-    for _, bank in lora.banks(learner.backbone.model):
-        old, new = bank.frozen_A.flatten(0, 1), bank.A[0].detach()
-        assert old.shape == (8, 32)
-        overlap = new @ old.T
-        slope = overlap.sign() if form == "l1" else 2 * overlap
-        assert bank.A.grad is not None
-        assert bank.B.grad is not None
-        torch.testing.assert_close(bank.A.grad[0], 0.7 * slope @ old, rtol=1e-5, atol=1e-6)
-        assert not bank.B.grad.any()
-        assert not bank.frozen_A.requires_grad
-        assert not bank.frozen_B.requires_grad
 
 
 def test_norms_have_a_finite_gradient_where_b_is_zero(small_config: RunConfig) -> None:

@@ -5,7 +5,6 @@ import inspect
 import math
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from forever.data.encoding import Encoded, collate_prompts
 from forever.evaluation.decoding import decode
 from forever.evaluation.scoring import evaluate
 from forever.methods.sapt.method import Sapt
-from forever.methods.sapt.selector import Selector, divergence, pool
+from forever.methods.sapt.selector import divergence, pool
 from forever.models import lora
 from forever.models.backbone import load
 from forever.training.forward import answer_logits
@@ -65,37 +64,6 @@ def by_hand(learner: Learner, method: Any, prompts: list[tuple[int, ...]]) -> Te
         scores = torch.stack([key @ q for key in keys]) / math.sqrt(len(q))
         found.append(scores.exp() / scores.exp().sum())
     return torch.stack(found).detach()
-
-
-# ---- the first task
-
-
-def test_first_task_is_fine_tuning(small_config: RunConfig) -> None:
-    """One key has all attention: the same losses and adapters, and nothing to learn for what
-    computes attention."""
-    task = toy(small_config)[0]
-    plain, plain_method = begin(small_config, {"name": "finetune"})
-    learner, method = begin(small_config, SAPT)
-    fresh = [p.detach().clone() for p in method.selector.parameters()]
-    records, expected = learn(learner, method, task), learn(plain, plain_method, task)
-    for a, b in zip(records, expected, strict=True):
-        assert (a.loss, a.penalty) == (pytest.approx(b.loss, rel=1e-6), 0)
-    for (_, a), (_, b) in zip(
-        lora.banks(learner.backbone.model), lora.banks(plain.backbone.model), strict=True
-    ):
-        torch.testing.assert_close(a.A, b.A, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(a.B, b.B, rtol=1e-6, atol=1e-6)
-    for before, parameter in zip(fresh, method.selector.parameters(), strict=True):
-        assert parameter.grad is not None
-        assert not parameter.grad.any()
-        assert torch.equal(parameter, before)
-    rows = [learner.encoder.encode(example) for example in task.train]
-    assert torch.equal(gate(learner, rows), torch.ones(8, 1))
-    for one in (learner, plain):
-        one.backbone.model.eval()
-    torch.testing.assert_close(
-        answer_logits(learner, rows)[0], answer_logits(plain, rows)[0], rtol=1e-5, atol=1e-5
-    )
 
 
 # ---- attention
@@ -195,21 +163,6 @@ def test_attention_holds_for_every_decoding_step(small_config: RunConfig) -> Non
         torch.testing.assert_close(cached[i], whole, rtol=1e-4, atol=1e-4)
 
 
-def test_keys_are_uniform_and_of_the_seed() -> None:
-    state = torch.get_rng_state()
-    one, same, other = (Selector(1000, 3, seed) for seed in (0, 0, 1))
-    first = one.key.detach().clone()
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
-    assert not torch.equal(one.key, other.key)
-    one.draw_key(0, 1)
-    assert not torch.equal(one.key, first)
-    assert 0.98 < one.key.abs().max().item() <= 1
-    assert one.key.std().item() == pytest.approx(3**-0.5, rel=0.05)
-    one.draw_key(0, 0)
-    assert torch.equal(one.key, first)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 # ---- the mixture
 
 
@@ -270,54 +223,29 @@ def test_what_was_learned_is_not_touched_again(small_config: RunConfig) -> None:
     assert method.tensors["targets"].shape == (3, 3)
 
 
-def another_backbone(folder: Path, config: RunConfig, layers: int) -> RunConfig:
-    """Query, value and hidden width all different."""
-    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    shape = Qwen3Config.from_pretrained(config.model.name)
-    shape.head_dim, shape.num_hidden_layers, shape.layer_types = 12, layers, None
-    Qwen3ForCausalLM(
-        Qwen3Config(**{k: v for k, v in shape.to_dict().items() if k != "layer_types"})
-    ).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(config.model.name).save_pretrained(folder)
-    return config.override({"model.name": str(folder)})
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-def test_gradient_through_earlier_adapters(
-    small_config: RunConfig, layers: int, tmp_path: Path
-) -> None:
-    """Cut, it is missing below the top layer and nowhere else. The model's widths q, v and hidden
-    all differ."""
-    config = another_backbone(tmp_path, small_config, layers)
+def test_gradient_through_earlier_adapters(small_config: RunConfig) -> None:
+    """Cut, it is missing below the top layer and nowhere else."""
     gradients = []
     for cut in (False, True):
-        learner, method = begin(config, {**SAPT, "detach_frozen": cut}, optim__clip=1e9)
-        for n, bank in lora.banks(learner.backbone.model):
-            assert bank.B.shape[1] == (48 if n.endswith("q_proj") else 24)
-            bank.B.data.normal_(0, 0.3, generator=torch.Generator().manual_seed(len(n)))
-        learner.begin(0, toy(config)[0])
-        method.begin_task(learner, toy(config)[0])
-        method.end_task(learner, toy(config)[0])
-        learner.memory.add(toy(config)[0])
-        steps = start(learner, method, toy(config)[1])
-        for _, bank in lora.banks(learner.backbone.model):
+        learner, method = begin(small_config, {**SAPT, "detach_frozen": cut}, optim__clip=1e9)
+        banks = dict(lora.banks(learner.backbone.model))
+        for bank in banks.values():
+            bank.B.data.copy_(torch.linspace(-0.3, 0.3, bank.B.numel()).view_as(bank.B))
+        learner.begin(0, toy(small_config)[0])
+        method.begin_task(learner, toy(small_config)[0])
+        method.end_task(learner, toy(small_config)[0])
+        learner.memory.add(toy(small_config)[0])
+        steps = start(learner, method, toy(small_config)[1])
+        for bank in banks.values():
             bank.B.data.fill_(0.05)
         update(learner, method, steps)
-        gradients.append(
-            {
-                n: b.A.grad.clone()
-                for n, b in lora.banks(learner.backbone.model)
-                if b.A.grad is not None
-            }
-        )
-    top = [n for n in gradients[0] if f"layers.{layers - 1}." in n]
-    below = [n for n in gradients[0] if n not in top]
-    for n in top:
-        torch.testing.assert_close(gradients[0][n], gradients[1][n], rtol=1e-4, atol=1e-6)
-    assert len(below) == 2 * (layers - 1)
-    assert all(not torch.allclose(gradients[0][n], gradients[1][n], rtol=1e-2) for n in below)
+        gradients.append({n: b.A.grad.clone() for n, b in banks.items() if b.A.grad is not None})
+    assert len(gradients[0]) == 4
+    for name, whole in gradients[0].items():
+        if "layers.1." in name:
+            torch.testing.assert_close(whole, gradients[1][name], rtol=1e-4, atol=1e-6)
+        else:
+            assert not torch.allclose(whole, gradients[1][name], rtol=1e-2)
 
 
 # ---- the memory term
@@ -337,22 +265,13 @@ def test_divergence_by_hand() -> None:
 
 @pytest.mark.parametrize("target", [[0.2, 0.5, 0.3], [1.0, 0.0], [0.4, 0.6, 0.0, 0.0]])
 def test_gradient_of_divergence_is_attention_minus_target(target: list[float]) -> None:
-    """Also by finite differences; zeros in the target are for newer tasks and give no NaN."""
+    """Zeros in the target are for newer tasks and give no NaN."""
     goal = torch.tensor(target, dtype=torch.float64)
     full = torch.cat([goal, goal.new_zeros(4 - len(goal))])
     logits = torch.tensor([[0.3, -1.0, 2.0, 0.1]], dtype=torch.float64, requires_grad=True)
     divergence(goal, logits.log_softmax(-1)).backward()
     assert logits.grad is not None
     torch.testing.assert_close(logits.grad[0], logits.detach().softmax(-1)[0] - full)
-    for i in range(4):
-        nudge = torch.zeros(1, 4, dtype=torch.float64)
-        nudge[0, i] = 1e-6
-        ends = [
-            divergence(goal, (logits.detach() + sign * nudge).log_softmax(-1)) for sign in (1, -1)
-        ]
-        assert logits.grad[0, i].item() == pytest.approx(
-            ((ends[0] - ends[1]) / 2e-6).item(), abs=1e-8
-        )
 
 
 def test_targets_are_the_mean_attention_at_the_end_of_a_task(small_config: RunConfig) -> None:
@@ -450,9 +369,3 @@ def test_nothing_says_which_task_a_prompt_belongs_to(small_config: RunConfig) ->
             for t in (task, renamed)
         ]
         assert texts[0] == texts[1]
-
-
-# ---- the adapter that writes prompts
-
-
-# ---- refusals and resuming

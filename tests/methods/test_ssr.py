@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from helpers import (
     KILLED_CLOSES_NO_FILES,
     WORDS,
@@ -25,6 +26,7 @@ from helpers import (
     together,
     trained_alike,
 )
+from safetensors.torch import load_file, save_file
 
 from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
@@ -198,19 +200,6 @@ def test_the_nearest_to_each_centroid_come_first(seed: int) -> None:
         distances = [(points[i] - centre).norm().item() for i in members]
         assert distances == sorted(distances)
     assert diverse(vectors, 5, 3) == found
-
-
-@pytest.mark.parametrize("clusters", [1, 3, 20])
-def test_fewer_distinct_vectors_than_clusters(clusters: int) -> None:
-    """K-means would warn, and warnings are errors here; two rows that are equally near come in
-    their order."""
-    vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 0.5], [1.0, 0.0]])
-    found = diverse(vectors, 3, clusters)
-    assert sum(cluster.quota for cluster in found) == 3
-    groups = sorted(cluster.members for cluster in found)
-    assert groups == ([[0, 2, 4], [1, 3]] if clusters > 1 else [[0, 2, 4, 1, 3]])
-    assert diverse(vectors[:1], 3, clusters) == [(1, [0])]
-    assert sum(quota for quota, _ in diverse(torch.zeros(4, 3), 2, clusters)) == 2
 
 
 def test_two_points_are_equally_near_to_their_middle() -> None:
@@ -398,24 +387,6 @@ def test_the_base_model_writes(learner: Learner, config: RunConfig) -> None:
     assert all(bank.enabled for _, bank in lora.banks(learner.backbone.model))
 
 
-def test_prompts_of_any_length_get_what_room_there_is(learner: Learner) -> None:
-    """A long pair neither takes the room of the others nor runs over the limit."""
-    texts = ["red old", "red old " * 20, "green " * 70]
-    rows: list[Any] = []
-    limits: list[int] = []
-
-    def look(*arguments: Any) -> list[str]:
-        rows.extend(arguments[1])
-        limits.extend(arguments[3])
-        return [""] * len(arguments[1])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "sample", look)
-        assert synthesis.continuations(learner, texts, [1, 2, 3], Sampling(), 50) == ["", "", ""]
-    assert [len(row.prompt) for row in rows] == [2, 40, 50]
-    assert limits == [48, 10, 1]
-
-
 # ---- the answer line of the Long Sequence benchmark
 
 
@@ -504,23 +475,6 @@ def test_silence_and_runaway_answers_give_way(
     assert 0 < len(rows) <= 4
     assert {e.output for e in rows} == {"red"}
     assert all(learner.encoder.encode(row) for row in rows)
-
-
-def test_nothing_written_is_nothing_kept(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "sample", saying("red"))
-    method, task = method_of(), task_of(learner)
-    method.end_task(learner, task)
-    assert method.state == {"rows": {task.name: []}}
-    assert method.remember(learner, task) == []
-
-
-def test_nothing_is_written_after_the_last_task(
-    learner: Learner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decoding, "sample", None)  # to call it would fail
-    method = method_of()
-    method.end_task(replace(learner, tasks=1), task_of(learner))
-    assert method.state == {}
 
 
 # ---- ranks
@@ -620,95 +574,57 @@ def test_the_backbone_encodes_without_its_adapter(learner: Learner) -> None:
     assert found.dtype == torch.float32
 
 
-def save_encoder(folder: Path, benchmark: Benchmark, kind: str, pooler: bool = True) -> Path:
+def save_encoder(folder: Path, benchmark: Benchmark, pooler: bool = True) -> Path:
     """A tiny random sentence encoder, with the word-level tokenizer of the toy backbone."""
-    from transformers import (
-        AutoTokenizer,
-        BertConfig,
-        BertForMaskedLM,
-        BertModel,
-        RobertaConfig,
-        RobertaModel,
-    )
-
     save_backbone(folder, benchmark)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     (folder / "generation_config.json").unlink()
-    settings: dict[str, Any] = {
-        "vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "intermediate_size": 16, "max_position_embeddings": 24, "pad_token_id": tokenizer.pad_token_id,
-        "initializer_range": 0.5,
-    }  # fmt: skip
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=24,
+        pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.5,
+    )
+    kind = transformers.BertModel if pooler else transformers.BertForMaskedLM
     torch.manual_seed(5)
-    if kind == "roberta":
-        RobertaModel(RobertaConfig(**settings)).save_pretrained(folder)
-    elif pooler:
-        BertModel(BertConfig(**settings)).save_pretrained(folder)
-    else:
-        BertForMaskedLM(BertConfig(**settings)).save_pretrained(folder)
+    kind(config).save_pretrained(folder)
     return folder
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_a_sentence_encoder_gives_its_pooled_output(
-    learner: Learner, benchmark_of_three: Benchmark, tmp_path: Path, kind: str
+@pytest.mark.parametrize("pooler", [True, False])
+def test_a_sentence_encoder_gives_its_pooled_output_or_its_mean(
+    learner: Learner, benchmark_of_three: Benchmark, tmp_path: Path, pooler: bool
 ) -> None:
-    from transformers import AutoModel, AutoTokenizer
-
-    folder = save_encoder(tmp_path / kind, benchmark_of_three, kind)
-    # The last one is longer than the encoder takes.
-    texts = ["red old", "blue green soft 1 2 3", "old " * 60]
+    """A pooler that was not saved, so of random weights, would give other vectors in every run."""
+    folder = save_encoder(tmp_path / "bert", benchmark_of_three, pooler)
+    texts = ["red old", "blue green soft 1 2 3", "old " * 60]  # the last one is too long for it
     found = embed(learner.backbone, texts, str(folder))
-    tokenizer, model = (
-        AutoTokenizer.from_pretrained(folder),
-        AutoModel.from_pretrained(folder).eval(),
-    )
+    assert found.shape == (3, 16)
+    assert torch.equal(embed(learner.backbone, texts, str(folder)), found)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
     for text, vector in zip(texts, found, strict=True):
         ids = tokenizer(text, return_tensors="pt").input_ids[:, :22]
         with torch.no_grad():
-            torch.testing.assert_close(
-                vector, model(input_ids=ids).pooler_output[0], rtol=1e-4, atol=1e-5
-            )
-    assert found.shape == (3, 16)
-
-
-def test_an_encoder_that_was_saved_without_a_pooler_gives_its_mean(
-    learner: Learner, benchmark_of_three: Benchmark, tmp_path: Path
-) -> None:
-    """A pooler of random weights would give other vectors in every run."""
-    folder = str(save_encoder(tmp_path / "mlm", benchmark_of_three, "bert", pooler=False))
-    torch.manual_seed(1)
-    first = embed(learner.backbone, ["red old", "blue green soft"], folder)
-    torch.manual_seed(2)
-    assert torch.equal(embed(learner.backbone, ["red old", "blue green soft"], folder), first)
-    from transformers import AutoModel, AutoTokenizer
-
-    tokenizer, model = (
-        AutoTokenizer.from_pretrained(folder),
-        AutoModel.from_pretrained(folder).eval(),
-    )
-    with torch.no_grad():
-        hidden = model(**tokenizer("red old", return_tensors="pt")).last_hidden_state[0]
-    torch.testing.assert_close(first[0], hidden.mean(0), rtol=1e-4, atol=1e-5)
+            out = model(input_ids=ids)
+        expected = out.pooler_output[0] if pooler else out.last_hidden_state[0].mean(0)
+        torch.testing.assert_close(vector, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_an_encoder_without_some_weights_is_refused(
     learner: Learner, benchmark_of_three: Benchmark, tmp_path: Path
 ) -> None:
-    from safetensors.torch import load_file, save_file
-
-    folder = save_encoder(tmp_path / "bert", benchmark_of_three, "bert")
+    folder = save_encoder(tmp_path / "bert", benchmark_of_three)
     tensors = load_file(folder / "model.safetensors")
     (name,) = [n for n in tensors if n.endswith("word_embeddings.weight")]
     del tensors[name]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(
-        InputError, match=r"lacks 1 weights, the first is embeddings.word_embeddings.weight$"
-    ):
+    with pytest.raises(InputError, match=r"lacks 1 weights, the first is .*word_embeddings.weight"):
         embed(learner.backbone, ["red"], str(folder))
-
-
-# ---- refused
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "nobody/no-such-encoder", "not a name!"])
@@ -718,27 +634,18 @@ def test_an_unknown_encoder_is_refused_before_the_first_update(
     values = config.model_dump(mode="json") | {"method": {**SSR, "encoder": name}}
     with pytest.raises(InputError, match=r"method.encoder: '.*' could not be loaded: ") as caught:
         execute(RunConfig.parse(values), tmp_path / "run")
-    assert "\n" not in str(caught.value)
     assert name in str(caught.value)
-    assert not (tmp_path / "run" / "steps.jsonl").exists() or not lines(
-        tmp_path / "run" / "steps.jsonl"
-    )
+    journal = tmp_path / "run" / "steps.jsonl"
+    assert not journal.exists() or not lines(journal)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"memory": {"fraction": 0}}, "memory.fraction=0 leaves no examples to write; raise it"),
-        ({"model": {"tuning": "full"}}, "model.tuning='full' has none, use 'lora'"),
-    ],
-)
-def test_runs_that_cannot_be_are_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        RunConfig.parse({"method": {"name": "ssr"}, **values})
-    assert "\n" not in str(caught.value)
-
-
-def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        InputError, match=r"memory\.fraction=0 leaves no examples to write; raise it"
+    ):
+        RunConfig.parse({"method": {"name": "ssr"}, "memory": {"fraction": 0}})
+    with pytest.raises(InputError, match=r"method.encoder='': string should have at least 1 char"):
+        RunConfig.parse({"method": {"name": "ssr", "encoder": ""}})
     monkeypatch.setattr("forever.config.methods.replay.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'forever-cl\[ssr\]'"):
         RunConfig.parse({"method": {"name": "ssr"}})

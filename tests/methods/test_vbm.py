@@ -121,17 +121,6 @@ def test_recalls_are_whole_passes_in_batches_of_fewer_rows() -> None:
     assert run.of_kind("task") == driven(method_of("finetune")).of_kind("task")
 
 
-def test_one_plain_view_in_intervals_is_fixed_interval_replay() -> None:
-    """T = 12: S = 7 gives J = 1 and 3 recalls; fixed intervals of 4 with J = 2 and single passes
-    are the same."""
-    run = driven(vbm(**PLAIN, warmup_steps=7), rows=24)
-    fixed = driven(
-        method_of("fixed_interval", warmup_steps=4, interval=4, memory_epochs=1), rows=24
-    )
-    assert run.event_steps == [4, 8]
-    assert run.actions == fixed.actions
-
-
 # ---- views
 
 
@@ -224,18 +213,6 @@ def test_equal_views_are_consistent(learner: Learner) -> None:
         forward.cross_entropy, 1.0, [group * 4 for group in forward.groups], torch.cat(parts)
     )
     assert abs(vbm().loss(learner, equal).item() - 0.5) < 1e-6
-
-
-def test_order_of_the_other_views_does_not_matter_and_that_of_the_first_does(
-    learner: Learner,
-) -> None:
-    forward = random_forward(views=3, lengths=(2, 2))
-    a, b, c, d, e, f = forward.logits.split(2)
-    swapped = dataclasses.replace(forward, logits=torch.cat([a, c, b, d, f, e]))
-    other = dataclasses.replace(forward, logits=torch.cat([b, a, c, d, e, f]))
-    found = vbm().loss(learner, forward).item()
-    assert vbm().loss(learner, swapped).item() == pytest.approx(found, rel=1e-6)
-    assert vbm().loss(learner, other).item() != pytest.approx(found, rel=1e-3)
 
 
 def test_the_first_view_is_a_target_and_not_trained_by_consistency(learner: Learner) -> None:
