@@ -3,10 +3,9 @@ without a model."""
 
 import json
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +25,6 @@ from forever.methods.registry import build_method
 from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
 from forever.replay.schedules import SCHEDULES
-from forever.training import loop
 from forever.training.build import build_learner
 from forever.training.learner import Learner
 from forever.training.memory import Memory
@@ -92,7 +90,8 @@ def make_benchmark() -> Benchmark:
 def draw_weights(model: torch.nn.Module, seed: int, pad_token_id: int) -> None:
     """Draw every matrix of a model from N(0, 0.2), the same numbers on every processor.
 
-    Torch's own `normal_` rounds differently with other vector units. These are drawn in fp64 and rounded once.
+    Torch's own `normal_` rounds differently with other vector units. These are drawn in fp64 and
+    rounded once.
     """
     stream = np.random.default_rng(seed)
     for parameter in model.parameters():
@@ -350,23 +349,13 @@ def drive(
     action = next(generator, None)
     while action is not None:
         driven.actions.append(action)
-        moved = 0.0
-        if isinstance(action, Step):
-            learner.step += action.kind == "task"
-            moved = norm(learner.step) if action.kind == "task" else replay_norm
-        done = action
-        try:
-            action = generator.send(StepRecord(loss=1.0, update_norm=moved))
-        except StopIteration:
-            action = None
-        if isinstance(done, Step) and done.kind == "task":
+        task_update = isinstance(action, Step) and action.kind == "task"
+        moved = norm(learner.step + 1) if task_update else replay_norm
+        record = StepRecord(loss=1.0, update_norm=moved if isinstance(action, Step) else 0.0)
+        action = react(learner, generator, action, record)
+        if task_update:
             driven.gauges.append(dict(learner.gauges))
     return driven
-
-
-def with_rows(task: Task, train: Sequence[Example]) -> Task:
-    """The task with other training rows."""
-    return replace(task, train=tuple(train))
 
 
 # ---- a method and its learner, trained without files
@@ -392,30 +381,29 @@ def begin(
     return build_learner(parsed, world, micro, method, 3), method
 
 
-class Unsaved:
-    """Stands for a session: nothing happened before, nothing is kept but what the updates did."""
-
-    def __init__(self) -> None:
-        self.records: list[StepRecord] = []
-
-    def past(self, stage: int) -> deque[StepRecord]:
-        return deque()
-
-    def record(
-        self, learner: Learner, method: Any, action: Any, record: StepRecord, remembered: bool
-    ) -> None:
-        self.records.append(record)
-
-    def end_training(self, learner: Learner, method: Any) -> None:
-        pass
+def react(learner: Learner, steps: Steps, action: Action, record: StepRecord) -> Action | None:
+    """Tell a generator what its action did; what it does next, or None when its task is over."""
+    if isinstance(action, Step):
+        learner.updates += 1
+        learner.step += action.kind == "task"
+    try:
+        return steps.send(record)
+    except StopIteration:
+        return None
 
 
 def learn(learner: Learner, method: Any, *tasks: Task) -> list[StepRecord]:
-    """Train the next tasks as a run does."""
-    unsaved: Any = Unsaved()
+    """Train the next tasks as a run does, without its files."""
+    records = []
     for task in tasks:
-        loop.train_task(learner, method, len(learner.memory.kept), task, unsaved)
-    return unsaved.records
+        steps = start(learner, method, task)
+        action = next(steps, None)
+        while action is not None:
+            records.append(perform(learner, method, action))
+            action = react(learner, steps, action, records[-1])
+        method.end_task(learner, task)
+        learner.memory.add(task, method.remember(learner, task))
+    return records
 
 
 def start(learner: Learner, method: Any, task: Task) -> Steps:

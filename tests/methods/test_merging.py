@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import KILLED_CLOSES_NO_FILES, Outcome, lines, rows_task, run_of, stub_learner
+from helpers import KILLED_CLOSES_NO_FILES, Outcome, lines, react, rows_task, run_of, stub_learner
 from torch import Tensor
 
 from forever.config.methods.baselines import AimMergingConfig, RecurrentKifConfig
@@ -73,23 +73,17 @@ def by_hand(
     action = next(generator, None)
     number = 0
     while action is not None:
-        record = StepRecord()
+        done, record = action, StepRecord()
         if isinstance(action, Step):
             delta, grad = moves(number)
             number += 1
             learner.parameters.flat.data += delta
             learner.parameters.grad.copy_(grad)
-            learner.updates += 1
-            learner.step += action.kind == "task"
         elif isinstance(action, Probe):
             record = StepRecord(loss=loss(learner.step))
         elif isinstance(action, Reading):
             record = StepRecord(value=value(action))
-        done = action
-        try:
-            action = generator.send(record)
-        except StopIteration:
-            action = None
+        action = react(learner, generator, action, record)
         yield done, learner.parameters.snapshot()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import begin, learn, start, theta, toy, update
+from helpers import begin, learn, react, start, theta, toy, update
 from torch import Tensor
 
 from forever.config.methods.baselines import MiguConfig
@@ -16,7 +16,6 @@ from forever.data.batching import Batch
 from forever.evaluation.scoring import evaluate
 from forever.methods.migu import largest
 from forever.models import lora
-from forever.training import loop
 from forever.training.forward import answer_logits
 from forever.training.learner import Learner
 from forever.training.step import perform
@@ -140,10 +139,8 @@ def test_momentum_moves_masked_rows(small_config: RunConfig) -> None:
         assert isinstance(action, Step)
         before = learner.parameters.split(theta(learner))
         record = perform(learner, method, action)
-        learner.step += 1
-        learner.updates += 1
         kept = kept_rows(learner, method)
-        action = loop._send(steps, record)  # the method reacts
+        action = react(learner, steps, action, record)
         after = learner.parameters.split(theta(learner))
         moved += sum(
             not torch.equal(after[n][0][~rows], before[n][0][~rows]) for n, rows in kept.items()
