@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test test-all test-cpus lint bench clean
 
 setup: .venv/.installed
 
@@ -17,10 +17,25 @@ setup: .venv/.installed
 demo: setup
 	$(BIN)/forever demo
 
-# A file a process, as files share what they train. Ray's clusters take all cores, so their tests come after the others.
+# Both commands run, so that all failures are seen. The first one runs a file a process, as the tests of a file
+# share what they train. Ray's clusters take all cores, so their tests come one after the other.
+define run_tests
+	status=0; \
+	$(BIN)/pytest -m "not ray$(1)" --numprocesses auto --dist loadfile || status=1; \
+	$(BIN)/pytest -m "ray$(1)" || status=1; \
+	exit $$status
+endef
+
 test: setup
-	$(BIN)/pytest -m "not ray" --numprocesses auto --dist loadfile
-	$(BIN)/pytest -m ray
+	$(call run_tests, and not slow)
+
+# With what is slow and rare.
+test-all: setup
+	$(call run_tests,)
+
+# As on other processors: tests must not hang on rounding.
+test-cpus: setup
+	$(BIN)/python tests/cpus.py -m "not ray and not slow" --numprocesses auto --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

@@ -6,7 +6,6 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import os
 import secrets
 import shutil
 import tempfile
@@ -20,7 +19,8 @@ from helpers import make_benchmark, save_backbone, save_data, small_toy_config, 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 
-torch.set_num_threads(1)
+# Tests are run side by side; tests/cpus.py asks for more.
+torch.set_num_threads(int(os.environ.get("FOREVER_TEST_THREADS", "1")))
 
 
 @pytest.fixture(scope="session")

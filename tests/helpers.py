@@ -2,10 +2,12 @@
 without a model."""
 
 import json
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -14,18 +16,26 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from forever.config.run import RunConfig
+from forever.data.benchmarks import load_benchmark
 from forever.data.prompts import prompt
 from forever.data.tasks import Benchmark, Example, Task
 from forever.launch.local import Placement, run_local
 from forever.methods.base import Method
+from forever.methods.registry import build_method
 from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
 from forever.replay.schedules import SCHEDULES
+from forever.training.build import build_learner
 from forever.training.learner import Learner
 from forever.training.memory import Memory
-from forever.training.steps import Action, Step, StepRecord
+from forever.training.optim import build_optimizer
+from forever.training.step import perform
+from forever.training.steps import Action, Step, StepRecord, Steps
 from forever.training.steps import drive as drive_steps
 from forever.training.world import World
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 WORDS = [
     "red", "green", "blue", "round", "square", "flat", "small", "large",
@@ -81,7 +91,8 @@ def make_benchmark() -> Benchmark:
 def draw_weights(model: torch.nn.Module, seed: int, pad_token_id: int) -> None:
     """Draw every matrix of a model from N(0, 0.2), the same numbers on every processor.
 
-    Torch's own `normal_` rounds differently with other vector units. These are drawn in fp64 and rounded once.
+    Torch's own `normal_` rounds differently with other vector units. These are drawn in fp64 and
+    rounded once.
     """
     stream = np.random.default_rng(seed)
     for parameter in model.parameters():
@@ -350,9 +361,113 @@ def drive(
     return driven
 
 
-def with_rows(task: Task, train: Sequence[Example]) -> Task:
-    """The task with other training rows."""
-    return replace(task, train=tuple(train))
+# ---- a method and its learner, trained without files
+
+
+def toy(config: RunConfig) -> tuple[Task, ...]:
+    """The tasks of a configuration on the toy benchmark."""
+    return load_benchmark(config.data).tasks
+
+
+def begin(
+    config: RunConfig,
+    fields: dict[str, Any],
+    world: World = World(),
+    micro: int | None = None,
+    **changes: Any,
+) -> tuple[Learner, Any]:
+    """A learner and its method, before the first of three tasks; `changes` are dotted keys, "__"
+    for a dot."""
+    dotted = {key.replace("__", "."): value for key, value in changes.items()}
+    parsed = RunConfig.parse(config.override(dotted).model_dump(mode="json") | {"method": fields})
+    method = build_method(parsed.method)
+    return build_learner(parsed, world, micro, method, 3), method
+
+
+def react(learner: Learner, steps: Steps, action: Action, record: StepRecord) -> Action | None:
+    """Tell a generator what its action did; what it does next, or None when its task is over."""
+    if isinstance(action, Step):
+        learner.updates += 1
+        learner.step += action.kind == "task"
+    try:
+        return steps.send(record)
+    except StopIteration:
+        return None
+
+
+def learn(learner: Learner, method: Any, *tasks: Task) -> list[StepRecord]:
+    """Train the next tasks as a run does, without its files."""
+    records = []
+    for task in tasks:
+        steps = start(learner, method, task)
+        action = next(steps, None)
+        while action is not None:
+            records.append(perform(learner, method, action))
+            action = react(learner, steps, action, records[-1])
+        method.end_task(learner, task)
+        learner.memory.add(task, method.remember(learner, task))
+    return records
+
+
+def start(learner: Learner, method: Any, task: Task) -> Steps:
+    """Begin the next task as a run does; what it would do."""
+    learner.begin(len(learner.memory.kept), task)
+    method.begin_task(learner, task)
+    learner.optimizer = build_optimizer(learner.parameters, learner.config.optim)
+    return method.steps(learner, task)
+
+
+def update(learner: Learner, method: Any, steps: Steps) -> StepRecord:
+    """The next update of a task that was started."""
+    return perform(learner, method, next(steps))
+
+
+def theta(learner: Learner) -> Tensor:
+    return learner.parameters.snapshot()
+
+
+def together(size: int, build: Callable[[World], T], work: Callable[[T], U]) -> list[U]:
+    """What `work` returns on each of `size` ranks. They are threads that meet at every exchange."""
+    meeting = threading.Barrier(size, timeout=30)
+    brought: list[Any] = [None] * size
+
+    class Rank(World):
+        def exchange(self, value: Any) -> list[Any]:
+            meeting.wait()
+            brought[self.rank] = value
+            meeting.wait()
+            return list(brought)
+
+        def sum_(self, tensor: Tensor) -> Tensor:
+            return tensor.copy_(torch.stack(self.exchange(tensor.clone())).sum(0))
+
+        def from_leader(self, tensor: Tensor) -> Tensor:
+            return tensor.copy_(self.exchange(tensor.clone())[0])
+
+        def gather(self, values: list[Any]) -> list[list[Any]]:
+            return self.exchange(json.loads(json.dumps(values)))
+
+    built = [build(Rank(rank, size)) for rank in range(size)]
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(work, built))
+
+
+def run_of(config: RunConfig, method: dict[str, Any], path: Path, **changes: Any) -> Outcome:
+    """The outcome of a method under a configuration."""
+    execute(
+        RunConfig.parse(config.override(changes).model_dump(mode="json") | {"method": method}), path
+    )
+    return outcome(path)
+
+
+def trained_alike(a: Outcome, b: Outcome) -> bool:
+    """Whether two runs have the same updates and weights, bit for bit."""
+    same = all(torch.equal(t, b.adapter[n]) for n, t in a.adapter.items())
+    return (
+        same
+        and a.adapter.keys() == b.adapter.keys()
+        and a.files["steps.jsonl"] == b.files["steps.jsonl"]
+    )
 
 
 FOREVER: dict[str, Any] = {"name": "forever", "warmup_steps": 1}

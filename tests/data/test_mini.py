@@ -17,7 +17,7 @@ CLASSIFICATION = ("sentiment", "topic", "place", "happened")
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The three runs that say whether there is something to forget, to learn and to win back."""
+    """Upper bound, lower bound, and replay in between."""
     folder = tmp_path_factory.mktemp("mini")
     return {
         name: execute(named_run(f"mini/{name}"), folder / name)
@@ -52,24 +52,14 @@ def test_weights_are_the_ones_of_the_recipe() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", CLASSIFICATION)
-def test_fine_tuning_on_one_task_alone_learns_it(task: str, tmp_path: Path) -> None:
-    result = execute(named_run("mini/finetune").override({"data.order": [task]}), tmp_path / task)
-    assert result["op"] >= 80
-
-
-@pytest.mark.slow
-def test_sequential_fine_tuning_forgets(results: dict[str, dict[str, Any]]) -> None:
-    assert results["finetune"]["bwt"] <= -20
-
-
-@pytest.mark.slow
-def test_joint_training_learns_everything(results: dict[str, dict[str, Any]]) -> None:
-    assert results["mtl"]["op"] > 80
-
-
-@pytest.mark.slow
-def test_replay_wins_back_a_third_of_the_loss(results: dict[str, dict[str, Any]]) -> None:
-    """The loss is what sequential fine-tuning ends below joint training."""
+def test_there_is_something_to_learn_to_forget_and_to_win_back(
+    results: dict[str, dict[str, Any]],
+) -> None:
+    """Margins are wide: rounding moves OP of fine-tuning by five points, and the others by less."""
     op = {name: result["op"] for name, result in results.items()}
-    assert op["mix_replay"] - op["finetune"] >= (op["mtl"] - op["finetune"]) / 3
+    learned = [row[i] for i, row in enumerate(results["finetune"]["matrix"])]
+    assert op["mtl"] > 85
+    assert op["finetune"] < op["mtl"] - 20
+    assert results["finetune"]["bwt"] < -15
+    assert min(learned) > 60  # each task was learned when it was its turn; chance is 50
+    assert op["mix_replay"] - op["finetune"] > (op["mtl"] - op["finetune"]) / 3

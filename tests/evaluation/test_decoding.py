@@ -8,7 +8,6 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -174,13 +173,6 @@ def test_a_text_depends_on_its_prompt_and_seed_alone(
     assert sample(backbone, prompts, seeds, 10, WARM) == together
 
 
-def test_seeds_decide(backbone: Backbone, prompts: list[Encoded]) -> None:
-    row = prompts[1]
-    texts = sample(backbone, [row] * 8, [1, 2, 3, 4, 1, 2, 3, 4], 10, WARM)
-    assert texts[:4] == texts[4:]
-    assert len(set(texts)) == 4
-
-
 def test_repeats_and_leaves_the_global_random_numbers_alone(
     backbone: Backbone, prompts: list[Encoded]
 ) -> None:
@@ -203,11 +195,6 @@ def test_each_prompt_has_its_own_limit(backbone: Backbone, prompts: list[Encoded
     for text, longer, row, seed, limit in zip(cut, whole, prompts, seeds, limits, strict=True):
         assert longer.startswith(text)
         assert text == sample(backbone, [row], [seed], limit, WARM)[0]
-
-
-def test_nothing_to_sample(backbone: Backbone) -> None:
-    assert sample(backbone, [], [], 5, WARM) == []
-    assert sample(backbone, [], [], [], WARM) == []
 
 
 # ---- the repetition penalty
@@ -235,30 +222,6 @@ def test_repetition_penalty_is_once_a_token_and_ignores_pads() -> None:
     assert found[:, 5].tolist() == pytest.approx([0.5 / 3, 0.5 / 3, 0.5 / 3])
     assert found[1, 0] == 1.0  # row 1 has pads and no token 0
     assert found[2, 0] == pytest.approx(1 / 3)  # row 2 has the token itself
-
-
-def test_padding_with_eos_does_not_keep_a_text_from_ending(
-    backbone_folder: Path, prompts: list[Encoded]
-) -> None:
-    """Where pad is EOS (GPT-2 and many base models), a penalty on pads would change how likely a
-    text ends."""
-    own = load(str(backbone_folder), torch.float32, CPU)
-    own.tokenizer.pad_token = own.tokenizer.eos_token
-    own.model.generation_config.pad_token_id = own.tokenizer.eos_token_id
-    head: Any = own.model.get_output_embeddings()
-    handle = head.register_forward_hook(
-        lambda _, inputs, out: out.index_add(-1, END, torch.full_like(out[..., :1], 6))
-    )
-    END = torch.tensor([own.tokenizer.eos_token_id])
-    how = Sampling(repetition_penalty=4.0)
-    row, longest = prompts[0], max(prompts, key=lambda row: len(row.prompt))
-    alone = [sample(own, [row], [seed], 6, how)[0] for seed in range(12)]
-    together = sample(own, [row] * 12 + [longest], range(13), 6, how)[:12]
-    assert together == alone
-    lengths = {len(text.split()) for text in alone}
-    assert min(lengths) < 6  # some do end
-    assert len(lengths) > 1
-    handle.remove()
 
 
 # ---- with adapters

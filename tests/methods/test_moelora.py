@@ -8,9 +8,8 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import KILLED_CLOSES_NO_FILES
+from helpers import begin, learn, start, theta, toy, update
 from safetensors.torch import load_file
-from test_ewc import begin, learn, start, survives_kills, theta, together, toy, update
 from torch import Tensor, nn
 
 from forever.config.methods.baselines import MoeLoraConfig
@@ -18,7 +17,7 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
 from forever.evaluation.decoding import decode
-from forever.methods.moelora.method import MoeLora, router
+from forever.methods.moelora.method import MoeLora
 from forever.methods.moelora.router import (
     TopKRouter,
     balance_loss,
@@ -28,12 +27,10 @@ from forever.methods.moelora.router import (
 )
 from forever.methods.registry import build_method
 from forever.models import lora
-from forever.models.backbone import load
 from forever.models.lora import LoraBank
 from forever.training.build import build_learner
 from forever.training.forward import answer_logits
 from forever.training.learner import Learner
-from forever.training.step import perform
 from forever.training.steps import Step
 from forever.training.world import World
 
@@ -84,14 +81,6 @@ def test_one_expert_is_fine_tuning(small_config: RunConfig) -> None:
         torch.testing.assert_close(a.B, b.B, rtol=1e-5, atol=1e-6)
 
 
-def test_before_training_it_is_the_base_model(small_config: RunConfig) -> None:
-    learner, _ = begin(small_config, {"name": "moelora"})
-    ids = torch.randint(3, 40, (3, 11), generator=torch.Generator().manual_seed(0))
-    base = load(small_config.model.name, torch.float32, torch.device("cpu")).model
-    with torch.no_grad():
-        assert torch.equal(learner.backbone.model(input_ids=ids).logits, base(input_ids=ids).logits)
-
-
 def test_experts_are_as_many_as_tasks_and_differ(small_config: RunConfig) -> None:
     """Each with its own draw, the first that of fine-tuning; the router is N(0, 0.02^2); nothing
     global is drawn."""
@@ -140,15 +129,6 @@ def test_gates_are_those_of_the_largest_logits(k: int) -> None:
                 assert gate[row, token, e].item() == pytest.approx(share.item(), rel=1e-5)
 
 
-def test_gates_that_are_not_renormalised_are_the_softmax() -> None:
-    bank, made = routed(k=2, renormalise=False)
-    x = inputs()
-    gate, p = made(bank, x), (x @ made.R.T).softmax(-1)
-    torch.testing.assert_close(gate[gate > 0], p[gate > 0])
-    assert ((gate > 0).sum(-1) == 2).all()
-    assert (gate.sum(-1) < 0.999).any()
-
-
 def test_dense_and_gathered_dispatch_agree() -> None:
     """All experts are computed and unselected ones weighted by zero; here only the selected ones
     are, one by one."""
@@ -163,15 +143,6 @@ def test_dense_and_gathered_dispatch_agree() -> None:
                     bank.B[e] @ (bank.A[e] @ x[row, token])
                 )
             torch.testing.assert_close(y[row, token], expected, rtol=1e-5, atol=1e-5)
-
-
-def test_between_equal_experts_routing_does_not_matter() -> None:
-    bank, made = routed()
-    for side in (bank.A, bank.B):
-        side.data.copy_(side.data[:1].expand_as(side).clone())
-    before = bank(inputs())
-    made.R.data.copy_(made.R.data.flip(0))
-    torch.testing.assert_close(bank(inputs()), before, rtol=1e-5, atol=1e-5)
 
 
 def test_router_sees_the_input_without_dropout() -> None:
@@ -195,21 +166,6 @@ def test_one_renormalised_expert_gives_the_router_no_gradient() -> None:
 
 
 # ---- balance
-
-
-def test_balance_of_even_routing_is_one() -> None:
-    """N k tokens, each expert chosen equally often."""
-    experts, k = 4, 2
-    chosen = torch.tensor([[e, (e + 1) % experts] for e in range(experts)] * k)
-    assert balance_loss(
-        torch.full((experts * k, experts), 1 / experts), chosen
-    ).item() == pytest.approx(1)
-
-
-def test_balance_of_one_expert_for_all_is_their_number() -> None:
-    p = torch.zeros(6, 4)
-    p[:, 2] = 1
-    assert balance_loss(p, torch.full((6, 1), 2)).item() == 4
 
 
 def test_balance_by_hand() -> None:
@@ -237,24 +193,6 @@ def naive_contrast(z: Tensor, experts: list[int], tau: float) -> float:
     return sum(anchors) / len(anchors)
 
 
-@pytest.mark.parametrize(("n", "experts", "tau"), [(3, 2, 0.1), (4, 3, 0.5), (2, 5, 1.0)])
-def test_contrast_of_orthogonal_experts(
-    n: int, experts: int, tau: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """n equal unit vectors an expert: log((n - 1) + n_o exp(-1 / tau)) for n_o vectors of
-    others."""
-    monkeypatch.setattr(router, "_SMOOTH", 0.0)
-    bank = LoraBank(nn.Linear(8, 8), rank=1, alpha=1.0, dropout=0.0, adapters=experts)
-    for e in range(experts):
-        bank.A.data[e, 0, 0] = 2.0  # any length: outputs are normalised
-        bank.B.data[e, e, 0] = 3.0
-    chosen = torch.arange(experts).repeat(n)[:, None]
-    z, found = expert_outputs(bank, torch.eye(8)[:1].expand(n * experts, -1), chosen)
-    torch.testing.assert_close(z.norm(dim=-1), torch.ones(n * experts))
-    expected = math.log((n - 1) + n * (experts - 1) * math.exp(-1 / tau))
-    assert contrastive_loss(z, found, tau).item() == pytest.approx(expected, rel=1e-5)
-
-
 def test_contrast_against_its_formula() -> None:
     z = F.normalize(
         torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64), dim=-1
@@ -262,13 +200,6 @@ def test_contrast_against_its_formula() -> None:
     experts = [0, 1, 0, 2, 1, 0, 3, 1, 0]  # 2 and 3 occur once and are candidates only
     found = contrastive_loss(z, torch.tensor(experts), 0.2).item()
     assert found == pytest.approx(naive_contrast(z, experts, 0.2), rel=1e-9)
-
-
-def test_gradient_of_contrast_by_finite_differences() -> None:
-    stream = torch.Generator().manual_seed(0)
-    z = torch.randn(6, 3, generator=stream, dtype=torch.float64, requires_grad=True)
-    experts = torch.tensor([0, 1, 0, 2, 1, 0])
-    assert torch.autograd.gradcheck(lambda v: contrastive_loss(v, experts, 0.5), z)
 
 
 @pytest.mark.parametrize("length", [0.0, 1e-6])
@@ -299,16 +230,6 @@ def test_without_a_pair_there_is_no_contrast(experts: list[int]) -> None:
     assert loss.item() == 0
     assert z.grad is not None
     assert not z.grad.any()
-
-
-def test_outputs_that_are_compared_are_those_of_the_chosen_experts() -> None:
-    bank, _ = routed()
-    x = inputs().flatten(0, 1)[:2]
-    z, experts = expert_outputs(bank, x, torch.tensor([[3, 0], [1, 3]]))
-    assert experts.tolist() == [3, 0, 1, 3]
-    for row, token, e in zip(z, (0, 0, 1, 1), experts.tolist(), strict=True):
-        out = bank.B[e] @ (bank.A[e] @ x[token])
-        torch.testing.assert_close(row, out / (out @ out + 1e-4).sqrt())
 
 
 @pytest.mark.parametrize(
@@ -345,54 +266,6 @@ def test_terms_of_a_layer(tokens: int) -> None:
     assert made.contrast.item() == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("tokens", [64, 5])
-def test_places_give_what_the_mask_gives_bit_for_bit(tokens: int) -> None:
-    """Values and gradients of both terms, picked by the places of real tokens or, as here, by the
-    mask."""
-    bank, made = routed(tokens=tokens)
-    bank.train()
-    stream = torch.Generator().manual_seed(5)
-    x = torch.randn(6, 9, 6, generator=stream)
-    real = torch.arange(9) < torch.tensor([9, 4, 1, 7, 9, 2])[:, None]
-    found = []
-    for by_mask in (False, True):
-        bank.zero_grad()
-        made.zero_grad()
-        own = x.clone().requires_grad_()
-        if by_mask:
-            logits = F.linear(own, made.R)
-            top = logits.topk(2, dim=-1).indices
-            balance = balance_loss(logits.softmax(-1)[real], top[real])
-            chosen = evenly(int(real.sum()), tokens, x.device)
-            contrast = contrastive_loss(
-                *expert_outputs(bank, own[real][chosen], top[real][chosen]), 0.1
-            )
-        else:
-            mark(bank, real)
-            made(bank, own)
-            balance, contrast = made.balance, made.contrast
-        (balance + contrast).backward()
-        found.append([balance, contrast, own.grad, made.R.grad, bank.A.grad, bank.B.grad])
-    for a, b in zip(*found, strict=True):
-        assert a is not None
-        assert b is not None
-        assert torch.equal(a, b)
-
-
-def test_a_pass_counts_its_real_tokens_once(small_config: RunConfig) -> None:
-    """All layers share the places, which are found only where a router asks; afterwards they are
-    forgotten."""
-    real = torch.tensor([[1, 1, 1], [1, 0, 0]]).bool()
-    for fields, places in (({"name": "moelora"}, [0, 1, 2, 3]), ({"name": "olora"}, None)):
-        learner, _ = begin(small_config, fields)
-        banks = [bank for _, bank in lora.banks(learner.backbone.model)]
-        with lora.mixed(learner.backbone.model, None, real):
-            assert len({id(bank.places) for bank in banks}) == 1
-            first = banks[0].places
-            assert (first.tolist() if first is not None else None) == places
-        assert all(bank.places is None for bank in banks)
-
-
 def test_padding_changes_neither_term() -> None:
     bank, made = routed()
     bank.train()
@@ -413,14 +286,6 @@ def test_padding_changes_neither_term() -> None:
     mark(bank, torch.ones_like(real))
     bank(x)
     assert made.balance.item() != pytest.approx(found[0][0], rel=1e-3)  # pads would matter
-
-
-def test_nothing_is_computed_outside_training() -> None:
-    bank, made = routed()
-    bank.eval()
-    mark(bank, torch.ones(3, 4).bool())
-    bank(inputs())
-    assert made.balance.item() == made.contrast.item() == 0
 
 
 def test_loss_is_the_weighted_mean_over_layers(small_config: RunConfig) -> None:
@@ -448,21 +313,6 @@ def test_parts_of_a_batch_weigh_by_their_rows(small_config: RunConfig) -> None:
     learner, method = begin(small_config, fields, micro=3)
     record = update(learner, method, start(learner, method, toy(small_config)[0]))
     assert record.penalty == pytest.approx(0.75 * parts[0] + 0.25 * parts[1], rel=1e-5)
-
-
-def test_without_the_terms_ranks_and_accumulation_do_not_matter(small_config: RunConfig) -> None:
-    def build(world: World, micro: int | None = None) -> tuple[Learner, Any]:
-        return begin(small_config, PLAIN, world=world, micro=micro)
-
-    def run(built: tuple[Learner, Any]) -> Tensor:
-        steps = start(*built, toy(small_config)[0])
-        first = update(*built, steps)
-        perform(*built, steps.send(first))
-        return built[0].parameters.grad.clone()
-
-    found = [run(build(World(), micro)) for micro in (None, 1)] + together(3, build, run)
-    for gradient in found[1:]:
-        torch.testing.assert_close(gradient, found[0], rtol=1e-3, atol=1e-6)
 
 
 def test_everything_trains_in_every_task_and_nothing_is_reset(small_config: RunConfig) -> None:
@@ -523,18 +373,6 @@ def test_the_number_of_tasks_decides_what_can_work(small_config: RunConfig) -> N
         RunConfig.parse(named)
     # Tasks and experts: 4.
     assert RunConfig.parse(named | {"method": {"name": "moelora", "top_k": 4}})
-
-
-def test_without_adapters_it_is_refused(small_config: RunConfig) -> None:
-    with pytest.raises(
-        InputError, match=r"method moelora works on LoRA adapters; model.tuning='full' has none"
-    ):
-        small_config.override({"method.name": "moelora", "model.tuning": "full"})
-
-
-@pytest.mark.filterwarnings(*[mark.args[0] for mark in KILLED_CLOSES_NO_FILES])
-def test_killed_after_every_update(small_config: RunConfig, tmp_path: Path) -> None:
-    survives_kills(small_config, {"name": "moelora"}, tmp_path)
 
 
 def learned(config: RunConfig) -> Learner:

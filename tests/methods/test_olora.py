@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import KILLED_CLOSES_NO_FILES, execute
-from test_ewc import begin, learn, start, survives_kills, theta, together, toy, update
+from helpers import begin, execute, learn, start, theta, toy
 from torch import Tensor
 
 from forever.config.run import RunConfig
@@ -63,15 +62,6 @@ def by_hand(learner: Learner, power: int, orthogonality: float, norm: float) -> 
 # ---- settings in which it is something else
 
 
-def test_first_task_is_fine_tuning(small_config: RunConfig) -> None:
-    task = toy(small_config)[0]
-    plain, olora = begin(small_config, {"name": "finetune"}), begin(small_config, {"name": "olora"})
-    records = learn(*olora, task)
-    assert records == learn(*plain, task)
-    assert {r.penalty for r in records} == {0.0}
-    assert torch.equal(theta(olora[0]), theta(plain[0]))
-
-
 def test_without_penalty_it_trains_one_adapter_after_another(small_config: RunConfig) -> None:
     """l1 = l2 = 0 is IncLoRA: cross-entropy alone, a fresh adapter on top of the sum of the old
     ones."""
@@ -109,43 +99,6 @@ def test_penalty_against_its_entries(small_config: RunConfig, form: str, power: 
     )
 
 
-@pytest.mark.parametrize("form", ["l1", "sq"])
-def test_penalty_of_known_subspaces(small_config: RunConfig, form: str) -> None:
-    """0 in the orthogonal complement of the old rows; r a layer for the same orthonormal rows
-    again."""
-    learner, method = second_task(small_config, orthogonality=1.0, orth_norm=form)
-    rank, layers = 4, 4
-    for _, bank in lora.banks(learner.backbone.model):
-        bank.frozen_A.copy_(torch.linalg.qr(bank.frozen_A[0].T).Q.T[None])
-        bank.A.data.copy_(bank.frozen_A)
-    assert added(learner, method).item() == pytest.approx(rank * layers, rel=1e-5)
-    for _, bank in lora.banks(learner.backbone.model):
-        both = torch.cat(
-            [bank.frozen_A[0], torch.randn(rank, 32, generator=torch.Generator().manual_seed(0))]
-        )
-        bank.A.data.copy_(torch.linalg.qr(both.T).Q.T[rank:][None])
-    assert added(learner, method).item() == pytest.approx(0, abs=1e-4)
-
-
-@pytest.mark.parametrize("form", ["l1", "sq"])
-def test_gradient_of_the_penalty(small_config: RunConfig, form: str) -> None:
-    """l1 sign(A A_old^T) A_old, or 2 l1 (A A_old^T) A_old; nothing reaches B or what is frozen."""
-    learner, method = second_task(small_config, 2, orthogonality=0.7, orth_norm=form)
-    learner.parameters.grad.zero_()
-    added(learner, method).backward()
-    for _, bank in lora.banks(learner.backbone.model):
-        old, new = bank.frozen_A.flatten(0, 1), bank.A[0].detach()
-        assert old.shape == (8, 32)
-        overlap = new @ old.T
-        slope = overlap.sign() if form == "l1" else 2 * overlap
-        assert bank.A.grad is not None
-        assert bank.B.grad is not None
-        torch.testing.assert_close(bank.A.grad[0], 0.7 * slope @ old, rtol=1e-5, atol=1e-6)
-        assert not bank.B.grad.any()
-        assert not bank.frozen_A.requires_grad
-        assert not bank.frozen_B.requires_grad
-
-
 def test_norms_have_a_finite_gradient_where_b_is_zero(small_config: RunConfig) -> None:
     learner, method = second_task(small_config, orthogonality=0.0, norm=2.0)
     learner.parameters.grad.zero_()
@@ -155,41 +108,6 @@ def test_norms_have_a_finite_gradient_where_b_is_zero(small_config: RunConfig) -
         assert bank.B.grad is not None
         torch.testing.assert_close(bank.A.grad, 2 * bank.A.detach() / bank.A.detach().norm())
         assert not bank.B.grad.any()
-
-
-def test_penalty_does_not_depend_on_batch_accumulation_or_ranks(small_config: RunConfig) -> None:
-    """It belongs to the weights: once an update, not once a part of it. Batches of 7 leave one row
-    and idle ranks."""
-    tasks = toy(small_config)
-
-    def build(world: World, micro: int | None = None, size: int = 4) -> tuple[Learner, Any]:
-        return begin(
-            small_config,
-            {"name": "olora", "norm": 0.1},
-            world=world,
-            micro=micro,
-            optim__batch_size=size,
-        )
-
-    def run(built: tuple[Learner, Any]) -> tuple[float, Tensor]:
-        learner, method = built
-        learner.begin(0, tasks[0])
-        learner.memory.add(tasks[0])
-        record = update(learner, method, start(learner, method, tasks[1]))  # on A as it was drawn
-        return record.penalty, learner.parameters.grad.clone()
-
-    found = [run(build(World(), micro)) for micro in (None, 1, 3)]
-    found += together(2, build, run) + together(3, build, run)
-    expected = by_hand(run_learner := build(World())[0], 1, 0.5, 0.1)
-    assert expected == by_hand(run_learner, 1, 0.0, 0.1)  # nothing is frozen yet
-    for penalty, gradient in found:
-        assert penalty == pytest.approx(found[0][0], rel=1e-5)
-        torch.testing.assert_close(gradient, found[0][1], rtol=1e-4, atol=1e-6)
-    alone = [run(build(World(), size=size))[0] for size in (1, 2, 8)]
-    assert alone == pytest.approx([found[0][0]] * 3, rel=1e-5)
-    idle = together(3, lambda world: build(world, size=1), run)
-    assert [penalty for penalty, _ in idle] == pytest.approx([found[0][0]] * 3, rel=1e-5)
-    assert found[0][0] > expected
 
 
 # ---- the stack
@@ -252,20 +170,6 @@ def test_merged_equals_unmerged(small_config: RunConfig) -> None:
         )
 
 
-def test_adapters_of_other_tasks_are_new_draws_without_global_random_numbers(
-    small_config: RunConfig,
-) -> None:
-    learner, method = begin(small_config, {"name": "olora"})
-    learn(learner, method, toy(small_config)[0])
-    first = theta(begin(small_config, {"name": "olora"})[0])
-    state = torch.get_rng_state()
-    start(learner, method, toy(small_config)[1])
-    assert torch.equal(torch.get_rng_state(), state)
-    learner.parameters.load(torch.where(first == 0, first, theta(learner)))
-    assert not torch.equal(theta(learner), first)  # another A
-    assert all(not bank.B.any() for _, bank in lora.banks(learner.backbone.model))
-
-
 # ---- refusals and resuming
 
 
@@ -313,15 +217,3 @@ def test_it_is_refused_before_a_local_model_is_loaded(
         (tmp_path / "config.json").write_text(config_json, encoding="utf-8")
         assert location.width(str(tmp_path)) is None
     assert location.width("owner/name") is None
-
-
-def test_without_adapters_it_is_refused(small_config: RunConfig) -> None:
-    with pytest.raises(
-        InputError, match=r"method olora works on LoRA adapters; model.tuning='full' has none"
-    ):
-        small_config.override({"method.name": "olora", "model.tuning": "full"})
-
-
-@pytest.mark.filterwarnings(*[mark.args[0] for mark in KILLED_CLOSES_NO_FILES])
-def test_killed_after_every_update(small_config: RunConfig, tmp_path: Path) -> None:
-    survives_kills(small_config, {"name": "olora", "norm": 0.1}, tmp_path)

@@ -9,29 +9,44 @@ import json
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import KILLED_CLOSES_NO_FILES, WORDS, execute, lines, outcome, save_backbone
-from test_recurrent_kif import outlive, resumable, run_of, trained_alike
+import transformers
+from helpers import (
+    KILLED_CLOSES_NO_FILES,
+    WORDS,
+    execute,
+    lines,
+    run_of,
+    save_backbone,
+    together,
+    trained_alike,
+)
+from safetensors.torch import load_file, save_file
 
-from forever.config.methods.replay import MixReplayConfig, SsrConfig
+from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark, Example, Task
 from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.evaluation.decoding import Sampling
-from forever.launch.local import Placement, run_local
 from forever.methods.base import Method
-from forever.methods.plain import MixReplay
+from forever.methods.ssr import method as ssr_module
+from forever.methods.ssr import synthesis
 from forever.methods.ssr.encoders import embed
-from forever.methods.ssr.method import Ssr, synthesis
-from forever.methods.ssr.method import method as ssr_module
-from forever.methods.ssr.synthesis import cluster_quotas, diverse, icl_prompts, parse_icl, take
+from forever.methods.ssr.method import Ssr
+from forever.methods.ssr.synthesis import (
+    Cluster,
+    cluster_quotas,
+    diverse,
+    icl_prompts,
+    parse_icl,
+    take,
+)
 from forever.models import lora
 from forever.training.build import build_learner
 from forever.training.learner import Learner
@@ -159,18 +174,6 @@ def test_quotas_by_largest_remainder(sizes: list[int], total: int, quotas: list[
     assert cluster_quotas(sizes, total) == quotas
 
 
-def test_quotas_add_up_and_are_proportional() -> None:
-    stream = random.Random(0)
-    for _ in range(300):
-        sizes = [stream.randrange(30) for _ in range(stream.randrange(1, 25))]
-        total = stream.randrange(60)
-        quotas = cluster_quotas(sizes, total)
-        assert sum(quotas) == min(total, sum(sizes))
-        for quota, size in zip(quotas, sizes, strict=True):
-            assert 0 <= quota <= size
-            assert abs(quota - min(total, sum(sizes)) * size / max(sum(sizes), 1)) < 1
-
-
 def blobs(seed: int = 0) -> torch.Tensor:
     """Three clusters of 10, 6 and 4 directions in a plane, of very different lengths: [20, 2]."""
     stream = torch.Generator().manual_seed(seed)
@@ -181,17 +184,17 @@ def blobs(seed: int = 0) -> torch.Tensor:
     return torch.stack([angles.cos(), angles.sin()], dim=1) * lengths[:, None]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_nearest_to_each_centroid_come_first(seed: int) -> None:
     vectors = blobs(seed)
     before = vectors.clone()
     found = diverse(vectors, 5, 3)
     assert torch.equal(vectors, before)
-    assert sorted(i for _, *members in found for i in members) == list(range(20))
+    assert sorted(i for cluster in found for i in cluster.members) == list(range(20))
     # 1, 1.5, 2.5.
-    assert sorted((len(members), quota) for quota, *members in found) == [(4, 1), (6, 2), (10, 2)]
+    assert sorted((len(members), quota) for quota, members in found) == [(4, 1), (6, 2), (10, 2)]
     points = vectors.double() / vectors.double().norm(dim=1, keepdim=True)
-    for _, *members in found:
+    for _, members in found:
         assert {*members} in ({*range(10)}, {*range(10, 16)}, {*range(16, 20)})
         centre = points[members].mean(0)
         distances = [(points[i] - centre).norm().item() for i in members]
@@ -199,31 +202,11 @@ def test_the_nearest_to_each_centroid_come_first(seed: int) -> None:
     assert diverse(vectors, 5, 3) == found
 
 
-def test_the_choice_ignores_the_length_of_vectors() -> None:
-    vectors = blobs()
-    assert diverse(vectors / vectors.norm(dim=1, keepdim=True), 7, 3) == diverse(
-        1000 * vectors, 7, 3
-    )
-
-
-@pytest.mark.parametrize("clusters", [1, 3, 20])
-def test_fewer_distinct_vectors_than_clusters(clusters: int) -> None:
-    """K-means would warn, and warnings are errors here; two rows that are equally near come in
-    their order."""
-    vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 0.5], [1.0, 0.0]])
-    found = diverse(vectors, 3, clusters)
-    assert sum(quota for quota, *_ in found) == 3
-    groups = sorted(members for _, *members in found)
-    assert groups == ([[0, 2, 4], [1, 3]] if clusters > 1 else [[0, 2, 4, 1, 3]])
-    assert diverse(vectors[:1], 3, clusters) == [[1, 0]]
-    assert sum(quota for quota, *_ in diverse(torch.zeros(4, 3), 2, clusters)) == 2
-
-
 def test_two_points_are_equally_near_to_their_middle() -> None:
     """Rounding does not decide between them: the first is taken, however the plane is turned."""
     for angle in torch.linspace(0, 6, 25).tolist():
         angles = torch.tensor([angle, angle + 0.4])
-        assert diverse(torch.stack([angles.cos(), angles.sin()], dim=1), 1, 1) == [[1, 0, 1]]
+        assert diverse(torch.stack([angles.cos(), angles.sin()], dim=1), 1, 1) == [(1, [0, 1])]
 
 
 def test_an_empty_answer_gives_way_to_the_next_nearest() -> None:
@@ -236,7 +219,7 @@ def test_an_empty_answer_gives_way_to_the_next_nearest() -> None:
 
         return answer
 
-    ranked = [[2, 5, 3, 8, 1], [1, 7, 6], [0, 4], [3, 9, 2]]
+    ranked = [Cluster(2, [5, 3, 8, 1]), Cluster(1, [7, 6]), Cluster(0, [4]), Cluster(3, [9, 2])]
     assert take(ranked, answers(set())) == {5: "a5", 3: "a3", 7: "a7", 9: "a9", 2: "a2"}
     assert asked == [[5, 3, 7, 9, 2]]
     assert take(ranked, answers({5, 8, 7})).keys() == {3, 1, 6, 9, 2}
@@ -298,25 +281,6 @@ def test_every_prompt_is_continued_three_times_with_streams_of_its_own(learner: 
     assert {e.instruction for e in found} == {task_of(learner).train[0].instruction}
     # What the base model takes for the answer is thrown away.
     assert {e.output for e in found} == {""}
-
-
-@pytest.mark.parametrize(
-    ("rows", "prompts", "turns"), [(4, 12, 5), (3, 6, 10), (2, 2, 30), (1, 1, 60)]
-)
-def test_few_pairs_are_continued_until_there_are_enough_candidates(
-    config: RunConfig, learner: Learner, rows: int, prompts: int, turns: int
-) -> None:
-    """Five candidates a row kept, or sixty tries; a writer of nonsense uses them up."""
-    own = replace(learner, memory=type(learner.memory)(rows / 8, 4, 0))
-    spy = Spy(lambda *arguments: ["nonsense"] * len(arguments[1]))
-    assert candidates(own, spy) == []
-    assert len(spy.calls) == turns
-    assert {len(call[1]) for call in spy.calls} == {prompts}
-    spy = Spy()  # which writes up to two new rows a prompt
-    found = candidates(own, spy)
-    assert len(found) >= 5 * rows
-    needed = -(-5 * rows // (2 * prompts))
-    assert max(3, needed) <= len(spy.calls) <= max(3, needed + 2)
 
 
 def test_a_written_row_has_the_instruction_of_its_prompt(learner: Learner) -> None:
@@ -391,7 +355,7 @@ def test_the_filters_on_length(learner: Learner) -> None:
     assert kept(max_prompt=definition + 4) == texts[1:4]
     long = lambda *arguments: (
         ["red old\nOutput: red blue red\n\nInput: soft old\nOutput: red blue"] * len(arguments[1])
-    )  # noqa: E731
+    )
     assert [e.input for e in candidates(learner, long, max_output=2)] == ["soft old"]
     assert [e.input for e in candidates(learner, long, max_output=3)] == ["red old", "soft old"]
 
@@ -421,24 +385,6 @@ def test_the_base_model_writes(learner: Learner, config: RunConfig) -> None:
     with pytest.raises(RuntimeError, match="out of memory"):
         candidates(learner, fail)
     assert all(bank.enabled for _, bank in lora.banks(learner.backbone.model))
-
-
-def test_prompts_of_any_length_get_what_room_there_is(learner: Learner) -> None:
-    """A long pair neither takes the room of the others nor runs over the limit."""
-    texts = ["red old", "red old " * 20, "green " * 70]
-    rows: list[Any] = []
-    limits: list[int] = []
-
-    def look(*arguments: Any) -> list[str]:
-        rows.extend(arguments[1])
-        limits.extend(arguments[3])
-        return [""] * len(arguments[1])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "sample", look)
-        assert synthesis.continuations(learner, texts, [1, 2, 3], Sampling(), 50) == ["", "", ""]
-    assert [len(row.prompt) for row in rows] == [2, 40, 50]
-    assert limits == [48, 10, 1]
 
 
 # ---- the answer line of the Long Sequence benchmark
@@ -499,25 +445,10 @@ def test_rows_are_few_diverse_and_answered_by_the_model_as_it_is(learner: Learne
     assert method.state == first
     assert learner.notes["written"] == len(rows)
     assert learner.notes["candidates"] == len(written)
-    learner.parameters.load(torch.zeros_like(learner.parameters.flat))
+    # Far from where it was, so that no rounding makes the answers equal.
+    learner.parameters.load(torch.linspace(-1, 1, len(learner.parameters.flat)))
     # Another model answers otherwise.
     assert decoding.decode(learner.backbone, learner.encoder, rows, 3) != answers
-
-
-@pytest.mark.usefixtures("canned")
-def test_the_rows_of_all_tasks_survive_a_restart(
-    learner: Learner, benchmark_of_three: Benchmark
-) -> None:
-    method = method_of()
-    for stage, task in enumerate(benchmark_of_three.tasks[:2]):
-        learner.begin(stage, task)
-        method.end_task(learner, task)
-    again = method_of()
-    again.state.update(json.loads(json.dumps(method.state)))
-    for task in benchmark_of_three.tasks[:2]:
-        rows = again.remember(learner, task)
-        assert rows == method.remember(learner, task)
-        assert {row.id.split("/")[0] for row in rows} == {task.name}
 
 
 @pytest.mark.usefixtures("canned")
@@ -536,7 +467,7 @@ def test_silence_and_runaway_answers_give_way(
         asked.extend(examples)
         return [["", "red " * 300, "red"][min(start + i, 8) % 3] for i in range(len(examples))]
 
-    monkeypatch.setattr(decoding, "decode", decode)
+    monkeypatch.setattr(synthesis, "decode", decode)
     method, task = method_of(), task_of(learner)
     method.end_task(learner, task)
     rows = method.remember(learner, task)
@@ -546,71 +477,19 @@ def test_silence_and_runaway_answers_give_way(
     assert all(learner.encoder.encode(row) for row in rows)
 
 
-@pytest.mark.usefixtures("canned")
-def test_answers_are_no_longer_than_outputs_may_be(learner: Learner) -> None:
-    method, task = method_of(max_output=1), task_of(learner)
-    method.end_task(learner, task)
-    assert {len(row.output.split()) for row in method.remember(learner, task)} == {1}
-
-
-def test_nothing_written_is_nothing_kept(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "sample", saying("red"))
-    method, task = method_of(), task_of(learner)
-    method.end_task(learner, task)
-    assert method.state == {"rows": {task.name: []}}
-    assert method.remember(learner, task) == []
-
-
-def test_nothing_is_written_after_the_last_task(
-    learner: Learner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decoding, "sample", None)  # to call it would fail
-    method = method_of()
-    method.end_task(replace(learner, tasks=1), task_of(learner))
-    assert method.state == {}
-
-
 # ---- ranks
-
-
-@dataclass
-class Exchange:
-    """Where the ranks of one process meet."""
-
-    size: int
-    slots: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.barrier = threading.Barrier(self.size, timeout=60)
-        self.slots = [""] * self.size
-
-
-@dataclass(frozen=True)
-class Threads(World):
-    """Ranks that are threads."""
-
-    exchange: Any = None
-
-    def gather(self, values: list[Any]) -> list[list[Any]]:
-        self.exchange.slots[self.rank] = json.dumps(values)
-        self.exchange.barrier.wait()
-        found = [json.loads(slot) for slot in self.exchange.slots]
-        self.exchange.barrier.wait()
-        return found
 
 
 def on_ranks(learner: Learner, size: int, act: Callable[[Learner], Any]) -> list[Any]:
     """What `act` gives on each of `size` ranks, every one with a model of its own."""
-    exchange = Exchange(size)
-    ranks = []
-    for rank in range(size):
-        world = Threads(rank, size, exchange=exchange)
+
+    def build(world: World) -> Learner:
         own = build_learner(learner.config, world, method=method_of(), tasks=3)
         own.parameters.load(learner.parameters.flat.detach())
         own.begin(0, task_of(learner))
-        ranks.append(own)
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(act, ranks))
+        return own
+
+    return together(size, build, act)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -625,27 +504,15 @@ def test_ranks_write_together_what_one_writes_alone(learner: Learner, size: int)
 
 
 @pytest.mark.usefixtures("canned")
-def test_ranks_keep_the_same_rows_as_one(learner: Learner) -> None:
-    def rows(own: Learner) -> Any:
-        method = method_of()
-        method.end_task(own, task_of(own))
-        return method.state
-
-    alone = rows(learner)
-    assert alone["rows"]["colour"]
-    assert on_ranks(learner, 2, rows) == [alone] * 2
-
-
-@pytest.mark.usefixtures("canned")
 def test_the_leader_decides(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks whose floats differ would choose differently; all keep what the first one chose."""
     near, choose = iter(range(10)), synthesis.diverse
     lock = threading.Lock()
 
-    def differently(vectors: Any, count: int, clusters: int) -> list[list[int]]:
+    def differently(vectors: Any, count: int, clusters: int) -> list[Cluster]:
         with lock:
             turn = next(near)
-        return choose(vectors, count, clusters) if turn else [[1, turn]]
+        return choose(vectors, count, clusters) if turn else [Cluster(1, [turn])]
 
     monkeypatch.setattr(synthesis, "diverse", differently)
 
@@ -659,20 +526,6 @@ def test_the_leader_decides(learner: Learner, monkeypatch: pytest.MonkeyPatch) -
 
 
 # ---- whole runs
-
-
-def test_training_is_mix_replay_on_the_written_rows(
-    benchmark_of_three: Benchmark, trained: Learner
-) -> None:
-    task, other = benchmark_of_three.tasks[:2]
-    batches = []
-    for method in (Ssr(SsrConfig(**SSR)), MixReplay(MixReplayConfig())):
-        own = replace(trained, memory=type(trained.memory)(0.5, 4, 0))
-        own.memory.add(task, [Example("colour/written/0", "q", "made up", "red")])
-        own.begin(1, other)
-        batches.append([step.batch for step in method.steps(own, other) if isinstance(step, Step)])
-    assert batches[0] == batches[1]
-    assert any("colour/written/0" in [e.id for e in batch.examples] for batch in batches[0])
 
 
 @pytest.mark.usefixtures("canned")
@@ -700,42 +553,6 @@ def test_a_model_that_writes_nonsense_is_fine_tuned_bit_for_bit(
     assert trained_alike(plain, run)
 
 
-@pytest.mark.usefixtures("canned")
-def test_killed_again_and_again(small_config: RunConfig, tmp_path: Path) -> None:
-    config = resumable(small_config, SSR)
-    execute(config, tmp_path / "whole")
-    rows = [x["rows"] for x in lines(tmp_path / "whole" / "steps.jsonl") if x["task"] == "colour"]
-    assert sum(rows) > 2 * 8  # written ones, too
-    assert outlive(config, tmp_path / "killed", stride=3) > 4
-    assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "killed")) == []
-
-
-def test_killed_while_writing(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rows are written again, by the same model as the first time."""
-    config = resumable(small_config, SSR)
-    monkeypatch.setattr(decoding, "sample", writer)
-    execute(config, tmp_path / "whole")
-
-    class Killed(BaseException):
-        pass
-
-    calls = iter(range(100))
-
-    def dying(*arguments: Any) -> list[str]:
-        if next(calls) == 1:
-            raise Killed
-        return writer(*arguments)
-
-    monkeypatch.setattr(decoding, "sample", dying)
-    place = Placement(device="cpu", checkpoint_s=0.0)
-    with pytest.raises(Killed):
-        run_local(config, tmp_path / "killed", placement=place)
-    run_local(config, tmp_path / "killed", resume=True, placement=place)
-    assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "killed")) == []
-
-
 # ---- texts as vectors
 
 
@@ -757,122 +574,57 @@ def test_the_backbone_encodes_without_its_adapter(learner: Learner) -> None:
     assert found.dtype == torch.float32
 
 
-def save_encoder(folder: Path, benchmark: Benchmark, kind: str, pooler: bool = True) -> Path:
+def save_encoder(folder: Path, benchmark: Benchmark, pooler: bool = True) -> Path:
     """A tiny random sentence encoder, with the word-level tokenizer of the toy backbone."""
-    from transformers import (
-        AutoTokenizer,
-        BertConfig,
-        BertForMaskedLM,
-        BertModel,
-        RobertaConfig,
-        RobertaModel,
-    )
-
     save_backbone(folder, benchmark)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     (folder / "generation_config.json").unlink()
-    settings: dict[str, Any] = {
-        "vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "intermediate_size": 16, "max_position_embeddings": 24, "pad_token_id": tokenizer.pad_token_id,
-        "initializer_range": 0.5,
-    }  # fmt: skip
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=24,
+        pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.5,
+    )
+    kind = transformers.BertModel if pooler else transformers.BertForMaskedLM
     torch.manual_seed(5)
-    if kind == "roberta":
-        RobertaModel(RobertaConfig(**settings)).save_pretrained(folder)
-    elif pooler:
-        BertModel(BertConfig(**settings)).save_pretrained(folder)
-    else:
-        BertForMaskedLM(BertConfig(**settings)).save_pretrained(folder)
+    kind(config).save_pretrained(folder)
     return folder
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_a_sentence_encoder_gives_its_pooled_output(
-    learner: Learner, benchmark_of_three: Benchmark, tmp_path: Path, kind: str
+@pytest.mark.parametrize("pooler", [True, False])
+def test_a_sentence_encoder_gives_its_pooled_output_or_its_mean(
+    learner: Learner, benchmark_of_three: Benchmark, tmp_path: Path, pooler: bool
 ) -> None:
-    from transformers import AutoModel, AutoTokenizer
-
-    folder = save_encoder(tmp_path / kind, benchmark_of_three, kind)
-    # The last one is longer than the encoder takes.
-    texts = ["red old", "blue green soft 1 2 3", "old " * 60]
+    """A pooler that was not saved, so of random weights, would give other vectors in every run."""
+    folder = save_encoder(tmp_path / "bert", benchmark_of_three, pooler)
+    texts = ["red old", "blue green soft 1 2 3", "old " * 60]  # the last one is too long for it
     found = embed(learner.backbone, texts, str(folder))
-    tokenizer, model = (
-        AutoTokenizer.from_pretrained(folder),
-        AutoModel.from_pretrained(folder).eval(),
-    )
+    assert found.shape == (3, 16)
+    assert torch.equal(embed(learner.backbone, texts, str(folder)), found)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
     for text, vector in zip(texts, found, strict=True):
         ids = tokenizer(text, return_tensors="pt").input_ids[:, :22]
         with torch.no_grad():
-            torch.testing.assert_close(
-                vector, model(input_ids=ids).pooler_output[0], rtol=1e-4, atol=1e-5
-            )
-    assert found.shape == (3, 16)
-
-
-def test_an_encoder_that_was_saved_without_a_pooler_gives_its_mean(
-    learner: Learner, benchmark_of_three: Benchmark, tmp_path: Path
-) -> None:
-    """A pooler of random weights would give other vectors in every run."""
-    folder = str(save_encoder(tmp_path / "mlm", benchmark_of_three, "bert", pooler=False))
-    torch.manual_seed(1)
-    first = embed(learner.backbone, ["red old", "blue green soft"], folder)
-    torch.manual_seed(2)
-    assert torch.equal(embed(learner.backbone, ["red old", "blue green soft"], folder), first)
-    from transformers import AutoModel, AutoTokenizer
-
-    tokenizer, model = (
-        AutoTokenizer.from_pretrained(folder),
-        AutoModel.from_pretrained(folder).eval(),
-    )
-    with torch.no_grad():
-        hidden = model(**tokenizer("red old", return_tensors="pt")).last_hidden_state[0]
-    torch.testing.assert_close(first[0], hidden.mean(0), rtol=1e-4, atol=1e-5)
+            out = model(input_ids=ids)
+        expected = out.pooler_output[0] if pooler else out.last_hidden_state[0].mean(0)
+        torch.testing.assert_close(vector, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_an_encoder_without_some_weights_is_refused(
     learner: Learner, benchmark_of_three: Benchmark, tmp_path: Path
 ) -> None:
-    from safetensors.torch import load_file, save_file
-
-    folder = save_encoder(tmp_path / "bert", benchmark_of_three, "bert")
+    folder = save_encoder(tmp_path / "bert", benchmark_of_three)
     tensors = load_file(folder / "model.safetensors")
     (name,) = [n for n in tensors if n.endswith("word_embeddings.weight")]
     del tensors[name]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(
-        InputError, match=r"lacks 1 weights, the first is embeddings.word_embeddings.weight$"
-    ):
+    with pytest.raises(InputError, match=r"lacks 1 weights, the first is .*word_embeddings.weight"):
         embed(learner.backbone, ["red"], str(folder))
-
-
-@pytest.mark.usefixtures("canned")
-def test_a_run_with_a_sentence_encoder(
-    config: RunConfig,
-    benchmark_of_three: Benchmark,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    folder = str(save_encoder(tmp_path / "bert", benchmark_of_three, "bert"))
-    asked: list[str | None] = []
-
-    def watch(backbone: Any, texts: Sequence[str], encoder: str | None) -> torch.Tensor:
-        asked.append(encoder)
-        return embed(backbone, texts, encoder)
-
-    monkeypatch.setattr("forever.methods.ssr.encoders.embed", watch)
-    run_of(config, {**SSR, "encoder": folder}, tmp_path / "run")
-    assert asked == [folder, folder]
-
-
-# ---- refused
-
-
-def test_an_encoder_without_a_name_is_refused_at_once() -> None:
-    with pytest.raises(
-        InputError, match=r"method.encoder='': string should have at least 1 character"
-    ):
-        RunConfig.parse({"method": {"name": "ssr", "encoder": ""}})
-    assert RunConfig.parse({"method": {"name": "ssr", "encoder": None}})
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "nobody/no-such-encoder", "not a name!"])
@@ -882,27 +634,18 @@ def test_an_unknown_encoder_is_refused_before_the_first_update(
     values = config.model_dump(mode="json") | {"method": {**SSR, "encoder": name}}
     with pytest.raises(InputError, match=r"method.encoder: '.*' could not be loaded: ") as caught:
         execute(RunConfig.parse(values), tmp_path / "run")
-    assert "\n" not in str(caught.value)
     assert name in str(caught.value)
-    assert not (tmp_path / "run" / "steps.jsonl").exists() or not lines(
-        tmp_path / "run" / "steps.jsonl"
-    )
+    journal = tmp_path / "run" / "steps.jsonl"
+    assert not journal.exists() or not lines(journal)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"memory": {"fraction": 0}}, "memory.fraction=0 leaves no rows to write; raise it"),
-        ({"model": {"tuning": "full"}}, "model.tuning='full' has none, use 'lora'"),
-    ],
-)
-def test_runs_that_cannot_be_are_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        RunConfig.parse({"method": {"name": "ssr"}, **values})
-    assert "\n" not in str(caught.value)
-
-
-def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssr_module, "find_spec", lambda name: None)
+def test_runs_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        InputError, match=r"memory\.fraction=0 leaves no examples to write; raise it"
+    ):
+        RunConfig.parse({"method": {"name": "ssr"}, "memory": {"fraction": 0}})
+    with pytest.raises(InputError, match=r"method.encoder='': string should have at least 1 char"):
+        RunConfig.parse({"method": {"name": "ssr", "encoder": ""}})
+    monkeypatch.setattr("forever.config.methods.replay.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'forever-cl\[ssr\]'"):
         RunConfig.parse({"method": {"name": "ssr"}})

@@ -17,26 +17,23 @@ from helpers import (
     KILLED_CLOSES_NO_FILES,
     Driven,
     drive,
-    execute,
     lines,
-    outcome,
     rows_task,
+    run_of,
     stub_learner,
+    trained_alike,
 )
-from test_recurrent_kif import outlive, resumable, run_of, trained_alike
 from torch import Tensor
 
 from forever.config.methods.replay import VbmConfig
 from forever.config.run import RunConfig
 from forever.data.batching import Batch
-from forever.data.benchmarks import load_benchmark
 from forever.data.encoding import Encoded
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.methods.base import Method
 from forever.methods.registry import build_method
 from forever.methods.vbm import Vbm
-from forever.planning.counts import plan
 from forever.training.build import build_learner
 from forever.training.forward import answer_logits
 from forever.training.learner import Learner
@@ -124,62 +121,6 @@ def test_recalls_are_whole_passes_in_batches_of_fewer_rows() -> None:
     assert run.of_kind("task") == driven(method_of("finetune")).of_kind("task")
 
 
-def test_one_plain_view_in_intervals_is_fixed_interval_replay() -> None:
-    """T = 12: S = 7 gives J = 1 and 3 recalls; fixed intervals of 4 with J = 2 and single passes
-    are the same."""
-    run = driven(vbm(**PLAIN, warmup_steps=7), rows=24)
-    fixed = driven(
-        method_of("fixed_interval", warmup_steps=4, interval=4, memory_epochs=1), rows=24
-    )
-    assert run.event_steps == [4, 8]
-    assert run.actions == fixed.actions
-
-
-@pytest.mark.parametrize(("views", "size"), [(1, 4), (2, 4), (4, 4), (4, 8), (3, 9), (2, 6)])
-@pytest.mark.parametrize("rows", [9, 16, 18, 31])
-def test_views_in_the_main_stream_leave_the_number_of_updates(
-    rows: int, views: int, size: int
-) -> None:
-    """A pass takes V times as long, shows each row once, and is shuffled once."""
-    learner = stub_learner((), **{"optim.batch_size": size, "optim.epochs": 5})
-    task = rows_task("new", rows)
-    learner.begin(0, task)
-    batches = list(learner.batches(task.train, views))
-    assert len(batches) == learner.planned_steps == 5 * math.ceil(rows / size)
-    a_pass = math.ceil(rows / (size // views))
-    for start in range(0, len(batches), a_pass):
-        part = batches[start : start + a_pass]
-        seen = [e.id for batch in part for e in batch.examples]
-        assert len(seen) == len(set(seen))
-        assert {batch.epoch for batch in part} == {start // a_pass}
-        if len(part) == a_pass:
-            assert set(seen) == {e.id for e in task.train}
-    if views == 1:
-        assert batches == list(learner.batches(task.train))
-    elif rows % size == 0:  # what one pass shows in the order of fine-tuning's first pass
-        first = [
-            e.id
-            for batch in list(learner.batches(task.train))[: rows // size]
-            for e in batch.examples
-        ]
-        assert [e.id for batch in batches[:a_pass] for e in batch.examples] == first
-
-
-def test_mixing_takes_as_many_updates_as_mix_replay() -> None:
-    run, mixed = driven(vbm(variant="mix", views=4)), driven(method_of("mix_replay"))
-    assert (
-        run.learner.planned_steps
-        == mixed.learner.planned_steps
-        == len(run.steps)
-        == len(mixed.steps)
-    )
-    assert {step.kind for step in run.steps} == {"task"}
-    assert {len(step.batch.examples) for step in run.steps} == {1}
-    assert run.learner.events == []
-    plain = driven(vbm(variant="mix", **PLAIN))
-    assert plain.actions == mixed.actions
-
-
 # ---- views
 
 
@@ -214,16 +155,7 @@ def test_views_of_a_row(learner: Learner) -> None:
     learner.updates = 1
     assert method.encode(learner, step) != groups  # each update draws its own
     learner.updates = 0
-    assert vbm(views=4, drop=0.0).rows(learner, step) == [(group[0],) * 4 for group in groups]
-
-
-@pytest.mark.parametrize(
-    ("variant", "kind", "views"),
-    [("interval", "task", 1), ("interval", "consolidation", 4), ("mix", "task", 4)],
-)
-def test_which_updates_have_views(learner: Learner, variant: Any, kind: Any, views: int) -> None:
-    groups = vbm(variant=variant).rows(learner, step_of(learner, kind=kind))
-    assert {len(group) for group in groups} == {views}
+    assert vbm(views=4, drop=0.0).encode(learner, step) == [(group[0],) * 4 for group in groups]
 
 
 def test_views_of_a_row_stay_on_one_rank(learner: Learner) -> None:
@@ -273,13 +205,6 @@ def test_consistency_equals_a_loop(learner: Learner, alpha: float) -> None:
     assert found > 0.51
 
 
-def test_consistency_equals_torch_kl_div(learner: Learner) -> None:
-    forward = random_forward(views=2, lengths=(3,))
-    log_p, log_q = forward.logits.log_softmax(-1).split(3)
-    expected = F.kl_div(log_q, log_p, log_target=True, reduction="batchmean")
-    assert vbm().loss(learner, forward).item() == pytest.approx(0.5 + expected.item(), rel=1e-5)
-
-
 def test_equal_views_are_consistent(learner: Learner) -> None:
     forward = random_forward(views=1)
     lengths = [len(group[0].answer) for group in forward.groups]
@@ -288,18 +213,6 @@ def test_equal_views_are_consistent(learner: Learner) -> None:
         forward.cross_entropy, 1.0, [group * 4 for group in forward.groups], torch.cat(parts)
     )
     assert abs(vbm().loss(learner, equal).item() - 0.5) < 1e-6
-
-
-def test_order_of_the_other_views_does_not_matter_and_that_of_the_first_does(
-    learner: Learner,
-) -> None:
-    forward = random_forward(views=3, lengths=(2, 2))
-    a, b, c, d, e, f = forward.logits.split(2)
-    swapped = dataclasses.replace(forward, logits=torch.cat([a, c, b, d, f, e]))
-    other = dataclasses.replace(forward, logits=torch.cat([b, a, c, d, e, f]))
-    found = vbm().loss(learner, forward).item()
-    assert vbm().loss(learner, swapped).item() == pytest.approx(found, rel=1e-6)
-    assert vbm().loss(learner, other).item() != pytest.approx(found, rel=1e-3)
 
 
 def test_the_first_view_is_a_target_and_not_trained_by_consistency(learner: Learner) -> None:
@@ -362,20 +275,6 @@ def test_an_update_trains_on_all_views(learner: Learner) -> None:
     assert not torch.allclose(without, gradient, rtol=1e-2)
 
 
-def test_views_without_drops_differ_by_dropout_alone(
-    small_config: RunConfig, benchmark_of_three: Benchmark
-) -> None:
-    for dropout, consistent in ((0.0, True), (0.3, False)):
-        config = small_config.override({"model.dropout": dropout})
-        method = vbm(drop=0.0)
-        own = build_learner(config, World(), method=method)
-        stream = torch.Generator().manual_seed(0)
-        own.parameters.flat.data += 0.1 * torch.randn(own.parameters.flat.shape, generator=stream)
-        own.begin(1, benchmark_of_three.tasks[1])
-        _, record = gradient_of(own, method, step_of(own), None)
-        assert (abs(record.penalty) < 1e-6) is consistent
-
-
 # ---- equal to other methods
 
 
@@ -411,31 +310,6 @@ def test_one_plain_view_equals_fixed_interval_replay_bit_for_bit(
     assert not trained_alike(run, other)
 
 
-def test_mixing_one_plain_view_is_mix_replay_bit_for_bit(
-    small_config: RunConfig, tmp_path: Path
-) -> None:
-    changes = {"model.dropout": 0.1, "memory.fraction": 0.5}
-    mixed = run_of(small_config, {"name": "mix_replay"}, tmp_path / "mixed", **changes)
-    method = {"name": "vbm", "variant": "mix", **PLAIN}
-    assert trained_alike(mixed, run_of(small_config, method, tmp_path / "plain", **changes))
-    assert not trained_alike(
-        mixed, run_of(small_config, {**method, "views": 2}, tmp_path / "views", **changes)
-    )
-
-
-@pytest.mark.parametrize(
-    "changes", [{"data.order": ["shape"]}, {"memory.fraction": 0.0}], ids=["one task", "no memory"]
-)
-def test_without_memory_it_is_fine_tuning_bit_for_bit(
-    small_config: RunConfig, tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    changes = {**changes, "model.dropout": 0.1}
-    plain = run_of(small_config, {"name": "finetune"}, tmp_path / "a", **changes)
-    run = run_of(small_config, {"name": "vbm", "warmup_steps": 1}, tmp_path / "b", **changes)
-    assert all(torch.equal(t, run.adapter[n]) for n, t in plain.adapter.items())
-    assert run.result["matrix"] == plain.result["matrix"]
-
-
 # ---- refused, resume, plan
 
 
@@ -449,45 +323,8 @@ def test_a_batch_that_cannot_hold_whole_rows_is_refused(size: int, views: int) -
         RunConfig.parse(config)
 
 
-def test_batches_of_whole_rows_are_accepted() -> None:
-    for size, views in ((8, 4), (8, 8), (9, 3), (5, 1)):
-        assert RunConfig.parse(
-            {"optim": {"batch_size": size}, "method": {"name": "vbm", "views": views}}
-        )
-
-
 def test_a_consolidation_of_the_whole_budget_is_refused() -> None:
     """The recalls present a row V n times already; 13 passes of 4 views at the end would be 52
     more."""
     with pytest.raises(InputError, match=r"consolidation_epochs='matched'.*valid integer"):
         RunConfig.parse({"method": {"name": "vbm", "consolidation_epochs": "matched"}})
-
-
-@pytest.mark.parametrize(("key", "value"), [("memory_epochs", 2), ("consolidation_epochs", 0)])
-def test_passes_of_events_are_refused_where_there_are_none(key: str, value: int) -> None:
-    method = {"name": "vbm", key: value}
-    assert RunConfig.parse({"method": method})
-    with pytest.raises(
-        InputError,
-        match=rf"{key}={value} .* leave out method.{key} or set method.variant='interval'",
-    ):
-        RunConfig.parse({"method": {**method, "variant": "mix"}})
-
-
-@pytest.mark.parametrize("variant", ["interval", "mix"])
-def test_killed_again_and_again(small_config: RunConfig, tmp_path: Path, variant: str) -> None:
-    method = {"name": "vbm", "variant": variant, "views": 2, "warmup_steps": 4, "drop": 0.3}
-    config = resumable(small_config, method)
-    execute(config, tmp_path / "whole")
-    assert outlive(config, tmp_path / "killed", stride=3) > 6
-    assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "killed")) == []
-
-
-@pytest.mark.parametrize("variant", ["interval", "mix"])
-def test_a_plan_counts_its_updates(small_config: RunConfig, tmp_path: Path, variant: str) -> None:
-    method = {"name": "vbm", "variant": variant, "views": 2, "warmup_steps": 1}
-    values = small_config.override({"data.train_rows": 9, "memory.fraction": 0.5}).model_dump(
-        mode="json"
-    )
-    config = RunConfig.parse(values | {"method": method})
-    assert plan(config, load_benchmark(config.data)).updates == execute(config, tmp_path)["updates"]

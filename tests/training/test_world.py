@@ -7,6 +7,7 @@ compare them.
 
 import gc
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def killed_run(config: RunConfig, path: Path, world: World) -> None:
 
 def process(rank: int, folder: Path, configs: dict[str, RunConfig]) -> None:
     """One of two ranks."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("FOREVER_TEST_THREADS", "1")))
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     world, place = World(rank, 2, CPU), Placement(device="cpu")
     results: dict[str, Any] = {}
@@ -122,7 +123,14 @@ def process(rank: int, folder: Path, configs: dict[str, RunConfig]) -> None:
 @pytest.fixture(scope="module")
 def configs(small_config: RunConfig) -> dict[str, RunConfig]:
     """Batches of 3 leave 2 rows at the end of an epoch of 8; batches of 7 leave 1, so that a rank
-    has none."""
+    has none.
+
+    AdamW divides a gradient by its own size. Where one is next to nothing, its sign is that of the
+    rounding, and with the usual eps = 1e-8 the entry moves by the whole learning rate all the same
+    (1e-3 for one entry of AIMMerging with another backbone). With eps = 1e-4 the two worlds agree
+    to 4e-7 there.
+    """
+    small_config = small_config.override({"optim.eps": 1e-4})
     importance: dict[str, Any] = {
         "method.regularizer": "intensity_importance",
         "method.beta": 0.05,

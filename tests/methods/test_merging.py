@@ -1,13 +1,13 @@
-"""AIMMerging against a state machine written from its description, and where it must equal other
-methods.
+"""Methods that merge movements: Recurrent-KIF against a loop over entries, AIMMerging against a
+state machine written from its description, and where they must equal other methods.
 
-t task updates, S interval between merges, P updates on memory, h loss on memory, H its calibration,
-f flags, Lambda pace of learning.
+T task updates, Q inner and P outer updates of a block, N entries of Theta.
 """
 
+import copy
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
@@ -15,32 +15,226 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import KILLED_CLOSES_NO_FILES, execute, lines, outcome, rows_task
-from test_recurrent_kif import (
-    alike,
-    by_hand,
-    keep_optimizer,
-    letters,
-    outlive,
-    random_moves,
-    resumable,
-    run_of,
-    trained_alike,
-    wide_learner,
-)
+from helpers import KILLED_CLOSES_NO_FILES, Outcome, lines, react, rows_task, run_of, stub_learner
+from torch import Tensor
 
-from forever.config.methods.baselines import AimMergingConfig
+from forever.config.methods.baselines import AimMergingConfig, RecurrentKifConfig
 from forever.config.run import RunConfig
-from forever.data.benchmarks import load_benchmark
+from forever.data.tasks import Task
 from forever.errors import InputError
 from forever.methods.aimmerging import AimMerging
-from forever.planning.counts import plan
-from forever.training.steps import Probe, Reading, Step
+from forever.methods.base import Method
+from forever.methods.recurrent_kif import RecurrentKif
+from forever.models.parameters import FlatParameters
+from forever.training import step as step_module
+from forever.training.learner import Learner
+from forever.training.step import optimizer_step
+from forever.training.steps import Action, Probe, Reading, Step, StepRecord
 
 pytestmark = KILLED_CLOSES_NO_FILES
 
-EVEN = {"both": (1, 1), "past": (1, 1), "present": (1, 1), "neither": (1, 1)}
-INNER = {"both": (1, 0), "past": (1, 0), "present": (1, 0), "neither": (1, 0)}
+OLD = [rows_task("old", 40), rows_task("older", 30)]
+SMALL: dict[str, Any] = {"memory.fraction": 0.25, "optim.batch_size": 4, "optim.epochs": 2}
+
+
+def kif(**fields: Any) -> RecurrentKif:
+    return RecurrentKif(RecurrentKifConfig(**fields))
+
+
+Moves = Callable[[int], tuple[Tensor, Tensor]]
+
+
+def random_moves(size: int, seed: int = 0) -> Moves:
+    """What update n does to Theta, and the gradient it leaves behind: [N] each."""
+    stream = torch.Generator().manual_seed(seed)
+    table = [
+        (torch.randn(size, generator=stream), torch.randn(size, generator=stream))
+        for _ in range(400)
+    ]
+    return lambda n: table[n]
+
+
+def by_hand(
+    method: Method[Any],
+    learner: Learner,
+    task: Task,
+    moves: Moves,
+    loss: Callable[[int], float] = lambda t: 1.0,
+    value: Callable[[Reading], float] = lambda reading: reading.value.item(),
+) -> Iterator[tuple[Action, Tensor]]:
+    """Drive a generator on invented movements; yields each action with Theta after the reaction to
+    it.
+
+    `loss`: of the probe after task update t. `value`: of a reading, by default what it says.
+    """
+    learner.begin(len(learner.memory.kept), task)
+    method.begin_task(learner, task)
+    generator = method.steps(learner, task)
+    action = next(generator, None)
+    number = 0
+    while action is not None:
+        done, record = action, StepRecord()
+        if isinstance(action, Step):
+            delta, grad = moves(number)
+            number += 1
+            learner.parameters.flat.data += delta
+            learner.parameters.grad.copy_(grad)
+        elif isinstance(action, Probe):
+            record = StepRecord(loss=loss(learner.step))
+        elif isinstance(action, Reading):
+            record = StepRecord(value=value(action))
+        action = react(learner, generator, action, record)
+        yield done, learner.parameters.snapshot()
+
+
+def wide_learner(size: int, seed: int = 1, **changes: Any) -> Learner:
+    """A stub with Theta of `size` random entries and a memory of two finished tasks."""
+    learner = stub_learner(OLD, **{**SMALL, **changes})
+    start = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    learner.parameters = FlatParameters([("theta", torch.nn.Parameter(start))])
+    return learner
+
+
+def letters(actions: list[Action]) -> str:
+    """t(ask), r(eplay), p(robe), v(alue)."""
+    return "".join(
+        a.kind[0] if isinstance(a, Step) else "p" if isinstance(a, Probe) else "v" for a in actions
+    )
+
+
+# ---- the reference, entry by entry
+
+
+def smoothed(pairs: list[tuple[Tensor, Tensor]], entry: int, b1: float, b2: float) -> float:
+    """The importance of one entry after updates that left (theta, gradient)."""
+    mean = spread = 0.0
+    for theta, grad in pairs:
+        importance = abs(theta[entry].item() * grad[entry].item())
+        mean = b1 * mean + (1 - b1) * importance
+        spread = b2 * spread + (1 - b2) * abs(importance - mean)
+    return mean * spread
+
+
+def top(scores: list[float], quantile: float) -> list[bool]:
+    limit = sorted(scores)[math.floor(quantile * (len(scores) - 1) + 1e-9)]
+    return [score > limit for score in scores]
+
+
+def reference(
+    config: RecurrentKifConfig, start: Tensor, moves: Moves, updates: int
+) -> tuple[Tensor, list[set[str]]]:
+    """Theta [N] after a task, in double precision and plain loops, and which of the four cases each
+    block met."""
+    theta, number, met = start.double(), 0, []
+    size, base = len(start), start.double()
+    inner: list[tuple[Tensor, Tensor]] = []
+    outer: list[tuple[Tensor, Tensor]] = []
+    for t in range(1, updates + 1):
+        theta = theta + moves(number)[0].double()
+        inner.append((theta, moves(number)[1].double()))
+        number += 1
+        if t % config.inner_steps:
+            continue
+        middle = theta
+        for _ in range(config.outer_steps):
+            theta = theta + moves(number)[0].double()
+            outer.append((theta, moves(number)[1].double()))
+            number += 1
+        in_ = top([smoothed(inner, j, *config.smoothing) for j in range(size)], config.quantile)
+        out = top([smoothed(outer, j, *config.smoothing) for j in range(size)], config.quantile)
+        merged, cases = base.clone(), set()
+        for j in range(size):
+            case = {(1, 1): "both", (1, 0): "inner_only", (0, 1): "outer_only", (0, 0): "neither"}[
+                in_[j], out[j]
+            ]
+            w_in, w_out = getattr(config, case)
+            merged[j] += w_in * (middle[j] - base[j]) + w_out * (theta[j] - middle[j])
+            cases.add(case)
+        met.append(cases)
+        theta = base = merged
+        inner = []  # the outer statistics go on
+    return theta, met
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"inner_steps": 3, "outer_steps": 2, "quantile": 0.6},
+        {"inner_steps": 3, "outer_steps": 2, "quantile": 0.6, "smoothing": (0.55, 0.3)},
+        # The paper's formula.
+        {"inner_steps": 4, "outer_steps": 1, "both": (1, 1), "neither": (0, 0)},
+        {
+            "inner_steps": 1,
+            "outer_steps": 3,
+            "both": (0.1, 0.7),
+            "inner_only": (0.2, 0.3),
+            "outer_only": (0.5, 0.9),
+        },
+        {"inner_steps": 2, "quantile": 0.0},
+    ],
+    ids=str,
+)
+def test_a_task_equals_loops_over_entries(fields: dict[str, Any]) -> None:
+    method, learner, moves = kif(**fields), wide_learner(30), random_moves(30)
+    start = learner.parameters.snapshot()
+    found = list(by_hand(method, learner, rows_task("new", 26), moves))
+    assert learner.planned_steps == 14
+    expected, met = reference(method.config, start, moves, 14)
+    torch.testing.assert_close(found[-1][1].double(), expected, rtol=1e-4, atol=1e-4)
+    assert len(met) == 14 // method.config.inner_steps
+    if method.config.quantile == 0.6:
+        assert set.union(*met) == {"both", "inner_only", "outer_only", "neither"}
+
+
+def test_blocks() -> None:
+    """Q = 8 and P = 4; floor(T / 8) blocks, and what is left of the task stays unmerged."""
+    method, learner = kif(), wide_learner(10)
+    found = list(by_hand(method, learner, rows_task("new", 40), random_moves(10)))
+    assert letters([action for action, _ in found]) == "t" * 8 + "rrrr" + "t" * 8 + "rrrr" + "t" * 4
+    merges: list[int] = []
+    longer = kif()
+    longer.merge = lambda learner: merges.append(learner.step)
+    list(by_hand(longer, wide_learner(10), rows_task("new", 118), random_moves(10)))
+    assert merges == [8, 16, 24, 32, 40, 48, 56]  # T = 60
+
+
+# ---- merges
+
+
+def test_entries_that_did_not_move_stay_put_exactly() -> None:
+    moves, learner = random_moves(50), wide_learner(50)
+    start, still = learner.parameters.snapshot(), torch.arange(50) % 3 == 0
+    found = by_hand(
+        kif(inner_steps=2),
+        learner,
+        rows_task("new", 16),
+        lambda n: (moves(n)[0].masked_fill(still, 0.0), moves(n)[1]),
+    )
+    end = list(found)[-1][1]
+    assert torch.equal(end[still], start[still])
+    assert (end[~still] != start[~still]).all()
+
+
+def test_statistics_are_empty_at_the_start_of_each_task_and_gone_at_its_end() -> None:
+    method, learner = kif(inner_steps=2), wide_learner(10)
+    list(by_hand(method, learner, rows_task("new", 12), random_moves(10)))
+    assert method.tensors["outer_I"].any()
+    method.begin_task(learner, rows_task("next", 12))
+    assert not any(
+        method.tensors[f"{block}_{side}"].any() for block in ("inner", "outer") for side in "IU"
+    )
+    assert torch.equal(method.tensors["start"], learner.parameters.flat.detach())
+    method.end_task(learner, rows_task("next", 12))
+    assert method.tensors == {}  # nothing of it has to be kept with the finished model
+
+
+# ---- equal to other methods
+
+
+# ---- resume, plan
+
+
+# ---- AIMMerging
 
 
 @dataclass
@@ -210,28 +404,6 @@ def test_forgetting_by_hand() -> None:
     assert merges_of(low, 20, lambda t: 2.0 if t > 6 else 1.0)[0].t == 8
 
 
-def test_three_flags_merge_before_the_planned_update() -> None:
-    # 21 losses calibrate, and a merge is planned for 30.
-    c = AimMergingConfig(interval=30, outer_steps=4)
-    spikes = lambda *at: lambda t: 2.0 if t in at else 1.0  # noqa: E731
-    assert merges_of(c, 40, spikes(22, 23, 24))[0] == Merge(24, 4, (0.5, 0.5))
-    assert merges_of(c, 40, spikes(22, 25, 28))[0].t == 28
-    assert merges_of(c, 40, spikes(22, 23))[0] == Merge(30, 4, (0.5, 0.5))
-    # Update 21 calibrates: twice the mean is more than 2.
-    assert merges_of(c, 62, spikes(21, 22, 23))[0].t == 60
-
-
-@pytest.mark.parametrize(
-    ("interval", "flags", "weights"),
-    [(70, 1, (0.6, 0.4)), (70, 2, (0.5, 0.5)), (71, 1, (0.5, 0.5)), (71, 2, (0.4, 0.6))],
-)
-def test_weights_by_what_matters(interval: int, flags: int, weights: tuple[float, float]) -> None:
-    c = AimMergingConfig(interval=interval, outer_steps=1, both=(0.5, 0.5), neither=(0.5, 0.5))
-    calibrated = 2 * interval // 3 + 1
-    spikes = {calibrated + 1 + i for i in range(flags)}
-    assert merges_of(c, interval, lambda t: 9.0 if t in spikes else 1.0)[0].weights == weights
-
-
 @pytest.mark.parametrize(
     ("interval", "before", "now", "after"),
     [
@@ -275,7 +447,7 @@ def test_actions_of_an_update() -> None:
 
 @pytest.mark.parametrize("weights", [(0.5, 0.5), (0.6, 0.4), (1.0, 1.0), (1.0, 0.0)])
 def test_theta_after_a_task_equals_a_loop(weights: tuple[float, float]) -> None:
-    forced: dict[str, Any] = dict.fromkeys(INNER, weights)
+    forced: dict[str, Any] = dict.fromkeys(("both", "past", "present", "neither"), weights)
     method = AimMerging(AimMergingConfig(interval=2, outer_steps=3, **forced))
     learner, moves = wide_learner(20), random_moves(20)
     theta = base = learner.parameters.snapshot().double()
@@ -310,24 +482,6 @@ def test_theta_after_a_task_equals_a_loop(weights: tuple[float, float]) -> None:
     assert readings == pytest.approx(paces, rel=1e-5)
 
 
-def test_pace_by_planned_or_true_gap() -> None:
-    """Merges come after 4 updates where an interval of 2 was planned, so the true pace is half the
-    recorded one."""
-    found: dict[bool, list[float]] = {}
-    for true_gap in (False, True):
-        learner, readings = wide_learner(20), list[float]()
-
-        def read(action: Reading, into: list[float] = readings) -> float:
-            into.append(action.value.item())
-            return 1.0
-
-        method = AimMerging(AimMergingConfig(interval=2, outer_steps=3, true_gap=true_gap))
-        list(by_hand(method, learner, rows_task("new", 20), random_moves(20), value=read))
-        assert learner.notes == {"merges": 2.0}
-        found[true_gap] = readings
-    assert found[True] == pytest.approx([pace / 2 for pace in found[False]], rel=1e-6)
-
-
 def test_a_block_begins_where_the_merge_ended() -> None:
     method, learner = AimMerging(AimMergingConfig(interval=1, outer_steps=1)), wide_learner(5)
     for action, theta in by_hand(method, learner, rows_task("new", 8), random_moves(5)):
@@ -341,85 +495,7 @@ def test_a_block_begins_where_the_merge_ended() -> None:
 # ---- equal to other methods
 
 
-@pytest.mark.parametrize(
-    "changes", [{"data.order": ["shape"]}, {"memory.fraction": 0.0}], ids=["one task", "no memory"]
-)
-def test_without_memory_it_is_fine_tuning_bit_for_bit(
-    small_config: RunConfig, tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    changes = {**changes, "model.dropout": 0.1}
-    plain = run_of(small_config, {"name": "finetune"}, tmp_path / "a", **changes)
-    assert trained_alike(
-        plain,
-        run_of(
-            small_config,
-            {"name": "aimmerging", "interval": 1, "min_interval": 1},
-            tmp_path / "b",
-            **changes,
-        ),
-    )
-
-
-def test_forced_weights_of_one_are_interleaved_replay(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = {"name": "aimmerging", "interval": 1, "min_interval": 1, "outer_steps": 1}
-    merged = run_of(small_config, {**method, **EVEN}, tmp_path / "even")
-    usual = run_of(small_config, method, tmp_path / "usual")
-    monkeypatch.setattr(AimMerging, "merge", lambda self, learner, weights: None)
-    plain = run_of(small_config, method, tmp_path / "plain")
-    assert [x["kind"] for x in lines(tmp_path / "plain" / "steps.jsonl")].count("replay") == 4
-    assert alike(plain, merged)
-    assert not alike(plain, usual)
-
-
-def test_forced_to_the_tasks_movement_with_a_separate_optimiser_it_is_fine_tuning(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = {"name": "aimmerging", "interval": 1, "min_interval": 1, "outer_steps": 2, **INNER}
-    plain = run_of(small_config, {"name": "finetune"}, tmp_path / "plain")
-    shared = run_of(small_config, method, tmp_path / "shared")
-    keep_optimizer(monkeypatch)
-    assert alike(plain, run_of(small_config, method, tmp_path / "separate"))
-    assert not alike(plain, shared)
-
-
 # ---- resume, plan
-
-
-def test_killed_again_and_again(small_config: RunConfig, tmp_path: Path) -> None:
-    """With intervals that hang on the pace, so a resumed run must know what was read from the
-    weights back then, and must not read the next pace before its weights are in place."""
-    method = {
-        "name": "aimmerging",
-        "interval": 1,
-        "min_interval": 1,
-        "outer_steps": 2,
-        "cold_merges": 0,
-    }
-    config = resumable(small_config, method).override({"optim.epochs": 4})
-    execute(config, tmp_path / "whole")
-    kinds = [x["kind"] for x in lines(tmp_path / "whole" / "steps.jsonl") if x["task"] == "colour"]
-    merges = "".join(kind[0] for kind in kinds).replace("t", " ").split()
-    assert 2 <= len(merges) < 4  # and not after updates 2, 4, 6 and 8: the interval did change
-    # The fourth action is the probe after which the first pace is read.
-    # Probes, paces, end.
-    assert outlive(config, tmp_path / "killed", stride=4) == len(kinds) + 8 + len(merges) + 1
-    assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "killed")) == []
-
-
-def test_a_plan_counts_its_updates(small_config: RunConfig, tmp_path: Path) -> None:
-    """Plans take losses and paces to be constant; so are the merges of a loss that never flags."""
-    method = {
-        "name": "aimmerging",
-        "interval": 2,
-        "outer_steps": 3,
-        "forgetting": 1e6,
-        "cold_merges": 99,
-    }
-    config = RunConfig.parse(small_config.model_dump(mode="json") | {"method": method})
-    counted = plan(config, load_benchmark(config.data)).updates
-    assert counted == execute(config, tmp_path)["updates"] == {"task": 12, "replay": 6}
 
 
 @pytest.mark.parametrize(
@@ -430,3 +506,61 @@ def test_an_interval_outside_of_its_bounds_is_refused(fields: dict[str, int]) ->
         InputError, match=r"interval=\d+ is outside of min_interval=\d+ and max_interval=\d+"
     ):
         RunConfig.parse({"method": {"name": "aimmerging", **fields}})
+
+
+# ---- equal to other methods
+
+
+MERGING: list[dict[str, Any]] = [
+    {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1},
+    {"name": "aimmerging", "interval": 1, "min_interval": 1, "outer_steps": 1},
+]
+
+
+def forced(method: dict[str, Any], w_in: int, w_out: int) -> dict[str, Any]:
+    """The method with the same two weights for every case of a merge."""
+    fields = RunConfig.parse({"method": method}).method.model_dump()
+    cases = {"both", "inner_only", "outer_only", "past", "present", "neither"} & fields.keys()
+    return method | dict.fromkeys(cases, (w_in, w_out))
+
+
+def alike(a: Outcome, b: Outcome) -> bool:
+    """Whether adapters are equal up to rounding, of which Adam makes more where gradients are
+    tiny."""
+    return all(torch.allclose(t, b.adapter[n], rtol=1e-3, atol=1e-4) for n, t in a.adapter.items())
+
+
+@pytest.mark.parametrize("method", MERGING, ids=lambda method: method["name"])
+def test_forced_weights_of_one_are_interleaved_replay(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: dict[str, Any]
+) -> None:
+    merged = run_of(small_config, forced(method, 1, 1), tmp_path / "even")
+    usual = run_of(small_config, method, tmp_path / "usual")
+    for kind in (RecurrentKif, AimMerging):
+        monkeypatch.setattr(kind, "merge", lambda *arguments: None)
+    plain = run_of(small_config, method, tmp_path / "plain")
+    assert [x["kind"] for x in lines(tmp_path / "plain" / "steps.jsonl")].count("replay") == 4
+    assert alike(plain, merged)
+    assert not alike(plain, usual)
+
+
+@pytest.mark.parametrize("method", MERGING, ids=lambda method: method["name"])
+def test_forced_to_the_tasks_movement_with_moments_of_its_own_it_is_fine_tuning(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: dict[str, Any]
+) -> None:
+    """Moments of updates on memory reach the task's updates, unless there are two optimisers."""
+    honest = optimizer_step
+
+    def separate(learner: Learner, method: Any, step: Step) -> StepRecord:
+        assert learner.optimizer is not None
+        before = copy.deepcopy(learner.optimizer.state_dict())
+        record = honest(learner, method, step)
+        if step.kind == "replay":
+            learner.optimizer.load_state_dict(before)
+        return record
+
+    plain = run_of(small_config, {"name": "finetune"}, tmp_path / "plain")
+    shared = run_of(small_config, forced(method, 1, 0), tmp_path / "shared")
+    monkeypatch.setattr(step_module, "optimizer_step", separate)
+    assert alike(plain, run_of(small_config, forced(method, 1, 0), tmp_path / "separate"))
+    assert not alike(plain, shared)
