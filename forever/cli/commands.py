@@ -14,7 +14,7 @@ from forever.errors import InputError
 from forever.launch.fleet import Fleet
 from forever.launch.local import check, refused
 from forever.runs.directory import RunDirectory
-from forever.sweeps.search import Search, known
+from forever.sweeps.search import Search
 from forever.sweeps.sweep import Sweep
 
 # A pipe has no width of its own; 80 columns would fold every table.
@@ -42,7 +42,7 @@ def sweep(what: Sweep, out: Path, fleet: Fleet) -> bool:
     return _end(outcome.failed, fleet.mlflow)
 
 
-def search(what: Search, trials: int, out: Path, fleet: Fleet) -> bool:
+def search(what: Search, trials: int | None, out: Path, fleet: Fleet) -> bool:
     """Run a search in a folder of `out`, print its best runs and write its report.
 
     Returns:
@@ -51,7 +51,7 @@ def search(what: Search, trials: int, out: Path, fleet: Fleet) -> bool:
     Raises:
         InputError: see `run_search`.
     """
-    from forever.runs.console import front_table
+    from forever.sweeps.lists import front_table
 
     folder = (out / what.name).absolute()
     check(what.base, RunDirectory(folder / what.base.key()), resume=True)
@@ -60,7 +60,7 @@ def search(what: Search, trials: int, out: Path, fleet: Fleet) -> bool:
     outcome = run_search(what, folder, trials, fleet)
     if outcome.finished or outcome.skipped:
         show_report(folder)
-        console.print(front_table(known(what, folder)))
+        console.print(front_table(what, folder))
     return _end(outcome.failed, fleet.mlflow)
 
 

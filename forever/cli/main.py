@@ -16,7 +16,7 @@ from forever.cli import commands
 from forever.cli.commands import console
 from forever.cli.options import (
     NAMED_RUN,
-    SWEEPS,
+    SWEEP,
     Assignments,
     CheckpointEvery,
     Concurrent,
@@ -37,10 +37,12 @@ from forever.cli.options import (
 from forever.cli.output import shield_output
 from forever.config.overrides import parse_assignments
 from forever.config.run import RunConfig
-from forever.errors import InputError, unknown
+from forever.errors import InputError
 from forever.launch.fleet import Fleet
 from forever.launch.local import Placement
 from forever.runs.environment import without_credentials
+from forever.sweeps.files import SweepFile, load_sweep, sweep_or_none
+from forever.sweeps.search import Search, find_search
 from forever.sweeps.sweep import Sweep
 
 app = typer.Typer(
@@ -112,8 +114,11 @@ def run(
 
 @app.command()
 def sweep(
-    name: Annotated[str, typer.Argument(help=f"{SWEEPS}.")],
+    name: Annotated[str | None, typer.Argument(help=f"{SWEEP}.")] = None,
     changes: Assignments = None,
+    show_all: Annotated[
+        bool, typer.Option("--list", help="Show all sweeps with their questions.")
+    ] = False,
     scale: Scale = "mini",
     on: On = None,
     seeds: Seeds = None,
@@ -135,18 +140,22 @@ def sweep(
     The sweep `search` finds its variants while it runs, with Optuna, and stops those that fall
     behind.
     """
+    from forever.sweeps.lists import sweeps_table
     from forever.sweeps.named_runs import load_run
-    from forever.sweeps.registry import asked_sweep
 
-    base, asked = load_run(_base(scale, on)), parse_assignments(changes or [])
+    if show_all or name is None:
+        console.print(sweeps_table())
+        return
+    file = load_sweep(name)
+    base, asked = load_run(on or file.base_run(scale)), parse_assignments(changes or [])
     placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
     uri = commands.mlflow_uri(mlflow)
     fleet = Fleet(concurrent, workers, placement, uri, retry_failed=retry_failed)
-    _check_selection(name, trials, only)
-    if name == "search":
-        _search(base.override(asked), _seeds(seeds), trials, out, fleet)
+    _check_selection(name, file, trials, only)
+    if file.is_search:
+        _search(find_search(file, base.override(asked), _seeds(seeds)), trials, out, fleet)
     else:
-        _sweep(asked_sweep(name, base, asked, _seeds(seeds), only or ()), out, fleet)
+        _sweep(file.expand(base, _seeds(seeds), asked, only or ()), out, fleet)
 
 
 @app.command()
@@ -159,15 +168,14 @@ def demo(
     """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores, no
     download."""
     from forever.sweeps.named_runs import load_run
-    from forever.sweeps.registry import named_sweep
 
     fleet = Fleet(concurrent, 0, Placement("cpu"), commands.mlflow_uri(mlflow))
-    _sweep(named_sweep("demo", load_run("mini/forever"), _seeds(seeds)), out, fleet)
+    _sweep(load_sweep("demo").expand(load_run("mini/forever"), _seeds(seeds)), out, fleet)
 
 
 @app.command()
 def plan(
-    name: Annotated[str, typer.Argument(help=f"A YAML file, {NAMED_RUN}, or a sweep: {SWEEPS}.")],
+    name: Annotated[str, typer.Argument(help=f"A YAML file of a run, {NAMED_RUN}. {SWEEP}.")],
     changes: Assignments = None,
     scale: Scale = "mini",
     on: On = None,
@@ -193,15 +201,15 @@ def plan(
     """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started."""
     from forever.planning.table import Terms, plan_table
 
-    _check_selection(name, trials, only)
+    file = sweep_or_none(name)
+    _check_selection(name, file, trials, only)
+    base = on or (file.base_run(scale) if file else "")
     terms = Terms(
         calibrate, tokens_per_second, price_per_hour, only or (),
         trials, retry_failed, device, concurrent, workers, micro_batch,
     )  # fmt: skip
     console.print(
-        plan_table(
-            name, _base(scale, on), parse_assignments(changes or []), _seeds(seeds), out, terms
-        )
+        plan_table(name, base, parse_assignments(changes or []), _seeds(seeds), out, terms)
     )
 
 
@@ -272,35 +280,20 @@ def _sweep(what: Sweep, out: Path, fleet: Fleet) -> None:
         raise typer.Exit(1)
 
 
-def _search(
-    base: RunConfig, seeds: tuple[int, ...] | None, trials: int | None, out: Path, fleet: Fleet
-) -> None:
-    from forever.sweeps.builtin.search import TRIALS, search
-
-    if not commands.search(search(base, seeds), trials or TRIALS, out, fleet):
+def _search(what: Search, trials: int | None, out: Path, fleet: Fleet) -> None:
+    if not commands.search(what, trials, out, fleet):
         raise typer.Exit(1)
 
 
-def _check_selection(name: str, trials: int | None, only: Sequence[str] | None) -> None:
-    from forever.sweeps.registry import SWEEPS
-
-    if trials is not None and name != "search":
+def _check_selection(
+    name: str, file: SweepFile | None, trials: int | None, only: Sequence[str] | None
+) -> None:
+    if trials is not None and (file is None or not file.is_search):
         raise InputError(
-            f"--trials {trials}: {name} has its own variants; only the sweep search has a number of them"
+            f"--trials {trials}: {name} has its own variants; only a search has a number of them"
         )
-    if only and name not in SWEEPS:
-        raise InputError(
-            f"--only {only[0]!r}: {name} has no variants by name; valid: {', '.join(SWEEPS)}"
-        )
-
-
-def _base(scale: str, on: str | None) -> str:
-    """The base run of a sweep: what `--on` says, or else what the scale stands for."""
-    from forever.sweeps.named_runs import SCALES
-
-    if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
-    return on or SCALES[scale]
+    if only and (file is None or file.is_search):
+        raise InputError(f"--only {only[0]!r}: {name} has no variants by name")
 
 
 def _seeds(text: str | None) -> tuple[int, ...] | None:

@@ -7,11 +7,7 @@ import typer
 
 # A help text is markup: without the backslash this is a closing tag.
 NAMED_RUN = r"<benchmark>\[/<order>]/<method>"
-SWEEPS = (
-    "main_results, backbones, components, spacing, memory_size, warmup_window, memory_epochs, full_finetuning, "
-    "long_sequence, forgetting_rate, model_day, training_time, replay_loss, search, baselines, baseline_variants "
-    "or demo"
-)
+SWEEP = "A sweep's name (`forever sweep --list`), or its YAML file"
 Assignments = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Dotted keys, e.g. optim.lr=1e-3"),
@@ -73,5 +69,7 @@ Fork = Annotated[
 ]
 Trials = Annotated[
     int | None,
-    typer.Option(min=1, help="Of the sweep `search`: how many configurations in all; default: 24."),
+    typer.Option(
+        min=1, help="Of a search: how many configurations in all; default: what its file says."
+    ),
 ]

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from rich import box
@@ -17,7 +16,7 @@ from rich.table import Table
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
-from forever.errors import InputError, unknown
+from forever.errors import InputError
 from forever.planning.costs import Plan, Speed
 from forever.planning.places import (
     Measured,
@@ -30,11 +29,9 @@ from forever.planning.places import (
     tokenizer,
 )
 from forever.runs.directory import RunDirectory, read_lines
-from forever.sweeps.builtin.search import TRIALS
-from forever.sweeps.builtin.search import search as find_search
+from forever.sweeps.files import sweep_or_none
 from forever.sweeps.named_runs import load_run
-from forever.sweeps.registry import SWEEPS, asked_sweep
-from forever.sweeps.search import known
+from forever.sweeps.search import find_search
 
 _COUNTS = ("task", "replay", "consolidation", "generator")
 _MEASURED, _LEVEL = (
@@ -132,11 +129,11 @@ def plan_table(
         is not here.
     """
     runs = _runs(name, on, changes, seeds, out, terms)
-    failed = [run for run in runs if name in SWEEPS and run.failed and not terms.retry_failed]
+    failed = [run for run in runs if sweep_or_none(name) and run.failed and not terms.retry_failed]
     runs = [run for run in runs if run not in failed]
     todo = [run for run in runs if run.result is None]
     place = find_place(
-        len(todo), name in (*SWEEPS, "search"), terms.device, terms.concurrent, terms.workers
+        len(todo), sweep_or_none(name) is not None, terms.device, terms.concurrent, terms.workers
     )
     if not runs:
         raise InputError(f"all runs of {name} failed before; --retry-failed plans them again")
@@ -178,10 +175,14 @@ def _runs(
     out: Path,
     terms: Terms,
 ) -> list[_Run]:
-    if name == "search":
-        found = _points(load_run(on).override(changes), seeds, out / name, terms)
-    elif name in SWEEPS:
-        sweep = asked_sweep(name, load_run(on), changes, seeds, terms.only)
+    file = sweep_or_none(name)
+    if file is not None and file.is_search:
+        # A search counts as so many runs of its base: its points are known only when it runs.
+        search = find_search(file, load_run(on).override(changes), seeds)
+        directory = RunDirectory(out / search.name / "base")
+        found = [(name, search.base, directory)] * (terms.trials or search.trials)
+    elif file is not None:
+        sweep = file.expand(load_run(on), seeds, changes, terms.only)
         several = len(sweep.orders) > 1
         found = [
             (
@@ -191,8 +192,6 @@ def _runs(
             )
             for t in sweep.trials()
         ]
-    elif "/" not in name and not name.endswith((".yaml", ".yml")):
-        raise unknown("sweep", name, [*SWEEPS, "search"])
     else:
         configs = [
             load_run(name).override({**changes, **({"seed": seed} if seed is not None else {})})
@@ -202,29 +201,6 @@ def _runs(
     return [
         _Run(label, config, directory, directory.finished()) for label, config, directory in found
     ]
-
-
-def _points(
-    base: RunConfig, seeds: tuple[int, ...] | None, folder: Path, terms: Terms
-) -> list[tuple[str, RunConfig, RunDirectory]]:
-    """The runs of a search: those of its folder that are not given up, and as many more, drawn at
-    random from its space as its first ones are, as are missing. The real ones are known only while
-    the search goes on."""
-    search = find_search(base, seeds)
-    before = known(search, folder)
-    given_up = ("stopped",) if terms.retry_failed else ("stopped", "failed")
-    drawn = [run.trial for run in before if run.state not in given_up]
-    if not before and (own := search.own_point()) is not None:
-        drawn.append(search.trial(own))
-    random = Random(0)  # a plan says the same each time
-    missing = (
-        max(len(before), terms.trials or TRIALS)
-        - sum(run.state in given_up for run in before)
-        - len(drawn)
-    )
-    for _ in range(missing):
-        drawn.append(search.draw(random))
-    return [("search", trial.config, RunDirectory(folder / trial.key)) for trial in drawn]
 
 
 class _Planner:

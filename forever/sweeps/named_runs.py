@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
+from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.data.orders import ORDERS, default_order
 from forever.errors import InputError, unknown
-from forever.methods.registry import METHODS
 
 # A model of one million parameters learns by other numbers than one of 600 million; these were
 # measured on tiny.
@@ -88,8 +88,8 @@ def named_run(name: str) -> RunConfig:
     order = parts[1] if len(parts) == 3 else default_order(benchmark)
     if order not in ORDERS[benchmark]:
         raise unknown(f"order of {benchmark}", order, ORDERS[benchmark])
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
+    if method not in METHOD_CONFIGS:
+        raise unknown("method", method, METHOD_CONFIGS)
     settings: dict[str, Any] = {
         "data.benchmark": benchmark,
         "data.order": order,

@@ -22,9 +22,7 @@ from forever.planning.pilot import pilot
 from forever.planning.places import Place, calibrated, find_place, group
 from forever.planning.table import Terms, plan_table
 from forever.runs.directory import RunDirectory
-from forever.sweeps.builtin.search import TRIALS, search
-from forever.sweeps.registry import named_sweep
-from forever.sweeps.search import remember
+from forever.sweeps.files import load_sweep
 from forever.training.optim import learning_rate
 
 METHODS = [
@@ -335,7 +333,7 @@ def test_what_failed_is_planned_when_it_will_be_run_again(
     small_config: RunConfig, tmp_path: Path
 ) -> None:
     on = saved(small_config, tmp_path / "run.yaml")
-    first = named_sweep("memory_epochs", small_config, (0,)).trials()[0]
+    first = load_sweep("memory_epochs").expand(small_config, (0,)).trials()[0]
     RunDirectory(tmp_path / "memory_epochs" / first.key).end("failed", "no memory")
     table = plan_table("memory_epochs", on, {}, (0,), tmp_path, Terms(device="cpu"))
     assert cells(table)["to do"]["runs"] == "2"
@@ -346,38 +344,17 @@ def test_what_failed_is_planned_when_it_will_be_run_again(
     assert cells(again)["to do"]["runs"] == "3"
 
 
-def test_a_search_is_planned_by_points_of_its_space(
+def test_a_search_is_planned_as_so_many_runs_of_its_base(
     small_config: RunConfig, tmp_path: Path
 ) -> None:
-    """Its base, what its folder holds, and draws for the rest; what was given up counts and is not
-    run again."""
     on = saved(small_config, tmp_path / "run.yaml")
 
-    def rows(trials: int | None) -> dict[str, dict[str, str]]:
-        return cells(
-            plan_table("search", on, {}, (3,), tmp_path, Terms(trials=trials, device="cpu"))
-        )
+    def runs(trials: int | None) -> str:
+        terms = Terms(trials=trials, device="cpu")
+        return cells(plan_table("search", on, {}, (3,), tmp_path, terms))["to do"]["runs"]
 
-    assert rows(None)["to do"]["runs"] == str(TRIALS)
-    what = search(small_config, (3,))
-    # The base goes first.
-    assert rows(1)["to do"]["replay"] == str(planned(what.base).updates["replay"])
-    own = what.own_point() or {}
-    remembered = [
-        remember(what, {**own, "method.memory_epochs": epochs}, tmp_path / "search")
-        for epochs in (2, 3, 4)
-    ]
-    execute(remembered[0].config, tmp_path / "search" / remembered[0].key)
-    RunDirectory(tmp_path / "search" / remembered[1].key).end("stopped", "after 2 of 3 tasks")
-    found = rows(5)
-    assert found["done, skipped"]["runs"] == "1"
-    assert found["to do"]["runs"] == "3"  # the interrupted one and two new ones
-    RunDirectory(tmp_path / "search" / remembered[2].key).end("failed", "no memory")
-    assert rows(3).get("to do", {"runs": "0"})["runs"] == "0"
-    again = plan_table(
-        "search", on, {}, (3,), tmp_path, Terms(trials=3, device="cpu", retry_failed=True)
-    )
-    assert cells(again)["to do"]["runs"] == "1"
+    assert runs(None) == str(load_sweep("search").trials)
+    assert runs(5) == "5"
     with pytest.raises(InputError, match="one seed"):
         plan_table("search", on, {}, (0, 1), tmp_path, Terms())
 

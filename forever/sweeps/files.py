@@ -1,0 +1,448 @@
+"""Sweeps are files: one YAML file an ablation or a table of the paper.
+
+Those that are shipped lie in `ablations/` and `experiments/`; anybody's own file is the same thing.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+
+from forever.config.methods import METHOD_CONFIGS
+from forever.config.overrides import dotted_keys
+from forever.config.run import RunConfig
+from forever.data.orders import ORDERS
+from forever.errors import InputError, unknown
+from forever.sweeps.named_runs import SCALES, method_settings, orders, scale_of
+from forever.sweeps.sweep import Sweep, slug
+from forever.sweeps.values import DottedKey, Part, Scale, Template, Value, filled, resolve
+
+FOLDERS = ("ablations", "experiments")
+_SUFFIXES = (".yaml", ".yml")
+# How much a wide comparison needs is said in its file; a single seed is no evidence.
+_SEEDS: dict[Scale, tuple[int, ...]] = {"mini": (0,), "cpu": (0,), "paper": (0, 1, 2)}
+_Kind = Literal[
+    "intervals", "accuracy", "radar", "pareto", "matrices", "timelines", "replay_loss",
+    "sensitivity", "spacing", "backbones", "training_time", "model_day", "forgetting_rate",
+]  # fmt: skip
+_USUAL: tuple[_Kind, ...] = (
+    "intervals", "accuracy", "radar", "pareto", "replay_loss", "matrices", "timelines",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Published:
+    """OP and BWT of one row of a published table; BWT is None where it is not known."""
+
+    op: float
+    bwt: float | None = None
+
+
+class Figure(Part):
+    """A figure of the report.
+
+    Attributes:
+        key, label, unit: of `sensitivity`: the key of the run on the horizontal axis, what is
+            written there, and by what values are multiplied.
+    """
+
+    kind: _Kind
+    key: DottedKey | None = None
+    label: str | None = None
+    unit: float = 1.0
+
+    @model_validator(mode="after")
+    def _axis(self) -> "Figure":
+        if (self.kind == "sensitivity") != (self.key is not None and self.label is not None):
+            raise InputError("sensitivity has a key and a label, and no other kind of figure has")
+        return self
+
+
+def _figure(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _method(name: str) -> str:
+    if name not in METHOD_CONFIGS:
+        raise unknown("method", name, METHOD_CONFIGS)
+    return name
+
+
+def _benchmark(name: str) -> str:
+    if name not in ORDERS:
+        raise unknown("benchmark", name, ORDERS)
+    return name
+
+
+MethodName = Annotated[str, BeforeValidator(_method)]
+
+
+class Variant(Part):
+    """A difference from the base run: dotted keys, and these words.
+
+    Attributes:
+        method: a method with its settings at the base's scale.
+        named: a name made of the run's values; the key in the file is then the paper's name.
+        stands_for: the paper's name of a variant that has another one here.
+        reference: the variant that this one is compared with, if not the sweep's.
+        scales: where there is such a variant; None is everywhere.
+        published: the paper's numbers by benchmark.
+    """
+
+    method: MethodName | None = None
+    named: Template | None = None
+    stands_for: str | None = None
+    reference: str | None = None
+    scales: tuple[Scale, ...] | None = None
+    published: dict[str, Published] = {}
+    changes: dict[DottedKey, Value] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_are_changes(cls, values: Any) -> Any:
+        if not isinstance(values, dict | None):
+            raise InputError(f"a variant is a mapping of keys to values, not {values!r}")
+        words = {key: value for key, value in (values or {}).items() if key in cls.model_fields}
+        changes = {key: value for key, value in (values or {}).items() if key not in words}
+        return {**words, "changes": changes}
+
+    def difference(self, base: RunConfig, scale: str) -> dict[str, Any]:
+        """The dotted keys that differ from a base run."""
+        settings = method_settings(base, self.method) if self.method else {}
+        # A multiple is one of the method that is put in, else of the base, else of the default.
+        runs = (base.override(settings), base, RunConfig())
+        own = {key: resolve(value, key, runs, scale) for key, value in self.changes.items()}
+        return {**settings, **own}
+
+
+class Dimension(Part):
+    """A key of a search's space: one of several values, or a number in a range."""
+
+    among: tuple[Any, ...] = ()
+    low: Value = Field(None, alias="from")
+    high: Value = Field(None, alias="to")
+    log: bool = False
+    condition: dict[DottedKey, tuple[Any, ...]] = Field({}, alias="if")
+    label: str | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "Dimension":
+        if bool(self.among) == (self.low is not None and self.high is not None):
+            raise InputError("a key of the space has either `among`, or `from` and `to`")
+        return self
+
+
+class Beside(Part):
+    """The table of another file that a sweep's numbers stand beside.
+
+    Attributes:
+        small: the benchmark of that table that a small one stands for.
+    """
+
+    sweep: str
+    small: str
+
+
+class SweepFile(Part):
+    """What a sweep's file says. `name` is the file's own."""
+
+    name: str
+    title: str
+    question: str = ""
+    place: int = 100
+    base: dict[Scale, str] = SCALES  # pyright: ignore[reportAssignmentType]
+    orders: tuple[Annotated[str, BeforeValidator(_benchmark)], ...] = ()
+    seeds: dict[Scale, tuple[int, ...]] = _SEEDS
+    reference: str = ""
+    variants_of: str | None = None
+    variants: dict[str, Variant] = {}
+    method: MethodName | None = None
+    space: dict[DottedKey, Dimension] = {}
+    trials: Annotated[int, Field(ge=1)] = 24
+    published_numbers: dict[str, Any] = {}
+    beside: Beside | None = None
+    figures: tuple[Annotated[Figure, BeforeValidator(_figure)], ...] = tuple(
+        Figure(kind=kind) for kind in _USUAL
+    )
+    _source: Path | None = PrivateAttr(None)
+    _lines: dict[tuple[str, ...], int] = PrivateAttr(default_factory=dict)
+
+    @field_validator("seeds")
+    @classmethod
+    def _more_than_one(cls, seeds: dict[Scale, tuple[int, ...]]) -> dict[Scale, tuple[int, ...]]:
+        if len(seeds.get("paper", _SEEDS["paper"])) < 2:
+            raise InputError("one seed at scale paper shows nothing; give at least two")
+        return {**_SEEDS, **seeds}
+
+    @model_validator(mode="after")
+    def _varies_something(self) -> "SweepFile":
+        if bool(self.space) == bool(self.variants or self.variants_of):
+            raise InputError("a sweep has either variants or a space")
+        return self
+
+    @property
+    def is_search(self) -> bool:
+        """Whether the variants are found while it runs."""
+        return bool(self.space)
+
+    @property
+    def own(self) -> bool:
+        """Whether it is somebody's own and not shipped."""
+        return self._source is not None and self._source not in _shipped().values()
+
+    @property
+    def text(self) -> str:
+        """The file as it is written."""
+        return self._source.read_text(encoding="utf-8") if self._source else ""
+
+    def all_variants(self) -> dict[str, Variant]:
+        """The variants of the file that this one builds on, and its own."""
+        inherited = load_sweep(self.variants_of).all_variants() if self.variants_of else {}
+        return {**inherited, **self.variants}
+
+    def base_run(self, scale: str) -> str:
+        """The name or the file of the base run; a file is found beside the sweep's.
+
+        Raises:
+            InputError: the sweep has no such scale.
+        """
+        if scale not in self.base:
+            raise unknown("scale", scale, self.base)
+        run = self.base[scale]  # pyright: ignore[reportArgumentType]
+        if run.endswith(_SUFFIXES) and self._source is not None:
+            return str(self._source.parent / run)
+        return run
+
+    def expand(
+        self,
+        base: RunConfig,
+        seeds: Sequence[int] | None = None,
+        changes: Mapping[str, Any] | None = None,
+        only: Sequence[str] = (),
+    ) -> Sweep:
+        """The runs of the sweep around a base run.
+
+        Args:
+            seeds: None for the file's own at the base's scale.
+            changes: dotted keys of the base.
+            only: names of variants; none of them means all.
+
+        Raises:
+            InputError: a variant does not exist or does not fit the base, or a change would be
+                overwritten by the sweep.
+        """
+        changes = changes or {}
+        base = base.override(changes)
+        if seeds is None and base.seed != RunConfig().seed:
+            raise InputError(
+                f"seed={base.seed}: a sweep sets the seeds of its runs; give --seeds {base.seed}"
+            )
+        places = orders(base, *self.orders) if self.orders else {}
+        if places and "data.order" in changes:
+            raise InputError(
+                f"data.order={changes['data.order']}: {self.name} runs on the orders "
+                f"{', '.join(places)}; of the other sweeps each is on one order, that of its base"
+            )
+        own_seeds = self.seeds.get(scale_of(base), self.seeds["cpu"])  # pyright: ignore
+        sweep = self._sweep(base, places, tuple(seeds or own_seeds)).only(only)
+        for name in sweep.chosen():
+            try:
+                base.override(sweep.variants[name])
+            except InputError as error:
+                raise self._wrong(name, error) from None
+        return sweep
+
+    def _sweep(self, base: RunConfig, places: dict[str, Any], seeds: tuple[int, ...]) -> Sweep:
+        scale = scale_of(base)
+        variants: dict[str, dict[str, Any]] = {}
+        paper: dict[str, str] = {}
+        names: dict[str, str] = {}
+        here = {
+            key: variant
+            for key, variant in self.all_variants().items()
+            if variant.scales is None or scale in variant.scales
+        }
+        for key, variant in here.items():
+            try:
+                difference = variant.difference(base, scale)
+                run = base.override(difference) if variant.named else base
+            except InputError as error:
+                raise self._wrong(key, error) from None
+            names[key] = filled(variant.named, run) if variant.named else key
+            variants[names[key]] = difference
+            if variant.named or variant.stands_for:
+                paper[names[key]] = variant.stands_for or key
+        references = {
+            names[key]: self._known(variant.reference, names)
+            for key, variant in here.items()
+            if variant.reference
+        }
+        reference = self._known(self.reference, names) if self.reference else next(iter(variants))
+        source = self.text if self.own else ""
+        return Sweep(
+            self.name, base, variants, seeds, places, reference, paper, references, source=source
+        )
+
+    def _known(self, reference: str, names: Mapping[str, str]) -> str:
+        if reference not in names:
+            raise unknown(f"reference of {self.name}", reference, names)
+        return names[reference]
+
+    def _wrong(self, variant: str, error: InputError) -> InputError:
+        """The error of a variant with the line of the key that it names, else of the variant."""
+        line = self._lines.get(("variants", variant))
+        for path, at in self._lines.items():
+            if path[:2] == ("variants", variant) and len(path) == 3 and path[2] in str(error):
+                line = at
+        where = f"{self._source}, line {line}: " if self.own and line else ""
+        return InputError(f"{where}sweep {self.name}, variant {variant!r}: {error}")
+
+
+# ---- finding and reading files
+
+
+@cache
+def _shipped() -> dict[str, Path]:
+    """The files of the package by name; a checkout has them at its top."""
+    package = Path(str(package_files("forever.sweeps"))) / "shipped"
+    root = package if package.is_dir() else package.parents[2]
+    paths = [path for folder in FOLDERS for path in (root / folder).glob("*.yaml")]
+    return {path.stem: path for path in paths}
+
+
+@cache
+def shipped_sweeps() -> dict[str, SweepFile]:
+    """All sweeps that are shipped, in the order of the paper."""
+    sweeps = [read_sweep(path) for path in _shipped().values()]
+    sweeps.sort(key=lambda sweep: (sweep.place, sweep.name))
+    return {sweep.name: sweep for sweep in sweeps}
+
+
+def find_sweep(name: str) -> SweepFile | None:
+    """The shipped sweep of that name, or None."""
+    return shipped_sweeps().get(name)
+
+
+def sweep_of(folder: Path, name: str) -> SweepFile | None:
+    """The file of the sweep whose runs lie in a folder: its copy there, else the shipped one."""
+    path = folder / Sweep.COPY
+    return read_sweep(path, name) if path.is_file() else find_sweep(name)
+
+
+def load_sweep(name_or_path: str) -> SweepFile:
+    """A sweep by name, or from a file of one's own.
+
+    Raises:
+        InputError: there is no such sweep or file, or it says something wrong; one line, with the
+            number of the line.
+    """
+    if name_or_path.endswith(_SUFFIXES):
+        return read_sweep(Path(name_or_path))
+    if name_or_path not in shipped_sweeps():
+        raise unknown("sweep", name_or_path, shipped_sweeps())
+    return shipped_sweeps()[name_or_path]
+
+
+def sweep_or_none(name: str) -> SweepFile | None:
+    """The sweep that a name or a file means, or None if that is a single run.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if not name.endswith(_SUFFIXES):
+        return None if "/" in name else load_sweep(name)
+    keys = read_yaml(Path(name))[0]
+    return load_sweep(name) if {"variants", "variants_of", "space"} & keys.keys() else None
+
+
+def read_sweep(path: Path, name: str = "") -> SweepFile:
+    """The sweep that a file describes.
+
+    Args:
+        name: of the sweep, if not the file's own.
+
+    Raises:
+        InputError: see `load_sweep`.
+    """
+    values, lines = read_yaml(path)
+    try:
+        sweep = SweepFile.model_validate({**values, "name": name or slug(path.stem)})
+    except ValidationError as error:
+        raise _explained(error, lines, path) from None
+    sweep._source, sweep._lines = path, lines
+    return sweep
+
+
+def read_yaml(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
+    """What a YAML file says, and on which line each of its keys stands.
+
+    Raises:
+        InputError: there is no such file, or it holds something else.
+    """
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree, values = yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} must hold keys such as title and variants; it holds {values!r}")
+    lines: dict[tuple[str, ...], int] = {}
+    _find_lines(tree, (), lines, path)
+    return values, lines
+
+
+def _find_lines(
+    node: Any, place: tuple[str, ...], lines: dict[tuple[str, ...], int], path: Path
+) -> None:
+    """Note the line of every key, and refuse a key that occurs twice: YAML would take the last."""
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            lines[(*place, str(index))] = item.start_mark.line + 1
+            _find_lines(item, (*place, str(index)), lines, path)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if (*place, key.value) in lines:
+                raise InputError(f"{path}, line {line}: {key.value!r} occurs twice")
+            lines[(*place, key.value)] = line
+            _find_lines(value, (*place, key.value), lines, path)
+
+
+def _explained(
+    error: ValidationError, lines: Mapping[tuple[str, ...], int], path: Path
+) -> InputError:
+    """The first problem of a file as one line: where, the value and the rule."""
+    problem = error.errors()[0]
+    place = tuple(str(part) for part in problem["loc"] if part not in ("changes", "[key]"))
+    line = next((lines[place[:end]] for end in range(len(place), 0, -1) if place[:end] in lines), 1)
+    where, key = f"{path}, line {line}", ".".join(place)
+    cause = problem.get("ctx", {}).get("error")
+    if problem["type"] == "missing":
+        return InputError(f"{where}: {key} is missing")
+    if problem["type"] == "extra_forbidden":
+        valid: Mapping[str, Any] = SweepFile.model_fields
+        if place[0] in ("figures", "space", "beside"):
+            part = {"figures": Figure, "space": Dimension, "beside": Beside}[place[0]]
+            valid = {field.alias or name: field for name, field in part.model_fields.items()}
+        return InputError(f"{where}: {unknown('key', place[-1], valid)}")
+    if isinstance(cause, InputError):
+        words = set(Variant.model_fields) - {"changes"}
+        if problem["loc"][-1:] == ("[key]",) and place[0] == "variants":
+            cause = unknown("key", place[-1], {*dotted_keys(RunConfig), *words})
+        return InputError(f"{where}: {cause}")
+    rule = problem["msg"][0].lower() + problem["msg"][1:]
+    return InputError(f"{where}: {key}={problem['input']!r}: {rule}")
