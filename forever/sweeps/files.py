@@ -325,14 +325,15 @@ def _shipped() -> dict[str, Path]:
 @cache
 def shipped_sweeps() -> dict[str, SweepFile]:
     """All sweeps that are shipped, in the order of the paper."""
-    sweeps = [read_sweep(path) for path in _shipped().values()]
+    sweeps = [load_sweep(name) for name in _shipped()]
     sweeps.sort(key=lambda sweep: (sweep.place, sweep.name))
     return {sweep.name: sweep for sweep in sweeps}
 
 
+@cache
 def find_sweep(name: str) -> SweepFile | None:
     """The shipped sweep of that name, or None."""
-    return shipped_sweeps().get(name)
+    return read_sweep(_shipped()[name]) if name in _shipped() else None
 
 
 def sweep_of(folder: Path, name: str) -> SweepFile | None:
@@ -350,9 +351,10 @@ def load_sweep(name_or_path: str) -> SweepFile:
     """
     if name_or_path.endswith(_SUFFIXES):
         return read_sweep(Path(name_or_path))
-    if name_or_path not in shipped_sweeps():
-        raise unknown("sweep", name_or_path, shipped_sweeps())
-    return shipped_sweeps()[name_or_path]
+    sweep = find_sweep(name_or_path)
+    if sweep is None:
+        raise unknown("sweep", name_or_path, _shipped())
+    return sweep
 
 
 def sweep_or_none(name: str) -> SweepFile | None:
