@@ -386,23 +386,18 @@ class Studies:
             self._tell(asked, over[trial.key])
         return None
 
-    def falls_behind(self, key: str, stage: int, op: float, stages: int) -> bool:
-        """Note OP after a task; whether the run is to be stopped there.
-
-        The last task is no time to stop: its report comes before the result is written.
-        """
+    def falls_behind(self, key: str, stage: int, op: float) -> bool:
+        """Note OP after a task; says whether the run is to be stopped there."""
         twin = self.running[key][1]
-        if stage in twin.storage.get_trial(twin._trial_id).intermediate_values:
-            return False
         twin.report(op, stage)
-        return stage < stages and twin.should_prune()
+        return twin.should_prune()
 
-    def tell(self, key: str, failed: bool) -> None:
+    def tell(self, key: str, state: str) -> None:
         """Say what became of a run: all objectives of a whole one, or none."""
         asked, twin = self.running.pop(key)
-        directory = RunDirectory(self.folder / key)
-        ended = {"state": "failed" if failed else "stopped", "reason": ""}
-        run = Known(self.search.trial(asked.user_attrs["point"]), {}, directory.finished(), ended)
+        result = RunDirectory(self.folder / key).finished()
+        ended = {"state": state, "reason": ""}
+        run = Known(self.search.trial(asked.user_attrs["point"]), {}, result, ended)
         self._tell(asked, run)
         values = run.objectives[0] if run.result is not None else None
         self.stops.tell(twin, values, state=self._state(run))

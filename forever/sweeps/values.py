@@ -69,8 +69,8 @@ def resolve(value: Value, key: str, runs: Sequence[RunConfig], scale: str) -> An
         runs: where the key that is multiplied is looked up, in this order.
 
     Returns:
-        The value; a multiple of a whole number is rounded down, and every multiple stays within the
-        bounds of its field.
+        The value; a multiple stays within the bounds of its field, and is rounded down if that holds
+        whole numbers.
 
     Raises:
         InputError: no run has a number under the key that is multiplied.
@@ -79,14 +79,13 @@ def resolve(value: Value, key: str, runs: Sequence[RunConfig], scale: str) -> An
         return value.at.get(scale, value.otherwise)
     if not isinstance(value, Relative):
         return value
-    own = number_of(value.of or key, runs)
-    product = value.times * own
-    if isinstance(own, int):
-        product = int(product)
-    elif value.decimals is not None:
+    schema = field_schema(runs[0], key)
+    low, high = bounds(schema)
+    product = value.times * number_of(value.of or key, runs)
+    if value.decimals is not None:
         product = round(product, value.decimals)
-    low, high = bounds(field_schema(runs[0], key))
-    return type(product)(min(max(product, low), high))
+    kept = min(max(product, low), high)
+    return int(kept) if schema.get("type") == "integer" else kept
 
 
 def number_of(key: str, runs: Sequence[RunConfig]) -> float:

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from forever.config.run import RunConfig
+from forever.format import duration
 from forever.sweeps import table as sweep_table
 from forever.sweeps.sweep import Sweep
-from forever.format import duration
 from forever.sweeps.table import SweepTable
 
 
