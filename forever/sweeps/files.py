@@ -7,152 +7,34 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import yaml
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
-from pydantic.dataclasses import dataclass
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from forever.config.methods import METHOD_CONFIGS
 from forever.config.overrides import dotted_keys
 from forever.config.run import RunConfig
-from forever.data.orders import ORDERS
 from forever.errors import InputError, unknown
-from forever.sweeps.named_runs import SCALES, method_settings, orders, scale_of
+from forever.sweeps.named_runs import SCALES, orders, scale_of
+from forever.sweeps.parts import (
+    USUAL_FIGURES,
+    BenchmarkName,
+    Beside,
+    Dimension,
+    DottedKey,
+    Figure,
+    MethodName,
+    Part,
+    Scale,
+    Variant,
+    filled,
+)
+from forever.sweeps.reading import Lines, read_yaml
 from forever.sweeps.sweep import Sweep, slug
-from forever.sweeps.values import DottedKey, Part, Scale, Template, Value, filled, resolve
 
 FOLDERS = ("ablations", "experiments")
 _SUFFIXES = (".yaml", ".yml")
 # How much a wide comparison needs is said in its file; a single seed is no evidence.
 _SEEDS: dict[Scale, tuple[int, ...]] = {"mini": (0,), "cpu": (0,), "paper": (0, 1, 2)}
-_Kind = Literal[
-    "intervals", "accuracy", "radar", "pareto", "matrices", "timelines", "replay_loss",
-    "sensitivity", "spacing", "backbones", "training_time", "model_day", "forgetting_rate",
-]  # fmt: skip
-_USUAL: tuple[_Kind, ...] = (
-    "intervals", "accuracy", "radar", "pareto", "replay_loss", "matrices", "timelines",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Published:
-    """OP and BWT of one row of a published table; BWT is None where it is not known."""
-
-    op: float
-    bwt: float | None = None
-
-
-class Figure(Part):
-    """A figure of the report.
-
-    Attributes:
-        key, label, unit: of `sensitivity`: the key of the run on the horizontal axis, what is
-            written there, and by what values are multiplied.
-    """
-
-    kind: _Kind
-    key: DottedKey | None = None
-    label: str | None = None
-    unit: float = 1.0
-
-    @model_validator(mode="after")
-    def _axis(self) -> "Figure":
-        if (self.kind == "sensitivity") != (self.key is not None and self.label is not None):
-            raise InputError("sensitivity has a key and a label, and no other kind of figure has")
-        return self
-
-
-def _figure(value: Any) -> Any:
-    return {"kind": value} if isinstance(value, str) else value
-
-
-def _method(name: str) -> str:
-    if name not in METHOD_CONFIGS:
-        raise unknown("method", name, METHOD_CONFIGS)
-    return name
-
-
-def _benchmark(name: str) -> str:
-    if name not in ORDERS:
-        raise unknown("benchmark", name, ORDERS)
-    return name
-
-
-MethodName = Annotated[str, BeforeValidator(_method)]
-
-
-class Variant(Part):
-    """A difference from the base run: dotted keys, and these words.
-
-    Attributes:
-        method: a method with its settings at the base's scale.
-        named: a name made of the run's values; the key in the file is then the paper's name.
-        stands_for: the paper's name of a variant that has another one here.
-        reference: the variant that this one is compared with, if not the sweep's.
-        scales: where there is such a variant; None is everywhere.
-        published: the paper's numbers by benchmark.
-    """
-
-    method: MethodName | None = None
-    named: Template | None = None
-    stands_for: str | None = None
-    reference: str | None = None
-    scales: tuple[Scale, ...] | None = None
-    published: dict[str, Published] = {}
-    changes: dict[DottedKey, Value] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _keys_are_changes(cls, values: Any) -> Any:
-        if not isinstance(values, dict | None):
-            raise InputError(f"a variant is a mapping of keys to values, not {values!r}")
-        words = {key: value for key, value in (values or {}).items() if key in cls.model_fields}
-        changes = {key: value for key, value in (values or {}).items() if key not in words}
-        return {**words, "changes": changes}
-
-    def difference(self, base: RunConfig, scale: str) -> dict[str, Any]:
-        """The dotted keys that differ from a base run."""
-        settings = method_settings(base, self.method) if self.method else {}
-        # A multiple is one of the method that is put in, else of the base, else of the default.
-        runs = (base.override(settings), base, RunConfig())
-        own = {key: resolve(value, key, runs, scale) for key, value in self.changes.items()}
-        return {**settings, **own}
-
-
-class Dimension(Part):
-    """A key of a search's space: one of several values, or a number in a range."""
-
-    among: tuple[Any, ...] = ()
-    low: Value = Field(None, alias="from")
-    high: Value = Field(None, alias="to")
-    log: bool = False
-    condition: dict[DottedKey, tuple[Any, ...]] = Field({}, alias="if")
-    label: str | None = None
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> "Dimension":
-        if bool(self.among) == (self.low is not None and self.high is not None):
-            raise InputError("a key of the space has either `among`, or `from` and `to`")
-        return self
-
-
-class Beside(Part):
-    """The table of another file that a sweep's numbers stand beside.
-
-    Attributes:
-        small: the benchmark of that table that a small one stands for.
-    """
-
-    sweep: str
-    small: str
 
 
 class SweepFile(Part):
@@ -163,7 +45,7 @@ class SweepFile(Part):
     question: str = ""
     place: int = 100
     base: dict[Scale, str] = SCALES  # pyright: ignore[reportAssignmentType]
-    orders: tuple[Annotated[str, BeforeValidator(_benchmark)], ...] = ()
+    orders: tuple[BenchmarkName, ...] = ()
     seeds: dict[Scale, tuple[int, ...]] = _SEEDS
     reference: str = ""
     variants_of: str | None = None
@@ -173,11 +55,9 @@ class SweepFile(Part):
     trials: Annotated[int, Field(ge=1)] = 24
     published_numbers: dict[str, Any] = {}
     beside: Beside | None = None
-    figures: tuple[Annotated[Figure, BeforeValidator(_figure)], ...] = tuple(
-        Figure(kind=kind) for kind in _USUAL
-    )
+    figures: tuple[Figure, ...] = tuple(Figure(kind=kind) for kind in USUAL_FIGURES)
     _source: Path | None = PrivateAttr(None)
-    _lines: dict[tuple[str, ...], int] = PrivateAttr(default_factory=dict)
+    _lines: Lines = PrivateAttr(default_factory=dict)
 
     @field_validator("seeds")
     @classmethod
@@ -387,46 +267,7 @@ def read_sweep(path: Path, name: str = "") -> SweepFile:
     return sweep
 
 
-def read_yaml(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
-    """What a YAML file says, and on which line each of its keys stands.
-
-    Raises:
-        InputError: there is no such file, or it holds something else.
-    """
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
-    try:
-        text = path.read_text(encoding="utf-8")
-        tree, values = yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} must hold keys such as title and variants; it holds {values!r}")
-    lines: dict[tuple[str, ...], int] = {}
-    _find_lines(tree, (), lines, path)
-    return values, lines
-
-
-def _find_lines(
-    node: Any, place: tuple[str, ...], lines: dict[tuple[str, ...], int], path: Path
-) -> None:
-    """Note the line of every key, and refuse a key that occurs twice: YAML would take the last."""
-    if isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            lines[(*place, str(index))] = item.start_mark.line + 1
-            _find_lines(item, (*place, str(index)), lines, path)
-    elif isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if (*place, key.value) in lines:
-                raise InputError(f"{path}, line {line}: {key.value!r} occurs twice")
-            lines[(*place, key.value)] = line
-            _find_lines(value, (*place, key.value), lines, path)
-
-
-def _explained(
-    error: ValidationError, lines: Mapping[tuple[str, ...], int], path: Path
-) -> InputError:
+def _explained(error: ValidationError, lines: Lines, path: Path) -> InputError:
     """The first problem of a file as one line: where, the value and the rule."""
     problem = error.errors()[0]
     place = tuple(str(part) for part in problem["loc"] if part not in ("changes", "[key]"))

@@ -3,9 +3,8 @@ ours is put beside it."""
 
 import math
 
-from forever.sweeps.files import Published, SweepFile, find_sweep, shipped_sweeps
-
-__all__ = ["Published", "agreement", "published", "table_of", "tables"]
+from forever.sweeps.files import SweepFile, find_sweep, shipped_sweeps
+from forever.sweeps.parts import Published
 
 BENCHMARKS = ("standard", "long", "superni", "thirty")
 BACKBONES = ("Qwen3-0.6B", "Qwen3-4B", "Llama-3.1-8B", "Llama-2-13b-hf")

@@ -11,7 +11,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.runs.directory import RunDirectory
 from forever.seeding import derive
-from forever.sweeps import values
 from forever.sweeps.files import SweepFile
+from forever.sweeps.parts import value_of
+from forever.sweeps.space import Axis, space_of
 from forever.sweeps.sweep import Sweep, Trial
 
 BASE = "base"
@@ -33,45 +34,6 @@ DIRECTIONS = ("maximize", "maximize", "minimize")  # OP, BWT, seconds
 # after it. From the second task on, the better half goes on.
 _GRACE, _REDUCTION = 2, 2
 _ASKS = 100  # in a row that give nothing new: the space is used up
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A key of a space.
-
-    Attributes:
-        choices: what it may be; none of them: a number from `low` to `high`.
-        condition: by key, the values with which this one acts.
-        label: what stands before its value in a run's name.
-    """
-
-    key: str
-    choices: tuple[Any, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    log: bool = False
-    condition: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    label: str = ""
-
-    def acts(self, point: Mapping[str, Any]) -> bool:
-        """Whether the key matters beside the values that were chosen before it."""
-        return all(point.get(key) in allowed for key, allowed in self.condition.items())
-
-    def ask(self, trial: Any) -> Any:
-        """A value from an Optuna trial; numbers with two digits."""
-        if self.choices:
-            return trial.suggest_categorical(self.key, self.choices)
-        if isinstance(self.low, int):
-            return trial.suggest_int(self.key, self.low, int(self.high), log=self.log)
-        return _two_digits(trial.suggest_float(self.key, self.low, self.high, log=self.log))
-
-    def holds(self, value: Any) -> bool:
-        """Whether the space has this value, digit for digit."""
-        if self.choices:
-            return value in self.choices
-        if not isinstance(value, int | float) or not self.low <= value <= self.high:
-            return False
-        return isinstance(self.low, int) or value == _two_digits(value)
 
 
 @dataclass(frozen=True)
@@ -105,7 +67,7 @@ class Search:
         point: dict[str, Any] = {}
         for axis in self.space:
             if axis.acts(point):
-                point[axis.key] = values.value_of(axis.key, self.base)
+                point[axis.key] = value_of(axis.key, self.base)
                 if not axis.holds(point[axis.key]):
                     return None
         return point
@@ -158,76 +120,8 @@ def find_search(file: SweepFile, base: RunConfig, seeds: Sequence[int] | None = 
         base = base.override({"seed": seeds[0]})
     if base.data.validation is None:
         base = base.override({"data.validation": VALIDATION})
-    space = (
-        default_space(base) if file.method not in (None, base.method.name) else _space(file, base)
-    )
+    space = space_of(file, base)
     return Search(file.name, base, space, file.trials, file.text if file.own else "")
-
-
-def _space(file: SweepFile, base: RunConfig) -> tuple[Axis, ...]:
-    axes: list[Axis] = []
-    for key, dimension in file.space.items():
-        low, high = (
-            values.resolve(end, key, (base, RunConfig()), "")
-            for end in (dimension.low, dimension.high)
-        )
-        label = f"{_last(key)}=" if dimension.label is None else dimension.label
-        if not dimension.among and values.field_schema(base, key).get("type") != "integer":
-            low, high = float(low), float(high)
-        axes.append(
-            Axis(key, dimension.among, low, high, dimension.log, dimension.condition, label)
-        )
-    return tuple(axes)
-
-
-def default_space(base: RunConfig) -> tuple[Axis, ...]:
-    """The space of a method that has no file: every field of it that is a choice or a number.
-
-    A number goes over its whole range if the field has one, else from a tenth to ten times what it
-    is (a whole number from a quarter to four times). Fields that leave a number to the method
-    (None) and those of several parts stay. A method without any has its learning rate searched.
-    """
-    axes: list[Axis] = []
-    for name in type(base.method).model_fields:
-        axis = _axis(f"method.{name}", base)
-        if name != "name" and axis is not None:
-            axes.append(axis)
-    learning_rate = _axis("optim.lr", base)
-    assert learning_rate is not None
-    return tuple(axes) or (learning_rate,)
-
-
-def _axis(key: str, base: RunConfig) -> Axis | None:
-    schema, own = values.field_schema(base, key), values.value_of(key, base)
-    label = f"{_last(key)}="
-    if "enum" in schema:
-        return Axis(key, tuple(schema["enum"]), label=label)
-    if schema.get("type") == "boolean":
-        return Axis(key, (False, True), label=label)
-    if schema.get("type") not in ("integer", "number"):
-        return None
-    low, high = values.bounds(schema)
-    if high < float("inf") and low > float("-inf"):
-        margin = 0.01 * (high - low)  # an open end is no value itself
-        low += margin * ("exclusiveMinimum" in schema)
-        high -= margin * ("exclusiveMaximum" in schema)
-        return Axis(key, low=float(low), high=float(high), label=label)
-    if not isinstance(own, int | float):
-        return None
-    if schema["type"] == "integer":
-        low, high = max(int(low), int(own) // 4), max(1, 4 * int(own))
-        return Axis(key, low=low, high=high, log=low > 0, label=label)
-    if own == 0:
-        return Axis(key, low=0.0, high=1.0, label=label)
-    return Axis(key, low=_two_digits(own / 10), high=_two_digits(own * 10), log=True, label=label)
-
-
-def _two_digits(value: float) -> float:
-    return float(f"{value:.1e}")
-
-
-def _last(key: str) -> str:
-    return key.rpartition(".")[2]
 
 
 # ---- what is in a folder

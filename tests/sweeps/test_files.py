@@ -1,5 +1,5 @@
-"""Sweeps are files: those that are shipped have the runs that they always had, anybody may write one,
-and what is wrong in one is said with its line."""
+"""Sweeps are files: those that are shipped have the runs that they always had, anybody may write
+one, and what is wrong in one is said with its line."""
 
 import hashlib
 import subprocess
@@ -13,15 +13,9 @@ import pytest
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.sweeps.files import (
-    Figure,
-    find_sweep,
-    load_sweep,
-    shipped_sweeps,
-    sweep_of,
-    sweep_or_none,
-)
+from forever.sweeps.files import find_sweep, load_sweep, shipped_sweeps, sweep_of, sweep_or_none
 from forever.sweeps.named_runs import SCALES, load_run, named_run
+from forever.sweeps.parts import Figure
 from forever.sweeps.published import TABLES, published, table_of
 from forever.sweeps.sweep import read_manifest
 
@@ -154,26 +148,62 @@ def test_a_base_run_of_ones_own_lies_beside_the_sweep(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("variants:\n  base:\n    method.dayz: x\n", 4, "unknown key 'method.dayz'; did you mean 'method.days'?"),
-        ("variants:\n  base:\n    methodd: x\n", 4, "unknown key 'methodd'; did you mean 'method'?"),
+        (
+            "variants:\n  base:\n    method.dayz: x\n",
+            4,
+            "unknown key 'method.dayz'; did you mean 'method.days'?",
+        ),
+        (
+            "variants:\n  base:\n    methodd: x\n",
+            4,
+            "unknown key 'methodd'; did you mean 'method'?",
+        ),
         ("variantz: {}\n", 2, "unknown key 'variantz'; did you mean 'variants'?"),
-        ("variants:\n  a:\n  b:\n    method.beta: -1\n", 5, "variant 'b': method.beta=-1: input should be greater"),
-        ("variants:\n  a: {method: forevr}\n", 3, "unknown method 'forevr'; did you mean 'forever'?"),
+        (
+            "variants:\n  a:\n  b:\n    method.beta: -1\n",
+            5,
+            "variant 'b': method.beta=-1: input should be greater",
+        ),
+        (
+            "variants:\n  a: {method: forevr}\n",
+            3,
+            "unknown method 'forevr'; did you mean 'forever'?",
+        ),
         ("variants:\n  a: {scales: [gpu]}\n", 3, "scales.0='gpu': input should be 'mini', 'cpu'"),
         ("variants:\n  a: {named: '{memory.size}'}\n", 3, "unknown key 'memory.size'"),
-        ("variants:\n  a: {published: {superni: {ap: 1}}}\n", 3, "variants.a.published.superni.op is missing"),
+        (
+            "variants:\n  a: {published: {superni: {ap: 1}}}\n",
+            3,
+            "variants.a.published.superni.op is missing",
+        ),
         ("variants:\n  a: {method.days: {times: 2}}\n", 3, "method.days is no number"),
         ("variants:\n  a:\n  a:\n", 4, "'a' occurs twice"),
         ("variants: {a: 3}\n", 2, "a variant is a mapping of keys to values, not 3"),
         ("variants: {a: }\nseeds: {paper: [0]}\n", 3, "one seed at scale paper shows nothing"),
-        ("variants: {a: }\norders: [superny]\n", 3, "unknown benchmark 'superny'; did you mean 'superni'?"),
-        ("variants: {a: }\nfigures:\n- intervals\n- radr\n", 5, "figures.1.kind='radr': input should be"),
-        ("variants: {a: }\nfigures:\n- kind: sensitivity\n", 4, "sensitivity has a key and a label"),
-        ("variants: {a: }\nspace: {optim.lr: {among: [1]}}\n", 1, "a sweep has either variants or a space"),
+        (
+            "variants: {a: }\norders: [superny]\n",
+            3,
+            "unknown benchmark 'superny'; did you mean 'superni'?",
+        ),
+        (
+            "variants: {a: }\nfigures:\n- intervals\n- radr\n",
+            5,
+            "figures.1.kind='radr': input should be",
+        ),
+        (
+            "variants: {a: }\nfigures:\n- kind: sensitivity\n",
+            4,
+            "sensitivity has a key and a label",
+        ),
+        (
+            "variants: {a: }\nspace: {optim.lr: {among: [1]}}\n",
+            1,
+            "a sweep has either variants or a space",
+        ),
         ("space:\n  optim.lr: {frm: 1, to: 2}\n", 3, "unknown key 'frm'; did you mean 'from'?"),
         ("space:\n  optim.lr: {from: 1}\n", 3, "has either `among`, or `from` and `to`"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_with_its_line(
     text: str, line: int, message: str, tmp_path: Path
 ) -> None:
@@ -188,8 +218,12 @@ def test_what_is_wrong_is_said_with_its_line(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("variants: {a: }", "title is missing"), ("- a", "must hold keys"), ("title: [a", "not valid YAML")],
-)  # fmt: skip
+    [
+        ("variants: {a: }", "title is missing"),
+        ("- a", "must hold keys"),
+        ("title: [a", "not valid YAML"),
+    ],
+)
 def test_what_is_no_sweep(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text, encoding="utf-8")

@@ -63,8 +63,8 @@ def test_an_ablation_is_a_difference_and_nothing_else(base_config: RunConfig) ->
 
 
 ON_ANY_METHOD = (
-    "main_results", "baselines", "backbones", "full_finetuning", "long_sequence", "memory_size", "model_day",
-    "training_time", "replay_loss",
+    "main_results", "baselines", "backbones", "full_finetuning", "long_sequence", "memory_size",
+    "model_day", "training_time", "replay_loss",
 )  # fmt: skip
 
 
