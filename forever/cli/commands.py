@@ -1,9 +1,9 @@
-"""What `forever sweep`, `forever demo` and a search do behind the command line: run, then show what
-came of it."""
+"""What the verbs share: a console, a sweep or search from start to report, and MLflow's address."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,14 +15,21 @@ from forever.launch.fleet import Fleet
 from forever.launch.local import check
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
-from forever.sweeps.search import Search, known
+from forever.sweeps.lists import front_table
+from forever.sweeps.search import Search
 from forever.sweeps.sweep import Sweep
 
 # A pipe has no width of its own; 80 columns would fold every table.
 console = Console() if sys.stdout is not None and sys.stdout.isatty() else Console(width=120)
 
 
-def sweep(what: Sweep, out: Path, fleet: Fleet) -> bool:
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines as they are, without markup and without folding them."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def sweep(runs: Sweep, out: Path, fleet: Fleet) -> bool:
     """Run a sweep in a folder of `out`, print its table and write its report.
 
     Returns:
@@ -31,19 +38,19 @@ def sweep(what: Sweep, out: Path, fleet: Fleet) -> bool:
     Raises:
         InputError: see `run_sweep`.
     """
-    folder = (out / what.name).absolute()
-    trials = what.trials()
+    folder = (out / runs.name).absolute()
+    trials = runs.trials()
     todo = [trial for trial in trials if RunDirectory(folder / trial.key).finished() is None]
     refused(todo, others=len(todo) < len(trials))  # before Ray is imported, which takes seconds
     from forever.launch.ray_tune import run_sweep
 
-    outcome = run_sweep(what, folder, fleet)
+    outcome = run_sweep(runs, folder, fleet)
     if outcome.finished or outcome.skipped:
         show_report(folder)
     return _end(outcome.failed, fleet.mlflow)
 
 
-def search(what: Search, trials: int, out: Path, fleet: Fleet) -> bool:
+def search(runs: Search, trials: int | None, out: Path, fleet: Fleet) -> bool:
     """Run a search in a folder of `out`, print its best runs and write its report.
 
     Returns:
@@ -52,37 +59,32 @@ def search(what: Search, trials: int, out: Path, fleet: Fleet) -> bool:
     Raises:
         InputError: see `run_search`.
     """
-    from forever.sweeps.front import front_table
-
-    folder = (out / what.name).absolute()
-    check(what.base, RunDirectory(folder / what.base.key()), resume=True)
+    folder = (out / runs.name).absolute()
+    check(runs.base, RunDirectory(folder / runs.base.key()), resume=True)
     from forever.launch.ray_search import run_search
 
-    outcome = run_search(what, folder, trials, fleet)
+    outcome = run_search(runs, folder, trials, fleet)
     if outcome.finished or outcome.skipped:
         show_report(folder)
-        console.print(front_table(known(what, folder)))
+        console.print(front_table(runs, folder))
     return _end(outcome.failed, fleet.mlflow)
 
 
 def _end(failed: Mapping[str, str], uri: str | None) -> bool:
+    """Say where MLflow's pages are and which runs failed; returns whether none did."""
     if uri is not None and uri.startswith("sqlite:"):
-        console.print(
-            f"MLflow  {Path(sys.executable).with_name('mlflow')} ui --backend-store-uri {uri}",
-            soft_wrap=True,
-        )
+        program = Path(sys.executable).with_name("mlflow")
+        console.print(f"MLflow  {program} ui --backend-store-uri {uri}", soft_wrap=True)
     elif uri is not None and uri.startswith("http"):
-        console.print(
-            f"MLflow  {urlsplit(uri)._replace(netloc=urlsplit(uri).netloc.rpartition('@')[2]).geturl()}"
-        )
-    for key, error in failed.items():
-        console.print(f"failed  {key}: {error}", soft_wrap=True, markup=False, highlight=False)
+        address = urlsplit(uri)
+        host = address.netloc.rpartition("@")[2]
+        console.print(f"MLflow  {address._replace(netloc=host).geturl()}")
+    print_lines([f"failed  {key}: {error}" for key, error in failed.items()])
     return not failed
 
 
 def show_report(folder: Path) -> None:
-    """Print the comparison of a folder's runs, and write its report if what draws pages is
-    installed."""
+    """Print the comparison of a folder's runs, and write its report if that can be drawn."""
     from forever.report.tables import summary_table
 
     console.print(summary_table(folder))
@@ -97,22 +99,21 @@ def show_report(folder: Path) -> None:
 
 
 def mlflow_uri(choice: str) -> str | None:
-    """The tracking URI to use, or None. `auto` without MLflow installed means no tracking, and is
-    not an error.
+    """The tracking URI to use, or None for no tracking.
+
+    `auto` without MLflow installed means no tracking and is not an error.
 
     Raises:
         InputError: MLflow is asked for and not installed.
     """
-    from importlib.util import find_spec
-
     if choice == "off":
         return None
     if find_spec("mlflow") is None:
-        if choice != "auto":
-            raise InputError(
-                "--mlflow: MLflow is not installed; pip install 'forever-cl[mlflow]', or --mlflow off"
-            )
-        return None
+        if choice == "auto":
+            return None
+        raise InputError(
+            "--mlflow: MLflow is not installed; pip install 'forever-cl[mlflow]', or --mlflow off"
+        )
     if choice != "auto":
         return choice
     from forever.launch.mlflow_tracker import tracking_uri
@@ -122,8 +123,7 @@ def mlflow_uri(choice: str) -> str | None:
 
 @contextmanager
 def mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
-    """The MLflow tracker of a run, if any; a run that is interrupted is marked so and does not stay
-    RUNNING."""
+    """The MLflow tracker of a run, if any; a run that is interrupted does not stay RUNNING there."""
     if uri is None:
         yield []
         return
@@ -132,8 +132,8 @@ def mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
     try:
         yield [mlflow_tracker.MlflowTracker(uri)]
     except BaseException:
-        # The reason why the run ended matters more than a server that is away.
+        # Why the run ended matters more than a server that is away; its last workers end seconds
+        # later.
         with suppress(Exception):
-            # The last workers end some seconds later.
             mlflow_tracker.sync(folder, uri, patience_s=5.0)
         raise

@@ -1,10 +1,11 @@
-"""The command line: a few verbs, each a thin layer over the library. Exit 0 done, 1 failed, 2 bad
-input."""
+"""The command line: a few verbs, each a thin layer over the library.
+
+Exit codes: 0 done, 1 failed, 2 bad input.
+"""
 
 import os
 import sys
 import traceback
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -16,32 +17,26 @@ from forever.cli import commands
 from forever.cli.commands import console
 from forever.cli.options import (
     NAMED_RUN,
-    SWEEPS,
+    SWEEP,
     Assignments,
-    CheckpointEvery,
-    Concurrent,
-    Device,
-    Fork,
-    KeepStages,
-    MicroBatch,
-    Mlflow,
-    On,
-    Only,
-    Out,
-    RetryFailed,
-    Scale,
-    Seeds,
-    Trials,
-    Workers,
+    Launch,
+    Selection,
+    parse_seeds,
+    with_options,
 )
 from forever.cli.output import shield_output
 from forever.config.overrides import parse_assignments
 from forever.config.run import RunConfig
-from forever.errors import InputError, unknown
+from forever.errors import InputError
 from forever.launch.fleet import Fleet
-from forever.launch.local import Placement
+from forever.launch.local import Placement, check, run_local
+from forever.runs.console import ConsoleTracker, matrix_table
+from forever.runs.directory import RunDirectory
 from forever.runs.environment import without_credentials
-from forever.sweeps.sweep import Sweep
+from forever.sweeps.files import SweepFile, load_sweep, sweep_or_none
+from forever.sweeps.lists import sweeps_table
+from forever.sweeps.named_runs import load_run
+from forever.sweeps.search import find_search
 
 app = typer.Typer(
     help="Continual learning of language models around FOREVER: run, sweep, compare.",
@@ -54,6 +49,7 @@ app.add_typer(data_app, name="data")
 
 
 @app.command()
+@with_options
 def run(
     config: Annotated[
         str | None,
@@ -62,123 +58,117 @@ def run(
         ),
     ] = None,
     changes: Assignments = None,
-    out: Out = Path("runs"),
-    workers: Workers = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run.")
     ] = False,
-    fork: Fork = None,
-    keep_stages: KeepStages = False,
-    device: Device = "auto",
-    micro_batch: MicroBatch = None,
-    checkpoint_every: CheckpointEvery = 60.0,
-    mlflow: Mlflow = "auto",
+    fork: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN@TASK",
+            help="Begin after a task, by name or number, of a run's folder; it needs --keep-stages.",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
+    *,
+    launch: Launch,
 ) -> None:
     """Train one run, task after task, and print its performance matrix."""
-    from forever.launch.local import check, run_local
-    from forever.runs.console import ConsoleTracker, matrix_table
-    from forever.runs.directory import RunDirectory
     from forever.runs.fork import find_origin, plant
 
     origin = find_origin(fork) if fork else None
     settings = _settings(config, changes or [], origin.config if origin else None)
-    directory = RunDirectory(out / (origin.key(settings) if origin else settings.key()))
+    directory = RunDirectory(launch.out / (origin.key(settings) if origin else settings.key()))
     benchmark = check(settings, directory, resume)
     if directory.finished() is not None:
         console.print(f"{directory.path} is finished; nothing to do", soft_wrap=True)
     elif origin is not None:
         differences = plant(origin, settings, benchmark, directory)
-        for difference in [] if quiet else differences:
-            console.print(difference, markup=False, highlight=False, soft_wrap=True)
-    placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
-    uri = commands.mlflow_uri(mlflow)
+        if not quiet:
+            commands.print_lines(differences)
+    uri = commands.mlflow_uri(launch.mlflow)
     with (
         commands.mirrored(directory.path, uri) as mirror,
         closing(ConsoleTracker(Console(quiet=quiet))) as progress,
     ):
-        if workers:
+        if launch.workers:
             from forever.launch.ray_train import run_workers
 
-            arguments = (settings, directory.path, workers, resume, placement)
-            result = run_workers(*arguments, tracking=uri, trackers=[progress])
+            result = run_workers(
+                settings,
+                directory.path,
+                launch.workers,
+                resume,
+                _placement(launch),
+                tracking=uri,
+                trackers=[progress],
+            )
         else:
-            trackers = [progress, *mirror]
             result = run_local(
                 settings,
                 directory.path,
                 resume=resume,
-                trackers=trackers,
-                placement=placement,
+                trackers=[progress, *mirror],
+                placement=_placement(launch),
                 benchmark=benchmark,
             )
     console.print(matrix_table(result))
 
 
 @app.command()
+@with_options
 def sweep(
-    name: Annotated[str, typer.Argument(help=f"{SWEEPS}.")],
+    name: Annotated[str | None, typer.Argument(help=f"{SWEEP}.")] = None,
     changes: Assignments = None,
-    scale: Scale = "mini",
-    on: On = None,
-    seeds: Seeds = None,
-    only: Only = None,
-    out: Out = Path("runs"),
-    concurrent: Concurrent = None,
-    workers: Workers = None,
-    trials: Trials = None,
-    retry_failed: RetryFailed = False,
-    keep_stages: KeepStages = False,
-    device: Device = "auto",
-    micro_batch: MicroBatch = None,
-    checkpoint_every: CheckpointEvery = 60.0,
-    mlflow: Mlflow = "auto",
+    show_all: Annotated[
+        bool, typer.Option("--list", help="Show all sweeps with their question, and end.")
+    ] = False,
+    *,
+    selection: Selection,
+    launch: Launch,
 ) -> None:
-    """Run many variants with Ray Tune, then print the table and write the report. Goes on where it
-    was interrupted.
+    """Run many variants with Ray Tune, then print the table and write the report.
 
-    The sweep `search` finds its variants while it runs, with Optuna, and stops those that fall
-    behind.
+    The same command goes on where it was interrupted. The sweep `search` finds its variants while
+    it runs, with Optuna, and stops those that fall behind.
     """
-    from forever.sweeps.named_runs import load_run
-    from forever.sweeps.registry import asked_sweep
-
-    base, asked = load_run(_base(scale, on)), parse_assignments(changes or [])
-    placement = Placement(device, micro_batch, checkpoint_every, keep_stages)
-    uri = commands.mlflow_uri(mlflow)
-    fleet = Fleet(concurrent, workers, placement, uri, retry_failed=retry_failed)
-    _check_selection(name, trials, only)
-    if name == "search":
-        _search(base.override(asked), _seeds(seeds), trials, out, fleet)
+    if show_all or name is None:
+        console.print(sweeps_table())
+        return
+    file = load_sweep(name)
+    base = load_run(selection.on or file.base_run(selection.scale))
+    asked = parse_assignments(changes or [])
+    seeds = parse_seeds(selection.seeds)
+    _check_selection(name, file, selection)
+    fleet = _fleet(selection, launch)
+    if file.is_search:
+        search = find_search(file, base.override(asked), seeds)
+        succeeded = commands.search(search, selection.trials, launch.out, fleet)
     else:
-        _sweep(asked_sweep(name, base, asked, _seeds(seeds), only or ()), out, fleet)
+        runs = file.expand(base, seeds, asked, selection.only or ())
+        succeeded = commands.sweep(runs, launch.out, fleet)
+    if not succeeded:
+        raise typer.Exit(1)
 
 
 @app.command()
 def demo(
-    seeds: Seeds = None,
-    out: Out = Path("runs"),
-    concurrent: Concurrent = None,
-    mlflow: Mlflow = "auto",
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for run directories.")] = Path("runs"),
+    concurrent: Annotated[int | None, typer.Option(min=1, help="Runs at a time.")] = None,
+    mlflow: Annotated[str, typer.Option(help="As for `forever sweep`.")] = "auto",
 ) -> None:
-    """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores, no
-    download."""
-    from forever.sweeps.named_runs import load_run
-    from forever.sweeps.registry import named_sweep
-
+    """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores."""
+    runs = load_sweep("demo").expand(load_run("mini/forever"), parse_seeds(seeds))
     fleet = Fleet(concurrent, 0, Placement("cpu"), commands.mlflow_uri(mlflow))
-    _sweep(named_sweep("demo", load_run("mini/forever"), _seeds(seeds)), out, fleet)
+    if not commands.sweep(runs, out, fleet):
+        raise typer.Exit(1)
 
 
 @app.command()
+@with_options
 def plan(
-    name: Annotated[str, typer.Argument(help=f"A YAML file, {NAMED_RUN}, or a sweep: {SWEEPS}.")],
+    name: Annotated[str, typer.Argument(help=f"A YAML file, {NAMED_RUN}, or a sweep.")],
     changes: Assignments = None,
-    scale: Scale = "mini",
-    on: On = None,
-    seeds: Seeds = None,
-    only: Only = None,
-    out: Out = Path("runs"),
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this machine for 20 seconds.")
     ] = False,
@@ -188,49 +178,61 @@ def plan(
     price_per_hour: Annotated[
         float | None, typer.Option(min=0, help="Of a GPU, or of a run's CPUs.")
     ] = None,
-    trials: Trials = None,
-    retry_failed: RetryFailed = False,
-    device: Device = "auto",
-    concurrent: Concurrent = None,
-    workers: Workers = None,
-    micro_batch: MicroBatch = None,
+    *,
+    selection: Selection,
+    launch: Launch,
 ) -> None:
     """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started."""
     from forever.sweeps.asked import asked_runs, without_failed
 
-    _check_selection(name, trials, only)
-    asked = parse_assignments(changes or [])
-    runs = asked_runs(name, _base(scale, on), asked, _seeds(seeds), out, only or (), trials)
+    file = sweep_or_none(name)
+    _check_selection(name, file, selection)
+    runs = asked_runs(
+        name,
+        selection.on or (file.base_run(selection.scale) if file else ""),
+        parse_assignments(changes or []),
+        parse_seeds(selection.seeds),
+        launch.out,
+        selection.only or (),
+        selection.trials,
+    )
     # Torch is loaded when the runs are known to be possible.
     from forever.planning.table import Terms, plan_table
 
     terms = Terms(
-        calibrate, tokens_per_second, price_per_hour, device, concurrent, workers, micro_batch
+        calibrate=calibrate,
+        tokens_per_second=tokens_per_second,
+        price_per_hour=price_per_hour,
+        device=launch.device,
+        concurrent=selection.concurrent,
+        workers=launch.workers,
+        micro_batch=launch.micro_batch,
     )
-    console.print(plan_table(name, runs if retry_failed else without_failed(runs), terms))
+    planned = runs if selection.retry_failed else without_failed(runs)
+    console.print(plan_table(name, planned, terms))
 
 
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="A sweep, a run, or a folder of runs.")],
 ) -> None:
-    """Write report.html, .md, .tex and .json with tables and figures, from run directories
-    alone."""
+    """Write report.html, .md, .tex and .json with tables and figures, from run directories alone."""
     commands.show_report(folder)
 
 
 @app.command()
 def sync(
-    folder: Annotated[Path, typer.Argument(help="A run or a sweep.")], mlflow: Mlflow = "auto"
+    folder: Annotated[Path, typer.Argument(help="A run or a sweep.")],
+    mlflow: Annotated[str, typer.Option(help="As for `forever sweep`.")] = "auto",
 ) -> None:
     """Send to MLflow what it does not have yet, once each."""
-    from forever.launch import mlflow_tracker
-
     uri = commands.mlflow_uri(mlflow)
     if uri is None:
         raise InputError(
             "MLflow is off or not installed; pip install 'forever-cl[mlflow]' and give --mlflow URI"
         )
+    from forever.launch import mlflow_tracker
+
     mlflow_tracker.sync(folder, uri)
 
 
@@ -251,79 +253,53 @@ def data_check(
         Path | None, typer.Argument(help="Folder with benchmark folders; none: the embedded one.")
     ] = None,
 ) -> None:
-    """Read every task that is found, and show rows, metric, labels and length; errors name file and
-    line."""
+    """Read every task that is found, and show sizes, metric, labels and length.
+
+    An error names the file and the line.
+    """
     from forever.data.check import data_table
 
     console.print(data_table(root))
 
 
-def _settings(config: str | None, changes: list[str], own: RunConfig | None) -> RunConfig:
-    """The run that CONFIG and KEY=VALUE mean; without CONFIG it is `own`, that of the run which is
-    forked."""
-    from forever.sweeps.named_runs import load_run
-
-    if config is None or ("=" in config and own is not None):
-        if own is None:
-            raise InputError(
-                "run needs a configuration: a YAML file, or a name such as mini/forever"
-            )
-        return own.override(parse_assignments([*([config] if config else []), *changes]))
-    return load_run(config).override(parse_assignments(changes))
+def _settings(config: str | None, changes: list[str], forked: RunConfig | None) -> RunConfig:
+    """The run that CONFIG and KEY=VALUE mean; without CONFIG it is the run that is forked."""
+    if config is not None and not ("=" in config and forked is not None):
+        return load_run(config).override(parse_assignments(changes))
+    if forked is None:
+        raise InputError("run needs a configuration: a YAML file, or a name such as mini/forever")
+    first = [] if config is None else [config]
+    return forked.override(parse_assignments([*first, *changes]))
 
 
-def _sweep(what: Sweep, out: Path, fleet: Fleet) -> None:
-    if not commands.sweep(what, out, fleet):
-        raise typer.Exit(1)
+def _placement(launch: Launch) -> Placement:
+    return Placement(launch.device, launch.micro_batch, launch.checkpoint_every, launch.keep_stages)
 
 
-def _search(
-    base: RunConfig, seeds: tuple[int, ...] | None, trials: int | None, out: Path, fleet: Fleet
-) -> None:
-    from forever.sweeps.builtin.search import TRIALS, search
+def _fleet(selection: Selection, launch: Launch) -> Fleet:
+    return Fleet(
+        selection.concurrent,
+        launch.workers,
+        _placement(launch),
+        commands.mlflow_uri(launch.mlflow),
+        retry_failed=selection.retry_failed,
+    )
 
-    if not commands.search(search(base, seeds), trials or TRIALS, out, fleet):
-        raise typer.Exit(1)
 
-
-def _check_selection(name: str, trials: int | None, only: Sequence[str] | None) -> None:
-    from forever.sweeps.registry import SWEEPS
-
-    if trials is not None and name != "search":
+def _check_selection(name: str, file: SweepFile | None, selection: Selection) -> None:
+    """Refuse options that a sweep, a search or a single run does not have."""
+    searches = file is not None and file.is_search
+    if selection.trials is not None and not searches:
         raise InputError(
-            f"--trials {trials}: {name} has its own variants; only the sweep search has a number of them"
+            f"--trials {selection.trials}: {name} has its own variants; only a search has a number "
+            "of them"
         )
-    if only and name not in SWEEPS:
-        raise InputError(
-            f"--only {only[0]!r}: {name} has no variants by name; valid: {', '.join(SWEEPS)}"
-        )
-
-
-def _base(scale: str, on: str | None) -> str:
-    """The base run of a sweep: what `--on` says, or else what the scale stands for."""
-    from forever.sweeps.named_runs import SCALES
-
-    if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
-    return on or SCALES[scale]
-
-
-def _seeds(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        seeds = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"--seeds {text!r}: whole numbers separated by commas are expected, e.g. 0,1,2"
-        ) from None
-    if min(seeds) < 0 or len(set(seeds)) != len(seeds):
-        raise InputError(f"--seeds {text!r}: seeds must be different and not negative")
-    return seeds
+    if selection.only and (file is None or searches):
+        raise InputError(f"--only {selection.only[0]!r}: {name} has no variants by name")
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Run the command that the console script was given."""
     shield_output()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
@@ -333,12 +309,13 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as stop:
         if stop.code == 130:  # Ctrl-C, as typer passes it on
-            again = (
-                "the same command with --resume" if sys.argv[1:2] == ["run"] else "the same command"
+            resume = " with --resume" if sys.argv[1:2] == ["run"] else ""
+            print(
+                f"interrupted; the same command{resume} goes on from the last checkpoint",
+                file=sys.stderr,
             )
-            print(f"interrupted; {again} goes on from the last checkpoint", file=sys.stderr)
         raise
-    except Exception:  # the traceback of a bug: what went wrong may name a server with its password
+    except Exception:  # a bug; what went wrong may name a server with its password
         print(without_credentials(traceback.format_exc()), file=sys.stderr, end="")
         sys.exit(1)
 

@@ -1,77 +1,140 @@
-"""The options of the command line that several verbs have."""
+"""The options of the command line that several verbs have, as two dataclasses."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from forever.errors import InputError
+
 # A help text is markup: without the backslash this is a closing tag.
 NAMED_RUN = r"<benchmark>\[/<order>]/<method>"
-SWEEPS = (
-    "main_results, backbones, components, spacing, memory_size, warmup_window, memory_epochs, full_finetuning, "
-    "long_sequence, forgetting_rate, model_day, training_time, replay_loss, search, baselines, baseline_variants "
-    "or demo"
-)
+SWEEP = "A sweep's name (`forever sweep --list`), or its YAML file"
 Assignments = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Dotted keys, e.g. optim.lr=1e-3"),
 ]
-Out = Annotated[Path, typer.Option(help="Folder for run directories.")]
-Scale = Annotated[
-    str,
-    typer.Option(
-        help="How large: mini (embedded, minutes), cpu (real data, two cores, hours) or paper (GPUs)."
-    ),
-]
-On = Annotated[
-    str | None,
-    typer.Option(help=f"The base run, instead of a scale's: a YAML file or {NAMED_RUN}."),
-]
-Seeds = Annotated[
-    str | None, typer.Option(help="Seeds, separated by commas; default: the sweep's own.")
-]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="VARIANT",
-        help="This variant of the sweep and what it is compared with, not all; may be repeated.",
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        help="Ray Train workers a run; 0 is its own process; default: 1 in a sweep on a GPU cluster.",
-    ),
-]
-Concurrent = Annotated[
-    int | None, typer.Option(min=1, help="Runs at a time; default: as many as fit.")
-]
-Mlflow = Annotated[
-    str,
-    typer.Option(help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`."),
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
-MicroBatch = Annotated[
-    int | None, typer.Option(min=1, help="Rows a device takes at once: saves memory.")
-]
-CheckpointEvery = Annotated[
-    float, typer.Option(min=0, help="Seconds between checkpoints within a task.")
-]
-KeepStages = Annotated[
-    bool, typer.Option("--keep-stages", help="Keep the weights of every stage, for --fork.")
-]
-RetryFailed = Annotated[
-    bool, typer.Option("--retry-failed", help="Also run what failed for good before.")
-]
-Fork = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RUN@TASK",
-        help="Begin after a task, by name or number, of a run's folder; it needs --keep-stages.",
-    ),
-]
-Trials = Annotated[
-    int | None,
-    typer.Option(min=1, help="Of the sweep `search`: how many configurations in all; default: 24."),
-]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Where and how runs are trained. Nothing here changes what is computed."""
+
+    out: Annotated[Path, typer.Option(help="Folder for run directories.")] = Path("runs")
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Ray Train workers a run; 0 is its own process; default: 1 in a sweep on a GPU "
+            "cluster.",
+        ),
+    ] = None
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto"
+    micro_batch: Annotated[
+        int | None, typer.Option(min=1, help="Examples a device takes at once: saves memory.")
+    ] = None
+    checkpoint_every: Annotated[
+        float, typer.Option(min=0, help="Seconds between checkpoints within a task.")
+    ] = 60.0
+    keep_stages: Annotated[
+        bool, typer.Option("--keep-stages", help="Keep the weights of every stage, for --fork.")
+    ] = False
+    mlflow: Annotated[
+        str,
+        typer.Option(
+            help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`."
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which runs a sweep has, and how many of them are trained at a time."""
+
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="How large: mini (embedded, minutes), cpu (real data, two cores, hours) or paper "
+            "(GPUs)."
+        ),
+    ] = "mini"
+    on: Annotated[
+        str | None,
+        typer.Option(help=f"The base run, instead of a scale's: a YAML file or {NAMED_RUN}."),
+    ] = None
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds, separated by commas; default: the sweep's own.")
+    ] = None
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="VARIANT",
+            help="This variant of the sweep and what it is compared with, not all; may be repeated.",
+        ),
+    ] = None
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="How many configurations a search tries in all; default: as its file says."
+        ),
+    ] = None
+    concurrent: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; default: as many as fit.")
+    ] = None
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Also run what failed for good before.")
+    ] = False
+
+
+def with_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb one command-line option for each field of the dataclasses that it takes."""
+    signature = inspect.signature(verb)
+    groups = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if is_dataclass(parameter.annotation)
+    }
+    parameters = [p for name, p in signature.parameters.items() if name not in groups]
+    for group in groups.values():
+        for field in fields(group):
+            parameters.append(
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=field.default,
+                    annotation=field.type,
+                )
+            )
+
+    def expanded(**values: Any) -> None:
+        for name, group in groups.items():
+            options = {field.name: values.pop(field.name) for field in fields(group)}
+            values[name] = group(**options)
+        verb(**values)
+
+    expanded.__name__, expanded.__doc__ = verb.__name__, verb.__doc__
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    setattr(expanded, "__signature__", signature.replace(parameters=parameters))  # noqa: B010 - no declared field
+    return expanded
+
+
+def parse_seeds(text: str | None) -> tuple[int, ...] | None:
+    """The numbers in `--seeds 0,1,2`; None for none given.
+
+    Raises:
+        InputError: no whole numbers, negative ones, or one of them twice.
+    """
+    if text is None:
+        return None
+    try:
+        seeds = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--seeds {text!r}: whole numbers separated by commas are expected, e.g. 0,1,2"
+        ) from None
+    if min(seeds) < 0 or len(set(seeds)) != len(seeds):
+        raise InputError(f"--seeds {text!r}: seeds must be different and not negative")
+    return seeds

@@ -1,7 +1,9 @@
 """How the runs of a sweep are spread: what a sweep and a search are told alike."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
+from forever.errors import InputError
 from forever.launch.local import Placement
 
 
@@ -12,16 +14,15 @@ class Fleet:
     Attributes:
         concurrent: runs at once; None is as many as fit.
         workers: Ray Train workers of each run; 0 trains in the trial's own process, which starts
-        ten seconds faster.
-            None is 1 on a cluster that has GPUs, where a run must outlive a spot machine, and 0
-            elsewhere.
+            ten seconds faster. None is 1 on a cluster that has GPUs, where a run must outlive a
+            spot machine, and 0 elsewhere.
         placement: how each run uses its machine.
-        mlflow: URI of the store; None for no MLflow.
+        mlflow: address of the MLflow store; None for no MLflow.
         retries: how often a failed trial is tried again at once, going on from its last checkpoint.
-        retry_failed: also run the trials that failed for good in an earlier call; they go on
-        likewise.
-        rounds: how often Tune itself is started again if it breaks down.
-        show: print the live table.
+        retry_failed: whether trials that failed for good in an earlier call run again; they go on
+            likewise.
+        rounds: how often Tune itself is started if it breaks down.
+        show: whether the live table is printed.
     """
 
     concurrent: int | None = None
@@ -32,3 +33,13 @@ class Fleet:
     retry_failed: bool = False
     rounds: int = 3
     show: bool = True
+
+
+def require_ray() -> None:
+    """Say what to install before anything that imports Ray is loaded.
+
+    Raises:
+        InputError: Ray is not installed.
+    """
+    if find_spec("ray") is None:
+        raise InputError("Ray is not installed; pip install 'forever-cl[ray]'")

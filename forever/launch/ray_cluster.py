@@ -2,18 +2,18 @@
 
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from forever.errors import InputError
-from forever.runs.environment import without_credentials
+import ray
 
-try:
-    import ray
-except ImportError:
-    raise InputError("Ray is not installed; pip install 'forever-cl[ray]'") from None
+from forever.errors import InputError
+from forever.format import plural
+from forever.runs.environment import without_credentials
 
 # What Ray is told unless the user says otherwise.
 _SETTINGS = {
@@ -27,18 +27,20 @@ _SETTINGS = {
     # Tune would save a state that nobody restores, and return as if all were well.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "600",
-    # A refusal is a report without the score that a scheduler reads.
+    # A refusal is a report without scores.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     # Ray's memory monitor ends a whole sweep for one trial that takes too much. The kernel kills
     # that one trial only, which is a failure like any other.
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    # The default waits for ever for a rank that died. Nothing between two reports takes as long as
-    # this.
+    # The default waits for ever for a rank that died. Nothing between two reports takes this long.
     "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",
     # A spot node takes minutes to come up; the default gives a worker group one.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "900",
 }
+# A cluster that grows begins without GPUs, and Ray has no public word for what it may grow to. The
+# head node says it as a resource of this name: see cluster.yaml.
+_LATER_GPUS = "later_gpus"
 
 
 def quiet() -> None:
@@ -59,46 +61,72 @@ def cluster(dashboard: bool) -> Iterator[None]:
     this process is used as it is.
 
     Args:
-        dashboard: needed by Ray Train: without it the workers of a killed trial keep their place
-        for ever.
+        dashboard: Ray Train needs it: without it the workers of a killed trial keep their place
+            for ever.
     """
     quiet()
     if ray.is_initialized():
         yield
         return
-    silent: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(**silent)
-    else:
-        # Nothing large travels through the object store, and the default takes a third of the
-        # memory.
-        ray.init(
-            address="local", include_dashboard=dashboard, object_store_memory=200 * 2**20, **silent
-        )
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if not os.environ.get("RAY_ADDRESS"):
+        # Nothing large travels through the object store, and its default is a third of the memory.
+        options |= {"object_store_memory": 200 * 2**20}
+        options |= {"address": "local", "include_dashboard": dashboard}
+    ray.init(**options)
     try:
         yield
     finally:
         ray.shutdown()
 
 
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM, which `ray job stop` sends, leaves the block like Ctrl-C: by an exception that
+    closes everything on its way.
+
+    Raises:
+        SystemExit: with code 143, after SIGTERM.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def leave(number: int, frame: Any) -> None:
+        received.append(number)
+        # Ray, which is interrupted in native code, would turn a SystemExit into code 1.
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if received:
+            raise SystemExit(128 + received[0]) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @dataclass(frozen=True)
 class Share:
-    """What one run gets. `concurrent` runs at once, each with workers that have one device each.
+    """What one run gets.
 
     Attributes:
-        resources: of one worker, in Ray's words.
+        concurrent: runs at once.
+        workers: Ray Train workers of a run; 0 is the trial's own process.
+        device: of each worker, "cuda" or "cpu".
+        resources: of each worker, in Ray's words.
         threads: for PyTorch in each worker; None leaves it to Ray, which gives a worker with a GPU
-        one.
+            one.
     """
 
     concurrent: int
-    gpu: bool
+    workers: int
+    device: str
     resources: dict[str, float]
     threads: int | None
-
-    @property
-    def device(self) -> str:
-        return "cuda" if self.gpu else "cpu"
 
 
 def divide(
@@ -113,7 +141,8 @@ def divide(
     so none ever waits.
 
     Args:
-        total, machines: see `capacity`.
+        total: resources of the cluster, see `capacity`.
+        machines: of the cluster, see `capacity`.
         runs: how many there are to do.
         concurrent: runs at once; None is as many as fit.
         workers: of a run; 0 is the trial's own process, which needs as much as one.
@@ -122,75 +151,78 @@ def divide(
     Raises:
         InputError: it can never fit; says what is short.
     """
-    gpu = device.startswith("cuda") or (device == "auto" and total.get("GPU", 0) > 0)
-    unit = "GPU" if gpu else "CPU"
-    have, each = int(total.get(unit, 0)), max(workers, 1)
-    there_is = f"the cluster has {have} {unit}{'s' * (have != 1)}"
-    if each > have:
+    on_gpu = device.startswith("cuda") or (device == "auto" and total.get("GPU", 0) > 0)
+    unit = "GPU" if on_gpu else "CPU"
+    present = int(total.get(unit, 0))
+    needed = max(workers, 1)
+    group = plural(needed, "worker")
+    if needed > present:
         raise InputError(
-            f"{each} worker{'s' * (each > 1)} with 1 {unit} each are asked for, {there_is}"
+            f"{group} with 1 {unit} each are asked for, the cluster has {plural(present, unit)}"
         )
     if concurrent is None:
-        concurrent = max(1, min(have // each, runs))
-    if concurrent * each > have:
+        concurrent = max(1, min(present // needed, runs))
+    if concurrent * needed > present:
         raise InputError(
-            f"{concurrent} runs at once with {each} worker{'s' * (each > 1)} of 1 {unit} each "
-            f"need {concurrent * each}, {there_is}"
+            f"{concurrent} runs at once with {group} of 1 {unit} each need {concurrent * needed}, "
+            f"the cluster has {plural(present, unit)}"
         )
-    if gpu:
-        return Share(concurrent, True, {"GPU": 1}, None)
+    if on_gpu:
+        return Share(concurrent, workers, "cuda", {"GPU": 1}, None)
     # Shares of more than one core could fail to fit on any one machine of several.
-    threads = have // (concurrent * each) if machines == 1 else 1
-    return Share(concurrent, False, {"CPU": threads}, threads)
+    threads = present // (concurrent * needed) if machines == 1 else 1
+    return Share(concurrent, workers, "cpu", {"CPU": threads}, threads)
 
 
 def capacity() -> tuple[dict[str, float], int]:
     """What the cluster has, or may grow to, and on how many machines."""
-    now = ray.cluster_resources()
-    try:
-        # An autoscaling cluster begins without GPUs. Ray Train asks here too; there is no public
-        # function.
-        from ray._private.state import state
-
-        later = state.get_max_resources_from_cluster_config() or {}
-    except (ImportError, AttributeError, RuntimeError):
-        later = {}
-    machines = sum(node["Alive"] for node in ray.nodes()) + bool(later)
-    return {name: max(now.get(name, 0), later.get(name, 0)) for name in {*now, *later}}, machines
+    total = dict(ray.cluster_resources())
+    machines = sum(node["Alive"] for node in ray.nodes())
+    later = total.get(_LATER_GPUS, 0)
+    if later > total.get("GPU", 0):
+        total["GPU"] = later
+        machines += 1
+    return total, machines
 
 
 def default_workers(total: Mapping[str, float]) -> int:
-    """Ray Train workers a run if nobody says: 1 on a cluster with GPUs, whose machines come and go,
-    0 on one machine, where the trial's own process starts ten seconds faster."""
+    """Ray Train workers of a run if nobody says: 1 on a cluster with GPUs, whose machines come and
+    go, 0 on one machine, where the trial's own process starts ten seconds faster."""
     return int(bool(os.environ.get("RAY_ADDRESS")) and total.get("GPU", 0) > 0)
 
 
-def driver_seat(cluster: Mapping[str, float]) -> dict[str, float]:
-    """What a trial holds that only waits for its Ray Train workers: nothing that they need.
+def trial_resources(share: Share, total: Mapping[str, float]) -> dict[str, float]:
+    """What a trial of a sweep holds.
 
-    A driver that held a CPU could take the last one, and its workers would wait for ever; so would
-    all drivers of a sweep for each other's. A cluster may offer `trial_slot`s on nodes that are not
-    spot, which then also bound the trials of all its sweeps. Otherwise a thousandth of the head
-    node's own label: every cluster has it, nothing else asks for it, and it puts drivers where they
-    survive.
+    One that trains by itself holds what it trains on. One that only waits for its Ray Train workers
+    holds nothing that they need: it could take the last CPU, and they would wait for ever; so would
+    all trials of a sweep for each other's. A cluster may offer `trial_slot`s on nodes that are not
+    spot, which then also bound the trials of all its sweeps. Otherwise a trial holds a thousandth
+    of the head node's own label: every cluster has it, nothing else asks for it, and it puts trials
+    where they survive.
     """
-    return {"trial_slot": 1} if cluster.get("trial_slot") else {"node:__internal_head__": 0.001}
+    if not share.workers:
+        return {name.lower(): amount for name, amount in share.resources.items()}
+    if total.get("trial_slot"):
+        return {"trial_slot": 1}
+    return {"node:__internal_head__": 0.001}
 
 
 def one_line(error: BaseException) -> str:
-    """The first cause of an error, without Ray's wrapping and tracebacks."""
-    error = first_cause(error)
-    kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-    lines = [line.strip() for line in without_credentials(str(error)).splitlines()]
-    return kind + next(filter(None, lines), "")
+    """The first cause of an error, without Ray's wrapping, tracebacks and credentials."""
+    cause = first_cause(error)
+    lines = [line.strip() for line in without_credentials(str(cause)).splitlines()]
+    text = next(filter(None, lines), "")
+    return text if isinstance(cause, InputError) else f"{type(cause).__name__}: {text}"
 
 
 def first_cause(error: BaseException) -> BaseException:
     """What was raised in the beginning: in a worker, an actor, or here."""
-    failures = getattr(error, "worker_failures", None) or {}
     # Ray Train keeps a worker's exception under a private name; its text is the traceback.
     names = ("controller_failure", "cause", "_base_exc", "__cause__")
-    for inner in (*failures.values(), *(getattr(error, name, None) for name in names)):
-        if isinstance(inner, BaseException):
-            return first_cause(inner)
+    inner = [*(getattr(error, "worker_failures", None) or {}).values()]
+    inner += [getattr(error, name, None) for name in names]
+    for candidate in inner:
+        if isinstance(candidate, BaseException):
+            return first_cause(candidate)
     return error

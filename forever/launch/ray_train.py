@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ import ray.train.torch
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, check, run_local
-from forever.launch.mlflow_tracker import MlflowTracker, tracking_uri
 from forever.launch.ray_cluster import (
     Share,
     capacity,
@@ -41,6 +41,58 @@ _SCRATCH = ".ray_train"
 _LOOK_EVERY_S = 1.0
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What a process that Ray starts for a run must know.
+
+    Attributes:
+        placement: how the run uses its machine.
+        mlflow: address of the MLflow store; None for no MLflow.
+        share: what the run gets.
+        cwd: where relative paths of the configuration begin.
+        argv: the command that people know; it goes into environment.json.
+    """
+
+    placement: Placement
+    mlflow: str | None
+    share: Share
+    cwd: str = field(default_factory=os.getcwd)
+    argv: Sequence[str] = field(default_factory=lambda: list(sys.argv))
+
+    def enter(self) -> None:
+        """Make this process like that of the user: Ray gives each a folder and a command line of
+        its own."""
+        quiet()
+        if Path(self.cwd).is_dir():
+            os.chdir(self.cwd)
+        sys.argv = list(self.argv)
+
+    def train(
+        self, config: RunConfig, path: Path, world: Any, *trackers: Tracker
+    ) -> dict[str, Any]:
+        """Train the run in this process, which is a rank of `world`; None is a world of its own.
+
+        Returns:
+            The content of result.json.
+        """
+        import torch
+
+        if self.share.threads:
+            torch.set_num_threads(self.share.threads)
+        placement = replace(self.placement, device=self.share.device)
+        told = [*trackers, *mlflow_trackers(self.mlflow)]
+        return run_local(config, path, resume=True, trackers=told, placement=placement, world=world)
+
+
+def mlflow_trackers(uri: str | None) -> list[Tracker]:
+    """The tracker that keeps a store up to date, if there is one. MLflow takes seconds to load."""
+    if uri is None:
+        return []
+    from forever.launch.mlflow_tracker import MlflowTracker
+
+    return [MlflowTracker(uri)]
+
+
 def run_workers(
     config: RunConfig,
     path: Path,
@@ -53,7 +105,7 @@ def run_workers(
     """Run or go on with a run on `workers` processes with one GPU or CPU each.
 
     Args:
-        tracking: URI of the MLflow store; None for no MLflow.
+        tracking: address of the MLflow store; None for no MLflow.
         trackers: told in this process how far the workers are.
 
     Returns:
@@ -73,28 +125,18 @@ def run_workers(
     if finished is not None:
         return finished
     with cluster(dashboard=True):
-        uri = tracking and tracking_uri(tracking)
-        share = divide(*capacity(), runs=1, concurrent=1, workers=workers, device=placement.device)
+        total, machines = capacity()
+        share = divide(total, machines, 1, 1, workers, placement.device)
         follower = Follower(config, directory, benchmark, *trackers)
-        return train_group(
-            config, directory.path, workers, placement, uri, share, os.getcwd(), follower
-        )
+        return train_group(config, directory.path, Setting(placement, tracking, share), follower)
 
 
 def train_group(
-    config: RunConfig,
-    path: Path,
-    workers: int,
-    placement: Placement,
-    tracking: str | None,
-    share: Share,
-    cwd: str,
-    follower: Follower,
+    config: RunConfig, path: Path, setting: Setting, follower: Follower
 ) -> dict[str, Any]:
     """Start the workers of a run on the Ray that this process is connected to, and wait for them.
 
     Args:
-        cwd: where relative paths of the configuration begin.
         follower: looks at the run's directory meanwhile, in the calling thread.
 
     Returns:
@@ -104,24 +146,13 @@ def train_group(
         InputError: a worker found something that only it could find. It is not started again.
         RuntimeError: see `run_workers`.
     """
-    quiet()
-    settings = {
-        "config": config.model_dump(mode="json"),
-        "path": str(path),
-        "placement": asdict(replace(placement, device=share.device)),
-        "tracking": tracking,
-        "threads": share.threads,
-        "cwd": cwd,
-        "argv": sys.argv,
-    }
     scratch = path / _SCRATCH
     # A name that is used again goes on with what lies there.
     shutil.rmtree(scratch, ignore_errors=True)
     # In the main thread Ray Train would turn Ctrl-C into an exit without a reason.
     pool = ThreadPoolExecutor(1)
     try:
-        training = pool.submit(_trainer(settings, path, workers, share).fit)
-        _follow(training, follower)
+        _follow(pool.submit(_trainer(config, path, setting).fit), follower)
     except ray.train.TrainingFailedError as error:
         cause = first_cause(error)
         if isinstance(cause, InputError):
@@ -148,23 +179,22 @@ def _follow(training: "Future[Any]", follower: Follower) -> None:
     training.result()
 
 
-def _trainer(
-    settings: dict[str, Any], path: Path, workers: int, share: Share
-) -> ray.train.torch.TorchTrainer:
+def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch.TorchTrainer:
+    on_gpu = setting.share.device == "cuda"
+    # Both are endless by default: a group that cannot start would be started for ever.
+    failures = ray.train.FailureConfig(max_failures=_FAILURES, controller_failure_limit=_FAILURES)
     return ray.train.torch.TorchTrainer(
-        _worker,
-        train_loop_config=settings,
-        torch_config=ray.train.torch.TorchConfig(backend="nccl" if share.gpu else "gloo"),
+        partial(_worker, config=config, path=path, setting=setting),
+        torch_config=ray.train.torch.TorchConfig(backend="nccl" if on_gpu else "gloo"),
         scaling_config=ray.train.ScalingConfig(
-            num_workers=workers, use_gpu=share.gpu, resources_per_worker=dict(share.resources)
+            num_workers=setting.share.workers,
+            use_gpu=on_gpu,
+            resources_per_worker=dict(setting.share.resources),
         ),
         run_config=ray.train.RunConfig(
             name=_SCRATCH,
             storage_path=str(path),
-            # Both are endless by default: a group that cannot start would be started for ever.
-            failure_config=ray.train.FailureConfig(
-                max_failures=_FAILURES, controller_failure_limit=_FAILURES
-            ),
+            failure_config=failures,
             logging_config=ray.train.LoggingConfig(log_level="ERROR"),
             callbacks=[_Refusals()],
         ),
@@ -177,29 +207,20 @@ class _Refusals(ray.train.UserCallback):
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         for error in worker_exceptions.values():
-            if isinstance(cause := first_cause(error), InputError):
+            cause = first_cause(error)
+            if isinstance(cause, InputError):
                 raise cause
 
 
-def _worker(settings: dict[str, Any]) -> None:
+def _worker(config: RunConfig, path: Path, setting: Setting) -> None:
     """A rank: build its world and enter the loop."""
-    import torch
-
     from forever.training.world import World
 
-    if Path(settings["cwd"]).is_dir():
-        os.chdir(settings["cwd"])  # Ray Train gives each worker a folder of its own
-    sys.argv = settings["argv"]  # goes into environment.json
-    if settings["threads"]:
-        torch.set_num_threads(settings["threads"])
+    setting.enter()
     context = ray.train.get_context()
-    world = World(context.get_world_rank(), context.get_world_size(), ray.train.torch.get_device())
-    trackers = [MlflowTracker(settings["tracking"])] if settings["tracking"] else []
-    config, path = RunConfig.parse(settings["config"]), Path(settings["path"])
-    placement = Placement(**settings["placement"])
-    result = run_local(
-        config, path, resume=True, trackers=trackers, placement=placement, world=world
-    )
+    device = ray.train.torch.get_device()
+    world = World(context.get_world_rank(), context.get_world_size(), device)
+    result = setting.train(config, path, world)
     # A report is a barrier, so every rank makes this one; Ray keeps the leader's. Plain numbers: it
     # refuses NumPy's.
-    ray.train.report({key: result.get(key) for key in ("op", "bwt")})
+    ray.train.report({"op": result.get("op"), "bwt": result.get("bwt")})

@@ -1,17 +1,70 @@
-"""Many runs with Ray Tune: what is missing of a sweep is fanned out, failures stay with the trial
-that has them."""
+"""Many runs with Ray Tune: what is missing is fanned out, failures stay with the run that has them.
 
-from collections.abc import Sequence
+Run directories say what is done, so Tune's own state is never restored: each invocation is a fresh
+experiment over what has no result, and each run goes on from its own checkpoints. It can be killed
+at any moment, by any means, and the same command continues it.
+"""
+
+import gc
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
+from ray import tune
+from ray.tune.search import Searcher
+
+from forever.config.run import RunConfig
+from forever.data.tasks import Benchmark
+from forever.errors import InputError
 from forever.launch.fleet import Fleet
-from forever.launch.ray_experiment import Job, SweepOutcome, fan_out, in_rounds, mirrored
-from forever.runs.directory import RunDirectory
+from forever.launch.local import check
+from forever.launch.ray_cluster import (
+    capacity,
+    cluster,
+    default_workers,
+    divide,
+    one_line,
+    stoppable,
+    trial_resources,
+)
+from forever.launch.ray_train import Setting, train_group
+from forever.runs.directory import RunDirectory, read_lines
+from forever.runs.environment import without_credentials
+from forever.runs.progress import Follower, is_run, stage_scores
+from forever.runs.tracking import Tracker
 from forever.sweeps.checks import check_finished, refused
 from forever.sweeps.sweep import Sweep, Trial
 from forever.sweeps.table import SweepTable
 
-from ray import tune  # isort: skip - after ray_cluster, which says what to install if there is no Ray
+OnStage = Callable[[Trial, int, Mapping[str, float | None]], bool]
+OnEnd = Callable[[Trial, str, str], None]
+
+_SCRATCH = ".tune"
+_RAISED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
+
+
+@dataclass
+class SweepOutcome:
+    """What became of the trials of a sweep, by key.
+
+    Attributes:
+        finished: got their result now.
+        failed: with one line each on the reason.
+        skipped: had their result before.
+        stopped: were given up early, by a search.
+    """
+
+    finished: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
 
 
 def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
@@ -19,63 +72,312 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
 
     Args:
         out: the sweep's folder; a trial's directory is `out / trial.key`. On several machines it
-        must be shared.
+            must be shared.
 
     Raises:
         InputError: no trial can run (bad data, missing model), the data have changed since some
-        were finished, or the
-            cluster can never hold the request.
+            were finished, or the cluster can never hold the request.
         KeyboardInterrupt, SystemExit: Ctrl-C, SIGTERM. Everything is closed; the same call goes on.
     """
-    out = out.absolute()
-    trials, outcome = sweep.trials(), SweepOutcome()
-    outcome.skipped = [
-        trial.key for trial in trials if RunDirectory(out / trial.key).finished() is not None
-    ]
-    before = {} if fleet.retry_failed else failed_before(out, trials)
-    todo = [
-        trial for trial in trials if trial.key not in outcome.skipped and trial.key not in before
-    ]
+    out, trials, outcome = out.absolute(), sweep.trials(), SweepOutcome()
     check_finished(trials, out)
-    outcome.failed = before | refused(todo, others=bool(outcome.skipped or before))
+    failed_before = {}
+    for trial in trials:
+        directory = RunDirectory(out / trial.key)
+        end = directory.end_without_result() or {}
+        if directory.finished() is not None:
+            outcome.skipped.append(trial.key)
+        elif end.get("state") == "failed" and not fleet.retry_failed:
+            failed_before[trial.key] = end["reason"]
+    todo = [trial for trial in trials if trial.key not in {*outcome.skipped, *failed_before}]
+    outcome.failed = failed_before | refused(todo, others=len(todo) < len(trials))
+    todo = [trial for trial in todo if trial.key not in outcome.failed]
     sweep.write_manifest(out)
     with SweepTable(trials, fleet.show) as table:
         for key in outcome.skipped:
             table.ended(key, "skipped")
-        for key, error in outcome.failed.items():
-            table.ended(key, "failed", error)
-        if before:
-            table.say(
-                f"{len(before)} failed before and were left as they are; --retry-failed runs them again"
-            )
-        job = Job(out, table, fleet)
-        with mirrored(job, outcome):
-            _run(job, [trial for trial in todo if trial.key not in outcome.failed], outcome)
+        for key, reason in outcome.failed.items():
+            table.ended(key, "failed", reason)
+        if failed_before:
+            left = f"{len(failed_before)} failed before and were left as they are"
+            table.say(f"{left}; --retry-failed runs them again")
+        with mirrored(out, fleet, table, outcome):
+            fan_out(todo, out, fleet, table, outcome, count=len(todo))
     return outcome
 
 
-def failed_before(out: Path, trials: Sequence[Trial]) -> dict[str, str]:
-    """The errors of the trials that failed for good in an earlier invocation, by key."""
-    ends = {trial.key: RunDirectory(out / trial.key).end_without_result() for trial in trials}
-    return {key: end["reason"] for key, end in ends.items() if end and end["state"] == "failed"}
+@contextmanager
+def mirrored(
+    folder: Path, fleet: Fleet, table: SweepTable, outcome: SweepOutcome
+) -> Iterator[None]:
+    """The sweep's MLflow run around the block, if there is MLflow. It can be away; the sweep goes
+    on."""
+
+    def tell(action: str, *status: str) -> None:
+        if fleet.mlflow is None:
+            return
+        from forever.launch import mlflow_tracker
+
+        try:
+            getattr(mlflow_tracker, action)(folder, fleet.mlflow, *status)
+        except Exception as error:  # whatever a server or a client library comes up with
+            later = f"`forever sync {folder}` sends it later"
+            table.say(f"MLflow does not answer, {later} ({one_line(error)})")
+
+    tell("open_sweep")
+    try:
+        yield
+    except BaseException as error:
+        tell("close_sweep", "FAILED" if isinstance(error, Exception) else "KILLED")
+        raise
+    tell("close_sweep", "FAILED" if outcome.failed else "FINISHED")
 
 
-def _run(job: Job, todo: Sequence[Trial], outcome: SweepOutcome) -> None:
-    def attempt() -> bool:
-        left = [
-            t
-            for t in todo
-            if t.key not in outcome.failed and job.directory(t.key).finished() is None
-        ]
-        if left:
-            runs = {trial.key: trial.config.model_dump(mode="json") for trial in left}
-            outcome.failed |= fan_out(job, len(left), {"key": tune.grid_search(list(runs))}, runs)
-        return bool(left)
+def fan_out(
+    trials: Iterable[Trial],
+    folder: Path,
+    fleet: Fleet,
+    table: SweepTable,
+    outcome: SweepOutcome,
+    *,
+    count: int,
+    on_stage: OnStage | None = None,
+    on_end: OnEnd | None = None,
+) -> None:
+    """Run trials, as many at a time as fit.
 
-    problem = in_rounds(job, attempt)
-    for trial in todo:
-        if job.directory(trial.key).finished() is not None:
-            outcome.finished.append(trial.key)
-        elif trial.key not in outcome.failed:
-            outcome.failed[trial.key] = problem or "ended without a result"
-            job.table.ended(trial.key, "failed", outcome.failed[trial.key])
+    The next trial is asked for when there is room for it, so a generator may choose it by what
+    `on_end` told of those before. All calls come in this thread, one at a time. Tune itself can
+    break down; then the trials that were running go on in another round.
+
+    Args:
+        folder: where the directories of the trials are, each under its key.
+        outcome: what becomes of the trials is added to it.
+        count: of the trials, or the most that will come; with fewer, each gets more threads.
+        on_stage: told the trial, how many of its stages are over, and the scores after the last of
+            them (see `stage_scores`), each stage once. If it returns True the trial stops there.
+        on_end: told the trial, what became of it ("done", "failed" or "stopped"), and why.
+
+    Raises:
+        InputError: the cluster can never hold the request.
+        KeyboardInterrupt, SystemExit: Ctrl-C, SIGTERM.
+    """
+    if not count:
+        return
+    listener = _Listener(folder, table, outcome, on_stage, on_end)
+    source = iter(trials)
+    problem = "ended without a result"
+    for _ in range(fleet.rounds):
+        try:
+            _experiment(chain([*listener.running.values()], source), listener, fleet, count)
+            break
+        except InputError:
+            raise
+        except Exception as error:  # as when Ray's memory monitor ends a trial
+            problem = one_line(error)
+            table.say(f"Ray Tune broke down ({problem}); going on with what is left")
+    else:  # all rounds broke down
+        if isinstance(trials, Sequence):
+            listener.running |= {trial.key: trial for trial in source}
+    for key in list(listener.running):
+        listener.ended(key, "failed", problem)
+
+
+def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, count: int) -> None:
+    """Let Tune run trials until there are no more."""
+    with cluster(dashboard=bool(fleet.workers)), stoppable():
+        total, machines = capacity()
+        workers = default_workers(total) if fleet.workers is None else fleet.workers
+        device = fleet.placement.device
+        share = divide(total, machines, count, fleet.concurrent, workers, device)
+        setting = Setting(fleet.placement, fleet.mlflow, share)
+        trainable = tune.with_parameters(train_trial, folder=listener.folder, setting=setting)
+        tune_config = tune.TuneConfig(
+            search_alg=_Feed(trials, listener),
+            num_samples=-1,
+            max_concurrent_trials=share.concurrent,
+            # torch is imported once a process and not once a trial. But the workers of a trial end
+            # with its process alone: in one that lives on, a run that was stopped early would train
+            # to its end.
+            reuse_actors=not workers,
+            trial_dirname_creator=lambda trial: trial.config["key"],
+        )
+        run_config = tune.RunConfig(
+            # A name used again would mix two experiments.
+            name=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}",
+            storage_path=str(listener.folder / _SCRATCH),
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=fleet.retries),
+            callbacks=[listener],
+            stop=listener,
+        )
+        trainable = tune.with_resources(trainable, trial_resources(share, total))
+        try:
+            tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
+        finally:
+            shutil.rmtree(listener.folder / _SCRATCH, ignore_errors=True)
+
+
+class _Feed(Searcher):
+    """Gives Tune the next trial when it has room for one."""
+
+    def __init__(self, trials: Iterator[Trial], listener: "_Listener") -> None:
+        super().__init__()
+        self.trials = trials
+        self.listener = listener
+
+    def suggest(self, trial_id: str) -> Any:
+        trial = next(self.trials, None)
+        if trial is None:
+            return Searcher.FINISHED
+        self.listener.table.add(trial)
+        self.listener.running[trial.key] = trial
+        return {"key": trial.key, "run": trial.config.model_dump(mode="json")}
+
+    def on_trial_complete(self, *trial_id: str, **result: Any) -> None:
+        """Nothing: the listener hears of it."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: Tune's state is never restored."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing, see `save`."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune copies it into that state
+
+
+class _Listener(tune.Callback, tune.Stopper):
+    """Puts what Tune hears into the table and the outcome, and on disk why a run ended that has no
+    result; it does so at once, since the sweep may be interrupted."""
+
+    def __init__(
+        self,
+        folder: Path,
+        table: SweepTable,
+        outcome: SweepOutcome,
+        on_stage: OnStage | None,
+        on_end: OnEnd | None,
+    ) -> None:
+        self.folder, self.table, self.outcome = folder, table, outcome
+        self.on_stage, self.on_end = on_stage, on_end
+        self.running: dict[str, Trial] = {}
+        self._stages: dict[str, int] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune copies it into its state, which is never restored
+
+    def stop_all(self) -> bool:
+        return False
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        """Hear of a stage; says whether the trial is stopped there."""
+        key, stage, stages = result.get("key", ""), result.get("stage", 0), result.get("stages", 0)
+        # Tune repeats the last report at the end, and a trial that is tried again its first ones.
+        if stage <= self._stages.get(key, 0):
+            return False
+        self._stages[key] = stage
+        scores = result["scores"]
+        self.table.advanced(key, stage, stages, scores["op"], result["replays"], result["earlier"])
+        stop = self.on_stage is not None and self.on_stage(self.running[key], stage, scores)
+        # The report of the last stage comes before the result is written: that is no time to stop.
+        return stop and stage < stages
+
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self.table.started(trial.config["key"])
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        key, last = trial.config["key"], trial.last_result or {}
+        if "refused" in last:
+            # Not remembered on disk: the user may mend it.
+            self.ended(key, "failed", last["refused"])
+        else:
+            reason = f"after {last.get('stage')} of {last.get('stages')} tasks"
+            self.ended(key, "stopped", reason, remember=True)
+
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self.ended(trial.config["key"], "failed", last_error(trial.error_file), remember=True)
+
+    def ended(self, key: str, state: str, reason: str, remember: bool = False) -> None:
+        """A trial is over: it is done, or else in this state for this reason."""
+        trial, directory = self.running.pop(key), RunDirectory(self.folder / key)
+        if directory.finished() is not None:
+            state, reason = "done", ""
+            self.outcome.finished.append(key)
+        elif state == "failed":
+            self.outcome.failed[key] = reason
+        else:
+            self.outcome.stopped.append(key)
+        if reason and remember:
+            directory.end("failed" if state == "failed" else "stopped", reason)
+        self.table.ended(key, state, reason)
+        if self.on_end is not None:
+            self.on_end(trial, state, reason)
+
+
+def last_error(file: str | None) -> str:
+    """The last exception in the tracebacks that Tune keeps of a trial, in one line."""
+    try:
+        text = without_credentials(Path(file or "").read_text(encoding="utf-8"))
+    except OSError:
+        text = ""
+    lines = _RAISED.findall(text) or text.strip().splitlines() or ["ended by an error"]
+    return lines[-1].strip()
+
+
+def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> None:
+    """Train one run here, or wait for workers that do. What an earlier invocation did of it is
+    kept."""
+    setting.enter()
+    config = RunConfig.parse(params["run"])
+    path = folder / params["key"]
+    report = _Report(params["key"])
+    try:
+        if setting.share.workers:
+            directory = RunDirectory(path)
+            follower = Follower(config, directory, check(config, directory, resume=True), report)
+            train_group(config, path, setting, follower)
+        else:
+            _train_here(config, path, setting, report)
+    except InputError as error:
+        tune.report({"refused": str(error)})  # it would be the same the next time
+
+
+def _train_here(config: RunConfig, path: Path, setting: Setting, report: "_Report") -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
+    try:
+        setting.train(config, path, None, report)
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+class _Report(Tracker):
+    """Tells Tune of each stage. `stage` counts on over retries, as Tune's own iterations do not.
+
+    Also the stages of an earlier life are told, at once; `earlier` says how many they are.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
+        self.directory = directory
+        self.stages = len(benchmark.stages)
+        # Workers may not have begun yet.
+        self.earlier = len(stage_scores(directory)) if is_run(directory.path) else 0
+
+    def stage(self, number: int, scores: Mapping[str, float]) -> None:
+        kinds = [line["kind"] for line in read_lines(self.directory.events)]
+        report = {
+            "key": self.key,
+            "stage": number + 1,
+            "stages": self.stages,
+            "earlier": self.earlier,
+            "scores": dict(scores),
+            "replays": kinds.count("replay") + kinds.count("consolidation"),
+        }
+        tune.report(report)

@@ -16,10 +16,10 @@ import numpy as np
 from scipy.stats import pearsonr
 
 from forever.report.bootstrap import RESAMPLES, Replicated, Unit, summarise
+from forever.report.forgetting import rates
 from forever.report.reading import read_records
 from forever.report.rows import Run
 from forever.report.study import Study
-from forever.sweeps.builtin.forgetting_rate import rates
 
 Curves = Mapping[tuple[str, int], list[float]]  # by task and run
 

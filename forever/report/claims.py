@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forever.report.paper import (
+from forever.sweeps.files import load_sweep
+from forever.sweeps.named_runs import SCALES, named_run
+from forever.sweeps.published import (
     FORGETTING_RATE,
     MODEL_DAY,
     TABLES,
@@ -22,8 +24,6 @@ from forever.report.paper import (
     agreement,
     table_of,
 )
-from forever.sweeps.named_runs import SCALES, named_run
-from forever.sweeps.registry import named_sweep
 
 HEAD = ("claim", "ours", "published", "status", "scale", "runs")
 # A verdict's agreement with the paper, in the words of the ledger.
@@ -123,7 +123,7 @@ def _unknown(name: str) -> list[str]:
     """Variants of a paper's table of which no number is known here."""
     if name not in TABLES:
         return []
-    sweep = named_sweep(name, named_run(SCALES["paper"]))
+    sweep = load_sweep(name).expand(named_run(SCALES["paper"]))
     known = {variant for rows in TABLES[name].values() for variant in rows}
     return [variant for variant in sweep.variants if sweep.paper.get(variant, variant) not in known]
 
@@ -161,7 +161,7 @@ def claims(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
 
 
 def _differences(name: str, reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
-    sweep = named_sweep(name, named_run(SCALES["paper"]))
+    sweep = load_sweep(name).expand(named_run(SCALES["paper"]))
     references = {
         sweep.paper.get(variant, variant): sweep.paper.get(other, other)
         for variant in sweep.variants

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from forever.report.analyses import analyses, backbone_of
-from forever.report.paper import FORGETTING_RATE, MODEL_DAY, TRAINING_TIME
 from forever.report.study import Study
 from forever.report.tables import NOTHING, number
+from forever.sweeps.published import FORGETTING_RATE, MODEL_DAY, TRAINING_TIME
 
 _WITH = {
     "other order": "its length in the other order",

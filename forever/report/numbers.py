@@ -12,11 +12,11 @@ import yaml
 from forever.config.run import RunConfig
 from forever.report.analyses import analyses
 from forever.report.bootstrap import Estimate
-from forever.report.paper import Published
 from forever.report.reading import read_mapping
 from forever.report.rows import Row
 from forever.report.study import Study
 from forever.sweeps.named_runs import scale_of
+from forever.sweeps.published import Published
 
 SCHEMA_VERSION = 2  # 1: no runs in estimates; rates of forgetting without an interval
 

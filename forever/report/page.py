@@ -8,12 +8,12 @@ from typing import Any
 
 from forever.report.bootstrap import RESAMPLES
 from forever.report.findings import findings
-from forever.report.paper import ALIKE, EQUAL
 from forever.report.rows import Row
 from forever.report.settings import differences, show
 from forever.report.statistics import ALPHA
 from forever.report.study import Study
 from forever.report.tables import NOTHING, paper_texts, row_texts
+from forever.sweeps.published import ALIKE, EQUAL
 
 MAIN_FIELDS = (
     "data.benchmark",

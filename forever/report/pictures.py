@@ -13,12 +13,12 @@ from forever.report import figures
 from forever.report.analyses import day_pairs, forgetting_rates, minutes_an_epoch, model_days
 from forever.report.comparisons import bars_figure, radar_figure, training_time_figure
 from forever.report.curves import forgetting_rate_figure, replay_loss_figure
-from forever.report.paper import FORGETTING_RATE
 from forever.report.rows import Row, Run
 from forever.report.scatters import model_day_figure, pareto_figure
 from forever.report.sensitivity import Point, Setting, sensitivity_figure
 from forever.report.study import Study
 from forever.runs.directory import read_lines
+from forever.sweeps.published import FORGETTING_RATE
 from forever.sweeps.sweep import slug
 
 NAMED = 16  # points; more names beside points, as of a search, cannot be read

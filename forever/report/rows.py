@@ -17,11 +17,11 @@ from forever.config.overrides import flatten
 from forever.data.orders import ORDERS
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.report.paper import BACKBONES, BENCHMARKS, Published, agreement
 from forever.report.reading import read_mapping, read_records
 from forever.report.statistics import Comparison
 from forever.runs.directory import RunDirectory, read_json
 from forever.sweeps.named_runs import SCALES, named_run
+from forever.sweeps.published import BACKBONES, BENCHMARKS, Published, agreement
 
 # A variant runs with many seeds, on many orders, which may be of several benchmarks, anywhere.
 _NO_DIFFERENCE = ("seed", "data.benchmark", "data.order", "data.root")

@@ -18,12 +18,12 @@ import yaml
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.report.bootstrap import Unit
-from forever.report.paper import Published, published
 from forever.report.reading import read_mapping
 from forever.report.rows import Row, Run
 from forever.report.settings import differences, show
 from forever.report.statistics import Comparison, compare
 from forever.runs.directory import RunDirectory
+from forever.sweeps.published import Published, published
 from forever.sweeps.sweep import MANIFEST, read_manifest
 
 # Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods

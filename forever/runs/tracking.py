@@ -34,9 +34,6 @@ class Tracker:
         """The result has been written."""
 
 
-SilentTracker = Tracker
-
-
 class Trackers:
     """Tells each tracker; one that raises is named once on stderr and not told again."""
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
-from forever.errors import InputError, unknown
+from forever.errors import InputError
 from forever.runs.directory import RunDirectory
-from forever.sweeps.builtin.search import TRIALS, search
+from forever.sweeps.files import sweep_or_none
 from forever.sweeps.named_runs import load_run
-from forever.sweeps.registry import SWEEPS, asked_sweep
+from forever.sweeps.search import find_search
 
 
 class AskedRun(NamedTuple):
@@ -41,21 +41,20 @@ def asked_runs(
     Raises:
         InputError: unknown name, or bad data, as for the run itself.
     """
-    if name == "search":
-        config = search(load_run(base).override(changes), seeds).base
-        asked = [(name, config, out / name / "base")] * (trials or TRIALS)
-    elif name in SWEEPS:
-        sweep = asked_sweep(name, load_run(base), changes, seeds, only)
+    file = sweep_or_none(name)
+    if file is None:
+        run = load_run(name).override(changes)
+        configs = [run.override({"seed": seed}) for seed in seeds or (run.seed,)]
+        asked = [(name, config, out / config.key()) for config in configs]
+    elif file.is_search:
+        search = find_search(file, load_run(base).override(changes), seeds)
+        asked = [(name, search.base, out / search.name / "base")] * (trials or search.trials)
+    else:
+        sweep = file.expand(load_run(base), seeds, changes, only)
         asked = []
         for trial in sweep.trials():
             label = f"{trial.variant} o{trial.order}" if len(sweep.orders) > 1 else trial.variant
             asked.append((label, trial.config, out / sweep.name / trial.key))
-    elif "/" not in name and not name.endswith((".yaml", ".yml")):
-        raise unknown("sweep", name, [*SWEEPS, "search"])
-    else:
-        run = load_run(name).override(changes)
-        configs = [run.override({"seed": seed}) for seed in seeds or (run.seed,)]
-        asked = [(name, config, out / config.key()) for config in configs]
     benchmarks: dict[str, Benchmark] = {}
     runs: list[AskedRun] = []
     for label, config, path in asked:

@@ -4,12 +4,11 @@ settings."""
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.data.orders import ORDERS, default_order
 from forever.errors import InputError, unknown
-from forever.methods.registry import METHODS
+from forever.sweeps.reading import read_yaml
 
 # A model of one million parameters learns by other numbers than one of 600 million; these were
 # measured on tiny.
@@ -80,7 +79,8 @@ def named_run(name: str) -> RunConfig:
     parts = parts[1:] if small else parts
     if len(parts) not in (2, 3):
         raise InputError(
-            f"{name!r} is no file and not of the form [cpu/]<benchmark>[/<order>]/<method>, such as mini/forever"
+            f"{name!r} is no file and not of the form [cpu/]<benchmark>[/<order>]/<method>, "
+            "such as mini/forever"
         )
     benchmark, method = parts[0], parts[-1]
     if benchmark not in ORDERS:
@@ -88,17 +88,19 @@ def named_run(name: str) -> RunConfig:
     order = parts[1] if len(parts) == 3 else default_order(benchmark)
     if order not in ORDERS[benchmark]:
         raise unknown(f"order of {benchmark}", order, ORDERS[benchmark])
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
+    if method not in METHOD_CONFIGS:
+        raise unknown("method", method, METHOD_CONFIGS)
     settings: dict[str, Any] = {
         "data.benchmark": benchmark,
         "data.order": order,
         "method.name": method,
     }
-    settings |= MINI if benchmark == "mini" else CPU if small else PAPER
+    scale = "cpu" if small else "paper"
+    if benchmark == "mini":
+        scale = "mini"
+    settings |= {"mini": MINI, "cpu": CPU, "paper": PAPER}[scale]
     if small and order in CPU_TASKS.get(benchmark, {}):
         settings["data.order"] = CPU_TASKS[benchmark][order]
-    scale = "mini" if benchmark == "mini" else "cpu" if small else "paper"
     return RunConfig().override(settings | METHOD_SETTINGS.get(scale, {}).get(method, {}))
 
 
@@ -157,14 +159,4 @@ def load_run(argument: str) -> RunConfig:
     path = Path(argument)
     if path.suffix not in (".yaml", ".yml"):
         return named_run(argument)
-    if not path.is_file():
-        raise InputError(f"there is no file {argument}")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise InputError(f"{argument} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise InputError(
-            f"{argument} must hold keys such as method, data, optim; it holds {type(content).__name__}"
-        )
-    return RunConfig.parse(content)
+    return RunConfig.parse(read_yaml(path)[0])

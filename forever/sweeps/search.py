@@ -1,122 +1,153 @@
-"""A search as pure data: a base run and a space that is asked for differences. Optuna and Ray are
-not known here."""
+"""A search: a space around a base run, and Optuna's study of it, which lies beside its runs.
 
+The study keeps its journal in the search's folder (`study.log`, which optuna-dashboard opens); run
+directories say what became of each run, so an interrupted search goes on, and a longer one builds
+on what a shorter one found.
+"""
+
+from __future__ import annotations
+
+import hashlib
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from forever.config.overrides import flatten
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.runs.directory import RunDirectory, write_text
-from forever.sweeps.sweep import Sweep, Trial, read_manifest
+from forever.runs.directory import RunDirectory
+from forever.seeding import derive
+from forever.sweeps.files import SweepFile
+from forever.sweeps.parts import value_of
+from forever.sweeps.space import Axis, space_of
+from forever.sweeps.sweep import Sweep, Trial
 
 BASE = "base"
-_POINT = "point.json"
-T = TypeVar("T")
-
-
-class Suggests(Protocol):
-    """What a space asks: an Optuna trial, or anything that answers like one. Names are dotted keys
-    of the run."""
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float: ...
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int: ...
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any: ...
+JOURNAL = "study.log"
+# Of the training examples, for what is scored while searching: the test examples must not choose.
+VALIDATION = 0.2
+DIRECTIONS = ("maximize", "maximize", "minimize")  # OP, BWT, seconds
+# The memory is empty in the first task: with one seed, every run of the search has the same OP
+# after it. From the second task on, the better half goes on.
+_GRACE, _REDUCTION = 2, 2
+_ASKS = 100  # in a row that give nothing new: the space is used up
 
 
 @dataclass(frozen=True)
 class Search:
-    """A family of runs that is found while it runs.
+    """Runs that are found while they run.
 
     Attributes:
         name: also the name of the folder and of the MLflow experiment.
         base: the run from which all others differ. Its seed is that of every run.
-        space: asks for values and returns the dotted keys that differ; what it asks may depend on
-        what it was told.
-        label: names a difference from the base; the base itself is called "base".
+        trials: how many runs there are in all, if nobody says otherwise.
     """
 
     name: str
     base: RunConfig
-    space: Callable[[Suggests], dict[str, Any]]
-    label: Callable[[Mapping[str, Any]], str]
+    space: tuple[Axis, ...]
+    trials: int
+    source: str = ""
+
+    def ask(self, trial: Any) -> dict[str, Any]:
+        """A point of the space from an Optuna trial, as dotted keys."""
+        point: dict[str, Any] = {}
+        for axis in self.space:
+            if axis.acts(point):
+                point[axis.key] = axis.ask(trial)
+        return point
+
+    @cached_property
+    def own_point(self) -> dict[str, Any] | None:
+        """The point at which the base lies, with which the others are compared; None if it is
+        outside."""
+        point: dict[str, Any] = {}
+        for axis in self.space:
+            if axis.acts(point):
+                point[axis.key] = value_of(axis.key, self.base)
+                if not axis.holds(point[axis.key]):
+                    return None
+        return point
 
     def sweep(self, point: Mapping[str, Any]) -> Sweep:
-        """One point of the space as a sweep of one trial."""
-        changes = self.space(_Answers(point))
-        own = self.base.override(changes) == self.base
-        variants = {BASE if own else self.label(changes): changes}
+        """A point as a sweep of one run."""
+        labels = {axis.key: axis.label for axis in self.space}
+        texts = [
+            f"{labels[key]}{value:g}" if isinstance(value, float) else f"{labels[key]}{value}"
+            for key, value in point.items()
+        ]
+        is_base = self.base.override(point) == self.base
+        name = BASE if is_base else " ".join(texts)
+        reference = BASE if self.own_point is not None else ""
+        seeds = (self.base.seed,)
         return Sweep(
-            self.name,
-            self.base,
-            variants,
-            (self.base.seed,),
-            reference=BASE if self.own_point() else "",
+            self.name, self.base, {name: point}, seeds, reference=reference, source=self.source
         )
 
     def trial(self, point: Mapping[str, Any]) -> Trial:
         """The run of a point; its key is stable.
 
-        Args:
-            point: the answers that the space got, by name.
-
         Raises:
-            InputError: the space asks for something that the point does not say, or the run cannot
-            be.
+            InputError: the run cannot be.
         """
         (trial,) = self.sweep(point).trials()
         return trial
 
-    def draw(self, random: Random) -> Trial:
-        """The run of a point that is drawn from the space, as the first ones of a search are."""
-        draws = Draws(random)
-        self.space(draws)
-        return self.trial(draws.params)
+    def study_name(self) -> str:
+        """Name of the study: another base or another space in the same folder has another one."""
+        space = json.dumps([asdict(axis) for axis in self.space], default=str)
+        digest = hashlib.sha256((self.base.fingerprint() + space).encode()).hexdigest()
+        return f"{self.base.key()}, space {digest[:6]}"
 
-    def own_point(self) -> dict[str, Any] | None:
-        """The point at which the base itself lies: what the others are compared with. None if it is
-        outside."""
-        answers = _Answers(flatten(self.base.model_dump()))
-        try:
-            changes = self.space(answers)
-        except InputError:
-            return None
-        if self.base.override(changes) != self.base:  # the space rounds
-            return None
-        return answers.asked
+
+def find_search(file: SweepFile, base: RunConfig, seeds: Sequence[int] | None = None) -> Search:
+    """The search that a file describes around a base run.
+
+    Args:
+        seeds: the one seed of all its runs; None for the base's own.
+
+    Raises:
+        InputError: there are several seeds, or the base's method has nothing to search.
+    """
+    if seeds and len(seeds) > 1:
+        raise InputError(
+            "search compares all its runs on one seed; run the best ones again with the others"
+        )
+    if seeds:
+        base = base.override({"seed": seeds[0]})
+    if base.data.validation is None:
+        base = base.override({"data.validation": VALIDATION})
+    space = space_of(file, base)
+    return Search(file.name, base, space, file.trials, file.text if file.own else "")
+
+
+# ---- what is in a folder
 
 
 @dataclass(frozen=True)
 class Known:
-    """A run of a search that is on disk.
+    """A run of a search that was asked for.
 
     Attributes:
-        result: of a finished one. ended: see `RunDirectory.end_without_result`. Neither: it was
-        interrupted.
+        params: what Optuna chose.
+        result: of a finished run.
+        ended: how a run ended that has no result; neither: it was interrupted.
     """
 
     trial: Trial
-    point: dict[str, Any]
+    params: dict[str, Any]
     result: dict[str, Any] | None
     ended: dict[str, str] | None
 
     @property
     def state(self) -> str:
         """ "finished", "failed", "stopped" or "interrupted"."""
-        return (
-            "finished"
-            if self.result is not None
-            else self.ended["state"]
-            if self.ended
-            else "interrupted"
-        )
+        if self.result is not None:
+            return "finished"
+        return self.ended["state"] if self.ended else "interrupted"
 
     @property
     def objectives(self) -> tuple[float, float, float]:
@@ -125,102 +156,166 @@ class Known:
         return self.result["op"], self.result["bwt"], sum(self.result["seconds"].values())
 
 
-def remember(search: Search, point: Mapping[str, Any], folder: Path) -> Trial:
-    """List a point's run in the manifest of `folder`, and keep the point in the run's own
-    folder."""
-    trial = search.trial(point)
-    write_text(folder / trial.key / _POINT, json.dumps(dict(point), indent=1) + "\n")
-    search.sweep(point).write_manifest(folder)
-    return trial
-
-
 def known(search: Search, folder: Path) -> list[Known]:
-    """The runs of this search that are in `folder`, in the order in which they were found.
+    """The runs that a search has asked for in a folder, in the order in which it did."""
+    if not (folder / JOURNAL).is_file():
+        return []
+    return Studies(search, folder).known()
 
-    Runs that were searched from another base lie in the same folder and are left out: their numbers
-    say little here.
+
+def best(search: Search, folder: Path) -> list[Known]:
+    """The finished runs that no other beats in OP, BWT and time; highest OP first."""
+    if not (folder / JOURNAL).is_file():
+        return []
+    studies = Studies(search, folder)
+    front = {trial.user_attrs.get("key") for trial in studies.study.best_trials}
+    runs = [run for run in studies.known() if run.trial.key in front and run.result is not None]
+    return sorted(runs, key=lambda run: run.objectives, reverse=True)
+
+
+def importances(folder: Path) -> dict[str, float]:
+    """How much of the difference in OP each key of a search explains, most important first.
+
+    They are those of the largest study in the folder, over the keys that all its finished runs
+    have. Nothing is said of fewer than four runs.
     """
-    found: list[Known] = []
-    listed = read_manifest(folder)["trials"] if (folder / "sweep.json").is_file() else []
-    for key in (entry["key"] for entry in listed):
-        path = folder / key / _POINT
-        if not path.is_file():
-            continue
-        point = json.loads(path.read_text(encoding="utf-8"))
-        try:
-            trial = search.trial(point)
-        except InputError:  # the space has changed
-            continue
-        if trial.key == key:
-            directory = RunDirectory(folder / key)
-            found.append(Known(trial, point, directory.finished(), directory.end_without_result()))
-    return found
-
-
-def front(runs: Iterable[T], objectives: Callable[[T], tuple[float, float, float]]) -> list[T]:
-    """The runs that no other beats: at least as good in OP, BWT and time, and better in one.
-    Highest OP first."""
-    found = [(run, objectives(run)) for run in runs]
-    scores = [(op, bwt, -seconds) for _, (op, bwt, seconds) in found]
-
-    def beaten(mine: tuple[float, ...]) -> bool:
-        return any(
-            all(a >= b for a, b in zip(other, mine, strict=True))
-            for other in scores
-            if other != mine
+    if not (folder / JOURNAL).is_file():
+        return {}
+    optuna = _optuna()
+    storage = _storage(folder)
+    names = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
+    studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
+    whole = (optuna.trial.TrialState.COMPLETE,)
+    searched = [study for study in studies if len(study.directions) == len(DIRECTIONS)]
+    if not searched:
+        return {}
+    study = max(searched, key=lambda study: len(study.get_trials(states=whole)))
+    if len(study.get_trials(states=whole)) < 4:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        return optuna.importance.get_param_importances(
+            study, evaluator=evaluator, target=lambda trial: trial.values[0]
         )
 
-    best = [(run, mine) for (run, _), mine in zip(found, scores, strict=True) if not beaten(mine)]
-    return [run for run, _ in sorted(best, key=lambda pair: pair[1], reverse=True)]
 
+class Studies:
+    """Optuna's two studies of a search: of whole runs, and of OP after each task.
 
-class _Answers:
-    """Answers a space from known values.
-
-    Raises:
-        InputError: a value is missing or out of the space's range.
+    Optuna stops runs of a single objective only, so the second one, whose trials are the same runs,
+    decides what is stopped. It compares like with like: OP after the same number of tasks. What is
+    stopped counts in the first as pruned, without values: its OP over two tasks is no OP over five.
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = values
-        self.asked: dict[str, Any] = {}
+    def __init__(self, search: Search, folder: Path) -> None:
+        optuna = _optuna()
+        self.search, self.folder = search, folder
+        self.state = optuna.trial.TrialState
+        folder.mkdir(parents=True, exist_ok=True)
+        name, about = search.study_name(), {"storage": _storage(folder), "load_if_exists": True}
+        pruner = optuna.pruners.SuccessiveHalvingPruner(_GRACE, _REDUCTION)
+        self.study = optuna.create_study(study_name=name, directions=DIRECTIONS, **about)
+        self.stops = optuna.create_study(
+            study_name=f"{name}, OP after each task", direction="maximize", pruner=pruner, **about
+        )
+        # Another stream in each call: the same one would choose the same points again.
+        seed = derive(search.base.seed, "search", len(self.study.trials)) % 2**32
+        self.study.sampler = optuna.samplers.TPESampler(seed=seed)
+        self.running: dict[str, tuple[Any, Any]] = {}
+        self.again: list[dict[str, Any]] = []
 
-    def _answer(self, name: str, allowed: Callable[[Any], bool]) -> Any:
-        if name not in self.values or not allowed(self.values[name]):
-            raise InputError(f"{name}={self.values.get(name)!r} is not in the space of the search")
-        self.asked[name] = self.values[name]
-        return self.values[name]
+    def known(self) -> list[Known]:
+        """The runs that were asked for, once each, in the order of the first time."""
+        runs: dict[str, Known] = {}
+        for asked in self.study.get_trials(deepcopy=False):
+            if "point" in asked.user_attrs:
+                trial = self.search.trial(asked.user_attrs["point"])
+                directory = RunDirectory(self.folder / trial.key)
+                result, ended = directory.finished(), directory.end_without_result()
+                runs[trial.key] = Known(trial, asked.params, result, ended)
+        return list(runs.values())
 
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
-        return self._answer(name, lambda value: low <= value <= high)
+    def begin(self, again: Sequence[Known]) -> None:
+        """Close what an earlier call left open, and ask for these runs first."""
+        results = {run.trial.key: run for run in self.known() if run.result is not None}
+        for left in self.study.get_trials(deepcopy=False, states=(self.state.RUNNING,)):
+            run = results.get(left.user_attrs.get("key"))
+            state = self.state.COMPLETE if run else self.state.FAIL
+            self.study.tell(left.number, run.objectives if run else None, state=state)
+        for left in self.stops.get_trials(deepcopy=False, states=(self.state.RUNNING,)):
+            self.stops.tell(left.number, state=self.state.FAIL)
+        self.again = [run.params for run in again]
+        if not self.study.trials and self.search.own_point is not None:
+            self.again.append(self.search.own_point)
 
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
-        return self._answer(name, lambda value: low <= value <= high)
+    def ask(self) -> Trial | None:
+        """The next run; None if the space has no other. One that is over is not run again: Optuna
+        is told its numbers."""
+        over = {run.trial.key: run for run in self.known() if run.state != "interrupted"}
+        for _ in range(_ASKS):
+            repeated = bool(self.again)
+            if repeated:
+                self.study.enqueue_trial(self.again.pop(0))
+            asked = self.study.ask()
+            try:
+                point = self.search.ask(asked)
+                trial = self.search.trial(point)
+            except InputError:  # values that do not go together
+                self.study.tell(asked, state=self.state.FAIL)
+                continue
+            if trial.key in self.running:
+                self.study.tell(asked, state=self.state.FAIL)  # its numbers come with its twin
+                continue
+            if trial.key in over and not (repeated and over[trial.key].state == "failed"):
+                self._tell(asked, over[trial.key])
+                continue
+            asked.set_user_attr("key", trial.key)
+            asked.set_user_attr("point", point)
+            self.search.sweep(point).write_manifest(self.folder)
+            if RunDirectory(self.folder / trial.key).finished() is None:
+                self.running[trial.key] = asked, self.stops.ask()
+                return trial
+            over = {run.trial.key: run for run in self.known() if run.state != "interrupted"}
+            self._tell(asked, over[trial.key])
+        return None
 
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        return self._answer(name, lambda value: value in choices)
+    def falls_behind(self, key: str, stage: int, op: float) -> bool:
+        """Note OP after a task; says whether the run is to be stopped there."""
+        twin = self.running[key][1]
+        twin.report(op, stage)
+        return twin.should_prune()
+
+    def tell(self, key: str, state: str) -> None:
+        """Say what became of a run: all objectives of a whole one, or none."""
+        asked, twin = self.running.pop(key)
+        result = RunDirectory(self.folder / key).finished()
+        ended = {"state": state, "reason": ""}
+        run = Known(self.search.trial(asked.user_attrs["point"]), {}, result, ended)
+        self._tell(asked, run)
+        values = run.objectives[0] if run.result is not None else None
+        self.stops.tell(twin, values, state=self._state(run))
+
+    def _tell(self, asked: Any, run: Known) -> None:
+        objectives = run.objectives if run.result is not None else None
+        self.study.tell(asked, objectives, state=self._state(run))
+
+    def _state(self, run: Known) -> Any:
+        states = {"finished": self.state.COMPLETE, "stopped": self.state.PRUNED}
+        return states.get(run.state, self.state.FAIL)
 
 
-class Draws:
-    """Answers a space at random, evenly in the logarithm where it asks for that, and remembers what
-    it was asked."""
+def _storage(folder: Path) -> Any:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
 
-    def __init__(self, random: Random) -> None:
-        self.random = random
-        self.params: dict[str, Any] = {}
+    return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
 
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
-        if log:
-            self.params[name] = math.exp(self.random.uniform(math.log(low), math.log(high)))
-        else:
-            self.params[name] = self.random.uniform(low, high)
-        return self.params[name]
 
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
-        value = round(self.suggest_float(name, low - 0.5, high + 0.5, log=log))
-        self.params[name] = min(max(value, low), high)
-        return self.params[name]
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        self.params[name] = self.random.choice(choices)
-        return self.params[name]
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise InputError("Optuna is not installed; pip install 'forever-cl[ray]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from forever.config.run import RunConfig
 from forever.errors import InputError, unknown
@@ -44,6 +44,7 @@ class Sweep:
         paper: variants that stand for one of the paper's under another name, which is what small
         runs need.
         selected: the variants to run now; None: all.
+        source: the text of a file that is not shipped, which is kept beside the runs.
     """
 
     name: str
@@ -55,6 +56,13 @@ class Sweep:
     paper: Mapping[str, str] = field(default_factory=dict)
     references: Mapping[str, str] = field(default_factory=dict)
     selected: frozenset[str] | None = None
+    source: str = ""
+
+    COPY: ClassVar[str] = "sweep.yaml"
+
+    def chosen(self) -> list[str]:
+        """The names of the variants to run now, in order."""
+        return [name for name in self.variants if self.selected is None or name in self.selected]
 
     def trials(self) -> list[Trial]:
         """All runs, seeds outermost, so that an interrupted sweep has compared all variants on the
@@ -66,11 +74,10 @@ class Sweep:
         trials: list[Trial] = []
         for seed in self.seeds:
             for order, place in (self.orders or {_own_order(self.base): {}}).items():
-                for variant, difference in self.variants.items():
-                    if self.selected is not None and variant not in self.selected:
-                        continue
+                for variant in self.chosen():
+                    changes = {**self.variants[variant], **place, "seed": seed}
                     try:
-                        config = self.base.override({**difference, **place, "seed": seed})
+                        config = self.base.override(changes)
                     except InputError as error:
                         raise InputError(
                             f"sweep {self.name}, variant {variant!r}: {error}"
@@ -127,6 +134,8 @@ class Sweep:
             "trials": listed,
         }
         write_text(path, json.dumps(content, indent=1) + "\n")
+        if self.source:
+            write_text(folder / self.COPY, self.source)
 
 
 def _own_order(base: RunConfig) -> str:

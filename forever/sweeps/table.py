@@ -1,34 +1,27 @@
-"""What a sweep shows while it runs: a table that stays in place on a terminal, a few plain lines
-elsewhere."""
+"""What a sweep shows while it runs: a line for each trial that is over, and below them on a
+terminal one for each that runs."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import fmean
-from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
+from forever.format import duration
 from forever.sweeps.sweep import Trial
 
-_STYLES = {
-    "running": "cyan", "done": "green", "failed": "red", "stopped": "yellow", "skipped": "dim", "waiting": "dim"
-}  # fmt: skip
-_OVER = ("done", "failed", "stopped", "skipped")
 _LINE_EVERY_S = 30.0
+_UNFINISHED = ("waiting", "running")
 
 
 @dataclass
 class Row:
-    """One trial: how far it is.
-
-    Attributes:
-        earlier: stages that were over before it began this time.
-        replays: mid-task and end-of-task replays so far.
-        reached: when the last stage was over.
-    """
+    """How far a trial is. `earlier` of its stages were over before it `began` this time, and the
+    last one was over when it `reached` it. `seconds` are those that it took."""
 
     trial: Trial
     state: str = "waiting"
@@ -37,45 +30,36 @@ class Row:
     earlier: int = 0
     replays: int | None = None
     op: float | None = None
-    note: str = ""
-    began: float | None = None
+    began: float = 0.0
     reached: float = 0.0
     seconds: float = 0.0
 
-    @property
-    def name(self) -> str:
-        return f"{self.trial.variant}, order {self.trial.order}, seed {self.trial.seed}"
-
-    def elapsed(self) -> float:
-        return (
-            time.monotonic() - self.began
-            if self.state == "running" and self.began is not None
-            else self.seconds
-        )
-
-    def stage_s(self) -> float | None:
-        """Mean time of a stage of this trial now, its start included; None before one is over."""
-        if self.began is None or self.stage <= self.earlier:
-            return None
-        return (self.reached - self.began) / (self.stage - self.earlier)
-
     def left_s(self) -> float | None:
-        """Seconds until a running trial is over, if its stages go on to take as long as they
-        did."""
-        mean = self.stage_s()
-        if mean is None or self.state != "running":
+        """Seconds until the trial is over, if its stages go on to take as long as they did."""
+        if self.stage <= self.earlier:
             return None
-        return max(0.0, mean * (self.stages - self.stage) - (time.monotonic() - self.reached))
+        stage_s = (self.reached - self.began) / (self.stage - self.earlier)
+        return max(0.0, self.reached + stage_s * (self.stages - self.stage) - time.monotonic())
+
+    def cells(self) -> list[str]:
+        """The name, and what is known of it."""
+        running = self.state == "running"
+        trial, seconds = self.trial, time.monotonic() - self.began if running else self.seconds
+        return [
+            f"{trial.variant}, order {trial.order}, seed {trial.seed}",
+            self.state,
+            f"stage {self.stage}/{self.stages}" if running and self.stages else "",
+            f"OP {self.op:.1f}" if self.op is not None else "",
+            f"{self.replays} replays" if self.replays is not None else "",
+            duration(seconds),
+            f"ETA {duration(self.left_s())}" if running else "",
+        ]
 
 
 class SweepTable:
-    """The progress of all trials of a sweep.
+    """The progress of the `trials` of a sweep, and of others up to `total`, if more will come.
 
-    Args:
-        trials: all of them that are known, in order.
-        show: False keeps quiet.
-        console: where to write; stdout by default.
-        total: of trials, if more will come.
+    With `show` false it keeps quiet. It writes to `console`, by default stdout.
     """
 
     def __init__(
@@ -86,28 +70,19 @@ class SweepTable:
         total: int = 0,
     ) -> None:
         self.rows = {trial.key: Row(trial) for trial in trials}
-        self.console = console or Console(quiet=not show, highlight=False)
+        self.console = console or Console(quiet=not show)
         self.total = max(total, len(self.rows))
-        self._live: Live | None = None
-        self._last_line = 0.0
+        self._began: float | None = None
+        self._last_line = time.monotonic()
+        self._live = Live(get_renderable=self.render, console=self.console, refresh_per_second=2)
 
     def __enter__(self) -> "SweepTable":
         if self.console.is_terminal and not self.console.quiet:
-            self._live = Live(
-                get_renderable=self.render, console=self.console, refresh_per_second=2
-            )
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        if self._live:
-            self._live.stop()
-            self._live = None
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
 
     def add(self, trial: Trial) -> None:
         """A trial that was not known before; one that was stays as it is."""
@@ -116,155 +91,67 @@ class SweepTable:
 
     def started(self, key: str) -> None:
         """A trial begins, goes on, or is tried again."""
-        row = self.rows[key]
-        row.state, row.note, row.began = "running", "", time.monotonic()
+        now = time.monotonic()
+        self.rows[key].state, self.rows[key].began = "running", now
+        self._began = now if self._began is None else self._began
 
     def advanced(
-        self,
-        key: str,
-        stage: int,
-        stages: int,
-        op: float | None,
-        replays: int | None = None,
-        earlier: int = 0,
+        self, key: str, stage: int, stages: int, op: float | None, replays: int, earlier: int = 0
     ) -> None:
         """A stage is over. `earlier` of them were over before the trial began this time."""
         row = self.rows[key]
-        row.stage, row.stages, row.op, row.replays, row.earlier = (
-            stage,
-            stages,
-            op,
-            replays,
-            earlier,
-        )
-        row.reached = time.monotonic()
-        if time.monotonic() - self._last_line >= _LINE_EVERY_S:
+        row.stage, row.stages, row.earlier = stage, stages, earlier
+        row.op, row.replays, row.reached = op, replays, time.monotonic()
+        if not self._live.is_started and time.monotonic() - self._last_line >= _LINE_EVERY_S:
             self._line(row)
 
-    def ended(
-        self, key: str, state: str, note: str = "", op: float | None = None, now: bool = True
-    ) -> None:
-        """A trial is over: "done", "failed", "stopped" (early) or "skipped". What was over before
-        makes no line."""
+    def ended(self, key: str, state: str, note: str = "", op: float | None = None) -> None:
+        """A trial is over: "done", "failed", "stopped" (early), or without a line "skipped"."""
         row = self.rows[key]
-        row.seconds, row.state, row.note = row.elapsed(), state, note
-        row.op = op if op is not None else row.op
-        if now and state != "skipped":
-            self._line(row)
-
-    def note(self, key: str, text: str) -> None:
-        """Why a trial that is over ended as it did."""
-        self.rows[key].note = text
-
-    def refused(self, key: str, why: str) -> None:
-        """A trial could not begin: its configuration or data are wrong."""
-        self.ended(key, "failed", why)
+        row.seconds = time.monotonic() - row.began if row.state == "running" else 0.0
+        row.state, row.op = state, row.op if op is None else op
+        if state != "skipped":
+            self._line(row, note)
 
     def say(self, text: str) -> None:
         """A line about the sweep as a whole."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def summary(self) -> str:
-        """How many are in which state and how long the rest takes, e.g. "6 done, 1 failed, 1
-        running, ETA 3 min"."""
-        states = [row.state for row in self.rows.values()]
-        states += ["waiting"] * (self.total - len(states))
-        text = ", ".join(
-            f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states))
-        )
-        return (
-            f"{text}, ETA {duration(self.left_s())}" if {"running", "waiting"} & {*states} else text
-        )
+    def _line(self, row: Row, note: str = "") -> None:
+        self._last_line = time.monotonic()
+        name, *cells = row.cells()
+        text = f"[{self._over()}/{self.total}] {name}: {', '.join(filter(None, cells))}"
+        if not note and self._over() < self.total:
+            text += f" (all: {duration(self.left_s())})"
+        self.say(f"{text}: {note}" if note else text)
+
+    def _over(self) -> int:
+        return sum(row.state not in _UNFINISHED for row in self.rows.values())
 
     def left_s(self) -> float | None:
-        """Seconds until all trials are over, as many at a time as now; None before any has finished
-        a stage.
-
-        What waits is expected to take as long as the trials that have been measured, a whole one
-        each.
-        """
+        """Seconds until all trials are over, if stages go on to come as fast as in this call."""
         rows = self.rows.values()
-        whole = [mean * row.stages for row in rows if (mean := row.stage_s()) is not None]
-        running = [row for row in rows if row.state == "running"]
-        if not whole:
+        whole = max((row.stages for row in rows), default=0)
+        left = [whole - row.stage for row in rows if row.state in _UNFINISHED]
+        left.append(whole * (self.total - len(rows)))
+        done = sum(max(0, row.stage - row.earlier) for row in rows)
+        if self._began is None or not done:
             return None
-        guess = fmean(whole)
-        left = [
-            max(0.0, guess - row.elapsed()) if (own := row.left_s()) is None else own
-            for row in running
-        ]
-        waiting = self.total - sum(row.state in _OVER for row in rows) - len(running)
-        return max([(sum(left) + waiting * guess) / max(len(running), 1), *left])
+        return (time.monotonic() - self._began) / done * sum(left)
 
-    def _line(self, row: Row) -> None:
-        if self._live:
-            return
-        self._last_line = time.monotonic()
-        running = row.state == "running"
-        stage = f", stage {row.stage}/{row.stages}" if row.stages and running else ""
-        op = "" if row.op is None else f", OP {row.op:.1f}"
-        replays = "" if row.replays is None else f", {row.replays} replays"
-        eta = f", ETA {duration(row.left_s())}" if running else ""
-        over = sum(other.state in _OVER for other in self.rows.values())
-        all_of_it = (
-            f" (all: {duration(self.left_s())})" if over < self.total and not row.note else ""
-        )
-        note = f": {row.note}" if row.note else ""
-        text = f"[{over}/{self.total}] {row.name}: {row.state}{stage}{op}{replays}, {duration(row.elapsed())}{eta}"
-        self.say(text + all_of_it + note)
+    def summary(self) -> str:
+        """How many are in which state and how long the rest takes, such as "6 done, 1 running, ETA
+        3 min"."""
+        states = Counter(row.state for row in self.rows.values())
+        states["waiting"] += self.total - len(self.rows)
+        counts = [f"{count} {state}" for state, count in sorted(states.items()) if count]
+        eta = [] if self._over() == self.total else [f"ETA {duration(self.left_s())}"]
+        return ", ".join(counts + eta)
 
-    def render(self) -> Table:
-        """The table as it is now."""
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for header in ("variant", "order"):
-            table.add_column(header)
-        for header in ("seed", "stage", "OP", "replays", "time", "ETA"):
-            table.add_column(header, justify="right", no_wrap=True)
-        table.add_column("state")
-        for row in self._visible():
-            stage = f"{row.stage}/{row.stages}" if row.stages else ""
-            op = "" if row.op is None else f"{row.op:.1f}"
-            replays = "" if row.replays is None else str(row.replays)
-            taken = duration(row.elapsed()) if row.began is not None else ""
-            eta = duration(row.left_s()) if row.state == "running" else ""
-            state = f"[{_STYLES[row.state]}]{row.state}[/]" + (
-                f" {_plain(row.note)}" if row.note else ""
-            )
-            trial = row.trial
-            cells = (
-                _plain(trial.variant),
-                trial.order,
-                str(trial.seed),
-                stage,
-                op,
-                replays,
-                taken,
-                eta,
-                state,
-            )
-            table.add_row(*cells)
-        table.caption = self.summary()
-        table.caption_justify = "left"
-        return table
-
-    def _visible(self) -> list[Row]:
-        """All rows, or if they are more than the screen has lines: those that run, then the others
-        from the top."""
-        rows, room = list(self.rows.values()), max(self.console.height - 5, 5)
-        if len(rows) <= room:
-            return rows
-        chosen = sorted(rows, key=lambda row: row.state != "running")[:room]
-        return [row for row in rows if row in chosen]
-
-
-def duration(seconds: float | None) -> str:
-    """A time for people: "-", "45 s", "12 min", "3.5 h"."""
-    if seconds is None:
-        return "-"
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+    def render(self) -> Group:
+        """The trials that run, and a count of all."""
+        table = Table.grid(padding=(0, 2))
+        for row in self.rows.values():
+            if row.state == "running":
+                table.add_row(*map(Text, row.cells()))
+        return Group(table, Text(self.summary()))

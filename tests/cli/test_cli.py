@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import resource
 import subprocess
 import sys
@@ -12,12 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from forever.cli import options
 from forever.cli.main import main
 from forever.config.run import RunConfig
 from forever.runs.lock import locked
+from forever.sweeps.files import shipped_sweeps
 from forever.sweeps.named_runs import load_run
-from forever.sweeps.registry import SWEEPS
 
 
 def call(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
@@ -97,7 +95,6 @@ BAD = [
     ("plan components seed=5", "give --seeds 5"),
     ("sweep main_results data.order=2", "data.order=2: main_results runs on the orders 1, 2"),
     ("sweep search --seeds 0,1", "search compares all its runs on one seed"),
-    ("sweep search --on mini/finetune", "the base run's method is 'finetune'"),
     ("sweep search --on superni/7/forever data.root=nowhere", "there is no folder nowhere/superni"),
     ("run", "run needs a configuration"),
     ("run optim.lr=1", "'optim.lr=1' is no file"),
@@ -252,8 +249,13 @@ def test_the_base_package_is_enough_for_a_run(run_file: str, tmp_path: Path) -> 
     assert f"{json.loads(result.read_text())['op']:.1f}" in done.stdout
 
 
-def test_help_names_every_sweep() -> None:
-    assert set(re.split(r", | or ", options.SWEEPS)) == {*SWEEPS, "search"}
+def test_all_sweeps_are_listed_with_their_questions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(["sweep", "--list"], monkeypatch) == 0
+    printed = capsys.readouterr().out
+    assert all(f" {name} " in printed for name in (*shipped_sweeps(), "search"))
+    assert printed.count("?") == len(shipped_sweeps())
 
 
 def test_plan_and_data_check_print_tables(

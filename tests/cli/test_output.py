@@ -13,7 +13,7 @@ from helpers import execute
 
 from forever.config.run import RunConfig
 from forever.runs.directory import RunDirectory
-from forever.sweeps.registry import named_sweep
+from forever.sweeps.files import load_sweep
 from forever.sweeps.sweep import Sweep
 
 
@@ -72,7 +72,7 @@ def test_bad_input_keeps_its_exit_code(run_file: str, pipe_without_reader: int) 
 def sweep(small_config: RunConfig, tmp_path: Path) -> Sweep:
     """One run, and it is finished."""
     pytest.importorskip("ray")
-    made = named_sweep("components", small_config, (0,)).only(["base"])
+    made = load_sweep("components").expand(small_config, (0,)).only(["base"])
     (trial,) = made.trials()
     execute(trial.config, tmp_path / "out" / made.name / trial.key)
     return made

@@ -18,11 +18,18 @@ from mlflow.entities import Run
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, run_local
-from forever.launch.mlflow_mirror import Mirror, keeps
-from forever.launch.mlflow_tracker import MlflowTracker, close_sweep, open_sweep, sync, tracking_uri
+from forever.launch.mlflow_store import tracking_uri
+from forever.launch.mlflow_tracker import (
+    Mirror,
+    MlflowTracker,
+    close_sweep,
+    keeps,
+    open_sweep,
+    sync,
+)
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
-from forever.runs.tracking import SilentTracker
+from forever.runs.tracking import Tracker
 from forever.sweeps.sweep import Sweep
 
 pytestmark = [
@@ -139,7 +146,7 @@ class Stop(BaseException):
     """Not an Exception, so that it gets past the shield around trackers: a kill."""
 
 
-class Killer(SilentTracker):
+class Killer(Tracker):
     def __init__(self, at: int) -> None:
         self.left = at
 

@@ -349,10 +349,9 @@ def test_a_run_that_a_search_stops_takes_its_workers_along(
 ) -> None:
     """They are not the trial's process: left alone they would train to the end, on what the next
     run waits for."""
+    from forever.launch.ray_experiment import Job, fan_out
     from ray import tune
     from ray.tune.schedulers import FIFOScheduler, TrialScheduler
-
-    from forever.launch.ray_experiment import Job, fan_out
 
     changes = {"optim.epochs": 400}  # half a minute a task: time to be stopped in
     stopped, other = Sweep("toys", base_config, {"stopped": changes, "other": {}}).trials()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forever.report.claims import claims, read_claims, sections, tally
-from forever.report.paper import MODEL_DAY
+from forever.sweeps.published import MODEL_DAY
 from scripts.ledger import LEDGER, page, section
 
 

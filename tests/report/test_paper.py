@@ -16,7 +16,14 @@ from forever.launch.local import run_local
 from forever.report.analyses import analyses, correlations, minutes_an_epoch, slowing
 from forever.report.findings import findings
 from forever.report.page import about_resolution
-from forever.report.paper import (
+from forever.report.report import summary_table, tex, write_report
+from forever.report.rows import Row, Run
+from forever.report.study import read_study
+from forever.report.tables import row_texts
+from forever.runs.directory import RunDirectory
+from forever.sweeps.files import load_sweep
+from forever.sweeps.named_runs import named_run
+from forever.sweeps.published import (
     FORGETTING_RATE,
     MODEL_DAY,
     TABLES,
@@ -24,19 +31,12 @@ from forever.report.paper import (
     agreement,
     published,
 )
-from forever.report.report import summary_table, tex, write_report
-from forever.report.rows import Row, Run
-from forever.report.study import read_study
-from forever.report.tables import row_texts
-from forever.runs.directory import RunDirectory
-from forever.sweeps.named_runs import named_run
-from forever.sweeps.registry import named_sweep
 from forever.sweeps.sweep import Sweep
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_published_row_is_a_variant_of_its_sweep(name: str) -> None:
-    sweep = named_sweep(name, named_run("superni/7/forever"))
+    sweep = load_sweep(name).expand(named_run("superni/7/forever"))
     variants = {sweep.paper.get(variant, variant) for variant in sweep.variants}
     benchmarks = {trial.config.data.benchmark for trial in sweep.trials()}
     for benchmark, table in TABLES[name].items():

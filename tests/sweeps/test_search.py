@@ -1,287 +1,242 @@
-"""A search: what its space asks, what is told of the runs in its folder, and a small one on a real
-local Ray."""
+"""A search: its space, Optuna's study of it in the folder, and a small one on a real local Ray."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from helpers import execute
 
+from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.fleet import Fleet
+from forever.launch.local import Placement
 from forever.runs.directory import RunDirectory
-from forever.sweeps.builtin.search import SPACINGS, search
-from forever.sweeps.front import front_table
-from forever.sweeps.search import Draws, Known, Search, front, known, remember
+from forever.sweeps.files import load_sweep
+from forever.sweeps.lists import front_table
+from forever.sweeps.search import Search, Studies, best, find_search, importances, known
 from forever.sweeps.sweep import read_manifest
 
-
-@pytest.fixture
-def small_search(small_config: RunConfig) -> Search:
-    return search(small_config)
-
-
-# ---- the space
-
-
-def test_the_space_asks_only_what_acts(small_search: Search) -> None:
-    asked: dict[str, set[str]] = {}
-    for seed in range(60):
-        answers = Draws(Random(seed))
-        changes = small_search.space(answers)
-        assert small_search.trial(answers.params).config == small_search.base.override(changes)
-        asked.setdefault(changes["method.regularizer"], set()).update(answers.params)
-    always = {"method.days", "method.warmup_steps", "method.memory_epochs", "method.regularizer"}
-    assert asked["none"] == always
-    assert asked["importance"] == always | {"method.beta"}
-    assert asked["intensity"] == always | {"method.beta", "method.gamma", "method.smoothing"}
-    assert asked["intensity_importance"] == asked["intensity"]
-
-
-def test_draws_are_from_the_space(small_search: Search) -> None:
-    """Every choice comes, numbers stay within their range, and the same stream draws the same
-    points."""
-    random = Random(0)
-    configs = [small_search.draw(random).config.method.model_dump() for _ in range(200)]
-    assert {c["days"] for c in configs} == set(SPACINGS)
-    assert {c["memory_epochs"] for c in configs} == {1, 2, 3, 4}
-    asked = [c["beta"] for c in configs if c["regularizer"] != "none"]
-    assert 1e-5 <= min(asked) < 1e-4 < 1e-2 < max(asked) <= 1e-1  # evenly in the logarithm
-    assert small_search.draw(Random(1)) == small_search.draw(Random(1))
-
-
-def test_equal_to_two_digits_is_the_same_run(small_search: Search) -> None:
-    own = small_search.own_point()
-    assert own is not None
-    base, near, far = (
-        small_search.trial({**own, "method.beta": b}) for b in (1e-3, 1.004e-3, 1.1e-3)
-    )
-    assert base == near
-    assert base.key != far.key
-    assert base.config == small_search.base
-    assert (base.variant, far.variant) == ("base", "ebbinghaus S1 E2 IAR β0.0011 γ1 λ0.05")
-
-
-def test_a_base_outside_of_the_space_is_no_point_of_it(small_config: RunConfig) -> None:
-    assert search(small_config.override({"method.memory_epochs": 9})).own_point() is None
-    assert search(small_config.override({"method.days": [1.0, 2.0]})).own_point() is None
-    # The space has two digits.
-    assert search(small_config.override({"method.beta": 1.234e-3})).own_point() is None
-    with pytest.raises(InputError, match="the base run's method is 'finetune'"):
-        search(small_config.override({"method.name": "finetune"}))
-
-
-# ---- what is in the folder
-
-
-def test_what_became_of_the_runs_is_read_from_the_folder(
-    small_search: Search, tmp_path: Path
-) -> None:
-    own = small_search.own_point() or {}
-    points = [
-        {**own, "method.warmup_steps": s, "method.memory_epochs": e}
-        for s, e in ((1, 2), (2, 1), (2, 2), (3, 1))
-    ]
-    trials = [remember(small_search, point, tmp_path) for point in points]
-    execute(trials[0].config, tmp_path / trials[0].key)
-    RunDirectory(tmp_path / trials[1].key).end("stopped", "after 2 of 3 tasks")
-    RunDirectory(tmp_path / trials[2].key).end("failed", "ValueError: boom")
-    other = search(small_search.base.override({"optim.lr": 0.02}))  # searched in the same folder
-    remember(other, own, tmp_path)
-    found = known(small_search, tmp_path)
-    assert [run.state for run in found] == ["finished", "stopped", "failed", "interrupted"]
-    assert [run.trial for run in found] == trials
-    assert [run.point for run in found] == points
-    assert len(known(other, tmp_path)) == 1
-    manifest = read_manifest(tmp_path)
-    assert manifest["reference"] == trials[0].variant == "base"
-    assert len(manifest["trials"]) == 5
-
-
-def test_a_run_that_goes_on_has_not_ended(small_config: RunConfig, tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path / "run")
-    directory.end("failed", "ValueError: boom")
-    assert (directory.end_without_result() or {})["reason"] == "ValueError: boom"
-    execute(small_config, directory.path)
-    assert not directory.ended.exists()
-
-
-def _done(name: str, *objectives: float) -> Any:
-    return SimpleNamespace(
-        trial=SimpleNamespace(variant=name), objectives=objectives, state="finished"
-    )
-
-
-def test_the_front_is_what_no_other_run_beats() -> None:
-    runs = [
-        _done("op", 50, -9, 30), _done("bwt", 40, -1, 30), _done("time", 30, -9, 5), _done("base", 40, -9, 30),
-        _done("worse in one", 50, -9, 31), _done("the same", 50, -9, 30),
-    ]  # fmt: skip
-    best = front(runs, lambda run: run.objectives)
-    assert [run.trial.variant for run in best] == ["op", "the same", "bwt", "time"]
-    stopped = SimpleNamespace(state="stopped")
-    table = front_table([*runs, stopped])  # type: ignore[list-item]
-    assert list(table.columns[0].cells) == ["op", "the same", "bwt", "time", "[dim]base, beaten[/]"]
-    assert "6 finished, 1 stopped" in str(table.caption)
-
-
-# ---- Optuna and ASHA
-
-
-OPTUNA = [
+optuna = pytest.importorskip("optuna")
+pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:ray.*"),
 ]
+STATES = optuna.trial.TrialState
 
 
-def _marked(test: Any) -> Any:
-    for mark in [*OPTUNA, pytest.mark.ray]:
-        test = mark(test)
-    return test
+@pytest.fixture
+def small_search(small_config: RunConfig) -> Search:
+    return find_search(load_sweep("search"), small_config)
 
 
-def _scored(folder: Path, trial: Any, ops: Sequence[float]) -> None:
-    """A run directory with these OPs after its stages: the share of right answers to the first
-    task, others alike."""
-    directory = RunDirectory(folder / trial.key)
-    directory.create(trial.config, {})
-    for stage, op in enumerate(ops):
-        for task, name in enumerate(["colour", "shape", "weight"][: stage + 1]):
-            path = directory.predictions(stage, task)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lines = [{"id": f"{name}/test/{i}", "score": float(i < op)} for i in range(100)]
-            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+def draws(search: Search, count: int) -> list[dict[str, Any]]:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    return [search.ask(study.ask()) for _ in range(count)]
 
 
-@_marked
-def test_asha_knows_the_runs_of_earlier_calls_and_compares_after_equal_tasks(
+def finish(studies: Studies, trial: Any) -> None:
+    """Train a run, and tell the study."""
+    execute(trial.config, studies.folder / trial.key)
+    studies.tell(trial.key, "done")
+
+
+def begun(search: Search, folder: Path, again: Any = ()) -> Studies:
+    studies = Studies(search, folder)
+    studies.begin(list(again))
+    return studies
+
+
+# ---- the space
+
+
+def test_the_space_asks_only_what_acts(small_search: Search) -> None:
+    """And all of it: every choice comes, numbers stay within their range and have two digits."""
+    points = draws(small_search, 200)
+    asked = {point["method.regularizer"]: {*point} for point in points}
+    always = {"method.days", "method.warmup_steps", "method.memory_epochs", "method.regularizer"}
+    assert asked["none"] == always
+    assert asked["importance"] == always | {"method.beta"}
+    assert asked["intensity"] == always | {"method.beta", "method.gamma", "method.smoothing"}
+    assert asked["intensity_importance"] == asked["intensity"]
+    assert {point["method.days"] for point in points} == {*small_search.space[0].choices}
+    assert {point["method.memory_epochs"] for point in points} == {1, 2, 3, 4}
+    betas = [point["method.beta"] for point in points if "method.beta" in point]
+    assert 1e-5 <= min(betas) < 1e-4 < 1e-2 < max(betas) <= 1e-1  # evenly in the logarithm
+    assert all(beta == float(f"{beta:.1e}") for beta in betas)
+    for point in points:
+        assert small_search.trial(point).config == small_search.base.override(point)
+
+
+def test_the_base_lies_in_the_space_or_not(small_search: Search, small_config: RunConfig) -> None:
+    own = small_search.own_point
+    assert own is not None
+    trial = small_search.trial(own)
+    assert (trial.variant, trial.config) == ("base", small_search.base)
+    other = small_search.trial({**own, "method.beta": 1.1e-3})
+    assert other.variant == "ebbinghaus S1 E2 intensity β0.0011 γ1 λ0.05"
+    assert other.key != trial.key
+    for changes in (
+        {"method.memory_epochs": 9}, {"method.days": [1.0, 2.0]}, {"method.beta": 1.234e-3}
+    ):  # fmt: skip
+        base = small_config.override(changes)
+        assert find_search(load_sweep("search"), base).own_point is None
+
+
+@pytest.mark.parametrize("method", METHOD_CONFIGS)
+def test_every_method_has_a_space(method: str, small_config: RunConfig) -> None:
+    """Its fields within their bounds; a point may be one that the method refuses, with a reason."""
+    search = find_search(load_sweep("search"), small_config.override({"method.name": method}))
+    assert search.trials == load_sweep("search").trials
+    assert search.base.data.validation == 0.2
+    refusals = 0
+    for point in draws(search, 20):
+        try:
+            assert search.trial(point).config.method.name == method
+        except InputError:
+            refusals += 1
+    assert refusals < 20
+    keys = [axis.key for axis in search.space]
+    bare = method in ("finetune", "mtl", "mix_replay")
+    assert keys == ["optim.lr"] if bare else all(key.startswith("method.") for key in keys)
+
+
+def test_a_space_of_fields_keeps_to_their_bounds(small_config: RunConfig) -> None:
+    def axes(method: str) -> dict[str, Any]:
+        base = small_config.override({"method.name": method})
+        search = find_search(load_sweep("search"), base)
+        return {axis.key.removeprefix("method."): axis for axis in search.space}
+
+    ewc = axes("ewc")
+    assert ewc["mode"].choices == ("online", "separate")
+    assert (ewc["decay"].low, ewc["decay"].high) == (0.0, 1.0)
+    assert (ewc["strength"].low, ewc["strength"].high, ewc["strength"].log) == (1e3, 1e5, True)
+    assert axes("migu")["replay"].choices == (False, True)
+    quantile = axes("recurrent_kif")["quantile"]
+    assert (quantile.low, quantile.high) == (0.0, 0.99)  # 1 itself is outside
+    views = axes("vbm")["views"]
+    assert (views.low, views.high, views.log) == (1, 16, True)
+
+
+# ---- the study
+
+
+def test_a_study_goes_on_where_it_was_interrupted(small_search: Search, tmp_path: Path) -> None:
+    first = begun(small_search, tmp_path)
+    base, second, third = first.ask(), first.ask(), first.ask()
+    assert base is not None
+    assert second is not None
+    assert third is not None
+    assert base.config == small_search.base
+    assert len({base.key, second.key, third.key}) == 3
+    finish(first, base)
+    RunDirectory(tmp_path / second.key).end("stopped", "after 2 of 3 tasks")
+    first.tell(second.key, "stopped")
+    runs = known(small_search, tmp_path)
+    assert [run.state for run in runs] == ["finished", "stopped", "interrupted"]
+    assert [run.trial for run in runs] == [base, second, third]
+    manifest = read_manifest(tmp_path)
+    assert manifest["reference"] == "base"
+    assert [trial["key"] for trial in manifest["trials"]] == [base.key, second.key, third.key]
+
+    again = begun(small_search, tmp_path, runs[2:])  # as after a kill
+    assert again.ask() == third
+    fourth = again.ask()
+    assert fourth is not None
+    assert fourth.key not in (base.key, second.key, third.key)
+    whole = [trial.values for trial in again.study.trials if trial.state == STATES.COMPLETE]
+    assert whole == [list(runs[0].objectives)]
+    pruned = [trial.values for trial in again.study.trials if trial.state == STATES.PRUNED]
+    assert pruned == [None]  # OP over two tasks is no OP over three
+    assert len(known(small_search, tmp_path)) == 4
+
+
+def test_what_finished_before_the_study_was_told_counts(
     small_search: Search, tmp_path: Path
 ) -> None:
-    pytest.importorskip("ray")
-    from forever.launch.ray_search import scheduler
-
-    own = small_search.own_point() or {}
-    for epochs, ops in enumerate(([90, 30], [90, 40], [90, 50]), 1):
-        trial = remember(small_search, {**own, "method.memory_epochs": epochs}, tmp_path)
-        _scored(tmp_path, trial, ops)
-        RunDirectory(tmp_path / trial.key).end("stopped", "after 2 of 3 tasks")
-
-    def decisions(*ops: float) -> list[str]:
-        asha: Any = scheduler(3, tmp_path, known(small_search, tmp_path))
-        new = SimpleNamespace(trial_id="new")
-        asha.on_trial_add(None, new)
-        return [
-            asha.on_trial_result(None, new, {"stage": n, "op": op}) for n, op in enumerate(ops, 1)
-        ]
-
-    # Not before memory plays a part, not when all is done.
-    assert decisions(0.0, 45.0, 0.0) == ["CONTINUE"] * 3
-    assert decisions(99.0, 35.0) == ["CONTINUE", "STOP"]
-    assert scheduler(2, tmp_path, []) is None
+    first = begun(small_search, tmp_path)
+    base = first.ask()
+    assert base is not None
+    execute(base.config, tmp_path / base.key)  # and then the power went
+    again = begun(small_search, tmp_path)
+    assert [trial.state for trial in again.study.trials] == [STATES.COMPLETE]
+    assert [run.trial for run in best(small_search, tmp_path)] == [base]
 
 
-@_marked
-def test_optuna_is_told_whole_runs_only(small_search: Search, tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    optuna = pytest.importorskip("optuna")
-    from forever.launch.ray_experiment import Job
-    from forever.launch.ray_search import Sampler
-    from forever.sweeps.table import SweepTable
-
-    own = small_search.own_point() or {}
-    other = {**own, "method.warmup_steps": 3}
-    states = optuna.trial.TrialState
-    job = Job(tmp_path, SweepTable([], show=False))
-    first = Sampler(small_search, job, [], [own, other, own])
-    one, two = first.suggest("1"), first.suggest("2")
-    three = first.suggest("3")  # the third is the first again, which runs: another point is drawn
-    assert len({one["key"], two["key"], three["key"]}) == 3
-    assert [one["run"], two["run"]] == [
-        small_search.trial(p).config.model_dump(mode="json") for p in (own, other)
-    ]
-    execute(small_search.base, tmp_path / one["key"])
-    first.on_trial_complete("1", {"stage": 3, "op": 1.0})
-    first.on_trial_complete("2", {"stage": 2, "op": 99.0})
-    first.on_trial_complete("3", None, error=True)
-    (done,) = known(small_search, tmp_path)[:1]
-    told = [(trial.state, trial.values) for trial in first.study.trials]
-    whole = (states.COMPLETE, list(done.objectives))
-    assert told == [whole, (states.PRUNED, None), (states.FAIL, None), (states.FAIL, None)]
-
-    RunDirectory(tmp_path / two["key"]).end("stopped", "after 2 of 3 tasks")
-    found = known(small_search, tmp_path)[:2]
-    # An equal configuration is told its numbers, not run.
-    second = Sampler(small_search, job, found, [own])
-    assert second.suggest("4")["key"] not in (one["key"], two["key"])
-    told = [(trial.state, trial.values) for trial in second.study.trials]
-    assert told[:3] == [whole, (states.PRUNED, None), whole]
-    assert [trial.params for trial in second.study.trials][:3] == [own, other, own]
-
-
-@_marked
-def test_a_small_space_is_used_up(small_config: RunConfig, tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    pytest.importorskip("optuna")
-    from forever.launch.ray_experiment import Job
-    from forever.launch.ray_search import Sampler
-    from forever.sweeps.table import SweepTable
-
-    def two(trial: Any) -> dict[str, Any]:
-        return {"method.days": trial.suggest_categorical("method.days", ["uniform", "ebbinghaus"])}
-
-    tiny = Search("search", small_config, two, lambda changes: changes["method.days"])
-    sampler = Sampler(tiny, Job(tmp_path, SweepTable([], show=False)), [], [])
-    assert {sampler.suggest(name)["key"] for name in "ab"} == {
-        run.trial.key for run in known(tiny, tmp_path)
-    }
-    assert sampler.suggest("c") == "FINISHED"
-    assert sampler.used_up
-
-
-@_marked
-def test_what_failed_waits_for_the_flag(
-    small_search: Search,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_another_base_in_the_same_folder_has_a_study_of_its_own(
+    small_search: Search, small_config: RunConfig, tmp_path: Path
 ) -> None:
-    pytest.importorskip("ray")
-    from forever.launch import ray_search
+    begun(small_search, tmp_path).ask()
+    other = find_search(load_sweep("search"), small_config.override({"optim.lr": 0.02}))
+    begun(other, tmp_path).ask()
+    assert len(known(small_search, tmp_path)) == len(known(other, tmp_path)) == 1
+    assert len(read_manifest(tmp_path)["trials"]) == 2
+    with pytest.raises(InputError, match="one seed"):
+        find_search(load_sweep("search"), small_config, (0, 1))
 
-    own = small_search.own_point() or {}
-    interrupted, failed = (
-        remember(small_search, {**own, "method.memory_epochs": epochs}, tmp_path).key
-        for epochs in (1, 3)
-    )
-    RunDirectory(tmp_path / failed).end("failed", "ValueError: boom")
-    asked: list[tuple[int, list[int]]] = []
 
-    def fan_out(job: Any, count: int, space: Any, search_alg: Any, **tuning: Any) -> dict[str, str]:
-        asked.append((count, [point["method.memory_epochs"] for point in search_alg.points]))
-        return {}
+def test_a_small_space_is_used_up(small_config: RunConfig, tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text("title: t\nspace:\n  method.days: {among: [uniform, ebbinghaus]}\n")
+    studies = begun(find_search(load_sweep(str(path)), small_config), tmp_path / "tiny")
+    asked = [studies.ask(), studies.ask()]
+    assert {trial.config.method.days for trial in asked if trial} == {"uniform", "ebbinghaus"}  # pyright: ignore
+    assert studies.ask() is None
+    assert (tmp_path / "tiny" / "sweep.yaml").read_text() == path.read_text()
 
-    monkeypatch.setattr(ray_search, "fan_out", fan_out)
-    outcome = ray_search.run_search(small_search, tmp_path, 4, Fleet(rounds=1))
-    assert outcome.failed == {failed: "ValueError: boom", interrupted: "ended without a result"}
-    printed = capsys.readouterr().out
-    assert "E3 IAR β0.001 γ1 λ0.05, order custom, seed 0: failed, 0 s: ValueError: boom" in printed
-    assert "1 failed before and were left as they are; --retry-failed runs them again" in printed
-    ray_search.run_search(small_search, tmp_path, 4, Fleet(rounds=1, retry_failed=True))
-    assert asked == [(3, [1]), (4, [1, 3])]
+
+def test_runs_are_stopped_after_equally_many_tasks(small_search: Search, tmp_path: Path) -> None:
+    """Not before memory plays a part, and by what earlier calls saw, too."""
+    first = begun(small_search, tmp_path)
+    for op in (50.0, 40.0, 45.0):
+        trial = first.ask()
+        assert trial is not None
+        first.falls_behind(trial.key, 1, 90.0)
+        first.falls_behind(trial.key, 2, op)
+        RunDirectory(tmp_path / trial.key).end("stopped", "after 2 of 3 tasks")
+        first.tell(trial.key, "stopped")
+    later = begun(small_search, tmp_path)
+    good, bad = later.ask(), later.ask()
+    assert good is not None
+    assert bad is not None
+    assert not later.falls_behind(good.key, 1, 0.0)
+    assert not later.falls_behind(good.key, 2, 51.0)
+    assert not later.falls_behind(bad.key, 1, 99.0)
+    assert later.falls_behind(bad.key, 2, 35.0)
+
+
+def test_the_front_and_what_matters(small_search: Search, tmp_path: Path) -> None:
+    assert importances(tmp_path) == {}
+    studies = begun(small_search, tmp_path)
+    scores = [(50, -9, 30), (40, -1, 30), (30, -9, 5), (40, -9, 30), (50, -9, 31), (20, -20, 40)]
+    keys = []
+    for op, bwt, seconds in scores:
+        trial = studies.ask()
+        assert trial is not None
+        keys.append(trial.key)
+        directory = RunDirectory(tmp_path / trial.key)
+        directory.create(trial.config, {})
+        result = {"op": op, "bwt": bwt, "seconds": {"task": seconds}}
+        directory.result.write_text(json.dumps(result), encoding="utf-8")
+        studies.tell(trial.key, "done")
+    front = best(small_search, tmp_path)
+    assert [run.trial.key for run in front] == [keys[0], keys[1], keys[2]]
+    table = front_table(small_search, tmp_path)
+    assert next(iter(table.columns[0].cells)) == "base"
+    assert "6 finished" in str(table.caption)
+    weights = importances(tmp_path)
+    assert {"method.days", "method.warmup_steps"} <= weights.keys()
+    assert list(weights.values()) == sorted(weights.values(), reverse=True)
 
 
 # ---- on Ray
 
 
-@_marked
+@pytest.mark.ray
 def test_a_search_finds_stops_and_goes_on(
     two_cores: None,
     small_search: Search,
@@ -289,60 +244,45 @@ def test_a_search_finds_stops_and_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    pytest.importorskip("ray")
     from forever.launch import ray_search
-    from forever.launch.local import Placement
 
-    def call(trials: int) -> Any:
+    def call(trials: int, **fleet: Any) -> Any:
+        placement = Placement("cpu")
         return ray_search.run_search(
-            small_search, tmp_path, trials, Fleet(placement=Placement("cpu"))
+            small_search, tmp_path, trials, Fleet(placement=placement, **fleet)
         )
 
-    def states() -> list[str]:
-        return [run.state for run in known(small_search, tmp_path)]
-
-    asha = ray_search.scheduler
-    monkeypatch.setattr(ray_search, "scheduler", lambda *arguments: None)
+    monkeypatch.setattr(Studies, "falls_behind", lambda *arguments: False)
     outcome = call(3)
     assert (len(outcome.finished), outcome.failed, outcome.stopped) == (3, {}, [])
     runs = known(small_search, tmp_path)
     assert runs[0].trial.config == small_search.base
-    assert [run.state for run in runs] == ["finished"] * 3
     execute(small_search.base, tmp_path / "alone")
     alone = RunDirectory(tmp_path / "alone").finished() or {}
     assert (runs[0].result or {})["matrix"] == alone["matrix"]
 
-    def strict(stages: int, folder: Path, runs: Sequence[Known]) -> Any:
-        """The usual one after twenty runs that nobody can follow."""
-        scheduler: Any = asha(stages, folder, runs)
-        for number in range(20):
-            past = SimpleNamespace(trial_id=f"past{number}")
-            scheduler.on_trial_add(None, past)
-            scheduler.on_trial_result(None, past, {"stage": 2, "op": 1e9})
-        return scheduler
-
-    monkeypatch.setattr(ray_search, "scheduler", strict)
-    capsys.readouterr()
+    monkeypatch.setattr(Studies, "falls_behind", lambda self, key, stage, op: stage == 2)
     outcome = call(5)
-    assert (len(outcome.skipped), len(outcome.stopped), outcome.finished, outcome.failed) == (
-        3,
-        2,
-        [],
-        {},
-    )
-    assert states() == ["finished"] * 3 + ["stopped"] * 2
+    assert (len(outcome.skipped), len(outcome.stopped)) == (3, 2)
+    assert (outcome.finished, outcome.failed) == ([], {})
     for key in outcome.stopped:
-        assert (RunDirectory(tmp_path / key).end_without_result() or {})[
-            "reason"
-        ] == "after 2 of 3 tasks"
+        ended = RunDirectory(tmp_path / key).end_without_result() or {}
+        assert ended["reason"] == "after 2 of 3 tasks"
         assert not RunDirectory(tmp_path / key).predictions(2, 0).exists()
-    assert sum(": stopped, OP" in line for line in capsys.readouterr().out.splitlines()) == 2
 
     (tmp_path / runs[1].trial.key / "result.json").unlink()  # as if it had been interrupted
-    monkeypatch.setattr(ray_search, "scheduler", lambda *arguments: None)
-    outcome = call(5)
-    assert outcome.finished == [runs[1].trial.key]
-    assert (known(small_search, tmp_path)[1].result or {})["matrix"] == (runs[1].result or {})[
-        "matrix"
-    ]
-    monkeypatch.setattr(ray_search, "fan_out", None)  # nothing is left to run
-    assert len(call(5).skipped) == 3
+    monkeypatch.setattr(Studies, "falls_behind", lambda *arguments: False)
+    assert call(5).finished == [runs[1].trial.key]
+    repeated = known(small_search, tmp_path)[1].result or {}
+    assert repeated["matrix"] == (runs[1].result or {})["matrix"]
+
+    (tmp_path / runs[1].trial.key / "result.json").unlink()
+    RunDirectory(tmp_path / runs[1].trial.key).end("failed", "ValueError: boom")
+    capsys.readouterr()
+    outcome = call(5)  # what failed waits for the flag
+    assert outcome.failed == {runs[1].trial.key: "ValueError: boom"}
+    assert "1 failed before and were left as they are; --retry" in capsys.readouterr().out
+    assert call(5, retry_failed=True).finished == [runs[1].trial.key]
+    monkeypatch.setattr(ray_search, "_asked", None)  # nothing is left to run
+    assert len(call(3).skipped) == 3

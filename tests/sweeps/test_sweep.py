@@ -10,11 +10,30 @@ import pytest
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.runs.directory import RunDirectory
-from forever.sweeps.builtin.components import VARIANTS, components
 from forever.sweeps.checks import refused
+from forever.sweeps.files import load_sweep, shipped_sweeps
 from forever.sweeps.named_runs import CPU_TASKS, SCALES, named_run, scale_of
-from forever.sweeps.registry import SWEEPS, named_sweep
 from forever.sweeps.sweep import Sweep, read_manifest, slug
+
+SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_search]
+VARIANTS = {
+    "base": {},
+    "+FIR": {"method.days": "fixed_interval"},
+    "+RR": {"method.days": "decreasing"},
+    "+ER": {"method.days": "end_only", "method.consolidation_epochs": "matched"},
+    "+STC": {"method.clock": "steps"},
+    "-IAR": {"method.regularizer": "none"},
+    "+PIR": {"method.regularizer": "importance"},
+    "+IAR&PIR": {"method.regularizer": "intensity_importance"},
+}
+
+
+def named_sweep(name: str, base: RunConfig, seeds: tuple[int, ...] | None = None) -> Sweep:
+    return load_sweep(name).expand(base, seeds)
+
+
+def components(base: RunConfig, seeds: tuple[int, ...] = (0,)) -> Sweep:
+    return named_sweep("components", base, seeds)
 
 
 def test_keys_are_unique_and_stable(base_config: RunConfig) -> None:
@@ -29,7 +48,9 @@ def test_keys_are_unique_and_stable(base_config: RunConfig) -> None:
 
 
 def test_an_ablation_is_a_difference_and_nothing_else(base_config: RunConfig) -> None:
-    for trial in components(base_config).trials():
+    trials = components(base_config).trials()
+    assert [trial.variant for trial in trials] == [*VARIANTS]
+    for trial in trials:
         difference = VARIANTS[trial.variant]
         assert trial.config == base_config.override(difference)
         changed = {
@@ -41,13 +62,9 @@ def test_an_ablation_is_a_difference_and_nothing_else(base_config: RunConfig) ->
         assert trial.config.model_copy(update={"method": base_config.method}) == base_config
 
 
-def test_the_components_are_the_papers() -> None:
-    assert list(VARIANTS) == ["base", "+FIR", "+RR", "+ER", "+STC", "-IAR", "+PIR", "+IAR&PIR"]
-
-
 ON_ANY_METHOD = (
-    "main_results", "baselines", "backbones", "full_finetuning", "long_sequence", "memory_size", "model_day",
-    "training_time", "replay_loss",
+    "main_results", "baselines", "backbones", "full_finetuning", "long_sequence", "memory_size",
+    "model_day", "training_time", "replay_loss",
 )  # fmt: skip
 
 
@@ -311,7 +328,7 @@ def test_slugs_are_safe_and_different() -> None:
 
 @pytest.mark.parametrize(
     ("base", "S", "demos", "kept"),
-    [("mini/forever", 4, 4, 0.2), ("superni/7/forever", 24, 10, 0.1)],
+    [("mini/forever", 4, 4, 0.4), ("superni/7/forever", 24, 10, 0.1)],
 )
 def test_variants_of_baselines_differ_from_them_in_one_choice(
     base: str, S: int, demos: int, kept: float
@@ -337,7 +354,6 @@ def test_variants_of_baselines_differ_from_them_in_one_choice(
         "moelora without contrast": {"contrast": 0.0},
         "migu without replay": {"replay": False},
         f"ssr, {100 * kept:g} % kept": {"fraction": kept, "demos": demos},
-        "vbm mix": {"variant": "mix"},
     }
     assert [variant for variant, part in changed.items() if not part] == [
         "forever", "fixed_interval", "ewc", "moelora", "migu", "ssr", "vbm"

@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from forever.config.run import RunConfig
+from forever.format import duration
 from forever.sweeps import table as sweep_table
 from forever.sweeps.sweep import Sweep
-from forever.sweeps.table import SweepTable, duration
+from forever.sweeps.table import SweepTable
 
 
 class Clock:
@@ -54,24 +55,32 @@ def test_elsewhere_than_on_a_terminal_a_sweep_prints_a_line_a_run(
     base_config: RunConfig, clock: Clock
 ) -> None:
     table, text = make(base_config)
+    clock.now += 30
     with table:
         play(table, clock)
     assert text.getvalue().splitlines() == [
-        "[1/3] base, order custom, seed 0: running, stage 1/3, OP 50.0, 2 replays, 20 s, ETA 40 s (all: 40 s)",
-        "[2/3] base, order custom, seed 0: done, OP 41.7, 5 replays, 30 s (all: 15 s)",
+        "[1/3] base, order custom, seed 0: running, stage 1/3, OP 50.0, 2 replays, 20 s, "
+        "ETA 40 s (all: 100 s)",
+        "[2/3] base, order custom, seed 0: done, OP 41.7, 5 replays, 30 s (all: 60 s)",
         "[3/3] slow, order custom, seed 0: failed, 30 s: ValueError: [boom]",
     ]
     assert table.summary() == "1 done, 1 failed, 1 skipped"
 
 
-def test_on_a_terminal_a_sweep_is_a_table(base_config: RunConfig, clock: Clock) -> None:
+def test_on_a_terminal_the_trials_that_run_are_seen_below_those_that_are_over(
+    base_config: RunConfig, clock: Clock
+) -> None:
     table, text = make(base_config, terminal=True)
     with table:
         play(table, clock)
     shown = text.getvalue()
-    assert "ValueError: [boom]" in shown
+    assert "[3/3] slow, order custom, seed 0: failed, 30 s: ValueError: [boom]" in shown
     assert "1 done, 1 failed, 1 skipped" in shown
-    assert all(header in shown for header in ("replays", "ETA"))
+    table.started(next(iter(table.rows)))
+    table.console.print(table.render())
+    running, summary = text.getvalue().splitlines()[-2:]
+    assert "base, order custom, seed 0  running  stage 2/3  OP 41.7  5 replays" in running
+    assert summary.startswith("1 failed, 1 running, 1 skipped, ETA ")
 
 
 def test_a_trial_takes_as_long_as_its_stages_took(base_config: RunConfig, clock: Clock) -> None:
@@ -81,7 +90,7 @@ def test_a_trial_takes_as_long_as_its_stages_took(base_config: RunConfig, clock:
     table.started(base)
     table.started(slow)
     clock.now += 10
-    table.advanced(base, 1, 4, 50.0)
+    table.advanced(base, 1, 4, 50.0, replays=0)
     assert table.rows[base].left_s() == 30
     clock.now += 4
     assert table.rows[base].left_s() == 26
@@ -96,34 +105,33 @@ def test_stages_of_an_earlier_life_took_no_time(base_config: RunConfig, clock: C
     table.started(base)
     clock.now += 1
     for stage in (1, 2):
-        table.advanced(base, stage, 4, 50.0, earlier=2)
+        table.advanced(base, stage, 4, 50.0, replays=0, earlier=2)
         assert table.rows[base].left_s() is None
+        assert table.left_s() is None
     clock.now += 9
-    table.advanced(base, 3, 4, 50.0, earlier=2)
+    table.advanced(base, 3, 4, 50.0, replays=0, earlier=2)
     assert table.rows[base].left_s() == 10
 
 
-def test_what_waits_takes_as_long_as_what_was_measured(
+def test_what_waits_goes_on_as_fast_as_what_was_measured(
     base_config: RunConfig, clock: Clock
 ) -> None:
     table, _ = make(base_config, total=5)
-    base, slow, _ = table.rows
+    base, slow, skipped = table.rows
+    table.ended(skipped, "skipped")
     table.started(base)
     table.started(slow)
     clock.now += 10
-    table.advanced(base, 1, 4, 50.0)
-    table.advanced(slow, 1, 2, 50.0)
-    # 30 and 10 seconds of those that run, three more of (40 + 20) / 2 seconds, two at a time
-    assert table.left_s() == (30 + 10 + 3 * 30) / 2
-    assert table.summary() == "2 running, 3 waiting, ETA 65 s"
+    table.advanced(base, 1, 4, 50.0, replays=0)
+    table.advanced(slow, 1, 4, 50.0, replays=0)
+    # 5 seconds a stage, as two run at a time; three more of each, and two trials of four.
+    assert table.left_s() == 5 * (2 * 3 + 2 * 4)
+    assert table.summary() == "2 running, 1 skipped, 2 waiting, ETA 70 s"
 
 
-def test_durations_are_short() -> None:
-    assert [duration(s) for s in (None, 0.4, 99, 100, 5940, 7200)] == [
-        "-",
-        "0 s",
-        "99 s",
-        "2 min",
-        "99 min",
-        "2.0 h",
-    ]
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0.4, "0 s"), (99, "99 s"), (100, "2 min"), (5940, "99 min"), (7200, "2.0 h")],
+)
+def test_durations_are_short(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,48 @@
+"""Tables for the console: all sweeps with their questions, and the best runs of a search."""
+
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from forever.sweeps.files import shipped_sweeps
+from forever.sweeps.search import BASE, Search, best, known
+
+
+def sweeps_table() -> Table:
+    """All sweeps that are shipped, in the order of the paper."""
+    table = Table(box=box.SIMPLE)
+    table.add_column("sweep", no_wrap=True)
+    table.add_column("question")
+    for sweep in shipped_sweeps().values():
+        table.add_row(sweep.name, sweep.question)
+    return table
+
+
+def front_table(search: Search, folder: Path) -> Table:
+    """The finished runs of a search that no other beats in OP, BWT and time, and the base if it is
+    none of them."""
+    runs, front = known(search, folder), best(search, folder)
+    table = Table(
+        title="Best in OP, BWT or time", title_justify="left", box=box.SIMPLE, min_width=80
+    )
+    table.add_column("run")
+    for name in ("OP (%)", "BWT", "s"):
+        table.add_column(name, justify="right")
+    beaten = [run for run in runs if run.trial.variant == BASE and run.state == "finished"]
+    for run in dict.fromkeys(run.trial.key for run in [*front, *beaten]):
+        shown = next(other for other in runs if other.trial.key == run)
+        op, bwt, seconds = shown.objectives
+        name = shown.trial.variant
+        if run not in [other.trial.key for other in front]:
+            name = f"[dim]{name}, beaten[/]"
+        table.add_row(name, f"{op:.1f}", f"{bwt:+.1f}", f"{seconds:.0f}")
+    states = sorted(run.state for run in runs)
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    # The best of many runs is partly luck, on these examples and with this seed.
+    table.caption = (
+        f"{counts}. Scored on examples held out from training, one seed: "
+        "run the chosen ones on the test examples."
+    )
+    table.caption_justify = "left"
+    return table

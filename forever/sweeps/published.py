@@ -1,0 +1,101 @@
+"""What the paper reports (FOREVER, arXiv 2601.03938), read from the files of the sweeps, and how
+ours is put beside it."""
+
+import math
+
+from forever.sweeps.files import SweepFile, find_sweep, shipped_sweeps
+from forever.sweeps.parts import Published
+
+BENCHMARKS = ("standard", "long", "superni", "thirty")
+BACKBONES = ("Qwen3-0.6B", "Qwen3-4B", "Llama-3.1-8B", "Llama-2-13b-hf")
+
+# Points; a smaller published difference, of three seeds and without an interval, is not called one.
+EQUAL = 0.5
+# Points; equality is shown by an interval this close to zero, not by one that holds zero among much
+# else.
+ALIKE = 1.0
+
+
+def tables(sweep: SweepFile) -> dict[str, dict[str, Published]]:
+    """The published rows of a sweep by benchmark and by the paper's name of the variant."""
+    rows: dict[str, dict[str, Published]] = {}
+    # The upper bound comes last, as in the paper.
+    for key, variant in sorted(sweep.variants.items(), key=lambda item: item[0] == "mtl"):
+        for benchmark, numbers in variant.published.items():
+            rows.setdefault(benchmark, {})[variant.stands_for or key] = numbers
+    return rows
+
+
+# By sweep, benchmark and variant.
+TABLES = {name: tables(sweep) for name, sweep in shipped_sweeps().items() if tables(sweep)}
+
+_NUMBERS = {name: sweep.published_numbers for name, sweep in shipped_sweeps().items()}
+# Rise of the loss on earlier tasks per update, in phases of 60 updates.
+FORGETTING_RATE: tuple[float, ...] = tuple(_NUMBERS["forgetting_rate"]["rates"])
+# Pearson's r and p of a task's tau_day: in two orders, with the task's BWT, with joint training.
+MODEL_DAY: dict[str, tuple[float, float | None]] = {
+    name: (r, p) for name, (r, p) in _NUMBERS["model_day"].items()
+}
+# Minutes an epoch, by backbone and method.
+TRAINING_TIME: dict[str, dict[str, float]] = _NUMBERS["training_time"]
+
+
+def agreement(
+    difference: float | None, verdict: str | None, low: float = -math.inf, high: float = math.inf
+) -> str:
+    """Whether our difference to the reference agrees with the published one.
+
+    Args:
+        difference: the published one.
+        verdict: on ours.
+        low, high: the 95 % interval of ours, which matters where the paper has no difference.
+
+    Returns:
+        "agrees", "opposite", "not shown" (a tie here where the paper has a difference), "not equal"
+        (a difference here where the paper has none), "too wide" (a tie here, too, but from an
+        interval that excludes little), or "" if there is nothing to compare.
+    """
+    if difference is None or verdict is None:
+        return ""
+    if abs(difference) < EQUAL:
+        if low >= -ALIKE and high <= ALIKE:
+            return "agrees"
+        return "too wide" if verdict == "tie" else "not equal"
+    if verdict == "tie":
+        return "not shown"
+    return "agrees" if (verdict == "win") == (difference > 0) else "opposite"
+
+
+def table_of(sweep: SweepFile | str | None, benchmark: str) -> tuple[str, str] | None:
+    """The table and the benchmark in it that runs of a sweep stand beside, or None.
+
+    A benchmark of another size, such as `mini`, stands for the one of the table. A table with
+    several benchmarks has none that it could stand for, unless the sweep's file says which.
+    """
+    place = _place(sweep, benchmark)
+    return (place[0].name, place[1]) if place else None
+
+
+def published(sweep: SweepFile | str | None, benchmark: str, variant: str) -> Published | None:
+    """The paper's row that a variant stands beside, or None.
+
+    Args:
+        sweep: a sweep's file, or the name of one that is shipped.
+    """
+    place = _place(sweep, benchmark)
+    return tables(place[0])[place[1]].get(variant) if place else None
+
+
+def _place(sweep: SweepFile | str | None, benchmark: str) -> tuple[SweepFile, str] | None:
+    file = find_sweep(sweep) if isinstance(sweep, str) else sweep
+    if file is not None and file.beside is not None:
+        benchmark = benchmark if benchmark in BENCHMARKS else file.beside.small
+        file = find_sweep(file.beside.sweep)
+    if file is None:
+        return None
+    rows = tables(file)
+    if benchmark in rows:
+        return file, benchmark
+    if len(rows) == 1 and benchmark not in BENCHMARKS:
+        return file, next(iter(rows))
+    return None

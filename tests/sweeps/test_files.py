@@ -1,0 +1,271 @@
+"""Sweeps are files: those that are shipped have the runs that they always had, anybody may write
+one, and what is wrong in one is said with its line."""
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forever.config.methods import METHOD_CONFIGS
+from forever.config.run import RunConfig
+from forever.errors import InputError
+from forever.sweeps.files import find_sweep, load_sweep, shipped_sweeps, sweep_of, sweep_or_none
+from forever.sweeps.named_runs import SCALES, load_run, named_run
+from forever.sweeps.parts import Figure
+from forever.sweeps.published import TABLES, published, table_of
+from forever.sweeps.sweep import read_manifest
+
+ROOT = Path(__file__).parents[2]
+SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_search]
+
+# The first 16 digits of the SHA-256 of the keys of all runs, a line each: seed 0 at scales mini and
+# cpu, seeds 0 to 2 at scale paper. Another key is another folder: finished runs would not be found.
+KEYS = """
+main_results 3392fcd8828b7f8d d3a41bff56888403 08804ef16c8d79c3
+backbones d0895f5841af078a 5f61452c2bd39631 88e185f41c58cdc4
+components a75a94ca3c16a1f0 0cc536f0a09e56c3 5930545ca3d024a7
+spacing ab63b36b40c66f70 1647b8502e6533f4 8b16e2bc1d07ada3
+memory_size 6a68d49750808c56 72ef228b3c6ed59e 6d57c4918b9f419b
+warmup_window 08985f13dbe0d579 8df849e10a172f71 789b43fec7cc3734
+memory_epochs 8a24f9e06b8748c3 2af84c24a12bebc7 65aa9167f09193a0
+full_finetuning 7e763eae11fbefdc 79e239342318e0b4 3951db3ccbb8456b
+long_sequence dc9296bfbbb80362 19989fb7908562be 994a25ba2bcdde8b
+forgetting_rate c22bac788362a288 ccbe07c00d5f5787 2e85508d63fe9c7a
+model_day abfcf4a58549e4b6 d5229ab06c80503f 8cc800a116f8f558
+training_time fea425edc3745f34 fe98f1aeada26fcf ef3d8bc2d4730b7a
+replay_loss e9ec85906e6882bb c3e910387d7a084e 1e6fdc06985244b7
+baselines ddc0c458b3603a18 bbb37850215438ef e5ea8feec3799731
+baseline_variants 3bb9350c8c265cad df92a56ba9a33eeb 2c696bf999a81bfa
+demo 15ef6056cbf5f5c4 b3e3ee854abffcd9 7bcef887be7ea5e5
+"""
+
+
+@pytest.mark.parametrize("line", KEYS.split("\n")[1:-1], ids=lambda line: line.split()[0])
+def test_runs_keep_their_folders(line: str) -> None:
+    name, *digests = line.split()
+    for (scale, run), digest in zip(SCALES.items(), digests, strict=True):
+        seeds = (0, 1, 2) if scale == "paper" else (0,)
+        keys = [trial.key for trial in load_sweep(name).expand(load_run(run), seeds).trials()]
+        assert hashlib.sha256("\n".join(keys).encode()).hexdigest()[:16] == digest, scale
+
+
+def test_every_sweep_is_pinned_and_lies_in_a_folder() -> None:
+    assert [line.split()[0] for line in KEYS.split("\n")[1:-1]] == SWEEPS
+    files = [
+        path.stem
+        for folder in ("ablations", "experiments")
+        for path in (ROOT / folder).glob("*.yaml")
+    ]
+    assert sorted(files) == sorted(shipped_sweeps())
+
+
+@pytest.mark.parametrize("name", shipped_sweeps())
+def test_a_shipped_file_says_what_it_is_for(name: str) -> None:
+    sweep = load_sweep(name)
+    assert sweep is find_sweep(name) is sweep_of(Path("nowhere"), name)
+    assert sweep.title
+    assert sweep.question.endswith("?")
+    assert len(sweep.seeds["paper"]) >= 3  # one seed is no evidence
+    assert {"matrices", "timelines"} <= {figure.kind for figure in sweep.figures}
+    assert not sweep.own
+
+
+def test_figures_and_tables() -> None:
+    memory = load_sweep("memory_size").figures
+    label = "memory (% of a task's examples)"
+    assert Figure(kind="sensitivity", key="memory.fraction", label=label, unit=100) in memory
+    assert find_sweep("an old name") is None
+    assert table_of(None, "mini") is None
+    assert (
+        published(find_sweep("components"), "mini", "+FIR")
+        == TABLES["components"]["superni"]["+FIR"]
+    )
+    methods = {variant.method for variant in load_sweep("main_results").variants.values()}
+    assert methods == {*METHOD_CONFIGS}
+
+
+MINE = """
+title: Clip the gradient less
+question: Does it help?
+seeds: [7, 8]
+variants:
+  base: {published: {superni: {op: 42.5}}}
+  double: {optim.clip: {times: 2}}
+  by S: {method.smoothing: {times: 0.01, of: method.warmup_steps}, stands_for: slow}
+  small: {optim.epochs: {at: {mini: 3}, otherwise: 1}, scales: [mini], reference: double}
+"""
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "less clipping.yaml"
+    path.write_text(MINE.replace("seeds: [7, 8]", "seeds: {mini: [7, 8]}"), encoding="utf-8")
+    file = load_sweep(str(path))
+    sweep = file.expand(load_run(file.base_run("mini")))
+    assert (sweep.name, sweep.seeds, sweep.reference) == ("less_clipping", (7, 8), "base")
+    assert sweep.variants == {
+        "base": {},
+        "double": {"optim.clip": 2.0},
+        "by S": {"method.smoothing": 0.04},
+        "small": {"optim.epochs": 3},
+    }
+    assert (sweep.paper, sweep.references) == ({"by S": "slow"}, {"small": "double"})
+    assert list(file.expand(load_run(SCALES["cpu"])).variants) == ["base", "double", "by S"]
+    assert file.expand(load_run(SCALES["paper"])).seeds == (0, 1, 2)
+    sweep.write_manifest(tmp_path / "runs")
+    kept = sweep_of(tmp_path / "runs", read_manifest(tmp_path / "runs")["name"])
+    assert kept is not None
+    assert (kept.name, kept.title, kept.question) == (sweep.name, file.title, "Does it help?")
+    row = published(kept, "mini", "base")
+    assert row is not None
+    assert row.op == 42.5
+
+
+def test_a_copy_of_a_shipped_file_is_the_same_sweep(tmp_path: Path) -> None:
+    path = tmp_path / "components.yaml"
+    path.write_text((ROOT / "ablations/components.yaml").read_text(encoding="utf-8"), "utf-8")
+    base = named_run("mini/forever")
+    assert (
+        load_sweep(str(path)).expand(base).trials()
+        == load_sweep("components").expand(base).trials()
+    )
+
+
+def test_a_base_run_of_ones_own_lies_beside_the_sweep(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("seed: 0\n", encoding="utf-8")
+    path = tmp_path / "mine.yaml"
+    path.write_text("title: t\nbase: {mini: run.yaml}\nvariants: {a: }\n", encoding="utf-8")
+    assert load_run(load_sweep(str(path)).base_run("mini")) == RunConfig.parse({"seed": 0})
+    assert sweep_or_none(str(path)) is not None
+    assert sweep_or_none(str(tmp_path / "run.yaml")) is sweep_or_none("mini/forever") is None
+    with pytest.raises(InputError, match="unknown scale 'cpu'; valid: mini"):
+        load_sweep(str(path)).base_run("cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        (
+            "variants:\n  base:\n    method.dayz: x\n",
+            4,
+            "unknown key 'method.dayz'; did you mean 'method.days'?",
+        ),
+        (
+            "variants:\n  base:\n    methodd: x\n",
+            4,
+            "unknown key 'methodd'; did you mean 'method'?",
+        ),
+        ("variantz: {}\n", 2, "unknown key 'variantz'; did you mean 'variants'?"),
+        (
+            "variants:\n  a:\n  b:\n    method.beta: -1\n",
+            5,
+            "variant 'b': method.beta=-1: input should be greater",
+        ),
+        (
+            "variants:\n  a: {method: forevr}\n",
+            3,
+            "unknown method 'forevr'; did you mean 'forever'?",
+        ),
+        ("variants:\n  a: {scales: [gpu]}\n", 3, "scales.0='gpu': input should be 'mini', 'cpu'"),
+        ("variants:\n  a: {named: '{memory.size}'}\n", 3, "unknown key 'memory.size'"),
+        (
+            "variants:\n  a: {published: {superni: {ap: 1}}}\n",
+            3,
+            "variants.a.published.superni.op is missing",
+        ),
+        ("variants:\n  a: {method.days: {times: 2}}\n", 3, "method.days is no number"),
+        ("variants:\n  a:\n  a:\n", 4, "'a' occurs twice"),
+        ("variants: {a: 3}\n", 2, "a variant is a mapping of keys to values, not 3"),
+        ("variants: {a: }\nseeds: {paper: [0]}\n", 3, "one seed at scale paper shows nothing"),
+        (
+            "variants: {a: }\norders: [superny]\n",
+            3,
+            "unknown benchmark 'superny'; did you mean 'superni'?",
+        ),
+        (
+            "variants: {a: }\nfigures:\n- intervals\n- radr\n",
+            5,
+            "figures.1.kind='radr': input should be",
+        ),
+        (
+            "variants: {a: }\nfigures:\n- kind: sensitivity\n",
+            4,
+            "sensitivity has a key and a label",
+        ),
+        (
+            "variants: {a: }\nspace: {optim.lr: {among: [1]}}\n",
+            1,
+            "a sweep has either variants or a space",
+        ),
+        ("space:\n  optim.lr: {frm: 1, to: 2}\n", 3, "unknown key 'frm'; did you mean 'from'?"),
+        ("space:\n  optim.lr: {from: 1}\n", 3, "has either `among`, or `from` and `to`"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(
+    text: str, line: int, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("title: t\n" + text, encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        load_sweep(str(path)).expand(named_run("mini/forever"))
+    assert str(error.value).startswith(f"{path}, line {line}: ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("variants: {a: }", "title is missing"),
+        ("- a", "must hold keys"),
+        ("title: [a", "not valid YAML"),
+    ],
+)
+def test_what_is_no_sweep(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        load_sweep(str(path))
+    with pytest.raises(InputError, match="there is no file"):
+        load_sweep(str(tmp_path / "other.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("componets", {}, "did you mean 'components'"),
+        ("main_results", {"data.order": "2"}, "main_results runs on the orders 1, 2"),
+        ("components", {"seed": 5}, "give --seeds 5"),
+    ],
+)
+def test_what_a_sweep_would_overwrite_is_refused(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        load_sweep(name).expand(named_run("mini/forever"), changes=changes)
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_sweeps_and_one_package(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path / "installed")
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"forever", "forever_cl"}
+    assert {"forever/py.typed", "forever/models/tiny/model.safetensors"} <= {*names}
+    code = "from forever.sweeps.files import shipped_sweeps; print(*shipped_sweeps())"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={"PYTHONPATH": str(tmp_path / "installed")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == [*shipped_sweeps()], done.stderr
