@@ -12,7 +12,8 @@ from forever.launch.fleet import Fleet
 from forever.launch.local import check
 from forever.launch.ray_tune import SweepOutcome, fan_out, mirrored
 from forever.runs.directory import RunDirectory
-from forever.sweeps.search import Known, Search, Studies
+from forever.sweeps.search import Search
+from forever.sweeps.studies import Known, Studies
 from forever.sweeps.sweep import Trial
 from forever.sweeps.table import SweepTable
 

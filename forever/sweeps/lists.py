@@ -1,12 +1,14 @@
 """Tables for the console: all sweeps with their questions, and the best runs of a search."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from rich import box
 from rich.table import Table
 
 from forever.sweeps.files import shipped_sweeps
-from forever.sweeps.search import BASE, Search, best, known
+from forever.sweeps.search import BASE, Search
+from forever.sweeps.studies import best, known
 
 
 def sweeps_table() -> Table:
@@ -29,14 +31,13 @@ def front_table(search: Search, folder: Path) -> Table:
     table.add_column("run")
     for name in ("OP (%)", "BWT", "s"):
         table.add_column(name, justify="right")
-    beaten = [run for run in runs if run.trial.variant == BASE and run.state == "finished"]
-    for run in dict.fromkeys(run.trial.key for run in [*front, *beaten]):
-        shown = next(other for other in runs if other.trial.key == run)
-        op, bwt, seconds = shown.objectives
-        name = shown.trial.variant
-        if run not in [other.trial.key for other in front]:
-            name = f"[dim]{name}, beaten[/]"
-        table.add_row(name, f"{op:.1f}", f"{bwt:+.1f}", f"{seconds:.0f}")
+    for run in runs:
+        is_base = run.trial.variant == BASE and run.state == "finished"
+        if is_base and run.trial.key not in [other.trial.key for other in front]:
+            front.append(replace(run, trial=replace(run.trial, variant="[dim]base, beaten[/]")))
+    for run in front:
+        op, bwt, seconds = run.objectives
+        table.add_row(run.trial.variant, f"{op:.1f}", f"{bwt:+.1f}", f"{seconds:.0f}")
     states = sorted(run.state for run in runs)
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     # The best of many runs is partly luck, on these examples and with this seed.

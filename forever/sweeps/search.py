@@ -1,39 +1,61 @@
-"""A search: a space around a base run, and Optuna's study of it, which lies beside its runs.
-
-The study keeps its journal in the search's folder (`study.log`, which optuna-dashboard opens); run
-directories say what became of each run, so an interrupted search goes on, and a longer one builds
-on what a shorter one found.
-"""
-
-from __future__ import annotations
+"""A search as pure data: a base run and a space around it, from a file or from the fields of a
+method. Optuna and Ray are not known here."""
 
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.runs.directory import RunDirectory
-from forever.seeding import derive
 from forever.sweeps.files import SweepFile
-from forever.sweeps.parts import value_of
-from forever.sweeps.space import Axis, space_of
+from forever.sweeps.parts import bounds, field_schema, resolve, value_of
 from forever.sweeps.sweep import Sweep, Trial
 
 BASE = "base"
-JOURNAL = "study.log"
 # Of the training examples, for what is scored while searching: the test examples must not choose.
 VALIDATION = 0.2
-DIRECTIONS = ("maximize", "maximize", "minimize")  # OP, BWT, seconds
-# The memory is empty in the first task: with one seed, every run of the search has the same OP
-# after it. From the second task on, the better half goes on.
-_GRACE, _REDUCTION = 2, 2
-_ASKS = 100  # in a row that give nothing new: the space is used up
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key of a space.
+
+    Attributes:
+        choices: what it may be; none of them: a number from `low` to `high`.
+        condition: by key, the values with which this one acts.
+        label: what stands before its value in a run's name.
+    """
+
+    key: str
+    choices: tuple[Any, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    condition: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    label: str = ""
+
+    def acts(self, point: Mapping[str, Any]) -> bool:
+        """Whether the key matters beside the values that were chosen before it."""
+        return all(point.get(key) in allowed for key, allowed in self.condition.items())
+
+    def ask(self, trial: Any) -> Any:
+        """A value from an Optuna trial; numbers with two digits."""
+        if self.choices:
+            return trial.suggest_categorical(self.key, self.choices)
+        if isinstance(self.low, int):
+            return trial.suggest_int(self.key, self.low, int(self.high), log=self.log)
+        return _two_digits(trial.suggest_float(self.key, self.low, self.high, log=self.log))
+
+    def holds(self, value: Any) -> bool:
+        """Whether the space has this value, digit for digit."""
+        if self.choices:
+            return value in self.choices
+        if not isinstance(value, int | float) or not self.low <= value <= self.high:
+            return False
+        return isinstance(self.low, int) or value == _two_digits(value)
 
 
 @dataclass(frozen=True)
@@ -124,198 +146,73 @@ def find_search(file: SweepFile, base: RunConfig, seeds: Sequence[int] | None = 
     return Search(file.name, base, space, file.trials, file.text if file.own else "")
 
 
-# ---- what is in a folder
+# ---- the space
 
 
-@dataclass(frozen=True)
-class Known:
-    """A run of a search that was asked for.
-
-    Attributes:
-        params: what Optuna chose.
-        result: of a finished run.
-        ended: how a run ended that has no result; neither: it was interrupted.
-    """
-
-    trial: Trial
-    params: dict[str, Any]
-    result: dict[str, Any] | None
-    ended: dict[str, str] | None
-
-    @property
-    def state(self) -> str:
-        """ "finished", "failed", "stopped" or "interrupted"."""
-        if self.result is not None:
-            return "finished"
-        return self.ended["state"] if self.ended else "interrupted"
-
-    @property
-    def objectives(self) -> tuple[float, float, float]:
-        """OP and BWT (more is better) and seconds (less is better) of a finished run."""
-        assert self.result is not None
-        return self.result["op"], self.result["bwt"], sum(self.result["seconds"].values())
-
-
-def known(search: Search, folder: Path) -> list[Known]:
-    """The runs that a search has asked for in a folder, in the order in which it did."""
-    if not (folder / JOURNAL).is_file():
-        return []
-    return Studies(search, folder).known()
-
-
-def best(search: Search, folder: Path) -> list[Known]:
-    """The finished runs that no other beats in OP, BWT and time; highest OP first."""
-    if not (folder / JOURNAL).is_file():
-        return []
-    studies = Studies(search, folder)
-    front = {trial.user_attrs.get("key") for trial in studies.study.best_trials}
-    runs = [run for run in studies.known() if run.trial.key in front and run.result is not None]
-    return sorted(runs, key=lambda run: run.objectives, reverse=True)
-
-
-def importances(folder: Path) -> dict[str, float]:
-    """How much of the difference in OP each key of a search explains, most important first.
-
-    They are those of the largest study in the folder, over the keys that all its finished runs
-    have. Nothing is said of fewer than four runs.
-    """
-    if not (folder / JOURNAL).is_file():
-        return {}
-    optuna = _optuna()
-    storage = _storage(folder)
-    names = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
-    studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
-    whole = (optuna.trial.TrialState.COMPLETE,)
-    searched = [study for study in studies if len(study.directions) == len(DIRECTIONS)]
-    if not searched:
-        return {}
-    study = max(searched, key=lambda study: len(study.get_trials(states=whole)))
-    if len(study.get_trials(states=whole)) < 4:
-        return {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        return optuna.importance.get_param_importances(
-            study, evaluator=evaluator, target=lambda trial: trial.values[0]
+def space_of(file: SweepFile, base: RunConfig) -> tuple[Axis, ...]:
+    """The space of a file around a base run; a base of another method than the file's has that of
+    its fields."""
+    if file.method not in (None, base.method.name):
+        return default_space(base)
+    axes: list[Axis] = []
+    for key, dimension in file.space.items():
+        low, high = (
+            resolve(end, key, (base, RunConfig()), "") for end in (dimension.low, dimension.high)
         )
-
-
-class Studies:
-    """Optuna's two studies of a search: of whole runs, and of OP after each task.
-
-    Optuna stops runs of a single objective only, so the second one, whose trials are the same runs,
-    decides what is stopped. It compares like with like: OP after the same number of tasks. What is
-    stopped counts in the first as pruned, without values: its OP over two tasks is no OP over five.
-    """
-
-    def __init__(self, search: Search, folder: Path) -> None:
-        optuna = _optuna()
-        self.search, self.folder = search, folder
-        self.state = optuna.trial.TrialState
-        folder.mkdir(parents=True, exist_ok=True)
-        name, about = search.study_name(), {"storage": _storage(folder), "load_if_exists": True}
-        pruner = optuna.pruners.SuccessiveHalvingPruner(_GRACE, _REDUCTION)
-        self.study = optuna.create_study(study_name=name, directions=DIRECTIONS, **about)
-        self.stops = optuna.create_study(
-            study_name=f"{name}, OP after each task", direction="maximize", pruner=pruner, **about
+        label = f"{_last(key)}=" if dimension.label is None else dimension.label
+        if not dimension.among and field_schema(base, key).get("type") != "integer":
+            low, high = float(low), float(high)
+        axes.append(
+            Axis(key, dimension.among, low, high, dimension.log, dimension.condition, label)
         )
-        # Another stream in each call: the same one would choose the same points again.
-        seed = derive(search.base.seed, "search", len(self.study.trials)) % 2**32
-        self.study.sampler = optuna.samplers.TPESampler(seed=seed)
-        self.running: dict[str, tuple[Any, Any]] = {}
-        self.again: list[dict[str, Any]] = []
+    return tuple(axes)
 
-    def known(self) -> list[Known]:
-        """The runs that were asked for, once each, in the order of the first time."""
-        runs: dict[str, Known] = {}
-        for asked in self.study.get_trials(deepcopy=False):
-            if "point" in asked.user_attrs:
-                trial = self.search.trial(asked.user_attrs["point"])
-                directory = RunDirectory(self.folder / trial.key)
-                result, ended = directory.finished(), directory.end_without_result()
-                runs[trial.key] = Known(trial, asked.params, result, ended)
-        return list(runs.values())
 
-    def begin(self, again: Sequence[Known]) -> None:
-        """Close what an earlier call left open, and ask for these runs first."""
-        results = {run.trial.key: run for run in self.known() if run.result is not None}
-        for left in self.study.get_trials(deepcopy=False, states=(self.state.RUNNING,)):
-            run = results.get(left.user_attrs.get("key"))
-            state = self.state.COMPLETE if run else self.state.FAIL
-            self.study.tell(left.number, run.objectives if run else None, state=state)
-        for left in self.stops.get_trials(deepcopy=False, states=(self.state.RUNNING,)):
-            self.stops.tell(left.number, state=self.state.FAIL)
-        self.again = [run.params for run in again]
-        if not self.study.trials and self.search.own_point is not None:
-            self.again.append(self.search.own_point)
+def default_space(base: RunConfig) -> tuple[Axis, ...]:
+    """The space of a method that has no file: every field of it that is a choice or a number.
 
-    def ask(self) -> Trial | None:
-        """The next run; None if the space has no other. One that is over is not run again: Optuna
-        is told its numbers."""
-        over = {run.trial.key: run for run in self.known() if run.state != "interrupted"}
-        for _ in range(_ASKS):
-            repeated = bool(self.again)
-            if repeated:
-                self.study.enqueue_trial(self.again.pop(0))
-            asked = self.study.ask()
-            try:
-                point = self.search.ask(asked)
-                trial = self.search.trial(point)
-            except InputError:  # values that do not go together
-                self.study.tell(asked, state=self.state.FAIL)
-                continue
-            if trial.key in self.running:
-                self.study.tell(asked, state=self.state.FAIL)  # its numbers come with its twin
-                continue
-            if trial.key in over and not (repeated and over[trial.key].state == "failed"):
-                self._tell(asked, over[trial.key])
-                continue
-            asked.set_user_attr("key", trial.key)
-            asked.set_user_attr("point", point)
-            self.search.sweep(point).write_manifest(self.folder)
-            if RunDirectory(self.folder / trial.key).finished() is None:
-                self.running[trial.key] = asked, self.stops.ask()
-                return trial
-            over = {run.trial.key: run for run in self.known() if run.state != "interrupted"}
-            self._tell(asked, over[trial.key])
+    A number goes over its whole range if the field has one, else from a tenth to ten times what it
+    is (a whole number from a quarter to four times). Fields that leave a number to the method
+    (None) and those of several parts stay. A method without any has its learning rate searched.
+    """
+    axes: list[Axis] = []
+    for name in type(base.method).model_fields:
+        axis = _axis(f"method.{name}", base)
+        if name != "name" and axis is not None:
+            axes.append(axis)
+    learning_rate = _axis("optim.lr", base)
+    assert learning_rate is not None
+    return tuple(axes) or (learning_rate,)
+
+
+def _axis(key: str, base: RunConfig) -> Axis | None:
+    schema, own = field_schema(base, key), value_of(key, base)
+    label = f"{_last(key)}="
+    if "enum" in schema:
+        return Axis(key, tuple(schema["enum"]), label=label)
+    if schema.get("type") == "boolean":
+        return Axis(key, (False, True), label=label)
+    if schema.get("type") not in ("integer", "number"):
         return None
-
-    def falls_behind(self, key: str, stage: int, op: float) -> bool:
-        """Note OP after a task; says whether the run is to be stopped there."""
-        twin = self.running[key][1]
-        twin.report(op, stage)
-        return twin.should_prune()
-
-    def tell(self, key: str, state: str) -> None:
-        """Say what became of a run: all objectives of a whole one, or none."""
-        asked, twin = self.running.pop(key)
-        result = RunDirectory(self.folder / key).finished()
-        ended = {"state": state, "reason": ""}
-        run = Known(self.search.trial(asked.user_attrs["point"]), {}, result, ended)
-        self._tell(asked, run)
-        values = run.objectives[0] if run.result is not None else None
-        self.stops.tell(twin, values, state=self._state(run))
-
-    def _tell(self, asked: Any, run: Known) -> None:
-        objectives = run.objectives if run.result is not None else None
-        self.study.tell(asked, objectives, state=self._state(run))
-
-    def _state(self, run: Known) -> Any:
-        states = {"finished": self.state.COMPLETE, "stopped": self.state.PRUNED}
-        return states.get(run.state, self.state.FAIL)
+    low, high = bounds(schema)
+    if high < float("inf") and low > float("-inf"):
+        margin = 0.01 * (high - low)  # an open end is no value itself
+        low += margin * ("exclusiveMinimum" in schema)
+        high -= margin * ("exclusiveMaximum" in schema)
+        return Axis(key, low=float(low), high=float(high), label=label)
+    if not isinstance(own, int | float):
+        return None
+    if schema["type"] == "integer":
+        low, high = max(int(low), int(own) // 4), max(1, 4 * int(own))
+        return Axis(key, low=low, high=high, log=low > 0, label=label)
+    if own == 0:
+        return Axis(key, low=0.0, high=1.0, label=label)
+    return Axis(key, low=_two_digits(own / 10), high=_two_digits(own * 10), log=True, label=label)
 
 
-def _storage(folder: Path) -> Any:
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
+def _two_digits(value: float) -> float:
+    return float(f"{value:.1e}")
 
 
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise InputError("Optuna is not installed; pip install 'forever-cl[ray]'") from None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]

@@ -15,7 +15,8 @@ from forever.report.study import read_study
 from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep, shipped_sweeps
 from forever.sweeps.named_runs import SCALES, load_run
-from forever.sweeps.search import Studies, find_search, known
+from forever.sweeps.search import find_search
+from forever.sweeps.studies import Studies, known
 from forever.sweeps.sweep import slug
 
 SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_search]

@@ -15,7 +15,8 @@ from forever.launch.local import Placement
 from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep
 from forever.sweeps.lists import front_table
-from forever.sweeps.search import Search, Studies, best, find_search, importances, known
+from forever.sweeps.search import Search, find_search
+from forever.sweeps.studies import Studies, best, importances, known
 from forever.sweeps.sweep import read_manifest
 
 optuna = pytest.importorskip("optuna")

@@ -1,0 +1,215 @@
+"""Optuna's study of a search, which lies beside its runs and goes on with them.
+
+Its journal is in the search's folder (`study.log`, which optuna-dashboard opens). Run directories
+say what became of each run, so an interrupted search goes on, and a longer one builds on what a
+shorter one found.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forever.errors import InputError
+from forever.runs.directory import RunDirectory
+from forever.seeding import derive
+from forever.sweeps.search import Search
+from forever.sweeps.sweep import Trial
+
+JOURNAL = "study.log"
+DIRECTIONS = ("maximize", "maximize", "minimize")  # OP, BWT, seconds
+# The memory is empty in the first task: with one seed, every run of the search has the same OP
+# after it. From the second task on, the better half goes on.
+_GRACE, _REDUCTION = 2, 2
+_ASKS = 100  # in a row that give nothing new: the space is used up
+_ENOUGH = 4  # finished runs, of which something can be said
+
+
+@dataclass(frozen=True)
+class Known:
+    """A run that a search has asked for.
+
+    Attributes:
+        point: the dotted keys that Optuna chose.
+        result: what a finished run holds.
+        ended: how a run ended that has no result. Without either it was interrupted.
+    """
+
+    trial: Trial
+    point: dict[str, Any]
+    result: dict[str, Any] | None
+    ended: dict[str, str] | None
+
+    @property
+    def state(self) -> str:
+        """One of "finished", "failed", "stopped" and "interrupted"."""
+        if self.result is not None:
+            return "finished"
+        return self.ended["state"] if self.ended else "interrupted"
+
+    @property
+    def objectives(self) -> tuple[float, float, float]:
+        """OP and BWT (more is better) and seconds (less is better) of a finished run."""
+        assert self.result is not None
+        return self.result["op"], self.result["bwt"], sum(self.result["seconds"].values())
+
+
+class Studies:
+    """Optuna's two studies of a search: of whole runs, and of OP after each task.
+
+    Optuna stops runs of a single objective only, so the second one, whose trials are the same runs,
+    decides what is stopped. It compares like with like: OP after the same number of tasks. What is
+    stopped counts in the first as pruned, without values: its OP over two tasks is no OP over five.
+    """
+
+    def __init__(self, search: Search, folder: Path) -> None:
+        optuna = _optuna()
+        self.search, self.folder = search, folder
+        self.states = optuna.trial.TrialState
+        folder.mkdir(parents=True, exist_ok=True)
+        name, about = search.study_name(), {"storage": _storage(folder), "load_if_exists": True}
+        pruner = optuna.pruners.SuccessiveHalvingPruner(_GRACE, _REDUCTION)
+        self.study = optuna.create_study(study_name=name, directions=DIRECTIONS, **about)
+        self.stops = optuna.create_study(
+            study_name=f"{name}, OP after each task", direction="maximize", pruner=pruner, **about
+        )
+        # Another stream in each call: the same one would choose the same points again.
+        seed = derive(search.base.seed, "search", len(self.study.trials)) % 2**32
+        self.study.sampler = optuna.samplers.TPESampler(seed=seed)
+        self.running: dict[str, tuple[Any, Any]] = {}
+        self.again: list[dict[str, Any]] = []
+
+    def known(self) -> list[Known]:
+        """The runs that were asked for, once each, in the order of the first time."""
+        asked = self.study.get_trials(deepcopy=False)
+        points = [trial.user_attrs["point"] for trial in asked if "point" in trial.user_attrs]
+        runs = [self._run(point) for point in points]
+        return list({run.trial.key: run for run in runs}.values())
+
+    def _run(self, point: dict[str, Any]) -> Known:
+        """What the folder says of a point's run."""
+        trial = self.search.trial(point)
+        directory = RunDirectory(self.folder / trial.key)
+        return Known(trial, point, directory.finished(), directory.end_without_result())
+
+    def begin(self, again: Sequence[Known]) -> None:
+        """Close what an earlier call left open, and ask for these runs first."""
+        for left in self.study.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
+            point = left.user_attrs.get("point")
+            self._tell(left.number, self._run(point) if point else None)
+        for left in self.stops.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
+            self.stops.tell(left.number, state=self.states.FAIL)
+        self.again = [run.point for run in again]
+        if not self.study.trials and self.search.own_point is not None:
+            self.again.append(self.search.own_point)
+
+    def ask(self) -> Trial | None:
+        """The next run; None if the space has no other.
+
+        One that is over is not run again unless that was asked for: Optuna is told its numbers.
+        """
+        asked_before = {run.trial.key for run in self.known()}
+        for _ in range(_ASKS):
+            wanted = bool(self.again)
+            if wanted:
+                self.study.enqueue_trial(self.again.pop(0))
+            asked = self.study.ask()
+            try:
+                point = self.search.ask(asked)
+                run = self._run(point)
+            except InputError:  # values that do not go together
+                self._tell(asked, None)
+                continue
+            key = run.trial.key
+            if key in self.running:
+                self._tell(asked, None)  # its numbers come with its twin
+                continue
+            if wanted or key not in asked_before:
+                asked.set_user_attr("key", key)
+                asked.set_user_attr("point", point)
+                self.search.sweep(point).write_manifest(self.folder)
+            if run.result is None and (wanted or key not in asked_before):
+                self.running[key] = asked, self.stops.ask()
+                return run.trial
+            self._tell(asked, run)
+        return None
+
+    def falls_behind(self, key: str, stage: int, op: float) -> bool:
+        """Note OP after a task; says whether the run is to be stopped there."""
+        twin = self.running[key][1]
+        twin.report(op, stage)
+        return twin.should_prune()
+
+    def tell(self, key: str, state: str) -> None:
+        """Say what became of a run: all objectives of a whole one, or none."""
+        asked, twin = self.running.pop(key)
+        run = self._run(asked.user_attrs["point"])
+        if run.result is None:
+            run = Known(run.trial, run.point, None, {"state": state})
+        self._tell(asked, run)
+        op = None if run.result is None else run.objectives[0]
+        self.stops.tell(twin, op, state=self._state(run))
+
+    def _tell(self, asked: Any, run: Known | None) -> None:
+        objectives = None if run is None or run.result is None else run.objectives
+        self.study.tell(asked, objectives, state=self._state(run))
+
+    def _state(self, run: Known | None) -> Any:
+        states = {"finished": self.states.COMPLETE, "stopped": self.states.PRUNED}
+        return states.get(run.state if run else "", self.states.FAIL)
+
+
+def known(search: Search, folder: Path) -> list[Known]:
+    """The runs that a search has asked for in a folder, in the order in which it did."""
+    return Studies(search, folder).known() if (folder / JOURNAL).is_file() else []
+
+
+def best(search: Search, folder: Path) -> list[Known]:
+    """The finished runs that no other beats in OP, BWT and time; highest OP first."""
+    if not (folder / JOURNAL).is_file():
+        return []
+    studies = Studies(search, folder)
+    front = {trial.user_attrs.get("key") for trial in studies.study.best_trials}
+    runs = [run for run in studies.known() if run.trial.key in front and run.result is not None]
+    return sorted(runs, key=lambda run: run.objectives, reverse=True)
+
+
+def importances(folder: Path) -> dict[str, float]:
+    """How much of the difference in OP each key of a search explains, most important first.
+
+    They are those of the largest study in the folder, over the keys that all its finished runs
+    have. Nothing is said of fewer than four runs.
+    """
+    if not (folder / JOURNAL).is_file():
+        return {}
+    optuna, storage = _optuna(), _storage(folder)
+    names = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
+    studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
+    searches = [study for study in studies if len(study.directions) == len(DIRECTIONS)]
+    finished = (optuna.trial.TrialState.COMPLETE,)
+    study = max(searches, key=lambda study: len(study.get_trials(states=finished)))
+    if len(study.get_trials(states=finished)) < _ENOUGH:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        return optuna.importance.get_param_importances(
+            study, evaluator=evaluator, target=lambda trial: trial.values[0]
+        )
+
+
+def _storage(folder: Path) -> Any:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise InputError("Optuna is not installed; pip install 'forever-cl[ray]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
