@@ -103,7 +103,7 @@ def test_linear_rate() -> None:
     assert rates(4, schedule="linear") == [1, 0.75, 0.5, 0.25]
     assert rates(6, schedule="linear", warmup_steps=2) == [0.5, 1, 1, 0.75, 0.5, 0.25]
     config = OptimConfig(lr=1.0, schedule="linear")
-    # After the last update of a task: consolidation would be void (A11).
+    # After the last update of a task: consolidation would be void.
     assert learning_rate(config, 4, 4) == 0
     assert learning_rate(config, 9, 4) == 0
 
