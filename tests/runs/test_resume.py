@@ -533,9 +533,7 @@ def killed(
 
 
 @pytest.mark.parametrize("name", [f"{kind}{count}" for kind, count in KILLS])
-def test_sigkill(
-    killed: tuple[Path, dict[str, list[int]]], whole: dict[str, Outcome], name: str
-) -> None:
+def test_sigkill(killed: tuple[Path, dict[str, list[int]]], runs: Runs, name: str) -> None:
     folder, codes = killed
     assert codes[name] == [-9, 0]
     runs.check("forever", folder / name)

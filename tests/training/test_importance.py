@@ -40,8 +40,11 @@ def test_movement_equals_a_loop_over_entries(smoothing: tuple[float, float]) -> 
     thetas, grads = torch.randn(9, 20, generator=stream), torch.randn(9, 20, generator=stream)
     mean, spread = torch.zeros(20), torch.zeros(20)
     places = mean.data_ptr(), spread.data_ptr()
+    copies = thetas.clone(), grads.clone()
     for theta, grad in zip(thetas, grads, strict=True):
         track_movement(mean, spread, theta, grad, smoothing)
+    assert torch.equal(thetas, copies[0])  # neither weights nor gradients change
+    assert torch.equal(grads, copies[1])
     # A resumed run puts tensors back in place.
     assert (mean.data_ptr(), spread.data_ptr()) == places
     means, spreads = movement_by_hand(thetas, grads, *smoothing)
@@ -50,14 +53,6 @@ def test_movement_equals_a_loop_over_entries(smoothing: tuple[float, float]) -> 
     if smoothing == (0.0, 0.0):
         assert torch.equal(mean, (thetas[-1] * grads[-1]).abs())
         assert not spread.any()
-
-
-def test_importance_changes_neither_weights_nor_gradients() -> None:
-    theta, grad = torch.randn(5, generator=stream_of()), torch.randn(5, generator=stream_of(1))
-    copies = theta.clone(), grad.clone()
-    track_movement(torch.zeros(5), torch.zeros(5), theta, grad, (0.85, 0.85))
-    assert torch.equal(theta, copies[0])
-    assert torch.equal(grad, copies[1])
 
 
 @pytest.mark.parametrize("scale", [2.0**-9, 2.0**5])
@@ -81,7 +76,7 @@ def test_scaling_all_gradients_leaves_the_mask(scale: float) -> None:
 
 
 @pytest.mark.parametrize("quantile", [0.0, 0.2, 0.5, 0.8, 0.9, 0.999])
-@pytest.mark.parametrize("count", [1, 2, 5, 10, 101, 1000])
+@pytest.mark.parametrize("count", [1, 2, 5, 10, 101, 40960])
 def test_above_quantile_equals_numpy(count: int, quantile: float) -> None:
     scores = torch.rand(count, generator=stream_of(count), dtype=torch.float64)
     mask = above_quantile(scores, quantile)
@@ -93,19 +88,9 @@ def test_above_quantile_equals_numpy(count: int, quantile: float) -> None:
     assert abs(mask.sum().item() / count - (1 - quantile)) <= 1 / count + 1e-12
 
 
-@pytest.mark.parametrize("count", [100, 101, 104, 40960])
-def test_a_fifth_is_above_the_quantile_of_the_paper(count: int) -> None:
-    mask = above_quantile(torch.randn(count, generator=stream_of()), 0.8)
-    assert abs(mask.sum().item() - 0.2 * count) <= 1
-
-
-def test_quantile_zero_leaves_out_the_smallest_only() -> None:
-    scores = torch.tensor([3.0, 1.0, 2.0, 5.0])
-    assert above_quantile(scores, 0.0).tolist() == [True, False, True, True]
-
-
 def test_equal_scores_are_not_above_each_other() -> None:
     assert not above_quantile(torch.zeros(10), 0.8).any()
+    assert above_quantile(torch.tensor([3.0, 1.0, 2.0]), 0.0).tolist() == [True, False, True]
     assert above_quantile(torch.tensor([0.0] * 9 + [1.0]), 0.8).tolist() == [False] * 9 + [True]
     assert not above_quantile(torch.tensor([0.0] * 5 + [1.0] * 5), 0.8).any()
 

@@ -7,7 +7,7 @@ import pytest
 from helpers import rows_task, stub_learner
 
 from forever.data.batching import batches
-from forever.data.tasks import Example, Task
+from forever.data.tasks import Example
 from forever.training.memory import Memory, balanced_choice
 
 LONG = {"cb": 250, "copa": 400}
@@ -26,23 +26,9 @@ def ids(kept: Memory, task: str) -> list[str]:
     return [example.id for example in kept.kept[task]]
 
 
-@pytest.mark.parametrize(
-    ("rows", "kept"),
-    [
-        (1000, 20),
-        (975, 19),
-        (400, 8),
-        (338, 6),
-        (250, 5),
-        (160, 3),
-        (142, 2),
-        (126, 2),
-        (49, 1),
-        (1, 1),
-    ],
-)
-def test_quota_of_the_paper_sizes(rows: int, kept: int) -> None:
-    assert memory().quota(rows) == kept
+def test_quota_of_the_paper_sizes() -> None:
+    sizes = [1000, 975, 400, 338, 250, 160, 142, 126, 49, 1]
+    assert [memory().quota(size) for size in sizes] == [20, 19, 8, 6, 5, 3, 2, 2, 1, 1]
 
 
 def test_quota_is_the_floor_of_the_real_product() -> None:
@@ -131,11 +117,14 @@ def test_kept_rows_never_change() -> None:
     ] * 5
 
 
-def test_everything_is_kept_at_fraction_one() -> None:
-    task = rows_task("a", 37)
-    kept = memory(1.0)
+@pytest.mark.parametrize(("fraction", "count"), [(1.0, 100), (0.13, 13), (0.0, 0)])
+def test_kept_rows_are_rows_of_the_task(fraction: float, count: int) -> None:
+    task, kept = rows_task("a", 100), memory(fraction)
     kept.add(task)
-    assert set(kept.examples) == set(task.train)
+    assert len({example.id for example in kept.examples}) == len(kept) == count
+    assert set(kept.examples) <= set(task.train)
+    assert bool(list(kept.batches(2, "b"))) == bool(count)
+    assert [memory(0.0).quota(size) for size in (1, 49, 1000)] == [0, 0, 0]
 
 
 def test_passes_are_repeatable_and_differ_from_each_other() -> None:
@@ -148,23 +137,6 @@ def test_passes_are_repeatable_and_differ_from_each_other() -> None:
     assert once == passes()
     assert once[0] != once[1] != once[2]
     assert sorted(once[0]) == sorted(once[1]) == sorted(once[2])
-
-
-def test_chosen_rows_are_rows_of_the_task() -> None:
-    task: Task = rows_task("a", 100)
-    kept = memory(0.13)
-    kept.add(task)
-    assert len({e.id for e in kept.examples}) == 13
-    assert set(kept.examples) <= set(task.train)
-
-
-def test_nothing_is_kept_at_fraction_zero() -> None:
-    kept = memory(0.0)
-    assert [kept.quota(rows) for rows in (1, 49, 1000)] == [0, 0, 0]
-    kept.add(rows_task("a", 100))
-    assert not kept
-    assert kept.examples == ()
-    assert list(kept.batches(2, "b")) == []
 
 
 def test_rows_of_a_methods_own_are_kept_as_given() -> None:

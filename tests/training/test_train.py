@@ -93,8 +93,15 @@ def full_logits_loss(learner: Learner, rows: Sequence[Encoded], pad_side: str = 
     return learner.backbone.model(input_ids=ids, attention_mask=mask, labels=labels).loss
 
 
-@pytest.mark.parametrize("pad_side", ["right", "left"])
-def test_loss_and_gradient_equal_full_logits(learner: Learner, pad_side: str) -> None:
+@pytest.mark.parametrize(
+    ("pad_side", "tuning"), [("right", "lora"), ("left", "lora"), ("right", "full")]
+)
+def test_loss_and_gradient_equal_full_logits(
+    base_config: RunConfig, benchmark_of_three: Benchmark, pad_side: str, tuning: str
+) -> None:
+    """With full fine-tuning the tied output head gets its gradient from the label positions
+    alone."""
+    learner = learner_of(base_config, benchmark_of_three, **{"model.tuning": tuning})
     rows = encoded(learner)
     assert len({len(r.prompt) for r in rows}) > 1  # there is padding
     full_logits_loss(learner, rows, pad_side).backward()
@@ -104,20 +111,9 @@ def test_loss_and_gradient_equal_full_logits(learner: Learner, pad_side: str) ->
     ours.backward()
     assert ours.item() == pytest.approx(loss, rel=1e-6)
     assert reference.abs().max() > 1e-4
-    torch.testing.assert_close(learner.parameters.grad, reference, rtol=1e-4, atol=1e-7)
-
-
-def test_loss_and_gradient_equal_full_logits_with_trained_head(
-    base_config: RunConfig, benchmark_of_three: Benchmark
-) -> None:
-    """Full fine-tuning: the tied output head gets its gradient from the label positions alone."""
-    learner = learner_of(base_config, benchmark_of_three, **{"model.tuning": "full"})
-    rows = encoded(learner)
-    full_logits_loss(learner, rows).backward()
-    reference = learner.parameters.grad.clone()
-    learner.parameters.grad.zero_()
-    (cross_entropy(learner, rows) / sum(len(r.answer) for r in rows)).backward()
-    torch.testing.assert_close(learner.parameters.grad, reference, rtol=1e-4, atol=1e-6)
+    # Entries are sums whose summands are as large as the largest entry, which rounding follows.
+    atol = 1e-5 * reference.abs().max().item()
+    torch.testing.assert_close(learner.parameters.grad, reference, rtol=1e-4, atol=atol)
 
 
 def test_head_runs_at_label_positions_only(learner: Learner) -> None:
@@ -385,43 +381,29 @@ def learners(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
     return made
 
 
-# Texts of the published 2048 tokens take SSR minutes.
-SHORT: dict[str, dict[str, Any]] = {"ssr": {"method.max_tokens": 100}}
-
-
 @pytest.mark.parametrize("name", METHODS)
-def test_base_weights_are_unchanged_bit_for_bit(
+def test_base_weights_never_change_and_evaluating_changes_nothing(
     small_config: RunConfig, learners: list[Learner], tmp_path: Path, name: str
 ) -> None:
-    start = load(small_config.model.name, torch.float32, torch.device("cpu")).model.state_dict()
-    execute(small_config.override({"method.name": name, **SHORT.get(name, {})}), tmp_path)
-    now = {
-        key.replace(".base.", "."): t for key, t in learners[0].backbone.model.state_dict().items()
-    }
+    """The backbone stays as it was, bit for bit. No statistic is collected and no random number
+    drawn outside of training."""
+    # Texts of the published 2048 tokens take SSR minutes.
+    short = {"method.max_tokens": 20} if name == "ssr" else {}
+    config = small_config.override({"model.dropout": 0.1, "method.name": name, **short})
+    less = execute(config, tmp_path / "less")
+    start = load(config.model.name, torch.float32, torch.device("cpu")).model.state_dict()
+    trained = learners[0].backbone.model.state_dict()
+    now = {key.replace(".base.", "."): tensor for key, tensor in trained.items()}
     assert all(torch.equal(now[key], tensor) for key, tensor in start.items())
     adapters = {key for key in now.keys() - start.keys() if key.endswith((".A", ".B"))}
     assert len(adapters) == 2 * 2 * 2  # A and B of two targets in two layers
     assert all(now[key].any() for key in adapters)
 
-
-@pytest.mark.parametrize("name", METHODS)
-def test_evaluating_more_changes_no_trajectory(
-    small_config: RunConfig, tmp_path: Path, name: str
-) -> None:
-    """No statistic is collected and no random number drawn outside of training."""
-    config = small_config.override(
-        {"model.dropout": 0.1, "method.name": name, **SHORT.get(name, {})}
-    )
-    result = execute(config, tmp_path / "less")
-    more = execute(
-        config.override({"evaluation.forward_transfer": True, "evaluation.max_new_tokens": 7}),
-        tmp_path / "more",
-    )
-    a, b = outcome(tmp_path / "less"), outcome(tmp_path / "more")
-    assert [
-        d for d in a.differences(b) if d.startswith(("adapter", "file steps", "file events"))
-    ] == []
-    assert result["fwt"] is None
+    scored = {"evaluation.forward_transfer": True, "evaluation.max_new_tokens": 7}
+    more = execute(config.override(scored), tmp_path / "more")
+    differing = outcome(tmp_path / "less").differences(outcome(tmp_path / "more"))
+    assert [d for d in differing if d.startswith(("adapter", "file steps", "file events"))] == []
+    assert less["fwt"] is None
     assert name == "mtl" or more["fwt"] is not None
 
 
