@@ -72,9 +72,9 @@ class SweepTable:
         self.rows = {trial.key: Row(trial) for trial in trials}
         self.console = console or Console(quiet=not show)
         self.total = max(total, len(self.rows))
-        self._live = Live(get_renderable=self.render, console=self.console, refresh_per_second=2)
         self._began: float | None = None
         self._last_line = time.monotonic()
+        self._live = Live(get_renderable=self.render, console=self.console, refresh_per_second=2)
 
     def __enter__(self) -> "SweepTable":
         if self.console.is_terminal and not self.console.quiet:

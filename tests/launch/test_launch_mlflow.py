@@ -18,8 +18,8 @@ from mlflow.entities import Run
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, run_local
-from forever.launch.mlflow_store import tracking_uri
-from forever.launch.mlflow_tracker import Mirror, MlflowTracker, close_sweep, keeps, open_sweep, sync
+from forever.launch.mlflow_store import Mirror, keeps
+from forever.launch.mlflow_tracker import MlflowTracker, close_sweep, open_sweep, sync, tracking_uri
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.runs.tracking import SilentTracker
