@@ -77,8 +77,8 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
         for key, reason in outcome.failed.items():
             table.ended(key, "failed", reason)
         if failed_before:
-            left = f"{len(failed_before)} failed before and were left as they are"
-            table.say(f"{left}; --retry-failed runs them again")
+            left = "failed before and were left as they are; --retry-failed runs them again"
+            table.say(f"{len(failed_before)} {left}")
         with mirrored(out, fleet, table, outcome):
             fan_out(todo, out, fleet, table, outcome, count=len(todo))
     return outcome
@@ -119,10 +119,6 @@ def fan_out(
         on_stage: told the trial, how many of its stages are over, and the scores after the last of
             them (see `stage_scores`), each stage once. If it returns True the trial stops there.
         on_end: told the trial, what became of it ("done", "failed" or "stopped"), and why.
-
-    Raises:
-        InputError: the cluster can never hold the request.
-        KeyboardInterrupt, SystemExit: Ctrl-C, SIGTERM.
     """
     if not count:
         return
@@ -276,7 +272,7 @@ def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> No
     kept."""
     setting.enter()
     config, path = RunConfig.parse(params["run"]), folder / params["key"]
-    report = _Report(params["key"])
+    report = _Report()
     try:
         if setting.share.workers:
             directory = RunDirectory(path)
@@ -289,13 +285,8 @@ def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> No
 
 
 class _Report(SilentTracker):
-    """Tells Tune of each stage. `stage` counts on over retries, as Tune's own iterations do not.
-
-    Also the stages of an earlier life are told, at once; `earlier` says how many they are.
-    """
-
-    def __init__(self, key: str) -> None:
-        self.key = key
+    """Tells Tune of each stage, also of the `earlier` ones of a run that goes on. `stage` counts on
+    over retries, as Tune's own iterations do not."""
 
     def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
         self.directory, self.stages = directory, len(benchmark.stages)
@@ -304,7 +295,7 @@ class _Report(SilentTracker):
 
     def stage(self, number: int, scores: Mapping[str, float]) -> None:
         kinds = [line["kind"] for line in read_lines(self.directory.events)]
-        report = {"key": self.key, "stage": number + 1, "stages": self.stages}
+        report = {"key": self.directory.path.name, "stage": number + 1, "stages": self.stages}
         report |= {"earlier": self.earlier, "scores": dict(scores)}
         report["replays"] = kinds.count("replay") + kinds.count("consolidation")
         tune.report(report)

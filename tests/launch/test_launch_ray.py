@@ -66,7 +66,8 @@ from forever.sweeps.sweep import Sweep
 if __name__ == "__main__":
     settings = json.loads(Path(sys.argv[1]).read_text())
     sweep = Sweep("toys", RunConfig.parse(settings["base"]), settings["variants"])
-    outcome = run_sweep(sweep, Path(settings["out"]), Fleet(workers=settings["workers"], mlflow=settings["mlflow"]))
+    fleet = Fleet(workers=settings["workers"], mlflow=settings["mlflow"])
+    outcome = run_sweep(sweep, Path(settings["out"]), fleet)
     print(json.dumps(asdict(outcome)))
     sys.exit(1 if outcome.failed else 0)
 """
@@ -401,7 +402,7 @@ def test_two_workers_equal_one(
         ["after", f"{stage}/3", task] for stage, task in enumerate(both["stages"], 1)
     ]
     assert run_workers(base_config, tmp_path / "run", 2, placement=CPU) == both
-    with pytest.raises(InputError, match="5 workers with 1 CPU each .* the cluster has 2 CPUs"):
+    with pytest.raises(InputError, match=r"5 workers with 1 CPU each .* the cluster has 2 CPUs"):
         run_workers(base_config, tmp_path / "many", 5, placement=CPU)
 
 
