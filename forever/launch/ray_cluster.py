@@ -40,8 +40,8 @@ _SETTINGS = {
     # A spot node takes minutes to come up; the default gives a worker group one.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "900",
 }
-# A cluster that grows begins without GPUs, and Ray has no public word for what it may grow to. The
-# head node says it as a resource of this name: see cluster.yaml.
+# A cluster that grows begins without GPUs, and Ray has no public function that tells what it may
+# grow to. Its head node says it by a resource of this name: see cluster.yaml.
 _LATER_GPUS = "later_gpus"
 _RAISED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
 

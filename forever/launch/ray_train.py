@@ -69,7 +69,7 @@ class Setting:
         sys.argv = list(self.argv)
 
     def train(
-        self, config: RunConfig, path: Path, world: Any, *trackers: Tracker
+        self, config: RunConfig, path: Path, world: Any = None, trackers: Sequence[Tracker] = ()
     ) -> dict[str, Any]:
         """Train the run in this process, which is a rank of `world`; None is a world of its own.
 
@@ -83,7 +83,7 @@ class Setting:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
         placement = replace(self.placement, device=self.share.device)
-        told = [*trackers]
+        told = list(trackers)
         if self.mlflow is not None:  # it takes seconds to load
             from forever.launch.mlflow_tracker import MlflowTracker
 
@@ -131,7 +131,7 @@ def run_workers(
     with cluster(dashboard=True):
         total, machines = capacity()
         share = divide(total, machines, 1, 1, workers, placement.device)
-        follower = Follower(config, directory, benchmark, *trackers)
+        follower = Follower(config, directory, benchmark, trackers)
         return train_group(config, directory.path, Setting(placement, tracking, share), follower)
 
 

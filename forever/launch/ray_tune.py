@@ -137,7 +137,7 @@ def fan_out(
     else:  # all rounds broke down
         if isinstance(trials, Sequence):
             listener.running |= {trial.key: trial for trial in source}
-    for key in list(listener.running):
+    for key in [*listener.running]:
         listener.ended(key, "failed", problem)
 
 
@@ -146,8 +146,7 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
     with cluster(dashboard=bool(fleet.workers)), stoppable():
         total, machines = capacity()
         workers = default_workers(total) if fleet.workers is None else fleet.workers
-        device = fleet.placement.device
-        share = divide(total, machines, count, fleet.concurrent, workers, device)
+        share = divide(total, machines, count, fleet.concurrent, workers, fleet.placement.device)
         setting = Setting(fleet.placement, fleet.mlflow, share)
         trainable = tune.with_parameters(train_trial, folder=listener.folder, setting=setting)
         tune_config = tune.TuneConfig(
@@ -272,14 +271,14 @@ def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> No
     kept."""
     setting.enter()
     config, path = RunConfig.parse(params["run"]), folder / params["key"]
-    report = _Report()
     try:
         if setting.share.workers:
             directory = RunDirectory(path)
-            follower = Follower(config, directory, check(config, directory, resume=True), report)
+            benchmark = check(config, directory, resume=True)
+            follower = Follower(config, directory, benchmark, [_Report()])
             train_group(config, path, setting, follower)
         else:
-            setting.train(config, path, None, report)
+            setting.train(config, path, trackers=[_Report()])
     except InputError as error:
         tune.report({"refused": str(error)})  # it would be the same the next time
 

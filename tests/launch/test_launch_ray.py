@@ -346,7 +346,7 @@ def test_trials_of_workers_are_asked_for_one_by_one_and_may_be_stopped(
 ) -> None:
     """The workers of a stopped run are not the trial's process: left alone they would train to the
     end, on what the next run waits for."""
-    long = {"optim.epochs": 400}  # half a minute a task: time to be stopped in
+    long = {"optim.epochs": 100}  # seconds a task: time to be stopped in
     stopped, other = Sweep("toys", base_config, {"stopped": long, "other": {}}).trials()
     heard: list[tuple[str, Any]] = []
 
@@ -371,7 +371,7 @@ def test_trials_of_workers_are_asked_for_one_by_one_and_may_be_stopped(
     assert (directory.end_without_result() or {})["state"] == "stopped"
     assert not in_progress(directory.path)
     steps = directory.steps.read_text(encoding="utf-8").splitlines()
-    assert 0 < len(steps) < 2 * (24 // 4) * 400
+    assert 0 < len(steps) < 2 * (24 // 4) * 100
     same_run(tmp_path / other.key, alone(other.config))
     scores = stage_scores(RunDirectory(tmp_path / other.key))
     (first, *told) = heard
