@@ -101,8 +101,6 @@ def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
     Raises:
         InputError: there is no run, or the server fails.
     """
-    from mlflow.exceptions import MlflowException
-
     folder, uri = folder.absolute(), tracking_uri(uri)
     # A sweep's runs, or those of all sweeps of an --out; no deeper, where copies of config.yaml are
     # MLflow's artifacts.
@@ -121,7 +119,11 @@ def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
         for sweep in {run.parent for run in runs} - {run.parent for run in training}:
             if sweep != folder.parent and (sweep / MANIFEST).is_file():
                 _end_parent(Store(uri), sweep, None)
-    except MlflowException as error:
+    except Exception as error:
+        from mlflow.exceptions import MlflowException
+
+        if not isinstance(error, MlflowException):
+            raise
         raise InputError(
             f"MLflow at {without_credentials(uri)} fails ({first_line(error)}); "
             "give another --mlflow, or try again when it answers"
