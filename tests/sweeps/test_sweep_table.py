@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from forever.config.run import RunConfig
+from forever.format import duration
 from forever.sweeps import table as sweep_table
 from forever.sweeps.sweep import Sweep
-from forever.format import duration
 from forever.sweeps.table import SweepTable
 
 
@@ -61,7 +61,7 @@ def test_elsewhere_than_on_a_terminal_a_sweep_prints_a_line_a_run(
     assert text.getvalue().splitlines() == [
         "[1/3] base, order custom, seed 0: running, stage 1/3, OP 50.0, 2 replays, 20 s, "
         "ETA 40 s (all: 2 min)",
-        "[2/3] base, order custom, seed 0: done, OP 41.7, 5 replays, 30 s (all: 60 s)",
+        "[2/3] base, order custom, seed 0: done, OP 41.7, 5 replays, 30 s (all: 45 s)",
         "[3/3] slow, order custom, seed 0: failed, 30 s: ValueError: [boom]",
     ]
     assert table.summary() == "1 done, 1 failed, 1 skipped"
