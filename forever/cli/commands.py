@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from forever.errors import InputError
-from forever.launch.fleet import Fleet
+from forever.launch.fleet import Fleet, require_ray
 from forever.launch.local import check
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
@@ -42,6 +42,7 @@ def sweep(runs: Sweep, out: Path, fleet: Fleet) -> bool:
     trials = runs.trials()
     todo = [trial for trial in trials if RunDirectory(folder / trial.key).finished() is None]
     refused(todo, others=len(todo) < len(trials))  # before Ray is imported, which takes seconds
+    require_ray()
     from forever.launch.ray_tune import run_sweep
 
     outcome = run_sweep(runs, folder, fleet)
@@ -61,6 +62,7 @@ def search(runs: Search, trials: int | None, out: Path, fleet: Fleet) -> bool:
     """
     folder = (out / runs.name).absolute()
     check(runs.base, RunDirectory(folder / runs.base.key()), resume=True)
+    require_ray()
     from forever.launch.ray_search import run_search
 
     outcome = run_search(runs, folder, trials, fleet)

@@ -28,7 +28,7 @@ from forever.cli.output import shield_output
 from forever.config.overrides import parse_assignments
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.fleet import Fleet
+from forever.launch.fleet import Fleet, require_ray
 from forever.launch.local import Placement, check, run_local
 from forever.runs.console import ConsoleTracker, matrix_table
 from forever.runs.directory import RunDirectory
@@ -91,6 +91,7 @@ def run(
         closing(ConsoleTracker(Console(quiet=quiet))) as progress,
     ):
         if launch.workers:
+            require_ray()
             from forever.launch.ray_train import run_workers
 
             result = run_workers(

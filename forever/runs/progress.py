@@ -1,6 +1,7 @@
 """How far a run got, read from its directory: for those who watch a run from another process, or
 after it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,11 @@ class Follower:
     """
 
     def __init__(
-        self, config: RunConfig, directory: RunDirectory, benchmark: Benchmark, *trackers: Tracker
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        benchmark: Benchmark,
+        trackers: Sequence[Tracker],
     ) -> None:
         self.directory = directory
         self.benchmark = benchmark.joint() if METHODS[config.method.name].joint else benchmark
