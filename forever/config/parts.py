@@ -3,7 +3,7 @@ source."""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from forever.errors import InputError
 
@@ -25,11 +25,21 @@ class ModelConfig(_Part):
     alpha: Annotated[float, Field(gt=0)] = 32.0
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
     targets: tuple[str, ...] = ("q_proj", "v_proj")
+    adapter: dict[str, JsonValue] = {}
+    """Any fields of a PEFT configuration, such as `peft_type`, `use_dora` or `modules_to_save`, for
+    methods that train one adapter. What it leaves open follows from the four short names above:
+    all of them for LoRA, `targets` for other kinds."""
     max_length: Annotated[int, Field(ge=16)] = 1024
     """Tokens of prompt plus answer. 1024 is the default of the authors' code; its scripts use 512,
     which cuts two thirds of the prompts of task002 (docs/protocol.md#data)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the frozen weights: auto is bf16 on a GPU and fp32 on a CPU."""
+
+    @model_validator(mode="after")
+    def _adapters_only_with_adapters(self) -> "ModelConfig":
+        if self.adapter and self.tuning == "full":
+            raise InputError("model.adapter needs model.tuning='lora'; 'full' trains no adapter")
+        return self
 
 
 class DataConfig(_Part):

@@ -71,6 +71,8 @@ class RunConfig(RunParts):
         """Everything that decides the result, as JSON values."""
         values = self.model_dump(mode="json")
         del values["data"]["root"]
+        if not self.model.adapter:
+            del values["model"]["adapter"]  # runs of earlier versions keep their fingerprints
         values["method"] |= self.method.retired  # runs of earlier versions keep their fingerprints
         return values
 

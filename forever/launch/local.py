@@ -47,6 +47,7 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
         finished on other rows.
     """
     location.check(config.model.name)
+    _check_adapter(config)
     _check_encoder(config)
     directory.check(config, resume)
     benchmark = load_benchmark(config.data)
@@ -90,6 +91,14 @@ def _check_rows(directory: RunDirectory, digests: Mapping[str, str]) -> None:
             )
 
 
+def _check_adapter(config: RunConfig) -> None:
+    """Refuse an adapter that PEFT does not know."""
+    if config.model.adapter:
+        from forever.models.adapter import describe  # with PEFT and torch, which take seconds
+
+        describe(config.model)
+
+
 def _check_encoder(config: RunConfig) -> None:
     if isinstance(config.method, SsrConfig) and config.method.encoder is not None:
         location.refuse_code("method.encoder", config.method.encoder)
@@ -121,6 +130,7 @@ def refused(trials: Sequence[Trial], others: bool = False) -> dict[str, str]:
                 known[about] = len(load_benchmark(trial.config.data).tasks)
             if isinstance(found := known[about], InputError):
                 raise found
+            _check_adapter(trial.config)
             _check_encoder(trial.config)
             _check_width(trial.config, found)
         except InputError as error:

@@ -21,7 +21,7 @@ from forever.config.methods.base import MethodConfig
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoded
 from forever.data.tasks import Example, Task
-from forever.models import lora
+from forever.models import adapter
 from forever.planning.costs import EndWork
 from forever.training.learner import Learner
 from forever.training.steps import Forward, Step, Steps
@@ -68,9 +68,8 @@ class Method(Generic[C]):
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         """Put around the frozen `model` what will be trained, for a run of `tasks` tasks; default:
-        one LoRA adapter."""
-        part = config.model
-        lora.adapt(model, part.targets, part.rank, part.alpha, part.dropout, config.seed)
+        one adapter that PEFT makes."""
+        adapter.attach(model, config.model, config.seed)
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         """Before the first step of a task: take snapshots, add adapters."""

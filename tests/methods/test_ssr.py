@@ -391,7 +391,7 @@ def test_the_filters_on_length(learner: Learner) -> None:
     assert kept(max_prompt=definition + 4) == texts[1:4]
     long = lambda *arguments: (
         ["red old\nOutput: red blue red\n\nInput: soft old\nOutput: red blue"] * len(arguments[1])
-    )  # noqa: E731
+    )
     assert [e.input for e in candidates(learner, long, max_output=2)] == ["soft old"]
     assert [e.input for e in candidates(learner, long, max_output=3)] == ["red old", "soft old"]
 
@@ -420,7 +420,8 @@ def test_the_base_model_writes(learner: Learner, config: RunConfig) -> None:
 
     with pytest.raises(RuntimeError, match="out of memory"):
         candidates(learner, fail)
-    assert all(bank.enabled for _, bank in lora.banks(learner.backbone.model))
+    with torch.no_grad():
+        assert torch.equal(learner.backbone.model(input_ids=ids).logits, adapted)
 
 
 def test_prompts_of_any_length_get_what_room_there_is(learner: Learner) -> None:
