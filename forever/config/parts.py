@@ -1,6 +1,7 @@
 """The parts of a run's configuration that every method shares. Each default stands beside its
 source."""
 
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
@@ -9,6 +10,7 @@ from forever.errors import InputError
 
 Positive = Annotated[int, Field(ge=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+Scalar = str | int | float | bool
 
 
 class _Part(BaseModel):
@@ -42,12 +44,55 @@ class ModelConfig(_Part):
         return self
 
 
+class ColumnsConfig(_Part):
+    """Where a dataset's instruction, input and output come from.
+
+    A single word is a column's name. In a text of several words, `{column}` stands for what the
+    column holds, and there need be none.
+    """
+
+    instruction: str
+    input: str = ""
+    output: str
+
+
+class DatasetConfig(_Part):
+    """A task from a dataset that `datasets.load_dataset` reads."""
+
+    path: str
+    """A hub name, or a folder of parquet, Arrow, CSV or JSON files; relative to `data.root` if it
+    is there. A folder's place is no part of a run's fingerprint, only its last name is."""
+    name: str | None = None
+    """Which of the dataset's configurations, such as a language."""
+    columns: ColumnsConfig
+    train: str = "train"
+    test: str = "test"
+    """Splits, also parts of one: train[:90%] and train[90%:]."""
+    filter: dict[str, Scalar | list[Scalar]] = {}
+    """Only rows whose column holds this value, or one of these; labels go by their names."""
+    train_rows: Positive | None = None
+    test_rows: Positive | None = None
+    """At most so many examples, the same ones in every run; None is all."""
+
+    @property
+    def is_path(self) -> bool:
+        """Whether `path` can be no hub name, which is `name` or `owner/name`."""
+        return self.path.startswith((".", "/", "~")) or self.path.count("/") > 1
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the result, as JSON values."""
+        values = self.model_dump(mode="json")
+        return values | {"path": PurePath(self.path).name if self.is_path else self.path}
+
+
 class DataConfig(_Part):
     """The benchmark, its order, and how much of it is used."""
 
     benchmark: str = "mini"
     order: str | tuple[str, ...] = ""
     """A numbered order of the paper, or task names; empty is the benchmark's first order."""
+    datasets: dict[str, DatasetConfig] = {}
+    """Where each task comes from, for a benchmark of your own that is no folder of tasks."""
     root: str | None = None
     """Folder with the benchmarks' folders. It says where, not what, so it is no part of a run's
     fingerprint."""
