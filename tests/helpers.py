@@ -22,6 +22,7 @@ from forever.data.tasks import Benchmark, Example, Task
 from forever.launch.local import Placement, run_local
 from forever.methods.base import Method
 from forever.methods.registry import build_method
+from forever.models import lora
 from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
 from forever.replay.schedules import SCHEDULES
@@ -231,6 +232,29 @@ KILLED_CLOSES_NO_FILES = [
         "ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
     ),
 ]
+
+
+def lora_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The trained A [E, R, D] and B [E, O, R] of every layer, of banks or of PEFT's LoRA, which has
+    E = 1. They are the parameters' own memory."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        layer, _, side = name.removesuffix(".default.weight").rpartition(".")
+        if name.endswith(".default.weight") and side in ("lora_A", "lora_B"):
+            tensors[f"{layer}.{side[-1]}"] = parameter.data[None]
+    for name, bank in lora.banks(model):
+        tensors |= {f"{name}.A": bank.A.data, f"{name}.B": bank.B.data}
+    return tensors
+
+
+def load_adapter(model: torch.nn.Module, folder: Path, adapter: int = 0) -> None:
+    """Put a saved LoRA adapter into one adapter of a model that has room for exactly that."""
+    saved = load_file(folder / "adapter_model.safetensors")
+    own = lora_tensors(model)
+    names = {f"base_model.model.{n[:-2]}.lora_{n[-1]}.weight": n for n in own}
+    assert names.keys() == saved.keys()
+    for name, tensor in saved.items():
+        own[names[name]][adapter].copy_(tensor)
 
 
 MACHINE = ("seconds", "peak_memory_bytes", "world_size")

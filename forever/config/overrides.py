@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from forever.config.methods import METHOD_CONFIGS
+from forever.config.parts import DatasetConfig
 from forever.errors import InputError, unknown
 
 
@@ -100,8 +101,10 @@ def explain(
             f"method: field 'name' is missing; valid: {', '.join(sorted(METHOD_CONFIGS))}"
         )
     if first["type"] == "extra_forbidden":
-        method_keys = _method_keys(values) if path[0] == "method" else []
-        return unknown("key", ".".join(path), method_keys or dotted_keys(model))
+        near = _method_keys(values) if path[0] == "method" else []
+        if path[:2] == ["data", "datasets"]:
+            near = dotted_keys(DatasetConfig, ".".join(path[:3]) + ".")
+        return unknown("key", ".".join(path), near or dotted_keys(model))
     # A field that may be of several types has an error for each type. Those that got furthest into
     # the value say what the user meant.
     paths = [_path(problem["loc"]) for problem in problems]

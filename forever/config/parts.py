@@ -1,14 +1,16 @@
 """The parts of a run's configuration that every method shares. Each default stands beside its
 source."""
 
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from forever.errors import InputError
 
 Positive = Annotated[int, Field(ge=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+Scalar = str | int | float | bool
 
 
 class _Part(BaseModel):
@@ -25,11 +27,62 @@ class ModelConfig(_Part):
     alpha: Annotated[float, Field(gt=0)] = 32.0
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
     targets: tuple[str, ...] = ("q_proj", "v_proj")
+    adapter: dict[str, JsonValue] = {}
+    """Any fields of a PEFT configuration, such as `peft_type`, `use_dora` or `modules_to_save`, for
+    methods that train one adapter. What it leaves open follows from the four short names above:
+    all of them for LoRA, `targets` for other kinds."""
     max_length: Annotated[int, Field(ge=16)] = 1024
     """Tokens of prompt plus answer. 1024 is the default of the authors' code; its scripts use 512,
     which cuts two thirds of the prompts of task002 (docs/protocol.md#data)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the frozen weights: auto is bf16 on a GPU and fp32 on a CPU."""
+
+    @model_validator(mode="after")
+    def _adapters_only_with_adapters(self) -> "ModelConfig":
+        if self.adapter and self.tuning == "full":
+            raise InputError("model.adapter needs model.tuning='lora'; 'full' trains no adapter")
+        return self
+
+
+class ColumnsConfig(_Part):
+    """Where a dataset's instruction, input and output come from.
+
+    A single word is a column's name. In a text of several words, `{column}` stands for what the
+    column holds, and there need be none.
+    """
+
+    instruction: str
+    input: str = ""
+    output: str
+
+
+class DatasetConfig(_Part):
+    """A task from a dataset that `datasets.load_dataset` reads."""
+
+    path: str
+    """A hub name, or a folder of parquet, Arrow, CSV or JSON files; relative to `data.root` if it
+    is there. A folder's place is no part of a run's fingerprint, only its last name is."""
+    name: str | None = None
+    """Which of the dataset's configurations, such as a language."""
+    columns: ColumnsConfig
+    train: str = "train"
+    test: str = "test"
+    """Splits, also parts of one: train[:90%] and train[90%:]."""
+    filter: dict[str, Scalar | list[Scalar]] = {}
+    """Only rows whose column holds this value, or one of these; labels go by their names."""
+    train_rows: Positive | None = None
+    test_rows: Positive | None = None
+    """At most so many examples, the same ones in every run; None is all."""
+
+    @property
+    def is_path(self) -> bool:
+        """Whether `path` can be no hub name, which is `name` or `owner/name`."""
+        return self.path.startswith((".", "/", "~")) or self.path.count("/") > 1
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the result, as JSON values."""
+        values = self.model_dump(mode="json")
+        return values | {"path": PurePath(self.path).name if self.is_path else self.path}
 
 
 class DataConfig(_Part):
@@ -38,6 +91,8 @@ class DataConfig(_Part):
     benchmark: str = "mini"
     order: str | tuple[str, ...] = ""
     """A numbered order of the paper, or task names; empty is the benchmark's first order."""
+    datasets: dict[str, DatasetConfig] = {}
+    """Where each task comes from, for a benchmark of your own that is no folder of tasks."""
     root: str | None = None
     """Folder with the benchmarks' folders. It says where, not what, so it is no part of a run's
     fingerprint."""

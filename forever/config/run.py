@@ -40,7 +40,7 @@ class RunConfig(RunParts):
         except ValidationError as error:
             raise explain(error, values, cls) from None
         if not config.data.order:
-            order = default_order(config.data.benchmark)
+            order = tuple(config.data.datasets) or default_order(config.data.benchmark)
             data = config.data.model_copy(update={"order": order})
             config = config.model_copy(update={"data": data})
         config.method.check(config)
@@ -71,6 +71,12 @@ class RunConfig(RunParts):
         """Return everything that decides the result, as JSON values."""
         values = self.model_dump(mode="json")
         del values["data"]["root"]
+        if not self.model.adapter:
+            del values["model"]["adapter"]  # runs of earlier versions keep their fingerprints
+        del values["data"]["datasets"]
+        if self.data.datasets:
+            tasks = {task: dataset.identity() for task, dataset in self.data.datasets.items()}
+            values["data"]["datasets"] = tasks
         values["method"] |= self.method.retired  # runs of earlier versions keep their fingerprints
         return values
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from forever.config.parts import DataConfig
+from forever.data.hub import read_dataset
 from forever.data.mini import mini
 from forever.data.orders import LONG_TASKS, ORDERS
 from forever.data.sources import read_task, task_names
@@ -33,30 +34,54 @@ def load_benchmark(config: DataConfig) -> Benchmark:
         InputError: unknown benchmark, order or task, missing or malformed files, train rows that
         occur in test.
     """
+    root = None if config.root is None else Path(config.root).expanduser()
+    if config.datasets:
+        return _own(config, root)
     if config.benchmark == "mini":
         return _limited(
             _held_out(_mini(config.order), config.validation), config.train_rows, config.test_rows
         )
-    if config.root is None:
+    if root is None:
         known = ", ".join(ORDERS)
         raise InputError(
             f"data.root is not set, but benchmark {config.benchmark!r} is read from a folder (known: {known}; mini is "
             f"embedded); give data.root=DIR that has {_listed(FOLDERS.get(config.benchmark, (config.benchmark,)))}"
         )
-    folders = [
-        Path(config.root).expanduser() / name
-        for name in FOLDERS.get(config.benchmark, (config.benchmark,))
-    ]
+    folders = [root / name for name in FOLDERS.get(config.benchmark, (config.benchmark,))]
     home = _homes(folders)
     tasks = []
     for name in _order(config, sorted(home)):
         if name not in home:
             raise unknown(f"task in {' or '.join(map(str, folders))}", name, home)
-        train, test = read_task(home[name], name)
-        _check_splits(name, train, test)
-        labels = _labels(train)
-        metric = config.metrics.get(name) or _metric(config.benchmark, name, labels)
-        tasks.append(Task(name, train, test, metric, labels if metric == "exact_match" else None))
+        tasks.append(_task(config, name, *read_task(home[name], name)))
+    return _sequence(config, tasks)
+
+
+def _own(config: DataConfig, root: Path | None) -> Benchmark:
+    """The benchmark whose tasks the configuration describes itself."""
+    if config.benchmark in ORDERS:
+        raise InputError(
+            f"data.datasets: benchmark {config.benchmark!r} has its own tasks; give "
+            "data.benchmark another name"
+        )
+    tasks = []
+    for name in _order(config, list(config.datasets)):
+        if name not in config.datasets:
+            raise unknown("task in data.datasets", name, config.datasets)
+        tasks.append(_task(config, name, *read_dataset(name, config.datasets[name], root)))
+    return _sequence(config, tasks)
+
+
+def _task(
+    config: DataConfig, name: str, train: tuple[Example, ...], test: tuple[Example, ...]
+) -> Task:
+    _check_splits(name, train, test)
+    labels = _labels(train)
+    metric = config.metrics.get(name) or _metric(config.benchmark, name, labels)
+    return Task(name, train, test, metric, labels if metric == "exact_match" else None)
+
+
+def _sequence(config: DataConfig, tasks: Sequence[Task]) -> Benchmark:
     order = config.order if isinstance(config.order, str) else "-".join(config.order)
     benchmark = _held_out(Benchmark.sequence(config.benchmark, order, tasks), config.validation)
     return _limited(benchmark, config.train_rows, config.test_rows)

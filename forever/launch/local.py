@@ -54,7 +54,12 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
 
 
 def check_method(config: RunConfig, tasks: int) -> None:
-    """Refuse a method whose encoder is code, or whose tasks do not fit the model's width."""
+    """Refuse an adapter that PEFT does not know, an encoder that is code, or tasks that do not fit
+    the model's width."""
+    if config.model.adapter:
+        from forever.models.adapter import describe  # with PEFT and torch, which take seconds
+
+        describe(config.model)
     if isinstance(config.method, SsrConfig) and config.method.encoder is not None:
         location.refuse_code("method.encoder", config.method.encoder)
     width = location.width(config.model.name)

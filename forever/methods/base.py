@@ -21,7 +21,7 @@ from forever.config.run import RunConfig
 from forever.data.encoding import Encoded
 from forever.data.tasks import Example, Task
 from forever.methods.past import Past
-from forever.models import lora
+from forever.models import adapter, lora
 from forever.training.learner import Learner
 from forever.training.steps import Forward, Step, Steps
 
@@ -70,10 +70,9 @@ class Method(Generic[C]):
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         """Put what will be trained around the frozen `model`, for a run of `tasks` tasks.
 
-        By default this is one LoRA adapter.
+        By default this is one adapter, which PEFT makes.
         """
-        part = config.model
-        lora.adapt(model, part.targets, part.rank, part.alpha, part.dropout, config.seed)
+        adapter.attach(model, config.model, config.seed)
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         """Prepare for the first step of a task: take snapshots, add adapters."""

@@ -16,9 +16,10 @@ import math
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from forever.config.methods.baselines import MiguConfig
+from forever.config.run import RunConfig
 from forever.data.tasks import Task
 from forever.methods.base import Card, Method
 from forever.models import lora
@@ -37,6 +38,9 @@ class Migu(Method[MiguConfig]):
         extra="Each update sums absolute outputs and sorts the sums of each layer.",
         uncertain="That FOREVER's MIGU replays is inferred from its numbers.",
     )
+
+    def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
+        lora.adapt(model, config.model, config.seed)  # a bank can be observed
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         banks = dict(lora.banks(learner.backbone.model))

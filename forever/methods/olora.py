@@ -34,7 +34,7 @@ class OLora(Method[OLoraConfig]):
     )
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
-        super().build(model, config, tasks)
+        lora.adapt(model, config.model, config.seed)
         for name, bank in lora.banks(model):
             self.config.check_width(config, tasks, bank.base.in_features, name)
 

@@ -8,20 +8,18 @@ without dropout, which is there to regularise what is trained. B batch, T tokens
 them frozen), R rank, D input width, O output width.
 """
 
-import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from forever.errors import InputError
-from forever.seeding import derive
+from forever.config.parts import ModelConfig
+from forever.models import adapter as plain
 
 _KNOWN = "forever_banks"
 
@@ -77,6 +75,7 @@ class LoraBank(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.enabled:
             return self.base(x)
+        base = self.base(x)  # before the adapters, as PEFT does: then gradients add up in its order
         x_ = x.to(self.A.dtype)
         # [B, T, E*R].
         A_x = F.linear(F.dropout(x_, self.dropout, self.training), self.A.flatten(0, 1))
@@ -92,7 +91,6 @@ class LoraBank(nn.Module):
             gate = gate if gate.dim() != 2 else gate[:, None, :]
             h = (h.unflatten(-1, (len(B), -1)) * gate[..., None]).flatten(-2)
         y = F.linear(h, B.permute(1, 0, 2).flatten(1))  # [B, T, O]
-        base = self.base(x)
         out = base + (self.scale * y).to(base.dtype)
         if self.observe is not None and self.training:
             self.observe(self, A_x, out)
@@ -100,17 +98,15 @@ class LoraBank(nn.Module):
 
     @torch.no_grad()
     def redraw(self, stream: torch.Generator, adapter: int = 0) -> None:
-        """Start a trainable adapter anew, as PEFT does: A ~ U(-1/sqrt(D), 1/sqrt(D))
-        (kaiming-uniform), B = 0."""
-        bound = 1 / math.sqrt(self.base.in_features)
-        self.A[adapter].copy_(
-            torch.empty(self.A.shape[1:]).uniform_(-bound, bound, generator=stream)
-        )
+        """Start a trainable adapter anew, as PEFT does: A is drawn, B is zero."""
+        plain.draw(self.A[adapter], stream)
         self.B[adapter].zero_()
 
 
 def banks(model: nn.Module) -> Iterator[tuple[str, LoraBank]]:
-    """The adapted layers of a model with their names, in module order."""
+    """The adapted layers of a model with their names, in module order; none if PEFT adapted it."""
+    if plain.attached(model) is not None:
+        return iter(())
     # By `adapt`: a walk through all modules takes a millisecond.
     known = getattr(model, _KNOWN, None)
     if known is not None:
@@ -120,17 +116,9 @@ def banks(model: nn.Module) -> Iterator[tuple[str, LoraBank]]:
     )
 
 
-def adapt(
-    model: nn.Module,
-    targets: tuple[str, ...],
-    rank: int,
-    alpha: float,
-    dropout: float,
-    seed: int,
-    adapters: int = 1,
-) -> None:
-    """Freeze `model` and put a `LoraBank` around every linear layer whose last name is in
-    `targets`, in place.
+def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> None:
+    """Freeze `model` and put a `LoraBank` around every linear layer whose last name is one of
+    `part.targets`, in place.
 
     Each adapter is drawn from a stream of its own name, so it depends neither on the order of the
     layers nor on the machine.
@@ -139,28 +127,19 @@ def adapt(
         InputError: if a target matches no linear layer of the model.
     """
     model.requires_grad_(False)
+    plain.check_targets(model, part.targets)
     # Before any is wrapped.
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    for target in dict.fromkeys(targets):
-        found = [name for name in linear if name.split(".")[-1] == target]
-        if not found:
-            known = ", ".join(sorted({name.split(".")[-1] for name in linear}))
-            raise InputError(
-                f"model.targets: no linear layer is called {target!r}; this model has {known}"
-            )
-        for name in found:
-            parent = model.get_submodule(name.rpartition(".")[0])
-            base = getattr(parent, target)
-            bank = LoraBank(base, rank, alpha, dropout, adapters)
-            for adapter in range(adapters):
-                bank.redraw(_stream(seed, adapter, name), adapter)
-            setattr(parent, target, bank)
+    for name in linear:
+        parent, _, last = name.rpartition(".")
+        if last not in part.targets:
+            continue
+        bank = LoraBank(model.get_submodule(name), part.rank, part.alpha, part.dropout, adapters)
+        for adapter in range(adapters):
+            bank.redraw(plain.lora_stream(seed, adapter, name), adapter)
+        setattr(model.get_submodule(parent), last, bank)
     setattr(model, _KNOWN, None)  # of an adaptation before this one
     setattr(model, _KNOWN, list(banks(model)))
-
-
-def _stream(seed: int, adapter: int, bank: str) -> torch.Generator:
-    return torch.Generator().manual_seed(derive(seed, "lora", adapter, bank))
 
 
 @contextmanager
@@ -181,7 +160,11 @@ def mixed(model: nn.Module, gate: Tensor | None, real: Tensor | None = None) -> 
 
 @contextmanager
 def disabled(model: nn.Module) -> Iterator[None]:
-    """Within this context the model is the one that was adapted."""
+    """Within this context the model is the one that was adapted, by banks or by PEFT."""
+    if (adapted := plain.attached(model)) is not None:
+        with adapted.disable_adapter():
+            yield
+        return
     for _, bank in banks(model):
         bank.enabled = False
     try:
@@ -197,13 +180,7 @@ def freeze(model: nn.Module, seed: int) -> None:
     for name, bank in banks(model):
         bank.frozen_A = torch.cat([bank.frozen_A, bank.A.data])
         bank.frozen_B = torch.cat([bank.frozen_B, bank.B.data])
-        bank.redraw(_stream(seed, len(bank.frozen_A), name))
-
-
-def redraw(model: nn.Module, seed: int) -> None:
-    """Start every bank's one trainable adapter anew, as it was before its first update."""
-    for name, bank in banks(model):
-        bank.redraw(_stream(seed, len(bank.frozen_A), name))
+        bank.redraw(plain.lora_stream(seed, len(bank.frozen_A), name))
 
 
 def frozen(model: nn.Module) -> dict[str, Tensor]:
@@ -225,44 +202,32 @@ def load_frozen(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | None = None) -> None:
-    """Write the sum of all adapters, or one of them, in PEFT's format, readable by
-    `peft.PeftModel.from_pretrained`.
+    """Write what was trained, in PEFT's format, readable by `peft.PeftModel.from_pretrained`: the
+    adapter, or the sum of all adapters of the banks, or one of them.
 
     The sum of E adapters of rank R is one adapter of rank E R: sum_e B_e A_e = [B_1 ... B_E] [A_1;
     ...; A_E].
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    if plain.attached(model) is not None:
+        plain.save(model, folder, base_name)
+        return
+    from peft import LoraConfig
+
     tensors: dict[str, Tensor] = {}
     targets: set[str] = set()
     rank, alpha, dropout = 0, 0.0, 0.0
     for name, bank in banks(model):
-        A, B = (
-            torch.cat([bank.frozen_A, bank.A.detach()]),
-            torch.cat([bank.frozen_B, bank.B.detach()]),
-        )
+        A = torch.cat([bank.frozen_A, bank.A.detach()])
+        B = torch.cat([bank.frozen_B, bank.B.detach()])
         chosen = slice(None) if adapter is None else slice(adapter, adapter + 1)
         A, B = A[chosen].flatten(0, 1), B[chosen].permute(1, 0, 2).flatten(1)  # [E*R, D], [O, E*R]
-        tensors[f"base_model.model.{name}.lora_A.weight"] = A.cpu().clone()
-        tensors[f"base_model.model.{name}.lora_B.weight"] = B.cpu().clone(
-            memory_format=torch.contiguous_format
-        )
+        tensors[f"base_model.model.{name}.lora_A.weight"] = A
+        tensors[f"base_model.model.{name}.lora_B.weight"] = B
         targets.add(name.split(".")[-1])
         rank, alpha, dropout = len(A), bank.scale * len(A), bank.dropout
-    save_file(tensors, folder / "adapter_model.safetensors")
-    description = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base_name,
-        "r": rank,
-        "lora_alpha": alpha,
-        "lora_dropout": dropout,
-        "target_modules": sorted(targets),
-        "bias": "none",
-        "inference_mode": True,
-    }
-    (folder / "adapter_config.json").write_text(
-        json.dumps(description, indent=2) + "\n", encoding="utf-8"
-    )
+    options: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
+    config = LoraConfig(task_type="CAUSAL_LM", target_modules=targets, **options)
+    plain.write(folder, tensors, config, base_name)
 
 
 def save_mixture(
@@ -283,22 +248,3 @@ def save_mixture(
         {n: t.cpu().clone() for n, t in {**others, **tensors}.items()},
         folder / "mixture.safetensors",
     )
-
-
-def load_peft(model: nn.Module, folder: Path, adapter: int = 0) -> None:
-    """Read an adapter that PEFT or `save_peft` wrote into one adapter of an already adapted model.
-
-    Raises:
-        InputError: if the file does not hold exactly the tensors that the model's banks need.
-    """
-    tensors = load_file(folder / "adapter_model.safetensors")
-    needed = {f"base_model.model.{n}.lora_{side}.weight" for n, _ in banks(model) for side in "AB"}
-    if needed != tensors.keys():
-        odd = sorted(needed ^ tensors.keys())
-        raise InputError(
-            f"adapter {folder} does not fit this model: {len(odd)} tensors differ, the first is {odd[0]}"
-        )
-    with torch.no_grad():
-        for name, bank in banks(model):
-            bank.A[adapter].copy_(tensors[f"base_model.model.{name}.lora_A.weight"])
-            bank.B[adapter].copy_(tensors[f"base_model.model.{name}.lora_B.weight"])

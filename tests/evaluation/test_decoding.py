@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from forever.config.parts import ModelConfig
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Example
 from forever.evaluation import decoding
@@ -231,7 +232,7 @@ def test_disabled_adapters_and_closed_gates_leave_the_base_model(
     backbone: Backbone, backbone_folder: Path, prompts: list[Encoded]
 ) -> None:
     own = load(str(backbone_folder), torch.float32, CPU)
-    lora.adapt(own.model, ("q_proj", "v_proj"), 4, 32, 0.1, seed=0)
+    lora.adapt(own.model, ModelConfig(rank=4, dropout=0.1), seed=0)
     stream = torch.Generator().manual_seed(0)
     for _, bank in lora.banks(own.model):
         torch.nn.init.normal_(bank.B, std=0.5, generator=stream)

@@ -57,7 +57,7 @@ class MethodConfig(BaseModel):
         """
 
     def needs_lora(self, run: RunParts) -> None:
-        """Refuse full fine-tuning for a method that is made of adapters.
+        """Refuse full fine-tuning for a method that also needs the model as it was before.
 
         Raises:
             InputError: model.tuning is "full".
@@ -66,4 +66,17 @@ class MethodConfig(BaseModel):
             raise InputError(
                 f"method {self.name} works on LoRA adapters; model.tuning='full' has none, "
                 "use 'lora'"
+            )
+
+    def needs_banks(self, run: RunParts) -> None:
+        """Refuse what is not LoRA, for a method that stacks, mixes or observes adapters of its own.
+
+        Raises:
+            InputError: model.tuning is "full", or model.adapter is set.
+        """
+        self.needs_lora(run)
+        if run.model.adapter:
+            raise InputError(
+                f"method {self.name} lays LoRA adapters of its own, and model.adapter is for methods "
+                "with one adapter; use model.rank, alpha, dropout and targets"
             )

@@ -44,7 +44,7 @@ class OLoraConfig(MethodConfig):
     1024 the first is 75 times the second, so an l1 belongs to one of them."""
 
     def check(self, run: RunParts) -> None:
-        self.needs_lora(run)
+        self.needs_banks(run)
 
     def check_width(self, run: RunParts, tasks: int, width: int, where: str = "") -> None:
         on_hidden_states = [name for name in run.model.targets if name in _ON_HIDDEN_STATES]
@@ -78,7 +78,7 @@ class MoeLoraConfig(MethodConfig):
     cost."""
 
     def check(self, run: RunParts) -> None:
-        self.needs_lora(run)
+        self.needs_banks(run)
         tasks = named_tasks(run.data.benchmark, run.data.order)
         experts = self.experts_for(tasks or 2)  # an order that does not exist is refused later
         if self.top_k > experts:
@@ -109,7 +109,7 @@ class SaptConfig(MethodConfig):
     retired = {"memory_prompts": "real", "generator_steps": 5000}
 
     def check(self, run: RunParts) -> None:
-        self.needs_lora(run)
+        self.needs_banks(run)
 
 
 class MiguConfig(MethodConfig):
@@ -125,7 +125,7 @@ class MiguConfig(MethodConfig):
     retired = {"hard_mask": False}
 
     def check(self, run: RunParts) -> None:
-        self.needs_lora(run)
+        self.needs_banks(run)
 
     @property
     def fraction(self) -> float:

@@ -46,9 +46,8 @@ class MoeLora(Method[MoeLoraConfig]):
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         c = self.config
-        part = config.model
         experts = c.experts_for(tasks)
-        lora.adapt(model, part.targets, part.rank, part.alpha, part.dropout, config.seed, experts)
+        lora.adapt(model, config.model, config.seed, experts)
         tokens = c.contrast_tokens if c.contrast else 0
         for name, bank in lora.banks(model):
             stream = torch.Generator().manual_seed(derive(config.seed, "router", name))

@@ -54,7 +54,7 @@ class Sapt(Method[SaptConfig]):
         self.selector: Selector | None = None
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
-        super().build(model, config, tasks)
+        lora.adapt(model, config.model, config.seed)
         for _, bank in lora.banks(model):
             bank.detach_frozen = self.config.detach_frozen
         embedding = model.get_input_embeddings().weight  # type: ignore[operator]

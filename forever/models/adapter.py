@@ -1,0 +1,201 @@
+"""The one trained adapter of most methods, of any kind that PEFT knows: LoRA, DoRA, IA3, VeRA, OSF.
+
+`peft.get_peft_model` puts it into the layers of the backbone, in place. So the rest of the program
+goes on to hold the backbone, and sees of the adapter nothing but trainable tensors. Methods that
+freeze, stack or mix several adapters have banks of their own (forever/models/lora.py).
+"""
+
+import copy
+import dataclasses
+import math
+import typing
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from forever.config.parts import ModelConfig
+from forever.errors import InputError, unknown
+from forever.seeding import derive
+
+_HANDLE = "_forever_adapter"
+_NAME = "default"  # PEFT's name for an adapter that nobody named
+# Fields that say where a model comes from, or what it is for, and not what is trained.
+_NO_CHOICE = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version"}
+_NO_CHOICE |= {"revision", "runtime_config", "task_type"}
+# These want a training loop of their own, inputs of their own, or another class of model.
+_REFUSED = {"ADALORA", "ADAPTION_PROMPT", "POLY", "SHADOW", "TRAINABLE_TOKENS", "XLORA"}
+# These starts change the frozen weights, or want to see data. The saved adapter alone would not be
+# the trained model.
+_STARTS = (True, False, "gaussian", "orthogonal")
+
+
+def describe(part: ModelConfig) -> Any:
+    """Return PEFT's configuration of the adapter that a run trains.
+
+    What `model.adapter` leaves open follows the short names: the rank, alpha and dropout of LoRA,
+    and the target modules of any kind. Importing PEFT takes seconds, and it is only done here.
+
+    Raises:
+        InputError: PEFT has no such kind of adapter or no such field, refuses a value, or the kind
+            cannot be trained here.
+    """
+    from peft import PromptLearningConfig
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    given = dict(part.adapter)
+    kind = str(given.pop("peft_type", "LORA")).upper()
+    kinds = {str(name.value): made for name, made in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    if kind not in kinds:
+        raise unknown("model.adapter.peft_type", kind, kinds.keys() - _REFUSED)
+    if kind in _REFUSED or issubclass(kinds[kind], PromptLearningConfig):
+        raise InputError(
+            f"model.adapter.peft_type={kind!r} cannot be trained here: it needs inputs or a training "
+            "loop of its own; take one that only adds weights to layers, such as LORA, IA3 or VERA"
+        )
+    fields = {field.name for field in dataclasses.fields(kinds[kind])} - _NO_CHOICE
+    _check_values(kinds[kind], given, fields)
+    settings: dict[str, Any] = {}
+    if "target_modules" in fields:
+        settings["target_modules"] = list(part.targets)
+    if kind == "LORA":
+        settings |= {"r": part.rank, "lora_alpha": part.alpha, "lora_dropout": part.dropout}
+    try:
+        return kinds[kind](task_type="CAUSAL_LM", **{**settings, **given})
+    except Exception as error:
+        raise _refusal(error) from error
+
+
+def _check_values(kind: type, given: Mapping[str, Any], fields: set[str]) -> None:
+    types = typing.get_type_hints(kind)
+    for name, value in given.items():
+        if name not in fields:
+            raise unknown("field of model.adapter", name, fields)
+        try:
+            options = ConfigDict(arbitrary_types_allowed=True)
+            TypeAdapter(types[name], config=options).validate_python(value)
+        except ValidationError as error:
+            rule = error.errors()[0]["msg"]
+            raise InputError(
+                f"model.adapter.{name}={value!r}: {rule[0].lower()}{rule[1:]}"
+            ) from None
+        except PydanticUserError:  # a class of PEFT's own; PEFT itself has to judge the value
+            pass
+    start = given.get("init_lora_weights", True)
+    if start not in _STARTS:
+        valid = ", ".join(str(value).lower() for value in _STARTS)
+        raise InputError(
+            f"model.adapter.init_lora_weights={start!r} would change the frozen weights; valid: {valid}"
+        )
+
+
+def _refusal(error: Exception) -> InputError:
+    """Return what PEFT says in many lines as one."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return InputError(f"model.adapter: PEFT refuses it: {text[:300]}")
+
+
+def attach(model: nn.Module, part: ModelConfig, seed: int) -> None:
+    """Freeze `model` and put the adapter that `part` describes into its layers, in place.
+
+    LoRA's A is drawn from a stream of the layer's own name, so it depends neither on the order of
+    the layers nor on the machine. What other kinds draw comes from one stream of the run's seed.
+
+    Raises:
+        InputError: a target matches no layer, or PEFT cannot put this adapter into this model.
+    """
+    from peft import get_peft_model
+
+    config = describe(part)
+    check_targets(model, getattr(config, "target_modules", None))
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        torch.manual_seed(derive(seed, "adapter"))
+        # PEFT reads a property of the model that transformers has renamed.
+        warnings.simplefilter("ignore", FutureWarning)
+        try:
+            handle = get_peft_model(model, config)
+        except Exception as error:
+            raise _refusal(error) from error
+    # Not as a module: it would be one of its own parts.
+    object.__setattr__(model, _HANDLE, handle)
+    if getattr(config, "init_lora_weights", None) is True:
+        _draw_lora(model, seed)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise InputError(
+                f"model.adapter trains {name} itself, which is {parameter.dtype}, and only fp32 can "
+                "be trained; set model.dtype=float32"
+            )
+
+
+def _draw_lora(model: nn.Module, seed: int) -> None:
+    for name, module in model.named_modules():
+        sides = getattr(module, "lora_A", None)
+        if isinstance(sides, nn.ModuleDict) and isinstance(sides[_NAME], nn.Linear):
+            draw(sides[_NAME].weight, lora_stream(seed, 0, name))
+
+
+@torch.no_grad()
+def draw(A: Tensor, stream: torch.Generator) -> None:
+    """Start LoRA's A [R, D] anew, as PEFT does: kaiming-uniform, U(-1/sqrt(D), 1/sqrt(D))."""
+    bound = 1 / math.sqrt(A.shape[-1])
+    A.copy_(torch.empty(A.shape).uniform_(-bound, bound, generator=stream))
+
+
+def lora_stream(seed: int, adapter: int, layer: str) -> torch.Generator:
+    """Return the random numbers from which LoRA adapter number `adapter` of a layer starts."""
+    return torch.Generator().manual_seed(derive(seed, "lora", adapter, layer))
+
+
+def check_targets(model: nn.Module, targets: Any) -> None:
+    """Refuse a list of targets of which one matches nothing: PEFT would pass over it.
+
+    Raises:
+        InputError: no layer is called so. A pattern is left to PEFT.
+    """
+    if isinstance(targets, str) or targets is None:
+        return
+    names = [f".{name}" for name, _ in model.named_modules()]
+    for target in sorted(targets):
+        if not any(name.endswith(f".{target}") for name in names):
+            linear = [n for n, module in model.named_modules() if isinstance(module, nn.Linear)]
+            known = ", ".join(sorted({name.split(".")[-1] for name in linear}))
+            raise InputError(
+                f"model.targets: no linear layer is called {target!r}; this model has {known}"
+            )
+
+
+def attached(model: nn.Module) -> Any:
+    """Return PEFT's own view of a model with an adapter of `attach`; None if it has none."""
+    return getattr(model, _HANDLE, None)
+
+
+def save(model: nn.Module, folder: Path, base_name: str) -> None:
+    """Write the adapter of `attach` so that `peft.PeftModel.from_pretrained` reads it."""
+    from peft import get_peft_model_state_dict
+
+    handle = attached(model)
+    tensors = get_peft_model_state_dict(handle, save_embedding_layers=False)
+    write(folder, tensors, handle.peft_config[_NAME], base_name)
+
+
+def write(folder: Path, tensors: Mapping[str, Tensor], config: Any, base_name: str) -> None:
+    """Write tensors under PEFT's names, and PEFT's configuration of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Many are views of one vector; a file wants each on its own.
+    apart = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    save_file(apart, folder / "adapter_model.safetensors")
+    config = copy.copy(config)
+    config.inference_mode, config.base_model_name_or_path = True, base_name
+    if isinstance(getattr(config, "target_modules", None), set):
+        config.target_modules = sorted(config.target_modules)  # the order of a set is luck
+    config.save_pretrained(str(folder))

@@ -1,0 +1,294 @@
+"""Adapters that PEFT makes: any kind of them is trained, resumed, shared by ranks and saved.
+
+What PEFT's LoRA computes is compared with the banks in test_lora.py.
+"""
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from helpers import KILLED_CLOSES_NO_FILES, Outcome, execute, lines, outcome
+
+from forever.config.parts import ModelConfig
+from forever.config.run import RunConfig
+from forever.errors import InputError
+from forever.launch.local import Placement, check, run_local
+from forever.models import lora
+from forever.models.adapter import attach, attached
+from forever.models.backbone import load
+from forever.runs.directory import RunDirectory
+from forever.training import loop
+from forever.training.build import build_learner
+from forever.training.world import World
+
+pytestmark = [
+    *KILLED_CLOSES_NO_FILES,
+    # PEFT 0.21 reads a property that transformers 5.23 renamed; ours is silenced, the tests' is not.
+    pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"),
+]
+
+IA3 = {
+    "peft_type": "IA3",
+    "target_modules": ["k_proj", "v_proj", "down_proj"],
+    "feedforward_modules": ["down_proj"],
+}
+# How FOREVER's adapter is changed.
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "DoRA": {"use_dora": True},
+    "rsLoRA": {"use_rslora": True},
+    "IA3": IA3,
+    "VeRA": {"peft_type": "VERA", "r": 8, "projection_prng_key": 3},
+    "OSF": {"peft_type": "OSF", "effective_rank": 8},
+    "LoRA and a whole layer": {"modules_to_save": ["model.layers.1.mlp.up_proj"], "r": 2},
+}
+SHARED = ("DoRA", "IA3")  # of these, runs with two ranks
+KILL_AT = 9
+CPU = torch.device("cpu")
+IDS = torch.randint(3, 40, (3, 11), generator=torch.Generator().manual_seed(0))
+
+
+class Killed(BaseException):
+    """Ends a run in the middle."""
+
+
+def configured(config: RunConfig, name: str, dropout: float = 0.1) -> RunConfig:
+    """FOREVER with this adapter, strong enough that every part of it does something."""
+    changes: dict[str, Any] = {"method.regularizer": "intensity_importance", "method.beta": 0.05}
+    changes |= {"model.adapter": ADAPTERS[name], "model.dropout": dropout}
+    return config.override(changes)
+
+
+def killed(config: RunConfig, path: Path, world: World) -> None:
+    """A run that dies after KILL_AT actions, with a checkpoint after each."""
+    perform, actions = loop.perform, iter(range(KILL_AT))
+
+    def die(*arguments: Any) -> Any:
+        if next(actions, None) is None:
+            raise Killed
+        return perform(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "perform", die)
+        with pytest.raises(Killed):
+            run_local(config, path, placement=Placement("cpu", checkpoint_s=0.0), world=world)
+    gc.collect()
+
+
+def process(rank: int, folder: Path, config: RunConfig) -> None:
+    """One of two ranks, which learns with every adapter."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    for name in SHARED:
+        alike = configured(config, name, dropout=0)
+        run_local(alike, folder / name, placement=Placement("cpu"), world=World(rank, 2, CPU))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def runs(
+    small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, Outcome]]:
+    """A whole run with each adapter."""
+    finished = {}
+    for name in ADAPTERS:
+        path = tmp_path_factory.mktemp("run")
+        execute(configured(small_config, name), path)
+        finished[name] = (path, outcome(path))
+    return finished
+
+
+Runs = dict[str, tuple[Path, Outcome]]
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_repeats_bit_for_bit(
+    name: str, runs: Runs, small_config: RunConfig, tmp_path: Path
+) -> None:
+    torch.manual_seed(5)  # whatever was drawn before
+    execute(configured(small_config, name), tmp_path)
+    assert runs[name][1].differences(outcome(tmp_path)) == []
+    steps = lines(tmp_path / "steps.jsonl")
+    assert {step["kind"] for step in steps} == {"task", "replay", "consolidation"}
+    assert all(step["update_norm"] > 0 for step in steps)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_goes_on_after_a_kill(
+    name: str, runs: Runs, small_config: RunConfig, tmp_path: Path
+) -> None:
+    config = configured(small_config, name)
+    killed(config, tmp_path, World())
+    run_local(config, tmp_path, resume=True, placement=Placement("cpu"))
+    assert runs[name][1].differences(outcome(tmp_path)) == []
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_peft_reads_what_was_saved(
+    name: str, runs: Runs, small_config: RunConfig, tmp_path: Path
+) -> None:
+    """The weights at the end of the run, from its last checkpoint, and PEFT's file of them."""
+    from peft import PeftModel
+    from safetensors.torch import load_file
+
+    path, _ = runs[name]
+    config = configured(small_config, name)
+    learner = build_learner(config, World())
+    fresh = logits(learner.backbone.model)
+    last = sorted((path / "checkpoints").iterdir())[-1]
+    learner.parameters.load(load_file(last / "tensors.safetensors")["theta"])
+    expected = logits(learner.backbone.model)
+    theirs = PeftModel.from_pretrained(backbone(config.model.name), path / "adapter").eval()
+    torch.testing.assert_close(logits(theirs), expected, rtol=1e-5, atol=1e-6)
+    assert (expected - fresh).abs().max() > 1e-3
+    with lora.disabled(learner.backbone.model):
+        torch.testing.assert_close(
+            logits(learner.backbone.model),
+            logits(backbone(config.model.name)),
+            rtol=1e-5,
+            atol=1e-5,
+        )
+    description = json.loads((path / "adapter" / "adapter_config.json").read_text("utf-8"))
+    assert description["base_model_name_or_path"] == config.model.name
+    assert description["inference_mode"]
+
+
+def test_two_ranks_equal_one(small_config: RunConfig, tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(process, (tmp_path, small_config), nprocs=2)
+    for name in SHARED:
+        path = tmp_path / f"{name} alone"
+        execute(configured(small_config, name, dropout=0), path)
+        alone, shared = outcome(path), outcome(tmp_path / name)
+        torch.testing.assert_close(shared.adapter, alone.adapter, rtol=1e-3, atol=1e-4)
+
+
+# ---- what is made
+
+
+def backbone(folder: str) -> Any:
+    return load(folder, torch.float32, CPU).model
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(input_ids=IDS).logits
+
+
+def test_plain_lora_starts_where_a_bank_starts(small_config: RunConfig) -> None:
+    """The same numbers, in the same order, of the same shapes but for the bank's number of one."""
+    part = small_config.model
+    theirs, ours = backbone(part.name), backbone(part.name)
+    state = torch.get_rng_state()
+    attach(theirs, part, seed=3)
+    assert torch.equal(torch.get_rng_state(), state)
+    lora.adapt(ours, part, seed=3)
+    pairs = zip(trained(theirs), trained(ours), strict=True)
+    assert all(torch.equal(a[None], b) for a, b in pairs)
+    for _, bank in lora.banks(ours):
+        bank.B.data.fill_(0.1)
+    for parameter in trained(theirs)[1::2]:
+        parameter.data.fill_(0.1)
+    assert torch.equal(logits(theirs), logits(ours))
+    assert not any(True for _ in lora.banks(theirs))
+
+
+def trained(model: Any) -> list[torch.nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_the_seed_decides_where_an_adapter_starts(name: str, small_config: RunConfig) -> None:
+    part = configured(small_config, name).model
+    starts = []
+    for number in range(2):
+        torch.manual_seed(number)
+        model = backbone(part.name)
+        attach(model, part, seed=0)
+        starts.append([parameter.detach().clone() for parameter in trained(model)])
+    assert starts[0]
+    assert all(torch.equal(a, b) for a, b in zip(*starts, strict=True))
+
+
+def test_short_names_are_fields_of_lora(small_config: RunConfig) -> None:
+    changes: dict[str, Any] = {"model.alpha": 6.0, "model.targets": ["k_proj"]}
+    part = small_config.override({**changes, "model.adapter": {"r": 2, "use_rslora": True}}).model
+    model = backbone(part.name)
+    attach(model, part, seed=0)
+    config = attached(model).peft_config["default"]
+    assert (config.r, config.lora_alpha, config.target_modules) == (2, 6.0, {"k_proj"})
+    other = backbone(part.name)
+    attach(other, ModelConfig(adapter={"peft_type": "vera"}), seed=0)
+    assert attached(other).peft_config["default"].r == 256  # PEFT's own default
+    assert attached(other).peft_config["default"].target_modules == {"q_proj", "v_proj"}
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message"),
+    [
+        (
+            {"use_dorra": True},
+            r"unknown field of model.adapter 'use_dorra'; did you mean 'use_dora'",
+        ),
+        ({"peft_type": "LORRA"}, r"unknown model.adapter.peft_type 'LORRA'; did you mean 'LORA'"),
+        ({"peft_type": "PROMPT_TUNING"}, r"peft_type='PROMPT_TUNING' cannot be trained here"),
+        ({"peft_type": "XLORA"}, r"peft_type='XLORA' cannot be trained here"),
+        ({"r": "many"}, r"model.adapter.r='many': input should be a valid integer"),
+        ({"task_type": "SEQ_CLS"}, r"unknown field of model.adapter 'task_type'"),
+        ({"init_lora_weights": "pissa"}, r"init_lora_weights='pissa' would change the frozen"),
+        ({**IA3, "feedforward_modules": ["up_proj"]}, r"PEFT refuses it: `feedforward_modules`"),
+    ],
+)
+def test_a_bad_adapter_is_one_line(
+    adapter: dict[str, Any], message: str, small_config: RunConfig, tmp_path: Path
+) -> None:
+    """Before the model is loaded."""
+    config = small_config.override({"model.adapter": adapter})
+    with pytest.raises(InputError, match=message) as refused:
+        check(config, RunDirectory(tmp_path / "run"), resume=False)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message"),
+    [
+        ({"target_modules": ["q_proj", "query"]}, r"no linear layer is called 'query'; .*k_proj"),
+        ({"target_modules": "query"}, r"PEFT refuses it: Target modules"),
+        ({"r": 0}, r"PEFT refuses it: `r` should be a positive integer"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_the_model_is_one_line(
+    adapter: dict[str, Any], message: str, small_config: RunConfig
+) -> None:
+    with pytest.raises(InputError, match=message) as refused:
+        build_learner(small_config.override({"model.adapter": adapter}), World())
+    assert "\n" not in str(refused.value)
+
+
+def test_a_layer_in_half_precision_cannot_be_trained(small_config: RunConfig) -> None:
+    changes = {"model.adapter": ADAPTERS["LoRA and a whole layer"], "model.dtype": "bfloat16"}
+    with pytest.raises(InputError, match=r"only fp32 can be trained; set model.dtype=float32"):
+        build_learner(small_config.override(changes), World())
+
+
+def test_methods_that_stack_adapters_take_none_of_pefts(small_config: RunConfig) -> None:
+    values = small_config.override({"model.adapter": {"use_dora": True}}).model_dump(mode="json")
+    for method in ("olora", "moelora", "sapt", "migu"):
+        with pytest.raises(InputError, match=f"method {method} lays LoRA adapters of its own"):
+            RunConfig.parse(values | {"method": {"name": method}})
+    with pytest.raises(InputError, match=r"model.adapter needs model.tuning='lora'"):
+        small_config.override({"model.adapter": {"r": 2}, "model.tuning": "full"})
+
+
+def test_an_adapter_is_part_of_the_fingerprint_only_if_it_is_set(small_config: RunConfig) -> None:
+    assert "adapter" not in small_config.identity()["model"]
+    dora = small_config.override({"model.adapter.use_dora": True})
+    assert dora.model.adapter == {"use_dora": True}
+    assert dora.fingerprint() != small_config.fingerprint()
+    assert small_config.override({"model.adapter": {}}).fingerprint() == small_config.fingerprint()
+    assert RunConfig.parse({}).fingerprint() == "0cf02536b8a9"
