@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
