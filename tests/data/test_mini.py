@@ -59,6 +59,6 @@ def test_there_is_something_to_learn_to_forget_and_to_win_back(
     learned = [row[i] for i, row in enumerate(results["finetune"]["matrix"])]
     assert op["mtl"] > 85
     assert op["finetune"] < op["mtl"] - 20
-    assert results["finetune"]["bwt"] < -15
-    assert min(learned) > 60  # each task was learned when it was its turn; chance is 50
+    assert results["finetune"]["bwt"] <= -20
+    assert min(learned) >= 80  # each task was learned when it was its turn; chance is 50
     assert op["mix_replay"] - op["finetune"] > (op["mtl"] - op["finetune"]) / 3

@@ -45,7 +45,8 @@ def kept_rows(learner: Learner, method: Any) -> dict[str, Tensor]:
 
 @contextmanager
 def watched(learner: Learner) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """Sums of |A x| and of |y| over real tokens, by layer, from what goes into and comes out of the modules."""
+    """Sums of |A x| and of |y| over real tokens, by layer, from what goes into and out of the
+    modules."""
     sums: dict[str, tuple[Tensor, Tensor]] = {}
 
     def watch(name: str, bank: Any, x: Tensor, y: Any) -> None:
@@ -69,8 +70,8 @@ def watched(learner: Learner) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
 @pytest.mark.parametrize(
     ("masked", "rows", "kept"),
     [
-        (0.7, 8, 3), (0.7, 2048, 615), (0.7, 1024, 308), (0.4, 8, 5), (0.4, 2048, 1229), (0.4, 1024, 615),
-        (0.0, 8, 8), (1.0, 8, 0), (0.29, 100, 71), (0.95, 100, 5),
+        (0.7, 8, 3), (0.7, 2048, 615), (0.7, 1024, 308), (0.4, 8, 5), (0.4, 2048, 1229),
+        (0.4, 1024, 615), (0.0, 8, 8), (1.0, 8, 0), (0.29, 100, 71), (0.95, 100, 5),
     ],
 )  # fmt: skip
 def test_how_many_rows_are_kept(masked: float, rows: int, kept: int) -> None:

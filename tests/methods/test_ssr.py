@@ -349,13 +349,15 @@ def test_the_filters_on_length(learner: Learner) -> None:
     output, is none."""
     definition = len(learner.encoder._ids(task_of(learner).train[0].instruction))
     texts = ["red", "red old", "red old new", "red old new soft", "red old new soft hard"]
-    kept = lambda **fields: [e.input for e in candidates(learner, saying(*texts), **fields)]  # noqa: E731
+
+    def kept(**fields: Any) -> list[str]:
+        return [e.input for e in candidates(learner, saying(*texts), **fields)]
+
     assert kept() == texts[1:]
     assert kept(max_input=3) == texts[1:3]
     assert kept(max_prompt=definition + 4) == texts[1:4]
-    long = lambda *arguments: (
-        ["red old\nOutput: red blue red\n\nInput: soft old\nOutput: red blue"] * len(arguments[1])
-    )
+    answers = "red old\nOutput: red blue red\n\nInput: soft old\nOutput: red blue"
+    long = Spy(lambda *arguments: [answers] * len(arguments[1]))
     assert [e.input for e in candidates(learner, long, max_output=2)] == ["soft old"]
     assert [e.input for e in candidates(learner, long, max_output=3)] == ["red old", "soft old"]
 
