@@ -545,12 +545,12 @@ def test_sigkill(killed: tuple[Path, dict[str, list[int]]], runs: Runs, name: st
 @pytest.fixture(scope="module")
 def stopped(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Runs that died at the last point of a kind: their first stage is over."""
-    runs: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for kind in ("task", "evaluate"):
-        runs[kind] = tmp_path_factory.mktemp(kind) / "run"
+        paths[kind] = tmp_path_factory.mktemp(kind) / "run"
         at = at_kind(runs.points["mix_replay"], kind, -1)
-        assert live(runs.configs["mix_replay"], runs[kind], at).passed[-1] == "killed"
-    return runs
+        assert live(runs.configs["mix_replay"], paths[kind], at).passed[-1] == "killed"
+    return paths
 
 
 @pytest.mark.parametrize("lost", ["predictions/1/1.jsonl", "predictions/1", "predictions"])
