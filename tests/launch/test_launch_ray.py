@@ -414,7 +414,7 @@ def test_what_a_worker_refuses_is_not_tried_again(
 
     def workers() -> int:
         address = ray.get_runtime_context().gcs_address  # the machine may have other clusters
-        only = [("class_name", "=", "RayTrainWorker")]
+        only: Any = [("class_name", "=", "RayTrainWorker")]
         return len(list_actors(address, filters=only, limit=1000))
 
     before = workers()
