@@ -1,4 +1,9 @@
-"""Durations and counts as people read them, spelled in one place."""
+"""Durations, counts and tables as people read them, spelled in one place."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 def duration(seconds: float | None) -> str:
@@ -15,3 +20,12 @@ def duration(seconds: float | None) -> str:
 def plural(count: int, noun: str) -> str:
     """A count with its noun: "1 GPU", "2 workers"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def as_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table; None is an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from forever.errors import InputError
-from forever.launch.fleet import Fleet
+from forever.launch.fleet import Fleet, require_ray
 from forever.launch.local import check, refused
 from forever.runs.directory import RunDirectory
 from forever.sweeps.search import Search
@@ -34,6 +34,7 @@ def sweep(what: Sweep, out: Path, fleet: Fleet) -> bool:
     trials = what.trials()
     todo = [trial for trial in trials if RunDirectory(folder / trial.key).finished() is None]
     refused(todo, others=len(todo) < len(trials))  # before Ray is imported, which takes seconds
+    require_ray()
     from forever.launch.ray_tune import run_sweep
 
     outcome = run_sweep(what, folder, fleet)
@@ -55,6 +56,7 @@ def search(what: Search, trials: int | None, out: Path, fleet: Fleet) -> bool:
 
     folder = (out / what.name).absolute()
     check(what.base, RunDirectory(folder / what.base.key()), resume=True)
+    require_ray()
     from forever.launch.ray_search import run_search
 
     outcome = run_search(what, folder, trials, fleet)

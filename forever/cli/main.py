@@ -38,7 +38,7 @@ from forever.cli.output import shield_output
 from forever.config.overrides import parse_assignments
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.fleet import Fleet
+from forever.launch.fleet import Fleet, require_ray
 from forever.launch.local import Placement
 from forever.runs.environment import without_credentials
 from forever.sweeps.files import SweepFile, load_sweep, sweep_or_none
@@ -100,6 +100,7 @@ def run(
         closing(ConsoleTracker(Console(quiet=quiet))) as progress,
     ):
         if workers:
+            require_ray()
             from forever.launch.ray_train import run_workers
 
             arguments = (settings, directory.path, workers, resume, placement)

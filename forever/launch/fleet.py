@@ -1,6 +1,6 @@
 """How the runs of a sweep are spread: what a sweep and a search are told alike."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from forever.errors import InputError
@@ -33,6 +33,23 @@ class Fleet:
     retry_failed: bool = False
     rounds: int = 3
     show: bool = True
+
+
+@dataclass
+class SweepOutcome:
+    """What became of the trials of a sweep, by key.
+
+    Attributes:
+        finished: got their result now.
+        failed: with one line each on the reason.
+        skipped: had their result before.
+        stopped: were given up early, by a search.
+    """
+
+    finished: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
 
 
 def require_ray() -> None:

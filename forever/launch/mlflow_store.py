@@ -1,49 +1,53 @@
-"""An MLflow store: its address, its experiments, and the runs that stand for folders.
+"""An MLflow store: its address, its experiments, and the run that shows a run directory.
 
 Runs are found again by a tag with the identity of their folder (mlflow.json in it), so a folder can
 be copied from a cluster and sent from elsewhere, and two runs of one configuration in two folders
-stay two runs. Each point of a curve is sent once.
+stay two runs. The directory is the truth; what the server lacks of it is sent, each point once.
+
+| MLflow                    | comes from                                                          |
+|---------------------------|---------------------------------------------------------------------|
+| experiment                | the sweep's name; "forever" for a run of its own                    |
+| parent run                | the sweep's folder                                                  |
+| params                    | every dotted key of the configuration, `variant`                    |
+| `acc/<task>`, `op`, `bwt` | predictions/, step = stage from 1                                   |
+| `train/loss`, `clock/tau_days`, `replay/beta` | steps.jsonl, step = line from 1, thinned        |
+| `final/...`, dataset inputs, artifacts | result.json                                            |
 """
 
 import json
 import logging
 import os
 import re
+import sys
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from forever.config.overrides import flatten
 from forever.errors import InputError
-from forever.runs.directory import read_json, write_text
+from forever.format import as_csv
+from forever.runs.directory import RunDirectory, read_json, read_lines, write_text
+from forever.runs.environment import without_credentials
+from forever.runs.progress import read_config, stage_scores
+from forever.sweeps.sweep import MANIFEST, read_manifest
 
 Point = tuple[str, float | None, int]
 """Key, value and step of a metric; no value is no point."""
 
-_SQLITE = "sqlite:///"
+SINGLE_RUNS = "forever"
+SQLITE = "sqlite:///"
 _AT_ONCE = 1000  # metrics in one request: the server refuses more
 
 
-def tracking_uri(choice: str | None = None) -> str:
-    """`choice`, MLFLOW_TRACKING_URI, or a database in the working folder: the first of them that is
-    given.
-
-    A database gets an absolute path, since Ray's processes work elsewhere.
-    """
-    uri = choice or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}mlflow.db"
-    if uri.startswith(_SQLITE):
-        return _SQLITE + str(Path(uri.removeprefix(_SQLITE)).absolute())
-    return uri
-
-
 class Store:
-    """A client that gives up after seconds. MLflow's own default lets a dead server hold up each
-    call for minutes.
+    """A client of the store at `uri` that gives up after seconds. MLflow's own default lets a dead
+    server hold up each call for minutes.
 
-    Args:
-        uri: see `tracking_uri`. User and password leave it, since MLflow prints it and puts it into
-            its errors; MLflow finds them in the environment.
+    User and password leave the address, since MLflow prints it and puts it into its errors; it
+    finds them in the environment.
     """
 
     def __init__(self, uri: str) -> None:
@@ -70,8 +74,14 @@ class Store:
         """
         experiment = self.client.get_experiment_by_name(name)
         if experiment is None:
+            # Files go beside a local database; a server knows better, and otherwise MLflow would
+            # use the working folder.
+            files: str | None = None
+            if self.uri.startswith(SQLITE):
+                database = Path(self.uri.removeprefix(SQLITE)).absolute()
+                files = (database.parent / "mlartifacts" / name).as_uri()
             try:
-                return self.client.create_experiment(name, artifact_location=self._artifacts(name))
+                return self.client.create_experiment(name, artifact_location=files)
             except Exception:  # another process may have been faster; if not, this is a real error
                 experiment = self.client.get_experiment_by_name(name)
                 if experiment is None:
@@ -82,14 +92,6 @@ class Store:
                 f"`mlflow experiments restore --experiment-id {experiment.experiment_id}`"
             )
         return experiment.experiment_id
-
-    def _artifacts(self, name: str) -> str | None:
-        """Files go beside a local database; a server knows better, and otherwise MLflow would use
-        the working folder."""
-        if not self.uri.startswith(_SQLITE):
-            return None
-        folder = Path(self.uri.removeprefix(_SQLITE)).parent / "mlartifacts" / name
-        return folder.absolute().as_uri()
 
     def run(self, experiment: str, folder: Path, name: str, tags: Mapping[str, str]) -> str:
         """The id of the run that stands for `folder`, created if need be."""
@@ -104,16 +106,6 @@ class Store:
         tags = {"forever.id": mark, **tags}
         run = self.client.create_run(experiment, start_time=begun, tags=tags, run_name=name)
         return run.info.run_id
-
-    def status(self, run: str) -> str:
-        """RUNNING, FINISHED, FAILED or KILLED."""
-        return self.client.get_run(run).info.status
-
-    def open_children(self, experiment: str, parent: str) -> list[str]:
-        """The names of the runs below `parent` that are shown as running."""
-        children = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = 'RUNNING'"
-        runs = self.client.search_runs([experiment], children)
-        return [run.data.tags["forever.run_key"] for run in runs]
 
     def describe(self, run: str, params: Mapping[str, object]) -> bool:
         """Set the parameters that are missing, since they are immutable; says whether any was."""
@@ -143,7 +135,7 @@ class Store:
         now = int(time.time() * 1000)
         fresh: list[Metric] = []
         for name, value, step in points:
-            key = allowed(name)
+            key = re.sub(r"[^\w./: -]", "_", name)  # what MLflow takes
             if value is not None and step > sent.get(key, 0):
                 fresh.append(Metric(key, value, now, step))
         for start in range(0, len(fresh), _AT_ONCE):
@@ -151,26 +143,156 @@ class Store:
         for metric in fresh:
             sent[metric.key] = max(metric.step, sent.get(metric.key, 0))
 
-    def send_datasets(
-        self, run: str, source: str, digests: Mapping[str, str], rows: Mapping[str, object]
-    ) -> None:
-        """Say on which datasets a run was trained. The store knows one by name and digest, so
-        repeating it does not add up.
+
+class Mirror:
+    """The run directory `folder` and the MLflow run that shows it in the store at `uri`."""
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        self.directory = RunDirectory(folder)
+        self.uri = uri
+        self._store: Store | None = None
+        self._run = ""
+        self._sent: dict[str, int] = {}
+
+    def push(self, unfinished: str = "RUNNING") -> None:
+        """Send what the server does not have yet.
 
         Args:
-            source: where all of them come from.
-            rows: how many each has.
+            unfinished: the status to show if the run is not over.
+
+        Raises:
+            InputError, MlflowException: nothing is known of how much arrived; the next call asks
+                the server.
         """
+        try:
+            self._store = store = self._store or Store(self.uri)
+            self._run = run = self._run or self._open(store)
+            status = store.client.get_run(run).info.status
+            result = self.directory.finished()
+            if status == "FINISHED" and result is not None:
+                return  # this status is set when everything has arrived
+            lines = read_lines(self.directory.steps)
+            store.send(run, points_of(self.directory, lines, result), self._sent)
+            if result is not None:
+                self._finish(store, result, lines)
+            elif status != unfinished:
+                store.client.update_run(run, unfinished)
+        except BaseException:
+            self._run = ""
+            raise
+
+    def _open(self, store: Store) -> str:
+        """Find or create the run, and describe it where it is not described yet."""
+        folder, config = self.directory.path, read_config(self.directory)
+        experiment, tags = "", {"method": config.method.name, "seed": str(config.seed)}
+        order = config.data.order
+        tags["order"] = order if isinstance(order, str) else "custom"
+        params = flatten(config.identity())
+        listed = None
+        if (folder.parent / MANIFEST).is_file():
+            trials = {trial["key"]: trial for trial in read_manifest(folder.parent)["trials"]}
+            listed = trials.get(folder.name)
+        # A fork is not the run of its configuration.
+        named_by_folder = listed is not None or self.directory.fork.is_file()
+        name = folder.name if named_by_folder else config.key()
+        if listed is None:
+            experiment = store.experiment(SINGLE_RUNS)
+        else:
+            experiment, parent = sweep_run(store, folder.parent)
+            tags |= {"mlflow.parentRunId": parent}
+            tags |= {"variant": listed["variant"], "order": listed["order"]}
+            params["variant"] = listed["variant"]
+        if self.directory.environment.is_file():
+            revision = read_json(self.directory.environment).get("revision")
+            if revision:
+                tags |= {"revision": revision, "mlflow.source.git.commit": revision}
+        run = store.run(experiment, folder, name, {"forever.run_key": name, **tags})
+        if store.describe(run, params):
+            store.client.log_artifact(run, str(self.directory.config))
+        self._sent = store.last_steps(run)
+        return run
+
+    def _finish(self, store: Store, result: Mapping[str, Any], lines: list[dict[str, Any]]) -> None:
+        """Send what a finished run shows, each file under a fixed name, so that sending again
+        replaces it."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        tags = [InputTag("mlflow.data.context", "train and test")]
+        directory, run, client = self.directory, self._run, store.client
+        source = json.dumps({"benchmark": result["benchmark"], "order": result["order"]})
+        context = InputTag("mlflow.data.context", "train and test")
         inputs: list[DatasetInput] = []
-        for name, digest in digests.items():
-            dataset = Dataset(name, digest, "local", source, profile=json.dumps(rows[name]))
-            inputs.append(DatasetInput(dataset, tags))
-        self.client.log_inputs(run, inputs)
+        for task, digest in result["data"].items():
+            profile = json.dumps(result["rows"][task])
+            dataset = Dataset(task, digest, "local", source, profile=profile)
+            inputs.append(DatasetInput(dataset, [context]))
+        # The store knows a dataset by name and digest, so repeating it does not add up.
+        client.log_inputs(run, inputs)
+        for path in (directory.config, directory.environment, directory.result):
+            client.log_artifact(run, str(path))
+        matrix = {key: result[key] for key in ("tasks", "stages", "matrix")}
+        client.log_dict(run, matrix, "matrix.json")
+        header = ["task", *result["stages"]]
+        scores = zip(result["tasks"], result["matrix"], strict=True)
+        client.log_text(run, as_csv(header, ([task, *row] for task, row in scores)), "matrix.csv")
+        try:
+            from forever.report.figures import matrix_figure, timeline_figure
+
+            title = f"{result['method']}, seed {result['seed']}"
+            timeline = timeline_figure(lines, read_lines(directory.events), title)
+            client.log_figure(run, matrix_figure(result), "matrix.png")
+            client.log_figure(run, timeline, "timeline.png")
+        except Exception as error:  # numbers matter more than pictures of them
+            why = first_line(error)
+            if isinstance(error, ImportError):
+                why += "; pip install 'forever-cl[report]'"
+            print(f"{directory.path}: no figures in MLflow: {why}", file=sys.stderr)
+        ended = int(directory.result.stat().st_mtime * 1000)
+        client.set_terminated(run, "FINISHED", ended)
 
 
-def allowed(name: str) -> str:
-    """The name of a metric with the characters that MLflow takes."""
-    return re.sub(r"[^\w./: -]", "_", name)
+def sweep_run(store: Store, folder: Path) -> tuple[str, str]:
+    """The experiment and the parent run of the sweep in `folder`.
+
+    Raises:
+        InputError: there is no sweep in it.
+    """
+    name = read_manifest(folder)["name"]
+    experiment = store.experiment(name)
+    return experiment, store.run(experiment, folder, name, {"forever.sweep": name})
+
+
+def points_of(
+    directory: RunDirectory, lines: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None
+) -> Iterator[Point]:
+    """Loss and days at some updates of a task, beta at the first update of each replay, the scores
+    of each stage, and those of the run."""
+    replay = None
+    for number, line in enumerate(lines, 1):
+        if line["kind"] == "task" and keeps(line["step"]):
+            yield "train/loss", line["loss"], number
+            yield "clock/tau_days", line.get("days"), number
+        if (line["kind"], line["beta"]) != replay:
+            yield "replay/beta", line["beta"], number
+        replay = line["kind"], line["beta"]
+    for stage, scores in enumerate(stage_scores(directory), 1):
+        yield from ((key, value, stage) for key, value in scores.items())
+    for key in ("op", "bwt", "fwt", "forgetting"):
+        if result is not None:
+            yield f"final/{key}", result[key], len(result["stages"])
+
+
+def keeps(step: int) -> bool:
+    """Whether update `step` of a task is shown: 64 in all up to step 64, then 32 each time the
+    steps double.
+
+    It depends on the step alone, so that a run that goes on elsewhere keeps the same ones. 1250
+    updates, as many as a task has in the paper, leave 199 points.
+    """
+    return step % 2 ** max(0, (step - 1).bit_length() - 6) == 0
+
+
+def first_line(error: Exception) -> str:
+    """What failed and why, without credentials."""
+    # Credentials go first: the cut could leave a password without the @ that gives it away.
+    lines = without_credentials(str(error)).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"

@@ -2,11 +2,13 @@
 
 import logging
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -38,9 +40,10 @@ _SETTINGS = {
     # A spot node takes minutes to come up; the default gives a worker group one.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "900",
 }
-# A cluster that grows begins without GPUs, and Ray has no public word for what it may grow to. The
-# head node says it as a resource of this name: see cluster.yaml.
+# A cluster that grows begins without GPUs, and Ray has no public function that tells what it may
+# grow to. Its head node says it by a resource of this name: see cluster.yaml.
 _LATER_GPUS = "later_gpus"
+_RAISED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
 
 
 def quiet() -> None:
@@ -176,7 +179,7 @@ def divide(
 
 def capacity() -> tuple[dict[str, float], int]:
     """What the cluster has, or may grow to, and on how many machines."""
-    total = dict(ray.cluster_resources())
+    total: dict[str, float] = dict(ray.cluster_resources())
     machines = sum(node["Alive"] for node in ray.nodes())
     later = total.get(_LATER_GPUS, 0)
     if later > total.get("GPU", 0):
@@ -226,3 +229,16 @@ def first_cause(error: BaseException) -> BaseException:
         if isinstance(candidate, BaseException):
             return first_cause(candidate)
     return error
+
+
+def last_error(file: str | None) -> str:
+    """The last exception in the tracebacks that Tune keeps of a trial, in one line."""
+    try:
+        text = without_credentials(Path(file or "").read_text(encoding="utf-8"))
+    except OSError:
+        text = ""
+    lines = _RAISED.findall(text) or text.strip().splitlines() or ["ended by an error"]
+    return lines[-1].strip()
+
+
+# ---- one trial, in the process that Tune gives it

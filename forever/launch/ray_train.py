@@ -5,6 +5,7 @@ node, go on from its checkpoints, so Ray Train stores nothing of its own that ma
 machines the directory must be shared.
 """
 
+import gc
 import os
 import shutil
 import sys
@@ -68,7 +69,7 @@ class Setting:
         sys.argv = list(self.argv)
 
     def train(
-        self, config: RunConfig, path: Path, world: Any, *trackers: Tracker
+        self, config: RunConfig, path: Path, world: Any = None, trackers: Sequence[Tracker] = ()
     ) -> dict[str, Any]:
         """Train the run in this process, which is a rank of `world`; None is a world of its own.
 
@@ -79,18 +80,21 @@ class Setting:
 
         if self.share.threads:
             torch.set_num_threads(self.share.threads)
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
         placement = replace(self.placement, device=self.share.device)
-        told = [*trackers, *mlflow_trackers(self.mlflow)]
-        return run_local(config, path, resume=True, trackers=told, placement=placement, world=world)
+        told = list(trackers)
+        if self.mlflow is not None:  # it takes seconds to load
+            from forever.launch.mlflow_tracker import MlflowTracker
 
-
-def mlflow_trackers(uri: str | None) -> list[Tracker]:
-    """The tracker that keeps a store up to date, if there is one. MLflow takes seconds to load."""
-    if uri is None:
-        return []
-    from forever.launch.mlflow_tracker import MlflowTracker
-
-    return [MlflowTracker(uri)]
+            told.append(MlflowTracker(self.mlflow))
+        try:
+            return run_local(
+                config, path, resume=True, trackers=told, placement=placement, world=world
+            )
+        finally:
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def run_workers(
@@ -127,7 +131,7 @@ def run_workers(
     with cluster(dashboard=True):
         total, machines = capacity()
         share = divide(total, machines, 1, 1, workers, placement.device)
-        follower = Follower(config, directory, benchmark, *trackers)
+        follower = Follower(config, directory, benchmark, trackers)
         return train_group(config, directory.path, Setting(placement, tracking, share), follower)
 
 

@@ -5,14 +5,11 @@ experiment over what has no result, and each run goes on from its own checkpoint
 at any moment, by any means, and the same command continues it.
 """
 
-import gc
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,20 +20,20 @@ from ray.tune.search import Searcher
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.fleet import Fleet
+from forever.launch.fleet import Fleet, SweepOutcome
 from forever.launch.local import check, check_finished, refused
 from forever.launch.ray_cluster import (
     capacity,
     cluster,
     default_workers,
     divide,
+    last_error,
     one_line,
     stoppable,
     trial_resources,
 )
 from forever.launch.ray_train import Setting, train_group
 from forever.runs.directory import RunDirectory, read_lines
-from forever.runs.environment import without_credentials
 from forever.runs.progress import Follower, is_run, stage_scores
 from forever.runs.tracking import SilentTracker
 from forever.sweeps.sweep import Sweep, Trial
@@ -46,24 +43,6 @@ OnStage = Callable[[Trial, int, Mapping[str, float | None]], bool]
 OnEnd = Callable[[Trial, str, str], None]
 
 _SCRATCH = ".tune"
-_RAISED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
-
-
-@dataclass
-class SweepOutcome:
-    """What became of the trials of a sweep, by key.
-
-    Attributes:
-        finished: got their result now.
-        failed: with one line each on the reason.
-        skipped: had their result before.
-        stopped: were given up early, by a search.
-    """
-
-    finished: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)
-    stopped: list[str] = field(default_factory=list)
 
 
 def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
@@ -98,38 +77,22 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
         for key, reason in outcome.failed.items():
             table.ended(key, "failed", reason)
         if failed_before:
-            left = f"{len(failed_before)} failed before and were left as they are"
-            table.say(f"{left}; --retry-failed runs them again")
+            left = "failed before and were left as they are; --retry-failed runs them again"
+            table.say(f"{len(failed_before)} {left}")
         with mirrored(out, fleet, table, outcome):
             fan_out(todo, out, fleet, table, outcome, count=len(todo))
     return outcome
 
 
-@contextmanager
 def mirrored(
     folder: Path, fleet: Fleet, table: SweepTable, outcome: SweepOutcome
-) -> Iterator[None]:
-    """The sweep's MLflow run around the block, if there is MLflow. It can be away; the sweep goes
-    on."""
+) -> AbstractContextManager[None]:
+    """The sweep's MLflow run around a block, if there is MLflow, which takes seconds to load."""
+    if fleet.mlflow is None:
+        return nullcontext()
+    from forever.launch.mlflow_tracker import mirrored_sweep
 
-    def tell(action: str, *status: str) -> None:
-        if fleet.mlflow is None:
-            return
-        from forever.launch import mlflow_tracker
-
-        try:
-            getattr(mlflow_tracker, action)(folder, fleet.mlflow, *status)
-        except Exception as error:  # whatever a server or a client library comes up with
-            later = f"`forever sync {folder}` sends it later"
-            table.say(f"MLflow does not answer, {later} ({one_line(error)})")
-
-    tell("open_sweep")
-    try:
-        yield
-    except BaseException as error:
-        tell("close_sweep", "FAILED" if isinstance(error, Exception) else "KILLED")
-        raise
-    tell("close_sweep", "FAILED" if outcome.failed else "FINISHED")
+    return mirrored_sweep(folder, fleet.mlflow, table.say, outcome.failed)
 
 
 def fan_out(
@@ -156,10 +119,6 @@ def fan_out(
         on_stage: told the trial, how many of its stages are over, and the scores after the last of
             them (see `stage_scores`), each stage once. If it returns True the trial stops there.
         on_end: told the trial, what became of it ("done", "failed" or "stopped"), and why.
-
-    Raises:
-        InputError: the cluster can never hold the request.
-        KeyboardInterrupt, SystemExit: Ctrl-C, SIGTERM.
     """
     if not count:
         return
@@ -178,7 +137,7 @@ def fan_out(
     else:  # all rounds broke down
         if isinstance(trials, Sequence):
             listener.running |= {trial.key: trial for trial in source}
-    for key in list(listener.running):
+    for key in [*listener.running]:
         listener.ended(key, "failed", problem)
 
 
@@ -187,8 +146,7 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
     with cluster(dashboard=bool(fleet.workers)), stoppable():
         total, machines = capacity()
         workers = default_workers(total) if fleet.workers is None else fleet.workers
-        device = fleet.placement.device
-        share = divide(total, machines, count, fleet.concurrent, workers, device)
+        share = divide(total, machines, count, fleet.concurrent, workers, fleet.placement.device)
         setting = Setting(fleet.placement, fleet.mlflow, share)
         trainable = tune.with_parameters(train_trial, folder=listener.folder, setting=setting)
         tune_config = tune.TuneConfig(
@@ -222,8 +180,7 @@ class _Feed(Searcher):
 
     def __init__(self, trials: Iterator[Trial], listener: "_Listener") -> None:
         super().__init__()
-        self.trials = trials
-        self.listener = listener
+        self.trials, self.listener = trials, listener
 
     def suggest(self, trial_id: str) -> Any:
         trial = next(self.trials, None)
@@ -233,17 +190,12 @@ class _Feed(Searcher):
         self.listener.running[trial.key] = trial
         return {"key": trial.key, "run": trial.config.model_dump(mode="json")}
 
-    def on_trial_complete(self, *trial_id: str, **result: Any) -> None:
-        """Nothing: the listener hears of it."""
-
-    def save(self, checkpoint_path: str) -> None:
-        """Nothing: Tune's state is never restored."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Nothing, see `save`."""
-
+    # Tune asks for these. The listener hears of ends, and Tune's state is never restored.
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None: ...
+    def save(self, checkpoint_path: str) -> None: ...
+    def restore(self, checkpoint_path: str) -> None: ...
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune copies it into that state
+        return {}
 
 
 class _Listener(tune.Callback, tune.Stopper):
@@ -314,69 +266,35 @@ class _Listener(tune.Callback, tune.Stopper):
             self.on_end(trial, state, reason)
 
 
-def last_error(file: str | None) -> str:
-    """The last exception in the tracebacks that Tune keeps of a trial, in one line."""
-    try:
-        text = without_credentials(Path(file or "").read_text(encoding="utf-8"))
-    except OSError:
-        text = ""
-    lines = _RAISED.findall(text) or text.strip().splitlines() or ["ended by an error"]
-    return lines[-1].strip()
-
-
 def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> None:
     """Train one run here, or wait for workers that do. What an earlier invocation did of it is
     kept."""
     setting.enter()
-    config = RunConfig.parse(params["run"])
-    path = folder / params["key"]
-    report = _Report(params["key"])
+    config, path = RunConfig.parse(params["run"]), folder / params["key"]
     try:
         if setting.share.workers:
             directory = RunDirectory(path)
-            follower = Follower(config, directory, check(config, directory, resume=True), report)
+            benchmark = check(config, directory, resume=True)
+            follower = Follower(config, directory, benchmark, [_Report()])
             train_group(config, path, setting, follower)
         else:
-            _train_here(config, path, setting, report)
+            setting.train(config, path, trackers=[_Report()])
     except InputError as error:
         tune.report({"refused": str(error)})  # it would be the same the next time
 
 
-def _train_here(config: RunConfig, path: Path, setting: Setting, report: "_Report") -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
-    try:
-        setting.train(config, path, None, report)
-    finally:
-        gc.collect()
-        torch.cuda.empty_cache()
-
-
 class _Report(SilentTracker):
-    """Tells Tune of each stage. `stage` counts on over retries, as Tune's own iterations do not.
-
-    Also the stages of an earlier life are told, at once; `earlier` says how many they are.
-    """
-
-    def __init__(self, key: str) -> None:
-        self.key = key
+    """Tells Tune of each stage, also of the `earlier` ones of a run that goes on. `stage` counts on
+    over retries, as Tune's own iterations do not."""
 
     def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
-        self.directory = directory
-        self.stages = len(benchmark.stages)
+        self.directory, self.stages = directory, len(benchmark.stages)
         # Workers may not have begun yet.
         self.earlier = len(stage_scores(directory)) if is_run(directory.path) else 0
 
     def stage(self, number: int, scores: Mapping[str, float]) -> None:
         kinds = [line["kind"] for line in read_lines(self.directory.events)]
-        report = {
-            "key": self.key,
-            "stage": number + 1,
-            "stages": self.stages,
-            "earlier": self.earlier,
-            "scores": dict(scores),
-            "replays": kinds.count("replay") + kinds.count("consolidation"),
-        }
+        report = {"key": self.directory.path.name, "stage": number + 1, "stages": self.stages}
+        report |= {"earlier": self.earlier, "scores": dict(scores)}
+        report["replays"] = kinds.count("replay") + kinds.count("consolidation")
         tune.report(report)

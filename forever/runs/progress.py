@@ -1,6 +1,7 @@
 """How far a run got, read from its directory: for those who watch a run from another process, or
 after it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
     """
     joint = METHODS[read_config(directory).method.name].joint
     matrix = PerformanceMatrix((), ())
-    found: list[dict[str, float | None]] = []
+    all_scores: list[dict[str, float | None]] = []
     for stage in range(_stages(directory)):
         scored = _read_stage(directory, matrix, stage)
         if (directory.finished() is None) if joint else (scored <= stage):
@@ -46,8 +47,8 @@ def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
             # One more is scored ahead if forward transfer is measured.
             matrix.tasks = matrix.tasks[: stage + 1]
             matrix.stages = matrix.tasks
-        found.append(scores_after(matrix, stage))
-    return found
+        all_scores.append(scores_after(matrix, stage))
+    return all_scores
 
 
 def _stages(directory: RunDirectory) -> int:
@@ -83,7 +84,11 @@ class Follower:
     """
 
     def __init__(
-        self, config: RunConfig, directory: RunDirectory, benchmark: Benchmark, *trackers: Tracker
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        benchmark: Benchmark,
+        trackers: Sequence[Tracker],
     ) -> None:
         self.directory = directory
         self.benchmark = benchmark.joint() if METHODS[config.method.name].joint else benchmark

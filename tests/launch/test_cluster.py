@@ -36,6 +36,8 @@ def test_drivers_sit_on_the_head_and_workers_on_spot_gpus(cluster: dict[str, Any
     assert gpu["resources"]["GPU"] == 1
     assert "trial_slot" not in gpu["resources"]
     assert gpu["min_workers"] == 0
+    # Forever cannot see what is not there yet.
+    assert head["resources"]["later_gpus"] == gpu["max_workers"] * gpu["resources"]["GPU"]
 
 
 def test_one_ray_version_everywhere_and_tokens_on(cluster: dict[str, Any]) -> None:

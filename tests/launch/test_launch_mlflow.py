@@ -4,7 +4,7 @@ import json
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from mlflow.entities import Run
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, run_local
-from forever.launch.mlflow_store import tracking_uri
-from forever.launch.mlflow_tracker import Mirror, MlflowTracker, close_sweep, keeps, open_sweep, sync
+from forever.launch.mlflow_store import Mirror, keeps
+from forever.launch.mlflow_tracker import MlflowTracker, close_sweep, open_sweep, sync, tracking_uri
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.runs.tracking import SilentTracker
@@ -65,8 +65,8 @@ def folder(finished: Path, tmp_path: Path) -> Path:
 
 def runs(uri: str, experiment: str = "forever") -> list[Run]:
     client = MlflowClient(uri)
-    found = client.get_experiment_by_name(experiment)
-    return [] if found is None else client.search_runs([found.experiment_id])
+    entry = client.get_experiment_by_name(experiment)
+    return [] if entry is None else client.search_runs([entry.experiment_id])
 
 
 def histories(uri: str, run: Run) -> dict[str, list[tuple[int, float]]]:
@@ -76,6 +76,14 @@ def histories(uri: str, run: Run) -> dict[str, list[tuple[int, float]]]:
         key: sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, key))
         for key in keys
     }
+
+
+def datasets(run: Run) -> dict[str, str]:
+    """The digests of the datasets of a run, each listed once."""
+    inputs = run.inputs.dataset_inputs if run.inputs else []
+    digests = {entry.dataset.name: entry.dataset.digest for entry in inputs}
+    assert len(digests) == len(inputs)
+    return digests
 
 
 def test_a_run_is_shown_completely(uri: str, folder: Path, base_config: RunConfig) -> None:
@@ -96,7 +104,7 @@ def test_a_run_is_shown_completely(uri: str, folder: Path, base_config: RunConfi
     assert len(history["train/loss"]) == result["updates"]["task"]  # short tasks are shown whole
     fired = sum(sum(kinds.values()) for kinds in result["events"].values())
     assert len(history["replay/beta"]) == fired
-    assert {i.dataset.name: i.dataset.digest for i in run.inputs.dataset_inputs} == result["data"]
+    assert datasets(run) == result["data"]
     artifacts = {file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id)}
     assert artifacts >= {
         "matrix.json",
@@ -121,7 +129,7 @@ def test_sending_again_adds_nothing(uri: str, folder: Path) -> None:
     (again,) = runs(uri)
     assert histories(uri, again) == before
     assert again.info.status == "FINISHED"
-    assert len(again.inputs.dataset_inputs) == 3
+    assert len(datasets(again)) == 3
 
 
 def test_a_copy_of_the_folder_is_the_same_run_and_another_run_is_not(
@@ -179,42 +187,40 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(
     assert histories(uri, other) == history
 
 
-@pytest.fixture
-def hanging() -> Iterator[str]:
-    """The address of a server that takes connections and never answers."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(16)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def test_a_refusing_server_costs_little_and_loses_nothing(
+@pytest.mark.parametrize("hangs", [False, True], ids=["refusing", "hanging"])
+def test_a_server_that_is_away_costs_seconds_and_loses_nothing(
+    hangs: bool,
     uri: str,
     tmp_path: Path,
     base_config: RunConfig,
     finished: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        dead = f"http://127.0.0.1:{free.getsockname()[1]}"
-    begun = time.perf_counter()
-    result = run_local(base_config, tmp_path / "r", trackers=[MlflowTracker(dead)])
-    assert time.perf_counter() - begun < 15
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
+    waited: list[float] = []
+    push = Mirror.push
+
+    def timed(mirror: Mirror, unfinished: str = "RUNNING") -> None:
+        begun = time.perf_counter()
+        try:
+            push(mirror, unfinished)
+        finally:
+            waited.append(time.perf_counter() - begun)
+
+    monkeypatch.setattr(Mirror, "push", timed)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if hangs:  # it takes connections and never answers
+            server.listen(16)
+        away = f"http://127.0.0.1:{server.getsockname()[1]}"
+        result = run_local(base_config, tmp_path / "r", trackers=[MlflowTracker(away)])
+    assert sum(waited) < 20
     assert capsys.readouterr().err.count("MLflow does not answer") == 1
     assert result["matrix"] == json.loads((finished / "result.json").read_text())["matrix"]
     assert sync(tmp_path / "r", uri) == sync(tmp_path / "r", uri) == 1
     (run,) = runs(uri)
     assert len(histories(uri, run)["train/loss"]) == result["updates"]["task"]
-
-
-def test_a_hanging_server_costs_seconds(
-    hanging: str, tmp_path: Path, base_config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
-    begun = time.perf_counter()
-    run_local(base_config, tmp_path / "r", trackers=[MlflowTracker(hanging)])
-    assert time.perf_counter() - begun < 20
 
 
 def test_an_unfinished_run_is_shown_as_far_as_it_got(uri: str, folder: Path) -> None:
@@ -341,11 +347,11 @@ def test_the_end_of_a_sweep_leaves_a_run_alone_that_another_process_trains(
 def test_a_deleted_experiment_is_named(uri: str, folder: Path) -> None:
     Mirror(folder, uri).push()
     client = MlflowClient(uri)
-    (found,) = (one for one in client.search_experiments() if one.name != "Default")
-    client.delete_experiment(found.experiment_id)
-    with pytest.raises(
-        InputError, match=rf"{found.name}' was deleted; .*--experiment-id {found.experiment_id}"
-    ):
+    experiment = client.get_experiment_by_name("forever")
+    assert experiment is not None
+    number = experiment.experiment_id
+    client.delete_experiment(number)
+    with pytest.raises(InputError, match=rf"forever' was deleted; .*--experiment-id {number}"):
         Mirror(folder, uri).push()
 
 

@@ -9,9 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,13 +26,17 @@ from safetensors.torch import load_file
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.fleet import Fleet
+from forever.launch import ray_cluster, ray_tune
+from forever.launch.fleet import Fleet, SweepOutcome, require_ray
 from forever.launch.local import Placement, run_local
-from forever.launch.ray_cluster import divide, driver_seat, one_line
+from forever.launch.ray_cluster import capacity, divide, one_line, trial_resources
+from forever.launch.ray_train import run_workers
+from forever.launch.ray_tune import fan_out, run_sweep
 from forever.runs.console import ConsoleTracker
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress
-from forever.sweeps.sweep import Sweep
+from forever.runs.progress import stage_scores
+from forever.sweeps.sweep import Sweep, Trial
 from forever.sweeps.table import SweepTable
 
 pytestmark = [
@@ -49,6 +52,8 @@ pytestmark = [
 ]
 
 CPU = Placement(device="cpu")
+FOREVER = [sys.executable, "-m", "forever.cli.main"]
+RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 DRIVER = """
 import json, sys
 from dataclasses import asdict
@@ -61,7 +66,8 @@ from forever.sweeps.sweep import Sweep
 if __name__ == "__main__":
     settings = json.loads(Path(sys.argv[1]).read_text())
     sweep = Sweep("toys", RunConfig.parse(settings["base"]), settings["variants"])
-    outcome = run_sweep(sweep, Path(settings["out"]), Fleet(workers=settings["workers"], mlflow=settings["mlflow"]))
+    fleet = Fleet(workers=settings["workers"], mlflow=settings["mlflow"])
+    outcome = run_sweep(sweep, Path(settings["out"]), fleet)
     print(json.dumps(asdict(outcome)))
     sys.exit(1 if outcome.failed else 0)
 """
@@ -108,11 +114,15 @@ def result(path: Path) -> dict[str, Any]:
     return found
 
 
+def adapter(path: Path) -> dict[str, torch.Tensor]:
+    return load_file(path / "adapter" / "adapter_model.safetensors")
+
+
 def same_run(a: Path, b: Path) -> None:
     """Two directories hold bitwise the same training."""
     assert result(a)["matrix"] == result(b)["matrix"]
     assert RunDirectory(a).steps.read_text() == RunDirectory(b).steps.read_text()
-    left, right = (load_file(path / "adapter" / "adapter_model.safetensors") for path in (a, b))
+    left, right = adapter(a), adapter(b)
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
 
@@ -120,40 +130,36 @@ def same_run(a: Path, b: Path) -> None:
 # ---- what fits
 
 
-def test_runs_are_spread_over_what_there_is() -> None:
-    assert asdict(divide({"CPU": 2}, 1, 10, None, 0, "auto")) == {
-        "concurrent": 2, "gpu": False, "resources": {"CPU": 1}, "threads": 1,
-    }  # fmt: skip
-    assert divide({"CPU": 8}, 1, 2, None, 0, "auto").threads == 4
-    assert divide({"CPU": 64, "GPU": 8}, 2, 99, None, 4, "auto").concurrent == 2
-    assert divide({"CPU": 64, "GPU": 8}, 2, 99, None, 4, "cpu").concurrent == 16
-    assert divide({"CPU": 8, "GPU": 4}, 1, 99, 3, 0, "cuda").resources == {"GPU": 1}
+@pytest.mark.parametrize(
+    ("total", "machines", "runs", "concurrent", "workers", "device", "share"),
+    [
+        ({"CPU": 2}, 1, 10, None, 0, "auto", (2, "cpu", {"CPU": 1}, 1)),
+        ({"CPU": 8}, 1, 2, None, 0, "auto", (2, "cpu", {"CPU": 4}, 4)),
+        ({"CPU": 64, "GPU": 8}, 2, 99, None, 4, "auto", (2, "cuda", {"GPU": 1}, None)),
+        ({"CPU": 64, "GPU": 8}, 2, 99, None, 4, "cpu", (16, "cpu", {"CPU": 1}, 1)),
+        ({"CPU": 8, "GPU": 4}, 1, 99, 3, 0, "cuda", (3, "cuda", {"GPU": 1}, None)),
+    ],
+)
+def test_runs_are_spread_over_what_is_present(
+    total: dict[str, float],
+    machines: int,
+    runs: int,
+    concurrent: int | None,
+    workers: int,
+    device: str,
+    share: tuple[int, str, dict[str, float], int | None],
+) -> None:
+    given = divide(total, machines, runs, concurrent, workers, device)
+    assert (given.concurrent, given.device, given.resources, given.threads) == share
+    assert given.workers == workers
 
 
 @pytest.mark.parametrize(
     ("cluster", "concurrent", "workers", "device", "short"),
     [
-        (
-            {"CPU": 8, "GPU": 2},
-            None,
-            4,
-            "auto",
-            "4 workers with 1 GPU each are asked for, the cluster has 2 GPUs",
-        ),
-        (
-            {"CPU": 8},
-            None,
-            0,
-            "cuda",
-            "1 worker with 1 GPU each are asked for, the cluster has 0 GPUs",
-        ),
-        (
-            {"CPU": 2},
-            3,
-            1,
-            "cpu",
-            "3 runs at once with 1 worker of 1 CPU each need 3, the cluster has 2 CPUs",
-        ),
+        ({"CPU": 8, "GPU": 2}, None, 4, "auto", "4 workers with 1 GPU each .* has 2 GPUs"),
+        ({"CPU": 8}, None, 0, "cuda", "1 worker with 1 GPU each .* the cluster has 0 GPUs"),
+        ({"CPU": 2}, 3, 1, "cpu", "3 runs at once with 1 worker of 1 CPU each need 3, .* 2 CPUs"),
     ],
 )
 def test_what_can_never_fit_is_refused(
@@ -163,44 +169,100 @@ def test_what_can_never_fit_is_refused(
         divide(cluster, 1, 10, concurrent, workers, device)
 
 
-def test_drivers_hold_nothing_that_workers_need() -> None:
-    assert driver_seat({"CPU": 2, "trial_slot": 4}) == {"trial_slot": 1}
-    assert not {"CPU", "GPU"} & driver_seat({"CPU": 2, "GPU": 1}).keys()
+def test_trials_that_wait_hold_nothing_that_their_workers_need() -> None:
+    alone = divide({"CPU": 4}, 1, 2, None, 0, "cpu")
+    waiting = divide({"CPU": 2, "GPU": 1}, 1, 1, None, 1, "auto")
+    assert trial_resources(alone, {"CPU": 4}) == {"cpu": 2}
+    assert trial_resources(waiting, {"CPU": 2, "trial_slot": 4}) == {"trial_slot": 1}
+    assert not {"CPU", "GPU", "cpu", "gpu"} & trial_resources(waiting, {"CPU": 2, "GPU": 1}).keys()
+
+
+def test_a_cluster_that_grows_says_how_many_gpus_it_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cluster(**resources: float) -> tuple[dict[str, float], int]:
+        monkeypatch.setattr(ray_cluster.ray, "cluster_resources", lambda: resources)
+        monkeypatch.setattr(ray_cluster.ray, "nodes", lambda: [{"Alive": True}, {"Alive": False}])
+        return capacity()
+
+    assert cluster(CPU=4.0) == ({"CPU": 4.0}, 1)
+    total, machines = cluster(CPU=4.0, later_gpus=8.0)
+    assert (total["GPU"], machines) == (8.0, 2)
+    assert cluster(CPU=4.0, GPU=9.0, later_gpus=8.0)[0]["GPU"] == 9.0
+
+
+def test_without_ray_a_sweep_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_ray()
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'forever-cl\[ray\]'"):
+        require_ray()
 
 
 # ---- why something failed
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_the_reason_of_a_failure_is_on_disk_at_once(kept: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Failure # 1\nTraceback\n  ...\na.FloatingPointError: diverged\n\n",
+         "a.FloatingPointError: diverged"),
+        ("KeyError: 1\nFailure # 2\nValueError: boom\nmore of it\n", "ValueError: boom"),
+        ("OSError: no answer from http://me:pw@host", "OSError: no answer from http://***@host"),
+        ("The actor died.\n", "The actor died."),
+        (None, "ended by an error"),
+    ],
+)  # fmt: skip
+def test_the_reason_of_a_failure_is_on_disk_at_once(
+    text: str | None, reason: str, tmp_path: Path, base_config: RunConfig
+) -> None:
     """Not only when all trials are over: until then the sweep may be interrupted. A file that is
     gone ends no sweep."""
-    from forever.launch.ray_experiment import Job, _Watch
-
     path = tmp_path / "error.txt"
-    if kept:
-        path.write_text(
-            "Failure # 1\nTraceback\n  ...\nFloatingPointError: the run diverged\n\n",
-            encoding="utf-8",
-        )
-    with SweepTable([], show=False) as table:
-        trial = SimpleNamespace(config={"key": "a"}, error_file=str(path))
-        _Watch(Job(tmp_path, table)).on_trial_error(0, [], trial)
-    ended = RunDirectory(tmp_path / "a").end_without_result() or {}
-    assert ended["reason"] == (
-        "FloatingPointError: the run diverged" if kept else "ended by an error"
-    )
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    (trial,) = Sweep("toys", base_config, {"base": {}}).trials()
+    outcome = SweepOutcome()
+    with SweepTable([trial], show=False) as table:
+        listener = ray_tune._Listener(tmp_path, table, outcome, None, None)
+        listener.running[trial.key] = trial
+        failed = SimpleNamespace(config={"key": trial.key}, error_file=str(path))
+        listener.on_trial_error(0, [], failed)
+    ended = RunDirectory(tmp_path / trial.key).end_without_result() or {}
+    assert ended["reason"] == outcome.failed[trial.key] == reason
 
 
 def test_an_error_is_told_without_what_ray_wraps_around_it() -> None:
     from ray.train import ControllerError, WorkerGroupError
     from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
-    boom = UserExceptionWithTraceback(
-        ValueError("boom\nmore"), "Traceback (most recent call last): ..."
-    )
+    boom = UserExceptionWithTraceback(ValueError("boom\nmore"), "Traceback (most recent ...): ...")
     assert one_line(WorkerGroupError("long", {1: boom})) == "ValueError: boom"
     assert one_line(ControllerError(InputError("give another"))) == "give another"
+
+
+def test_what_tune_breaks_down_in_goes_on_in_another_round(
+    tmp_path: Path, base_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what was running; if all rounds break down, what is left has failed."""
+    trials = Sweep(
+        "toys", base_config, {name: {"seed": n} for n, name in enumerate("abc")}
+    ).trials()
+    rounds: list[list[str]] = []
+
+    def broken(source: Iterator[Trial], listener: Any, fleet: Fleet, count: int) -> None:
+        rounds.append([])
+        for trial in source:
+            rounds[-1].append(trial.key[0])
+            listener.running[trial.key] = trial
+            if len(rounds[-1]) == 2:
+                raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(ray_tune, "_experiment", broken)
+    outcome = SweepOutcome()
+    with SweepTable(trials, show=False) as table:
+        fan_out(trials, tmp_path, Fleet(rounds=2), table, outcome, count=3)
+    assert rounds == [["a", "b"], ["a", "b"]]
+    assert outcome.failed == {trial.key: "RuntimeError: out of memory" for trial in trials}
 
 
 # ---- sweeps in this process
@@ -232,8 +294,6 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     starts: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from forever.launch.ray_tune import run_sweep
-
     broken = Path(shutil.copytree(base_config.model.name, tmp_path / "broken"))
     (broken / "model.safetensors").write_bytes(b"not a tensor")
     variants = {
@@ -243,10 +303,15 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
         "no target": NO_TARGET,
         "slow": {"optim.lr": 1e-3},
     }
-    sweep = Sweep("toys", base_config, variants)
+    sweep, out = Sweep("toys", base_config, variants), tmp_path / "toys"
+    with pytest.raises(InputError, match="2 workers of 1 CPU each need 198, the cluster has 2"):
+        run_sweep(sweep, tmp_path / "large", Fleet(concurrent=99, workers=2, show=False))
+    with pytest.raises(InputError, match="nowhere"):
+        run_sweep(Sweep("toys", base_config, {"no data": variants["no data"]}), tmp_path / "none")
     base, no_data, bad, refused, slow = (trial.key for trial in sweep.trials())
     dead = "http://127.0.0.1:9"  # nothing listens there: every tracker fails, no run does
-    outcome = run_sweep(sweep, tmp_path / "toys", Fleet(mlflow=dead, retries=1, placement=CPU))
+    capsys.readouterr()
+    outcome = run_sweep(sweep, out, Fleet(mlflow=dead, retries=1, placement=CPU))
     assert sorted(outcome.finished) == sorted([base, slow])
     assert set(outcome.failed) == {no_data, bad, refused}
     assert "nowhere" in outcome.failed[no_data]
@@ -258,17 +323,17 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     assert line.endswith(f" s: {outcome.failed[refused]}")
     for trial in sweep.trials():
         if trial.key in outcome.finished:
-            same_run(tmp_path / "toys" / trial.key, alone(trial.config))
-            where = json.loads((tmp_path / "toys" / trial.key / "environment.json").read_text())
+            same_run(out / trial.key, alone(trial.config))
+            where = json.loads((out / trial.key / "environment.json").read_text())
             # And not that of Ray's own worker.
             assert where["argv"] == [Path(sys.argv[0]).name, *sys.argv[1:]]
-    assert not list((tmp_path / "toys").glob(".tune/*"))
+    assert not list(out.glob(".tune/*"))
 
     # What failed for good is left alone until it is asked for; what was refused is looked at again.
     starts.clear()
-    ended = json.loads((tmp_path / "toys" / bad / "ended.json").read_text())
+    ended = json.loads((out / bad / "ended.json").read_text())
     assert (ended["state"], ended["reason"]) == ("failed", outcome.failed[bad])
-    again = run_sweep(sweep, tmp_path / "toys", Fleet(retries=0, placement=CPU))
+    again = run_sweep(sweep, out, Fleet(retries=0, placement=CPU))
     assert (again.finished, sorted(again.skipped)) == ([], sorted([base, slow]))
     assert again.failed == outcome.failed
     assert starts == [refused]
@@ -277,108 +342,75 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     assert f"broken, order custom, seed 0: failed, 0 s: {ended['reason']}" in shown
     starts.clear()
     shutil.copy(Path(base_config.model.name) / "model.safetensors", broken)
-    mended = run_sweep(sweep, tmp_path / "toys", Fleet(retries=0, placement=CPU, retry_failed=True))
+    mended = run_sweep(sweep, out, Fleet(retries=0, placement=CPU, retry_failed=True))
     assert mended.finished == [bad]
     assert sorted(starts) == sorted([bad, refused])
-    assert not (tmp_path / "toys" / bad / "ended.json").exists()
+    assert not (out / bad / "ended.json").exists()
 
 
-def test_a_sweep_that_cannot_fit_starts_nothing(
-    two_cores: None, tmp_path: Path, base_config: RunConfig
-) -> None:
-    from forever.launch.ray_tune import run_sweep
-
-    begun = time.perf_counter()
-    with pytest.raises(
-        InputError, match="99 runs at once with 2 workers of 1 CPU each need 198, the cluster has 2"
-    ):
-        run_sweep(
-            Sweep("toys", base_config, {"base": {}}),
-            tmp_path / "toys",
-            Fleet(concurrent=99, workers=2, show=False),
-        )
-    nowhere = base_config.override({"data.root": str(tmp_path / "nowhere")})
-    with pytest.raises(InputError, match="nowhere"):
-        run_sweep(Sweep("toys", nowhere, {"base": {}}), tmp_path / "none", Fleet(show=False))
-    assert time.perf_counter() - begun < 5
-
-
-def test_a_sweep_of_worker_groups(
+def test_trials_of_workers_are_asked_for_one_by_one_and_may_be_stopped(
     two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
 ) -> None:
-    from forever.launch.ray_tune import run_sweep
+    """The workers of a stopped run are not the trial's process: left alone they would train to the
+    end, on what the next run waits for."""
+    long = {"optim.epochs": 100}  # seconds a task: time to be stopped in
+    stopped, other = Sweep("toys", base_config, {"stopped": long, "other": {}}).trials()
+    heard: list[tuple[str, Any]] = []
 
-    sweep = Sweep("toys", base_config, {"base": {}, "slow": {"optim.lr": 1e-3}})
-    outcome = run_sweep(sweep, tmp_path / "toys", Fleet(workers=1, placement=CPU, show=False))
-    assert outcome.failed == {}
-    for trial in sweep.trials():
-        same_run(tmp_path / "toys" / trial.key, alone(trial.config))
+    def ask() -> Iterator[Trial]:
+        yield stopped
+        heard.append(("asked", "other"))
+        yield other
+
+    def on_stage(trial: Trial, stage: int, scores: Mapping[str, float | None]) -> bool:
+        heard.append((trial.variant, (stage, scores["op"])))
+        return trial is stopped or stage == 3  # when it is too late
+
+    def on_end(trial: Trial, state: str, reason: str) -> None:
+        heard.append((trial.variant, (state, reason)))
+
+    fleet = Fleet(workers=1, concurrent=1, placement=CPU, retries=0)
+    outcome = SweepOutcome()
+    with SweepTable([], show=False) as table:
+        fan_out(ask(), tmp_path, fleet, table, outcome, count=2, on_stage=on_stage, on_end=on_end)
+    assert (outcome.finished, outcome.stopped, outcome.failed) == ([other.key], [stopped.key], {})
+    directory = RunDirectory(tmp_path / stopped.key)
+    assert (directory.end_without_result() or {})["state"] == "stopped"
+    assert not in_progress(directory.path)
+    steps = directory.steps.read_text(encoding="utf-8").splitlines()
+    assert 0 < len(steps) < 2 * (24 // 4) * 100
+    same_run(tmp_path / other.key, alone(other.config))
+    scores = stage_scores(RunDirectory(tmp_path / other.key))
+    (first, *told) = heard
+    assert (first[0], first[1][0]) == ("stopped", 1)
+    assert told == [
+        ("stopped", ("stopped", "after 1 of 3 tasks")),
+        ("asked", "other"),
+        *(("other", (stage, score["op"])) for stage, score in enumerate(scores, 1)),
+        ("other", ("done", "")),
+    ]
 
 
 def test_two_workers_equal_one(
     two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
 ) -> None:
-    from forever.launch.ray_train import run_workers
-
     text = io.StringIO()
     watcher = ConsoleTracker(Console(file=text, width=120))
-    found = run_workers(base_config, tmp_path / "run", 2, placement=CPU, trackers=[watcher])
-    one = alone(base_config)
-    assert found["world_size"] == 2
-    assert found["matrix"] == result(one)["matrix"]
-    assert found["events"] == result(one)["events"]
-    left, right = (
-        load_file(path / "adapter" / "adapter_model.safetensors")
-        for path in (tmp_path / "run", one)
-    )
+    both = run_workers(base_config, tmp_path / "run", 2, placement=CPU, trackers=[watcher])
+    single = alone(base_config)
+    assert both["world_size"] == 2
+    assert both["matrix"] == result(single)["matrix"]
+    assert both["events"] == result(single)["events"]
+    left, right = adapter(tmp_path / "run"), adapter(single)
     for name, tensor in left.items():
         torch.testing.assert_close(tensor, right[name], rtol=1e-3, atol=1e-4)
     lines = text.getvalue().splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [
-        ["after", f"{stage}/3", task] for stage, task in enumerate(found["stages"], 1)
+        ["after", f"{stage}/3", task] for stage, task in enumerate(both["stages"], 1)
     ]
-    assert run_workers(base_config, tmp_path / "run", 2, placement=CPU) == found
-    with pytest.raises(
-        InputError, match="5 workers with 1 CPU each are asked for, the cluster has 2 CPUs"
-    ):
+    assert run_workers(base_config, tmp_path / "run", 2, placement=CPU) == both
+    with pytest.raises(InputError, match=r"5 workers with 1 CPU each .* the cluster has 2 CPUs"):
         run_workers(base_config, tmp_path / "many", 5, placement=CPU)
-
-
-def test_a_run_that_a_search_stops_takes_its_workers_along(
-    two_cores: None, tmp_path: Path, base_config: RunConfig
-) -> None:
-    """They are not the trial's process: left alone they would train to the end, on what the next
-    run waits for."""
-    from ray import tune
-    from ray.tune.schedulers import FIFOScheduler, TrialScheduler
-
-    from forever.launch.ray_experiment import Job, fan_out
-
-    changes = {"optim.epochs": 400}  # half a minute a task: time to be stopped in
-    stopped, other = Sweep("toys", base_config, {"stopped": changes, "other": {}}).trials()
-
-    class StopFirst(FIFOScheduler):
-        def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-            return (
-                TrialScheduler.STOP
-                if trial.config["key"] == stopped.key
-                else TrialScheduler.CONTINUE
-            )
-
-    runs = {trial.key: trial.config.model_dump(mode="json") for trial in (stopped, other)}
-    fleet = Fleet(workers=1, concurrent=1, placement=CPU, retries=0)
-    with SweepTable([stopped, other], show=False) as table:
-        job = Job(tmp_path, table, fleet)
-        assert (
-            fan_out(job, 2, {"key": tune.grid_search(list(runs))}, runs, scheduler=StopFirst())
-            == {}
-        )
-    result(tmp_path / other.key)
-    directory = RunDirectory(tmp_path / stopped.key)
-    assert (directory.end_without_result() or {})["state"] == "stopped"
-    assert not in_progress(directory.path)
-    steps = directory.steps.read_text(encoding="utf-8").splitlines()
-    assert 0 < len(steps) < 2 * (24 // 4) * 400
 
 
 def test_what_a_worker_refuses_is_not_tried_again(
@@ -387,11 +419,10 @@ def test_what_a_worker_refuses_is_not_tried_again(
     import ray
     from ray.util.state import list_actors
 
-    from forever.launch.ray_train import run_workers
-
     def workers() -> int:
-        here = ray.get_runtime_context().gcs_address  # there may be other clusters on the machine
-        return len(list_actors(here, filters=[("class_name", "=", "RayTrainWorker")], limit=1000))
+        address = ray.get_runtime_context().gcs_address  # the machine may have other clusters
+        only: Any = [("class_name", "=", "RayTrainWorker")]
+        return len(list_actors(address, filters=only, limit=1000))
 
     before = workers()
     with pytest.raises(InputError, match=f"^{REFUSAL}"):
@@ -435,61 +466,54 @@ class Driver:
             time.sleep(0.02)
         raise AssertionError(f"no {count} {pattern} in {timeout_s} s")
 
-    def statuses(self) -> list[str]:
-        from mlflow import MlflowClient
-
-        client = MlflowClient(self.uri)
-        experiment = client.get_experiment_by_name("toys")
-        assert experiment is not None
-        return sorted(run.info.status for run in client.search_runs([experiment.experiment_id]))
+    def results(self) -> dict[Path, int]:
+        """When each result was written."""
+        return {path: path.stat().st_mtime_ns for path in self.out.glob("*/result.json")}
 
 
+def statuses(uri: str, experiment: str) -> list[str]:
+    """Of the runs of an MLflow experiment."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    entry = client.get_experiment_by_name(experiment)
+    assert entry is not None
+    return sorted(run.info.status for run in client.search_runs([entry.experiment_id]))
+
+
+def begun(command: list[str], folder: Path, pattern: str) -> tuple["subprocess.Popen[str]", Path]:
+    """A command in a session of its own, and the first file with content that it wrote."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        command, cwd=folder, start_new_session=True, stdout=pipe, stderr=pipe, text=True
+    )
+    give_up = time.monotonic() + 180
+    while True:
+        for path in folder.glob(pattern):
+            if path.stat().st_size:
+                return process, path
+        assert time.monotonic() < give_up
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
 def test_an_interrupted_run_with_workers_says_so_and_is_closed(
     tmp_path: Path, store: Path, base_config: RunConfig
 ) -> None:
     """Ctrl-C ends the workers, shows the run as stopped, and exits like any interrupted command."""
-    from mlflow import MlflowClient
-
     shutil.copy(store, tmp_path)
-    uri, file = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "long.yaml"
-    file.write_text(
-        yaml.safe_dump(base_config.override({"optim.epochs": 1000}).model_dump(mode="json"))
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "forever.cli.main",
-        "run",
-        str(file),
-        "--workers",
-        "1",
-        "--device",
-        "cpu",
-    ]
-    process = subprocess.Popen(
-        [*command, "--mlflow", uri],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    give_up = time.monotonic() + 180
-    while not (
-        journals := [path for path in tmp_path.glob("runs/*/steps.jsonl") if path.stat().st_size]
-    ):
-        assert time.monotonic() < give_up
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.1)
+    uri, long = f"sqlite:///{tmp_path}/mlflow.db", base_config.override({"optim.epochs": 1000})
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(long.model_dump(mode="json")))
+    command = [*FOREVER, "run", "long.yaml", "--workers", "1", "--device", "cpu", "--mlflow", uri]
+    process, journal = begun(command, tmp_path, "runs/*/steps.jsonl")
     process.send_signal(signal.SIGINT)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGINT
     assert "interrupted; the same command with --resume goes on from the last checkpoint" in errors
     assert "Traceback" not in errors
-    assert not in_progress(journals[0].parent)
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name("forever")
-    assert experiment is not None
-    assert [run.info.status for run in client.search_runs([experiment.experiment_id])] == ["KILLED"]
+    assert not in_progress(journal.parent)
+    assert statuses(uri, "forever") == ["KILLED"]
 
 
 def test_a_killed_sweep_goes_on_where_it_was(
@@ -497,66 +521,45 @@ def test_a_killed_sweep_goes_on_where_it_was(
 ) -> None:
     """SIGKILL in mid-sweep, then SIGTERM, then to the end: nothing finished is repeated, no number
     moves."""
-    driver = Driver(
-        tmp_path, store, base_config, {f"v{i}": {"optim.lr": 1e-3 * (i + 1)} for i in range(6)}
-    )
+    variants = {f"v{number}": {"optim.lr": 1e-3 * (number + 1)} for number in range(5)}
+    driver = Driver(tmp_path, store, base_config, variants)
     first = driver.start()
-    done = driver.wait_for(1, "*/result.json")
+    driver.wait_for(1, "*/result.json")
     first.kill()
     first.communicate()
-    done = sorted(driver.out.glob("*/result.json"))
-    assert len(done) < 6
-    written = {path: path.stat().st_mtime_ns for path in done}
+    written = driver.results()
+    assert len(written) < 5
 
     second = driver.start()
-    done = driver.wait_for(len(done) + 1, "*/result.json")
+    driver.wait_for(len(written) + 1, "*/result.json")
     second.send_signal(signal.SIGTERM)
     second.communicate(timeout=60)
     assert second.returncode == 128 + signal.SIGTERM
-    assert "RUNNING" not in driver.statuses()
-    written |= {
-        path: path.stat().st_mtime_ns
-        for path in driver.out.glob("*/result.json")
-        if path not in written
-    }
+    assert "RUNNING" not in statuses(driver.uri, "toys")
+    assert written.items() <= driver.results().items()
+    written = driver.results()
 
     third = driver.start()
     output, errors = third.communicate(timeout=180)
     assert third.returncode == 0, errors
     outcome = json.loads(output.splitlines()[-1])
-    assert len(outcome["finished"]) + len(outcome["skipped"]) == 6
-    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert len(outcome["finished"]) + len(outcome["skipped"]) == 5
+    assert written.items() <= driver.results().items()
     for trial in driver.sweep.trials():
         same_run(driver.out / trial.key, alone(trial.config))
-    assert driver.statuses() == ["FINISHED"] * 7
+    assert statuses(driver.uri, "toys") == ["FINISHED"] * 6
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_sweep_cleanly(
     tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
 ) -> None:
     """SIGINT to the whole group, as a terminal sends it: exit 130, nothing lives on, the same
     command finishes."""
-    file = tmp_path / "toy.yaml"
-    file.write_text(yaml.safe_dump(base_config.model_dump(mode="json")))
-    command = [
-        sys.executable,
-        "-m",
-        "forever.cli.main",
-        "sweep",
-        "memory_epochs",
-        "--on",
-        str(file),
-        "--mlflow",
-        "off",
-    ]
-    command += ["--device", "cpu", "--out", str(tmp_path / "out")]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes)
-    give_up = time.monotonic() + 180
-    while not (done := sorted(tmp_path.glob("out/*/*/result.json"))):
-        assert time.monotonic() < give_up
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(base_config.model_dump(mode="json")))
+    command = [*FOREVER, "sweep", "memory_epochs", "--on", "toy.yaml", "--mlflow", "off"]
+    command += ["--device", "cpu", "--out", "out"]
+    process, first = begun(command, tmp_path, "out/*/*/result.json")
     os.killpg(process.pid, signal.SIGINT)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGINT
@@ -569,11 +572,11 @@ def test_ctrl_c_leaves_a_sweep_cleanly(
     assert not list(tmp_path.glob("out/*/*/ended.json"))  # interrupted is not failed
     manifest = json.loads(next(tmp_path.glob("out/*/sweep.json")).read_text())
     assert len(sorted(tmp_path.glob("out/*/*/result.json"))) < len(manifest["trials"])
-    written = {path: path.stat().st_mtime_ns for path in done}
+    written = first.stat().st_mtime_ns
 
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stderr
-    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert first.stat().st_mtime_ns == written
     for trial in manifest["trials"]:
         run = next(tmp_path.glob(f"out/*/{trial['key']}"))
         same_run(run, alone(RunConfig.parse(yaml.safe_load((run / "config.yaml").read_text()))))
@@ -600,17 +603,7 @@ def head(private_ray: Path) -> Iterator[dict[str, str]]:
         '--resources={"trial_slot": 2}',
     ]
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_memory_monitor_refresh_ms": "0"}
-    command = [
-        sys.executable,
-        "-m",
-        "ray.scripts.scripts",
-        "start",
-        "--head",
-        "--block",
-        *flags,
-        *where,
-        *size,
-    ]
+    command = [*RAY, "start", "--head", "--block", *flags, *where, *size]
     null = subprocess.DEVNULL
     process = subprocess.Popen(
         command, env=environment, start_new_session=True, stdout=null, stderr=null
@@ -644,6 +637,7 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
+@pytest.mark.slow
 def test_a_sweep_as_a_ray_job(
     head: dict[str, str], tmp_path: Path, store: Path, base_config: RunConfig
 ) -> None:
@@ -651,16 +645,8 @@ def test_a_sweep_as_a_ray_job(
     job = tmp_path / "job"
     job.mkdir()
     shutil.copy(driver.script, job)
-    submit = [
-        sys.executable,
-        "-m",
-        "ray.scripts.scripts",
-        "job",
-        "submit",
-        "--working-dir",
-        str(job),
-    ]
-    command = [*submit, "--", sys.executable, "driver.py", str(driver.settings)]
+    command = [*RAY, "job", "submit", "--working-dir", str(job)]
+    command += ["--", sys.executable, "driver.py", str(driver.settings)]
     give_up = time.monotonic() + 60
     while True:
         done = subprocess.run(command, env=head, capture_output=True, text=True, timeout=180)
@@ -672,4 +658,4 @@ def test_a_sweep_as_a_ray_job(
             break
         time.sleep(1)  # the head is not up yet
     assert done.returncode == 0, done.stdout + done.stderr
-    assert driver.statuses() == ["FINISHED"] * 2
+    assert statuses(driver.uri, "toys") == ["FINISHED"] * 2

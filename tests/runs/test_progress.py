@@ -51,7 +51,7 @@ def test_a_follower_tells_what_the_run_tells(
         {**small_config.model_dump(exclude={"method"}), "method": {"name": method}}
     )
     told = Listener()
-    follower = Follower(config, RunDirectory(tmp_path / "run"), load_benchmark(config.data), told)
+    follower = Follower(config, RunDirectory(tmp_path / "run"), load_benchmark(config.data), [told])
     follower.look()  # nothing is there yet
     assert told.heard == []
     telling = Looking(follower)
@@ -69,7 +69,7 @@ def test_a_follower_who_comes_late_tells_where_the_run_is(
     run_local(small_config, tmp_path / "run")
     told = Listener()
     Follower(
-        small_config, RunDirectory(tmp_path / "run"), load_benchmark(small_config.data), told
+        small_config, RunDirectory(tmp_path / "run"), load_benchmark(small_config.data), [told]
     ).look()
     line, *stages = told.heard
     assert (line["task"], line["planned"]) == ("weight", 4)

@@ -60,8 +60,8 @@ def test_elsewhere_than_on_a_terminal_a_sweep_prints_a_line_a_run(
         play(table, clock)
     assert text.getvalue().splitlines() == [
         "[1/3] base, order custom, seed 0: running, stage 1/3, OP 50.0, 2 replays, 20 s, "
-        "ETA 40 s (all: 100 s)",
-        "[2/3] base, order custom, seed 0: done, OP 41.7, 5 replays, 30 s (all: 60 s)",
+        "ETA 40 s (all: 2 min)",
+        "[2/3] base, order custom, seed 0: done, OP 41.7, 5 replays, 30 s (all: 45 s)",
         "[3/3] slow, order custom, seed 0: failed, 30 s: ValueError: [boom]",
     ]
     assert table.summary() == "1 done, 1 failed, 1 skipped"
