@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from forever.errors import InputError
-from forever.launch.fleet import Fleet
+from forever.launch.fleet import Fleet, SweepOutcome
 from forever.launch.local import check
-from forever.launch.ray_tune import SweepOutcome, fan_out, mirrored
+from forever.launch.ray_tune import fan_out, mirrored
 from forever.runs.directory import RunDirectory
 from forever.sweeps.search import Search
 from forever.sweeps.studies import Known, Studies

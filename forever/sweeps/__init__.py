@@ -1,0 +1,1 @@
+"""Sweeps: files of variants and spaces, and the runs that they mean."""

@@ -38,7 +38,19 @@ _SEEDS: dict[Scale, tuple[int, ...]] = {"mini": (0,), "cpu": (0,), "paper": (0, 
 
 
 class SweepFile(Part):
-    """What a sweep's file says. `name` is the file's own."""
+    """What a sweep's file says.
+
+    Attributes:
+        name: the name of the file, which is also that of the runs' folder.
+        place: where the sweep stands in lists; those of the paper come first.
+        base: the run that is varied, by scale.
+        orders: benchmarks on whose orders every variant runs; none of them is the base's own order.
+        reference: the variant that the others are compared with; the first if it is not said.
+        variants_of: another sweep whose variants stand before this one's own.
+        method, space, trials: of a search: whose space it is, the space, and the number of runs.
+        published_numbers: numbers of the paper that are no variant's.
+        beside: the table that the numbers stand beside, if it is in another file.
+    """
 
     name: str
     title: str
@@ -164,21 +176,14 @@ class SweepFile(Part):
             variants[names[key]] = difference
             if variant.named or variant.stands_for:
                 paper[names[key]] = variant.stands_for or key
-        references = {
-            names[key]: self._known(variant.reference, names)
-            for key, variant in here.items()
-            if variant.reference
-        }
-        reference = self._known(self.reference, names) if self.reference else next(iter(variants))
+        reference = self.reference or next(iter(names), "")
+        references = {key: variant.reference for key, variant in here.items() if variant.reference}
+        for asked in (reference, *references.values()):
+            if asked not in names:
+                raise unknown(f"reference of {self.name}", asked, names)
+        reference, own = names[reference], {names[a]: names[b] for a, b in references.items()}
         source = self.text if self.own else ""
-        return Sweep(
-            self.name, base, variants, seeds, places, reference, paper, references, source=source
-        )
-
-    def _known(self, reference: str, names: Mapping[str, str]) -> str:
-        if reference not in names:
-            raise unknown(f"reference of {self.name}", reference, names)
-        return names[reference]
+        return Sweep(self.name, base, variants, seeds, places, reference, paper, own, source=source)
 
     def _wrong(self, variant: str, error: InputError) -> InputError:
         """The error of a variant with the line of the key that it names, else of the variant."""

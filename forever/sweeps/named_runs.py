@@ -126,13 +126,15 @@ def orders(base: RunConfig, *benchmarks: str) -> dict[str, dict[str, Any]]:
     small = "cpu/" if scale_of(base) == "cpu" else ""
     # Another benchmark would begin without them.
     sizes = base.data.model_dump(mode="json", exclude={"root"})
-    found: dict[str, dict[str, Any]] = {}
-    for benchmark in ("mini",) if base.data.benchmark == "mini" else benchmarks:
+    if base.data.benchmark == "mini":
+        benchmarks = ("mini",)
+    places: dict[str, dict[str, Any]] = {}
+    for benchmark in benchmarks:
         for order in ORDERS[benchmark]:
             place = named_run(f"{small}{benchmark}/{order}/finetune").data
             data = {**sizes, "benchmark": place.benchmark, "order": place.order}
-            found[order] = {f"data.{key}": value for key, value in data.items()}
-    return found
+            places[order] = {f"data.{key}": value for key, value in data.items()}
+    return places
 
 
 def method_settings(base: RunConfig, method: str) -> dict[str, Any]:

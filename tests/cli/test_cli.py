@@ -226,7 +226,8 @@ def test_an_interrupt_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("forever.sweeps.named_runs.load_run", interrupt)
-    assert call([verb, "mini/forever"], monkeypatch) == 130
+    name = "mini/forever" if verb == "run" else "components"
+    assert call([verb, name], monkeypatch) == 130
     assert f"interrupted; {again} from the last checkpoint" in capsys.readouterr().err
 
 

@@ -27,11 +27,11 @@ from safetensors.torch import load_file
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch import ray_cluster, ray_tune
-from forever.launch.fleet import Fleet
+from forever.launch.fleet import Fleet, SweepOutcome, require_ray
 from forever.launch.local import Placement, run_local
 from forever.launch.ray_cluster import capacity, divide, one_line, trial_resources
 from forever.launch.ray_train import run_workers
-from forever.launch.ray_tune import SweepOutcome, fan_out, run_sweep
+from forever.launch.ray_tune import fan_out, run_sweep
 from forever.runs.console import ConsoleTracker
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress
@@ -189,6 +189,13 @@ def test_a_cluster_that_grows_says_how_many_gpus_it_may_have(
     total, machines = cluster(CPU=4.0, later_gpus=8.0)
     assert (total["GPU"], machines) == (8.0, 2)
     assert cluster(CPU=4.0, GPU=9.0, later_gpus=8.0)[0]["GPU"] == 9.0
+
+
+def test_without_ray_a_sweep_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_ray()
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'forever-cl\[ray\]'"):
+        require_ray()
 
 
 # ---- why something failed

@@ -89,34 +89,6 @@ def test_sweeps_of_the_paper(name: str) -> None:
     assert set(sweep.paper) <= set(sweep.variants)
 
 
-def test_the_variants_are_the_papers() -> None:
-    base = named_run("superni/7/forever")
-
-    def settings(name: str, key: str) -> list[Any]:
-        part, field = key.split(".")
-        return [t.config.model_dump()[part][field] for t in named_sweep(name, base, (0,)).trials()]
-
-    assert settings("warmup_window", "method.warmup_steps") == [3, 6, 12, 24, 48, 96]
-    assert settings("memory_epochs", "method.memory_epochs") == [1, 2, 4]
-    assert settings("memory_size", "memory.fraction") == [0.02, 0.05, 0.1, 0.5] * 2
-    assert settings("memory_size", "method.name") == ["forever"] * 4 + ["vbm"] * 4
-    assert settings("spacing", "method.days") == [
-        "ebbinghaus", "exponential", "polynomial", "uniform", "decreasing"
-    ]  # fmt: skip
-    assert settings("spacing", "method.consolidation_epochs") == ["matched"] * 5
-    assert settings("full_finetuning", "model.tuning") == ["full"] * 8
-    assert settings("forgetting_rate", "method.probe_every") == [60]
-    assert settings("main_results", "data.order") == [
-        order for order in "12345678" for _ in range(14)
-    ]
-    assert {
-        len(t.config.model_dump()["data"]["order"])
-        for t in named_sweep("long_sequence", base).trials()
-    } == {1}
-    models = settings("backbones", "model.name")
-    assert models[:16] == [m for m in dict.fromkeys(models) for _ in range(4)]
-
-
 @pytest.mark.parametrize(("base", "first"), [("mini/forever", 4), ("cpu/superni/7/forever", 2)])
 def test_a_small_run_says_which_of_the_papers_variants_it_stands_for(base: str, first: int) -> None:
     """Two of the paper's values can fall together; then the later one is meant, since it is nearer
@@ -127,19 +99,6 @@ def test_a_small_run_says_which_of_the_papers_variants_it_stands_for(base: str, 
     assert sweep.paper[f"S = {4 * first}"] == "S = 96"
     sizes = named_sweep("memory_size", named_run(base))
     assert sizes.paper[sizes.reference] == "forever 2 %"
-
-
-def test_small_orders_keep_their_rows() -> None:
-    """A change of the benchmark would take the scale's row limits away."""
-    for trial in named_sweep("main_results", named_run("cpu/superni/7/forever"), (0,)).trials():
-        assert (trial.config.data.train_rows, trial.config.data.test_rows) == (96, 40)
-    trials = named_sweep("model_day", named_run("cpu/superni/7/forever"), (0,)).trials()
-    assert [t.order for t in trials] == ["7", "7", "8", "8"]
-    assert all(sorted(t.config.data.order) == sorted(trials[0].config.data.order) for t in trials)
-    assert [
-        t.config.data.order
-        for t in named_sweep("long_sequence", named_run("mini/forever"), (0,)).trials()
-    ] == [order for order in "12" for _ in range(4)]
 
 
 @pytest.mark.parametrize("scale", ["cpu/superni/7/forever", "superni/7/forever", "mini/forever"])
@@ -324,40 +283,6 @@ def test_slugs_are_safe_and_different() -> None:
     assert slug("-IAR") == "minus_IAR"
     assert len({slug(name) for name in VARIANTS}) == len(VARIANTS)
     assert all(c.isalnum() or c in "_." for name in [*VARIANTS, "a/b c"] for c in slug(name))
-
-
-@pytest.mark.parametrize(
-    ("base", "S", "demos", "kept"),
-    [("mini/forever", 4, 4, 0.4), ("superni/7/forever", 24, 10, 0.1)],
-)
-def test_variants_of_baselines_differ_from_them_in_one_choice(
-    base: str, S: int, demos: int, kept: float
-) -> None:
-    runs = {
-        t.variant: t.config
-        for t in named_sweep("baseline_variants", named_run(base), (0,)).trials()
-    }
-    changed: dict[str, dict[str, Any]] = {}
-    for variant, run in runs.items():
-        own = runs[run.method.name].identity()
-        now = run.identity()
-        part = {k: v for k, v in now["method"].items() if v != own["method"][k]}
-        if now["memory"] != own["memory"]:
-            part |= now["memory"]
-        changed[variant] = part
-    assert {variant: part for variant, part in changed.items() if part} == {
-        "fixed_interval, I = S": {"interval": S},
-        **{
-            f"ewc, lambda = {text}": {"strength": float(text)}
-            for text in ("400", "4000", "40000", "400000")
-        },
-        "moelora without contrast": {"contrast": 0.0},
-        "migu without replay": {"replay": False},
-        f"ssr, {100 * kept:g} % kept": {"fraction": kept, "demos": demos},
-    }
-    assert [variant for variant, part in changed.items() if not part] == [
-        "forever", "fixed_interval", "ewc", "moelora", "migu", "ssr", "vbm"
-    ]  # fmt: skip
 
 
 def test_baselines_keep_the_base_as_it_is() -> None:
