@@ -27,6 +27,7 @@ def main(arguments: list[str]) -> int:
     failed = []
     for name, values in PROCESSORS.items():
         limits = {key: str(value) for key, value in zip(VARIABLES, values, strict=True)}
+        limits["OMP_WAIT_POLICY"] = "passive"  # threads that wait leave the cores to other tests
         print(f"== {name}: {limits}", flush=True)
         command = [sys.executable, "-m", "pytest", *arguments]
         if subprocess.run(command, env=os.environ | limits, check=False).returncode:
