@@ -1,0 +1,1 @@
+"""Sweeps: variants of a run, and searches."""

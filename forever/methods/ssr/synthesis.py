@@ -43,9 +43,7 @@ def continuations(
 ) -> list[str]:
     """Sample a continuation of each of `prompts`, in order, on all ranks together.
 
-    Args:
-        seeds: one seed for each prompt.
-        max_tokens: the longest prompt with its continuation.
+    Each prompt has its own seed, and at most `max_tokens` with its continuation.
     """
 
     def write(share: list[int]) -> list[str]:
@@ -110,8 +108,7 @@ def diverse(vectors: Tensor, count: int, clusters: int) -> list[Cluster]:
 def take(
     clusters: Sequence[Cluster], answer: Callable[[Sequence[int]], Sequence[str]]
 ) -> dict[int, str]:
-    """Take its quota from each cluster; a member without an answer gives way to the next
-    nearest."""
+    """Take each cluster's quota; a member without an answer gives way to the next nearest."""
     chosen: dict[int, str] = {}
     waiting = list(clusters)
     while wanted := [i for cluster in waiting for i in cluster.members[: cluster.quota]]:
@@ -144,10 +141,7 @@ def select(
 ) -> list[Example]:
     """Choose as many written examples as memory keeps, diverse and answered by the model as it is.
 
-    Args:
-        clusters: how many K-means makes at most.
-        encoder: the sentence encoder; None is the backbone.
-        limit: how many tokens an answer may have.
+    K-means makes at most so many `clusters`; an answer has at most `limit` tokens.
     """
     if not written:
         return []
