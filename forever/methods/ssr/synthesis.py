@@ -56,8 +56,7 @@ def continuations(
 
 
 def parse_icl(continuation: str) -> list[tuple[str, str]]:
-    """Read (input, output) from each piece that has exactly one "Output:" and something before
-    it."""
+    """Read (input, output) from each piece with text on both sides of a single "Output:"."""
     pairs: list[tuple[str, str]] = []
     for piece in continuation.split("Input:"):
         parts = [part.strip() for part in piece.split("Output:")]
@@ -67,8 +66,7 @@ def parse_icl(continuation: str) -> list[tuple[str, str]]:
 
 
 def cluster_quotas(sizes: Sequence[int], total: int) -> list[int]:
-    """Share `total` out in proportion to `sizes`, by largest remainder; no quota is above its
-    size."""
+    """Share `total` out in proportion to `sizes` and within them, by largest remainder."""
     total = min(total, sum(sizes))
     shares = [total * size / max(sum(sizes), 1) for size in sizes]
     quotas = [int(share) for share in shares]
