@@ -1,0 +1,1 @@
+"""Reports: what run directories say, in tables and figures."""

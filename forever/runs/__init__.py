@@ -1,0 +1,1 @@
+"""A run's directory and its life: session, checkpoint, journal, result."""

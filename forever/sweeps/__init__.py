@@ -1,1 +1,1 @@
-"""Sweeps: files of variants and spaces, and the runs that they mean."""
+"""Sweeps as files and searches: what runs differ in, which runs that makes, and what was found."""

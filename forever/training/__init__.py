@@ -1,0 +1,1 @@
+"""Training: the loop, its one update, and what they work on."""

@@ -1,0 +1,1 @@
+"""MoELoRA: the method and its router."""

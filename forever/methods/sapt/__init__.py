@@ -1,0 +1,1 @@
+"""SAPT: the method and its selector."""

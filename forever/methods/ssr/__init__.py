@@ -1,0 +1,1 @@
+"""SSR: the method, what it writes and the encoders that compare it."""

@@ -42,9 +42,7 @@ def continuations(
 ) -> list[str]:
     """Sample a continuation of each of `prompts`, in order, on all ranks together.
 
-    Args:
-        seeds: one seed for each prompt.
-        max_tokens: the longest prompt with its continuation.
+    Each prompt has its own seed, and at most `max_tokens` with its continuation.
     """
 
     def write(share: list[int]) -> list[str]:
@@ -57,8 +55,7 @@ def continuations(
 
 
 def parse_icl(continuation: str) -> list[tuple[str, str]]:
-    """Read (input, output) from each piece that has exactly one "Output:" and something before
-    it."""
+    """Read (input, output) from each piece with text on both sides of a single "Output:"."""
     pairs: list[tuple[str, str]] = []
     for piece in continuation.split("Input:"):
         parts = [part.strip() for part in piece.split("Output:")]
@@ -68,8 +65,7 @@ def parse_icl(continuation: str) -> list[tuple[str, str]]:
 
 
 def cluster_quotas(sizes: Sequence[int], total: int) -> list[int]:
-    """Share `total` out in proportion to `sizes`, by largest remainder; no quota is above its
-    size."""
+    """Share `total` out in proportion to `sizes` and within them, by largest remainder."""
     total = min(total, sum(sizes))
     shares = [total * size / max(sum(sizes), 1) for size in sizes]
     quotas = [int(share) for share in shares]
@@ -109,8 +105,7 @@ def diverse(vectors: Tensor, count: int, clusters: int) -> list[Cluster]:
 def take(
     clusters: Sequence[Cluster], answer: Callable[[Sequence[int]], Sequence[str]]
 ) -> dict[int, str]:
-    """Take its quota from each cluster; a member without an answer gives way to the next
-    nearest."""
+    """Take each cluster's quota; a member without an answer gives way to the next nearest."""
     chosen: dict[int, str] = {}
     waiting = list(clusters)
     while wanted := [i for cluster in waiting for i in cluster.members[: cluster.quota]]:
@@ -143,10 +138,7 @@ def select(
 ) -> list[Example]:
     """Choose as many written examples as memory keeps, diverse and answered by the model as it is.
 
-    Args:
-        clusters: how many K-means makes at most.
-        encoder: the sentence encoder; None is the backbone.
-        limit: how many tokens an answer may have.
+    K-means makes at most so many `clusters`; an answer has at most `limit` tokens.
     """
     if not written:
         return []
