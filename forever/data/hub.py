@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from forever.config.parts import DatasetConfig
-from forever.data.sources import Splits
+from forever.data.sources import Splits, limited
 from forever.data.tasks import Example
 from forever.errors import InputError, unknown
-from forever.seeding import permutation
 
 _PLACE = re.compile(r"\{([^{}]*)\}")
 
@@ -52,10 +51,7 @@ def _examples(
             f"{where}: nothing is left of {part} after the filter; a split needs a row"
         )
     limit = config.train_rows if part == "train" else config.test_rows
-    if limit is not None and limit < len(examples):
-        chosen = sorted(permutation(len(examples), 0, "rows", part, task)[:limit])
-        examples = [examples[i] for i in chosen]
-    return tuple(examples)
+    return limited(tuple(examples), limit, part, task)
 
 
 def _load(where: str, config: DatasetConfig, split: str, root: Path | None) -> Any:
