@@ -57,6 +57,7 @@ def _examples(
 def _load(where: str, config: DatasetConfig, split: str, root: Path | None) -> Any:
     """Return one split as a `datasets.Dataset`."""
     import datasets  # a second
+    from datasets.exceptions import DatasetNotFoundError
 
     datasets.disable_progress_bars()
     folder = Path(config.path).expanduser()
@@ -69,7 +70,7 @@ def _load(where: str, config: DatasetConfig, split: str, root: Path | None) -> A
         options = _saved(folder) or {"path": str(folder.absolute())}
     try:
         return datasets.load_dataset(**options, name=config.name, split=split)
-    except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
+    except (ConnectionError, DatasetNotFoundError) as error:
         raise InputError(
             f"{where}.path: {config.path!r} is no local folder, not in the cache, and cannot be "
             f"fetched ({_line(error)}); fetch it once where there is a network, or give a folder"

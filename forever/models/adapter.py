@@ -138,8 +138,9 @@ def attach(model: nn.Module, part: ModelConfig, seed: int) -> None:
 def _draw_lora(model: nn.Module, seed: int) -> None:
     for name, module in model.named_modules():
         sides = getattr(module, "lora_A", None)
-        if isinstance(sides, nn.ModuleDict) and isinstance(sides[_NAME], nn.Linear):
-            draw(sides[_NAME].weight, lora_stream(seed, 0, name))
+        side = sides[_NAME] if isinstance(sides, nn.ModuleDict) else None
+        if isinstance(side, nn.Linear):
+            draw(side.weight, lora_stream(seed, 0, name))
 
 
 @torch.no_grad()

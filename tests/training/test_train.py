@@ -20,6 +20,7 @@ from forever.errors import InputError
 from forever.methods.base import Method
 from forever.methods.plain import Finetune
 from forever.methods.registry import METHODS
+from forever.models.backbone import load
 from forever.training import loop
 from forever.training import step as step_module
 from forever.training.build import build_learner
@@ -102,7 +103,8 @@ def test_loss_and_gradient_equal_full_logits(learner: Learner, pad_side: str) ->
     ours.backward()
     assert ours.item() == pytest.approx(loss, rel=1e-6)
     assert reference.abs().max() > 1e-4
-    torch.testing.assert_close(learner.parameters.grad, reference, rtol=1e-4, atol=1e-7)
+    # Entries are sums of much larger terms, so what is left of them is absolute.
+    torch.testing.assert_close(learner.parameters.grad, reference, rtol=1e-4, atol=1e-6)
 
 
 def test_loss_and_gradient_equal_full_logits_with_trained_head(
@@ -389,17 +391,17 @@ SHORT: dict[str, dict[str, Any]] = {"ssr": {"method.max_tokens": 100}}
 def test_base_weights_are_unchanged_bit_for_bit(
     small_config: RunConfig, learners: list[Learner], tmp_path: Path, name: str
 ) -> None:
-    start = loop.load(
-        small_config.model.name, torch.float32, torch.device("cpu")
-    ).model.state_dict()
+    start = load(small_config.model.name, torch.float32, torch.device("cpu")).model.state_dict()
     execute(small_config.override({"method.name": name, **SHORT.get(name, {})}), tmp_path)
+    model = learners[0].backbone.model
     now = {
-        key.replace(".base.", "."): t for key, t in learners[0].backbone.model.state_dict().items()
+        key.replace(".base.", ".").replace(".base_layer.", "."): tensor
+        for key, tensor in model.state_dict().items()
     }
     assert all(torch.equal(now[key], tensor) for key, tensor in start.items())
-    adapters = {key for key in now.keys() - start.keys() if key.endswith((".A", ".B"))}
+    adapters = lora_tensors(model)
     assert len(adapters) == 2 * 2 * 2  # A and B of two targets in two layers
-    assert all(now[key].any() for key in adapters)
+    assert all(tensor.any() for tensor in adapters.values())
 
 
 @pytest.mark.parametrize("name", METHODS)
