@@ -8,7 +8,7 @@ from forever.config.parts import DataConfig
 from forever.data.hub import read_dataset
 from forever.data.mini import mini
 from forever.data.orders import LONG_TASKS, ORDERS
-from forever.data.sources import read_task, task_names
+from forever.data.sources import DATA_SEED, limited, read_task, task_names
 from forever.data.tasks import Benchmark, Example, Metric, Task
 from forever.errors import InputError, unknown
 from forever.seeding import permutation
@@ -23,8 +23,6 @@ FOLDERS = {
 # The three classification tasks of SuperNI's fifteen; the others are scored with ROUGE-L
 # (docs/protocol.md).
 SUPERNI_CLASSIFICATION = {"task363", "task875", "task1687"}
-# A row limit keeps the same rows in every run: seeds differ in training, not in what is measured.
-_DATA_SEED = 0
 
 
 def load_benchmark(config: DataConfig) -> Benchmark:
@@ -42,10 +40,11 @@ def load_benchmark(config: DataConfig) -> Benchmark:
             _held_out(_mini(config.order), config.validation), config.train_rows, config.test_rows
         )
     if root is None:
-        known = ", ".join(ORDERS)
+        names = FOLDERS.get(config.benchmark, (config.benchmark,))
         raise InputError(
-            f"data.root is not set, but benchmark {config.benchmark!r} is read from a folder (known: {known}; mini is "
-            f"embedded); give data.root=DIR that has {_listed(FOLDERS.get(config.benchmark, (config.benchmark,)))}"
+            f"data.root is not set, but benchmark {config.benchmark!r} is read from a folder "
+            f"(known: {', '.join(ORDERS)}; mini is embedded); give data.root=DIR that has "
+            f"{_listed(names)}"
         )
     folders = [root / name for name in FOLDERS.get(config.benchmark, (config.benchmark,))]
     home = _homes(folders)
@@ -105,7 +104,8 @@ def _homes(folders: Sequence[Path]) -> dict[str, Path]:
     for folder in folders:
         if not folder.is_dir():
             raise InputError(
-                f"data.root: there is no folder {folder}; the layouts are listed in the README, under Data"
+                f"data.root: there is no folder {folder}; the layouts are listed in the README, "
+                "under Data"
             )
         homes |= dict.fromkeys(task_names(folder), folder)
     return homes
@@ -126,7 +126,8 @@ def _order(config: DataConfig, present: Sequence[str]) -> Sequence[str]:
         )
     if config.order not in orders:
         raise InputError(
-            f"data.order: {config.benchmark} has no order {config.order!r}; valid: {', '.join(orders)}"
+            f"data.order: {config.benchmark} has no order {config.order!r}; "
+            f"valid: {', '.join(orders)}"
         )
     return orders[config.order]
 
@@ -151,7 +152,8 @@ def _check_splits(name: str, train: Sequence[Example], test: Sequence[Example]) 
         twin = trained.get((example.instruction.strip(), example.input.strip()))
         if twin is not None:
             raise InputError(
-                f"task {name}: test row {example.id} repeats train row {twin}; splits must be disjoint, remove one"
+                f"task {name}: test row {example.id} repeats train row {twin}; splits must be "
+                "disjoint, remove one"
             )
 
 
@@ -164,13 +166,13 @@ def _held_out(benchmark: Benchmark, share: float | None) -> Benchmark:
     for task in benchmark.tasks:
         count = round(share * len(task.train))
         if not 0 < count < len(task.train):
-            raise InputError(f"data.validation={share}: task {task.name} has {len(task.train)} training rows; "
-                             f"{count} of them cannot be held out, give another share")  # fmt: skip
-        held = set(permutation(len(task.train), _DATA_SEED, "validation", task.name)[:count])
-        train, test = (
-            tuple(e for i, e in enumerate(task.train) if (i in held) == out)
-            for out in (False, True)
-        )
+            raise InputError(
+                f"data.validation={share}: task {task.name} has {len(task.train)} training rows; "
+                f"{count} of them cannot be held out, give another share"
+            )
+        held = set(permutation(len(task.train), DATA_SEED, "validation", task.name)[:count])
+        train = tuple(example for i, example in enumerate(task.train) if i not in held)
+        test = tuple(example for i, example in enumerate(task.train) if i in held)
         tasks.append(replace(task, train=train, test=test))
     return Benchmark.sequence(benchmark.name, benchmark.order, tasks)
 
@@ -178,20 +180,11 @@ def _held_out(benchmark: Benchmark, share: float | None) -> Benchmark:
 def _limited(benchmark: Benchmark, train_rows: int | None, test_rows: int | None) -> Benchmark:
     if train_rows is None and test_rows is None:
         return benchmark
-
-    def first(
-        task: str, split: str, rows: tuple[Example, ...], limit: int | None
-    ) -> tuple[Example, ...]:
-        if limit is None or limit >= len(rows):
-            return rows
-        kept = sorted(permutation(len(rows), _DATA_SEED, "rows", split, task)[:limit])
-        return tuple(rows[i] for i in kept)
-
     tasks = [
         replace(
             task,
-            train=first(task.name, "train", task.train, train_rows),
-            test=first(task.name, "test", task.test, test_rows),
+            train=limited(task.train, train_rows, "train", task.name),
+            test=limited(task.test, test_rows, "test", task.name),
         )
         for task in benchmark.tasks
     ]

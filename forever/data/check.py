@@ -49,7 +49,8 @@ def data_table(root: Path | None) -> Table:
             found += 1
     if not found:
         raise InputError(
-            f"{root} has no benchmark folder with tasks; the layouts are listed in the README, under Data"
+            f"{root} has no benchmark folder with tasks; the layouts are listed in the README, "
+            "under Data"
         )
     return table
 

@@ -101,8 +101,9 @@ class Encoder:
             ids = self._start + self._ids(before + middle + after)
         if len(ids) > budget:
             raise InputError(
-                f"example {example.id}: {len(ids)} prompt tokens without its input, {budget} allowed; "
-                f"raise model.max_length ({self.max_length}), nothing but the input field may be cut"
+                f"example {example.id}: {len(ids)} prompt tokens without its input, {budget} "
+                f"allowed; raise model.max_length ({self.max_length}), nothing but the input field "
+                "may be cut"
             )
         return (before, middle, after), ids, truncated
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from forever.config.parts import DatasetConfig
-from forever.data.sources import Splits
+from forever.data.sources import Splits, limited
 from forever.data.tasks import Example
 from forever.errors import InputError, unknown
-from forever.seeding import permutation
 
 _PLACE = re.compile(r"\{([^{}]*)\}")
 
@@ -52,15 +51,13 @@ def _examples(
             f"{where}: nothing is left of {part} after the filter; a split needs a row"
         )
     limit = config.train_rows if part == "train" else config.test_rows
-    if limit is not None and limit < len(examples):
-        chosen = sorted(permutation(len(examples), 0, "rows", part, task)[:limit])
-        examples = [examples[i] for i in chosen]
-    return tuple(examples)
+    return limited(tuple(examples), limit, part, task)
 
 
 def _load(where: str, config: DatasetConfig, split: str, root: Path | None) -> Any:
     """Return one split as a `datasets.Dataset`."""
     import datasets  # a second
+    from datasets.exceptions import DatasetNotFoundError
 
     datasets.disable_progress_bars()
     folder = Path(config.path).expanduser()
@@ -73,7 +70,7 @@ def _load(where: str, config: DatasetConfig, split: str, root: Path | None) -> A
         options = _saved(folder) or {"path": str(folder.absolute())}
     try:
         return datasets.load_dataset(**options, name=config.name, split=split)
-    except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
+    except (ConnectionError, DatasetNotFoundError) as error:
         raise InputError(
             f"{where}.path: {config.path!r} is no local folder, not in the cache, and cannot be "
             f"fetched ({_line(error)}); fetch it once where there is a network, or give a folder"

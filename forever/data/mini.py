@@ -38,8 +38,9 @@ NEGATIVE = (
 
 # Verbs as (present, past). The thing decides the topic; the shared verbs say nothing about it.
 SHARED_VERBS = (
-    ("describes", "described"), ("remembers", "remembered"), ("plans", "planned"), ("mentions", "mentioned"),
-    ("chooses", "chose"), ("shares", "shared"), ("finishes", "finished"), ("praises", "praised"),
+    ("describes", "described"), ("remembers", "remembered"), ("plans", "planned"),
+    ("mentions", "mentioned"), ("chooses", "chose"), ("shares", "shared"),
+    ("finishes", "finished"), ("praises", "praised"),
 )  # fmt: skip
 VERBS = {
     "food": (
@@ -187,7 +188,8 @@ class Scene:
                 f"{self.name} {does} {_article(self.adjective)} {thing} {self.place} {self.time}."
             )
         if self.form == 1:
-            return f"{_sentence_case(self.place)}, {self.name} {does} {_article(self.adjective)} {thing} {self.time}."
+            what = f"{_article(self.adjective)} {thing} {self.time}"
+            return f"{_sentence_case(self.place)}, {self.name} {does} {what}."
         finds = "found" if self.past else "finds"
         what = f"{_article(thing)} {self.place} and {finds} it {self.adjective}"
         return f"{_sentence_case(self.time)}, {self.name} {does} {what}."

@@ -4,10 +4,13 @@ templates/alpaca.json)."""
 from forever.data.tasks import Example
 
 _PREAMBLE_WITH_INPUT = (
-    "Below is an instruction that describes a task, paired with an input that provides further context. "
-    "Write a response that appropriately completes the request."
+    "Below is an instruction that describes a task, paired with an input that provides further "
+    "context. Write a response that appropriately completes the request."
 )
-_PREAMBLE = "Below is an instruction that describes a task. Write a response that appropriately completes the request."
+_PREAMBLE = (
+    "Below is an instruction that describes a task. Write a response that appropriately completes "
+    "the request."
+)
 
 
 def prompt_parts(example: Example) -> tuple[str, str, str]:

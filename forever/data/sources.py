@@ -18,6 +18,8 @@ from forever.errors import InputError, unknown
 from forever.seeding import permutation
 
 Splits = tuple[tuple[Example, ...], tuple[Example, ...]]
+# A row limit keeps the same rows in every run: seeds differ in training, not in what is measured.
+DATA_SEED = 0
 
 # Layout 2 ships no instructions; these are the questions of its fifteen tasks by type (O-LoRA;
 # WoodScene/bilevel).
@@ -29,10 +31,12 @@ _QUESTIONS = {
     "SC": _SENTIMENT,
     "NLI": _RELATION,
     "QQP": 'Whether the "first sentence" and the "second sentence" have the same meaning?',
-    "WiC": "Given a word and two sentences, whether the word is used with the same sense in both sentence?",
+    "WiC": "Given a word and two sentences, whether the word is used with the same sense in both "
+    "sentence?",
     "COPA": "According to the following passage, is the question true or false?",
     "BoolQA": "According to the following passage, is the question true or false?",
-    "MultiRC": "According to the following passage and question, is the candidate answer true or false?",
+    "MultiRC": "According to the following passage and question, is the candidate answer true or "
+    "false?",
 }
 # Layout 3 has one list of instances; the paper's sizes are 1000 and 100 (docs/protocol.md).
 _NI_TRAIN, _NI_TEST = 1000, 100
@@ -65,6 +69,16 @@ def read_task(folder: Path, name: str) -> Splits:
     for path in sorted(folder.glob(f"{name}_*.json")) + sorted(folder.glob(f"{name}.json")):
         return _read_natural_instructions(path, name)
     raise unknown(f"task in {folder}", name, task_names(folder))
+
+
+def limited(
+    rows: tuple[Example, ...], limit: int | None, split: str, task: str
+) -> tuple[Example, ...]:
+    """At most `limit` rows of a split, in their order and the same ones in every run."""
+    if limit is None or limit >= len(rows):
+        return rows
+    kept = sorted(permutation(len(rows), DATA_SEED, "rows", split, task)[:limit])
+    return tuple(rows[i] for i in kept)
 
 
 def _rows(found: Iterable[Example], path: Path) -> tuple[Example, ...]:
@@ -173,7 +187,8 @@ def _read_natural_instructions(path: Path, task: str) -> Splits:
     pairs = list(found.values())
     if len(pairs) < _NI_PARTS:
         raise InputError(
-            f"{path} has {len(pairs)} instances of different input; a train and a test split need {_NI_PARTS}"
+            f"{path} has {len(pairs)} instances of different input; a train and a test split need "
+            f"{_NI_PARTS}"
         )
     order = permutation(len(pairs), 0, "split", task)
     held_out = min(_NI_TEST, len(pairs) // _NI_PARTS)

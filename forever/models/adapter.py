@@ -56,8 +56,8 @@ def describe(part: ModelConfig) -> Any:
         raise unknown("model.adapter.peft_type", kind, kinds.keys() - _REFUSED)
     if kind in _REFUSED or issubclass(kinds[kind], PromptLearningConfig):
         raise InputError(
-            f"model.adapter.peft_type={kind!r} cannot be trained here: it needs inputs or a training "
-            "loop of its own; take one that only adds weights to layers, such as LORA, IA3 or VERA"
+            f"model.adapter.peft_type={kind!r} cannot be trained here: it needs inputs or a "
+            "training loop of its own; take one that adds weights to layers, such as LORA or IA3"
         )
     fields = {field.name for field in dataclasses.fields(kinds[kind])} - _NO_CHOICE
     _check_values(kinds[kind], given, fields)
@@ -91,7 +91,8 @@ def _check_values(kind: type, given: Mapping[str, Any], fields: set[str]) -> Non
     if start not in _STARTS:
         valid = ", ".join(str(value).lower() for value in _STARTS)
         raise InputError(
-            f"model.adapter.init_lora_weights={start!r} would change the frozen weights; valid: {valid}"
+            f"model.adapter.init_lora_weights={start!r} would change the frozen weights; "
+            f"valid: {valid}"
         )
 
 
@@ -129,16 +130,17 @@ def attach(model: nn.Module, part: ModelConfig, seed: int) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise InputError(
-                f"model.adapter trains {name} itself, which is {parameter.dtype}, and only fp32 can "
-                "be trained; set model.dtype=float32"
+                f"model.adapter trains {name} itself, which is {parameter.dtype}, and only fp32 "
+                "can be trained; set model.dtype=float32"
             )
 
 
 def _draw_lora(model: nn.Module, seed: int) -> None:
     for name, module in model.named_modules():
         sides = getattr(module, "lora_A", None)
-        if isinstance(sides, nn.ModuleDict) and isinstance(sides[_NAME], nn.Linear):
-            draw(sides[_NAME].weight, lora_stream(seed, 0, name))
+        side = sides[_NAME] if isinstance(sides, nn.ModuleDict) else None
+        if isinstance(side, nn.Linear):
+            draw(side.weight, lora_stream(seed, 0, name))
 
 
 @torch.no_grad()

@@ -44,7 +44,9 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     check(name)
     path = locate(name)
     packed = path.suffix == ".gguf"
-    where = str(path.parent) if packed else str(path) if path.is_dir() else name
+    where = name
+    if packed or path.is_dir():
+        where = str(path.parent if packed else path)
     options: dict[str, Any] = {"gguf_file": path.name} if packed else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)

@@ -28,11 +28,13 @@ def check(name: str) -> None:
     elif path.is_dir():
         if not (path / "config.json").is_file():
             raise InputError(
-                f"model.name: folder {name!r} has no config.json, so it is no Hugging Face model folder"
+                f"model.name: folder {name!r} has no config.json, so it is no Hugging Face model "
+                "folder"
             )
         if not list(path.glob("*.safetensors")):
             raise InputError(
-                f"model.name: folder {name!r} has no weights (*.safetensors); save them with safetensors"
+                f"model.name: folder {name!r} has no weights (*.safetensors); save them with "
+                "safetensors"
             )
         if not any((path / file).is_file() for file in _TOKENIZERS):
             raise InputError(
@@ -41,7 +43,8 @@ def check(name: str) -> None:
         refuse_code("model.name", name)
     elif looks_like_path(name):
         raise InputError(
-            f"model.name: there is no folder {name!r}; give a folder, a .gguf file or a model hub name"
+            f"model.name: there is no folder {name!r}; give a folder, a .gguf file or a model hub "
+            "name"
         )
 
 

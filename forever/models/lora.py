@@ -128,13 +128,11 @@ def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> 
     """
     model.requires_grad_(False)
     plain.check_targets(model, part.targets)
-    # Before any is wrapped.
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    for name in linear:
+    for name, layer in list(model.named_modules()):
         parent, _, last = name.rpartition(".")
-        if last not in part.targets:
+        if last not in part.targets or not isinstance(layer, nn.Linear):
             continue
-        bank = LoraBank(model.get_submodule(name), part.rank, part.alpha, part.dropout, adapters)
+        bank = LoraBank(layer, part.rank, part.alpha, part.dropout, adapters)
         for adapter in range(adapters):
             bank.redraw(plain.lora_stream(seed, adapter, name), adapter)
         setattr(model.get_submodule(parent), last, bank)
@@ -226,7 +224,7 @@ def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | Non
         targets.add(name.split(".")[-1])
         rank, alpha, dropout = len(A), bank.scale * len(A), bank.dropout
     options: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
-    config = LoraConfig(task_type="CAUSAL_LM", target_modules=targets, **options)
+    config = LoraConfig(task_type="CAUSAL_LM", target_modules=sorted(targets), **options)
     plain.write(folder, tensors, config, base_name)
 
 

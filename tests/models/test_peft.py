@@ -27,7 +27,7 @@ from forever.training.world import World
 
 pytestmark = [
     *KILLED_CLOSES_NO_FILES,
-    # PEFT 0.21 reads a property that transformers 5.23 renamed; ours is silenced, the tests' is not.
+    # PEFT 0.21 reads a property that transformers 5.23 renamed; `from_pretrained` says so.
     pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"),
 ]
 
