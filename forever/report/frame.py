@@ -134,6 +134,7 @@ class Column:
             "console", "paper". A column without numbers is left out of a table.
         about: what the number is, for the note below the tables.
         stored: whether report.json has it.
+        short: the heading in the console, where it is not the title.
     """
 
     name: str
@@ -143,6 +144,7 @@ class Column:
     tables: tuple[str, ...] = ()
     about: str = ""
     stored: bool = True
+    short: str = ""
 
 
 def _runs(row: Cells) -> str:
@@ -216,22 +218,21 @@ COLUMNS = [
     Column("difference", lambda row: row.compared("difference"), "Δ OP",
            _estimate("difference", _POINTS), ("scores", "console")),
     Column("verdict", lambda row: row.compared("verdict"), "verdict",
-           lambda row: row["verdict"] or "", ("scores", "console")),
+           lambda row: row["verdict"] or "", ("scores", "console"), short=" "),
     Column("bwt_difference", lambda row: row.compared("bwt_difference"), "Δ BWT",
            _estimate("bwt_difference", _POINTS), ("scores",)),
-    Column("p_holm", lambda row: row.compared("p_holm"), "p", _plain("p_holm", "{:.2g}"),
-           ("scores",), "two-sided, Holm-corrected, of Δ OP"),
+    Column("p_holm", lambda row: row.compared("p_holm")),
     Column("resolution", lambda row: row.compared("resolution")),
     Column("replays", lambda row: row.events("replay"), "replays", _events,
            ("costs", "console"), "mid-task events + end-of-task consolidations"),
     Column("consolidations", lambda row: row.events("consolidation")),
     Column("replayed_rows", lambda row: row.mean(lambda run: run.replayed_rows), "replayed rows",
            lambda row: mean_count(row["replayed_rows"]), ("costs", "console"),
-           "with those that a method mixes into its task batches"),
+           "with those that a method mixes into its task batches", short="rows"),
     Column("updates", lambda row: row.mean(lambda run: sum(run.outcome["updates"].values())),
            "updates", lambda row: mean_count(row["updates"]), ("costs",)),
     Column("seconds", lambda row: row.mean(_seconds), "seconds",
-           lambda row: seconds(row["seconds"]), ("costs", "console")),
+           lambda row: seconds(row["seconds"]), ("costs", "console"), short="s"),
     Column("gpu_hours", lambda row: row.gpu_hours, "GPU-hours", _plain("gpu_hours", "{:.2f}"),
            ("costs",)),
     Column("paper", lambda row: row.published),
@@ -274,7 +275,8 @@ def text_table(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
         if set(tables).intersection(column.tables):
             texts = [column.text(row) for row in cells]
             if set(texts) - {NOTHING, ""}:
-                columns[column.title] = texts
+                title = column.short if "console" in tables else ""
+                columns[title or column.title] = texts
     shown = pd.DataFrame(columns, dtype=object)
     bounds = [number for number, row in enumerate(cells) if row["bound"]]
     if bounds and "paper" not in tables:

@@ -10,7 +10,7 @@ from forever.config.run import RunConfig
 from forever.data.batching import Batch
 from forever.data.benchmarks import load_benchmark
 from forever.models import lora
-from forever.sweeps.builtin.forgetting_rate import rates
+from forever.report.analyses import rates
 from forever.training.build import build_learner
 from forever.training.step import probe
 from forever.training.steps import Probe
