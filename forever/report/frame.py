@@ -281,14 +281,15 @@ def text_table(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
     bounds = [number for number, row in enumerate(cells) if row["bound"]]
     if bounds and "paper" not in tables:
         line = pd.DataFrame([["bounds", *[""] * (len(columns) - 1)]], columns=shown.columns)
-        shown = pd.concat([shown[: bounds[0]], line, shown[bounds[0] :]], ignore_index=True)
+        parts = [shown.iloc[: bounds[0]], line, shown.iloc[bounds[0] :]]
+        shown = pd.concat(parts, ignore_index=True)
     return shown
 
 
 def stored_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The frame for report.json: estimates as `value`, `low`, `high` and `runs`."""
     names = [column.name for column in COLUMNS if column.stored]
-    rows = frame[names].to_dict("records")
+    rows: list[dict[str, Any]] = frame.loc[:, names].to_dict("records")
     for row in rows:
         for name, value in row.items():
             if isinstance(value, Estimate):

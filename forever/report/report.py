@@ -89,9 +89,7 @@ def write_report(folder: Path | Study) -> Path:
     notes: Any = environment.get_template("notes.j2").module
     for name, write in (("report.html", _html(study)), ("report.md", markdown)):
         content = _content(study, shown, write) | {"notes": notes}
-        write_text(
-            study.folder / name, environment.get_template(f"{name}.j2").render(content)
-        )
+        write_text(study.folder / name, environment.get_template(f"{name}.j2").render(content))
     write_text(study.folder / "report.tex", _latex(study, notes))
     write_text(study.folder / "report.json", json.dumps(stored(study), indent=1) + "\n")
     return study.folder / "report.html"

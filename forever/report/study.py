@@ -22,8 +22,24 @@ from forever.sweeps.sweep import MANIFEST, read_manifest
 
 # What a report reads of result.json.
 _FIELDS = frozenset(
-    "tasks stages matrix op bwt forgetting events rows_seen updates seconds benchmark order seed "
-    "method rows notes".split()
+    [
+        "tasks",
+        "stages",
+        "matrix",
+        "op",
+        "bwt",
+        "forgetting",
+        "events",
+        "rows_seen",
+        "updates",
+        "seconds",
+        "benchmark",
+        "order",
+        "seed",
+        "method",
+        "rows",
+        "notes",
+    ]
 )
 
 
@@ -56,9 +72,7 @@ class Part:
         )
 
     def _published(self, variant: str) -> paper.Published | None:
-        return paper.published(
-            self.name, self.benchmark, self.paper_names.get(variant, variant)
-        )
+        return paper.published(self.name, self.benchmark, self.paper_names.get(variant, variant))
 
     @cached_property
     def measured(self) -> list[Row]:
@@ -253,10 +267,7 @@ def _tell_settings_apart(runs: Sequence[Run]) -> dict[Run, str]:
 
 
 def _references(
-    runs: Sequence[Run],
-    suffixes: Mapping[Run, str],
-    references: Mapping[str, str],
-    reference: str,
+    runs: Sequence[Run], suffixes: Mapping[Run, str], references: Mapping[str, str], reference: str
 ) -> dict[str, str]:
     """With whom a variant is compared: a run of other settings with the reference of the same
     settings, or else with none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 import pandas as pd
 from rich import box
@@ -66,7 +67,7 @@ def html_table(table: pd.DataFrame, bold: str | None = None) -> str:
     first = table.columns[0]
     classes.loc[table[first] == "bounds", first] = "section"
     classes.loc[table[first] == bold, first] = "reference"
-    style = table.style.hide(axis="index").format(_html_cell).format_index(escape, axis=1)
+    style: Any = table.style.hide(axis="index").format(_html_cell).format_index(escape, axis=1)
     kind = "numbers" if len(table.columns) > 2 else "pairs"
     style = style.set_td_classes(classes).set_table_attributes(f'class="{kind}"')
     return style.to_html(table_uuid="table", cell_ids=False)
@@ -79,7 +80,7 @@ def _html_cell(text: str) -> str:
 
 def latex_table(table: pd.DataFrame, caption: str) -> str:
     """The table as a float for LaTeX with the package booktabs."""
-    style = table.style.hide(axis="index").format(tex).format_index(tex, axis=1)
+    style: Any = table.style.hide(axis="index").format(tex).format_index(tex, axis=1)
     return style.to_latex(
         hrules=True,
         caption=tex(caption),

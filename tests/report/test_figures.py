@@ -114,7 +114,9 @@ def run_of(tasks: int, updates: int, warmup: int, days: list[float]) -> tuple[li
             steps.append(line)
             if k and warm and ahead and t >= ahead[0] * warmup:
                 day = ahead.pop(0)
-                events.append({"kind": "replay", "task": f"task{k}", "step": t, "day": day, **clock})
+                events.append(
+                    {"kind": "replay", "task": f"task{k}", "step": t, "day": day, **clock}
+                )
                 steps += [{**line, "kind": "replay"}] * k
         if k:
             events.append({**events[-1], "kind": "consolidation", "step": updates, "day": None})

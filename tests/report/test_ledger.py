@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from forever.report.claims import claims, read_claims, sections, tally
 from forever.report import paper
+from forever.report.claims import claims, read_claims, sections, tally
 from scripts.ledger import LEDGER, page, section
 
 
@@ -18,9 +18,14 @@ def test_page_is_what_the_files_say() -> None:
 def keep(folder: Path, **changes: Any) -> None:
     """A committed run."""
     result = {
-        "seed": 0, "op": 50.0, "bwt": -10.0, "forgetting": 10.0, "events": {"a": {"look": 9}, "b": {"replay": 2}},
-        "updates": {"task": 20, "replay": 5}, "seconds": {"task": 60.0, "evaluation": 30.0},
-    }  # fmt: skip
+        "seed": 0,
+        "op": 50.0,
+        "bwt": -10.0,
+        "forgetting": 10.0,
+        "events": {"a": {"look": 9}, "b": {"replay": 2}},
+        "updates": {"task": 20, "replay": 5},
+        "seconds": {"task": 60.0, "evaluation": 30.0},
+    }
     where = {
         "argv": ["forever", "run", "x y"],
         "revision": "abc",
@@ -58,23 +63,35 @@ def row(
         return numbers and dict(zip(("value", "low", "high", "runs"), (*numbers, 5), strict=True))
 
     content = {
-        "variant": variant, "paper_variant": variant, "reference": "base", "bound": False, "difference": estimate(op),
-        "bwt_difference": estimate(bwt), "verdict": verdict,
-    }  # fmt: skip
+        "variant": variant,
+        "paper_variant": variant,
+        "reference": "base",
+        "bound": False,
+        "difference": estimate(op),
+        "bwt_difference": estimate(bwt),
+        "verdict": verdict,
+    }
     return content | changes
 
 
 def report(rows: list[Any] | None = None, **changes: Any) -> dict[str, Any]:
     """A committed report, of `components` on mini unless told otherwise."""
     rows = rows or [
-        row("base", None, None), row("+FIR", (-3.0, -5.0, -1.0), "loss", (-2.0, -4.0, 0.5)),
-        row("+RR", (2.0, -1.0, 5.0), "tie"), row("+PIR", (1.0, -30.0, 32.0), "tie"),
+        row("base", None, None),
+        row("+FIR", (-3.0, -5.0, -1.0), "loss", (-2.0, -4.0, 0.5)),
+        row("+RR", (2.0, -1.0, 5.0), "tie"),
+        row("+PIR", (1.0, -30.0, 32.0), "tie"),
         row("+IAR&PIR", (-0.1, -0.6, 0.4), "tie"),
-    ]  # fmt: skip
+    ]
     content = {
-        "name": "components", "scale": "mini", "finished": 15, "revisions": ["abc"], "hardware": ["chip, 2 cores"],
-        "commands": ["forever sweep components"], "parts": [{"benchmark": "mini", "rows": rows, "analyses": {}}],
-    }  # fmt: skip
+        "name": "components",
+        "scale": "mini",
+        "finished": 15,
+        "revisions": ["abc"],
+        "hardware": ["chip, 2 cores"],
+        "commands": ["forever sweep components"],
+        "parts": [{"benchmark": "mini", "rows": rows, "analyses": {}}],
+    }
     return content | changes
 
 
@@ -180,9 +197,13 @@ def test_a_method_that_did_nothing_of_its_own_answers_nothing() -> None:
 
 def test_the_tally_counts_each_answer_once() -> None:
     rows = [
-        row("base", None, None), row("+FIR", (-3.0, -5.0, -1.0), "loss"), row("+RR", (9.0, 6.0, 12.0), "win"),
-        row("+ER", (2.0, -1.0, 5.0), "tie"), row("+PIR", (1.0, -30.0, 32.0), "tie"), row("-IAR", (1.0, 0, 2), None),
-    ]  # fmt: skip
+        row("base", None, None),
+        row("+FIR", (-3.0, -5.0, -1.0), "loss"),
+        row("+RR", (9.0, 6.0, 12.0), "win"),
+        row("+ER", (2.0, -1.0, 5.0), "tie"),
+        row("+PIR", (1.0, -30.0, 32.0), "tie"),
+        row("-IAR", (1.0, 0, 2), None),
+    ]
     parts = [{"benchmark": "mini", "rows": rows, "analyses": {}}]
     claimed = claims([report(parts=parts), report(scale="cpu", parts=parts)])
     lines = tally(claimed)
@@ -225,11 +246,14 @@ def forgetting(
 @pytest.mark.parametrize(
     ("scale", "phases", "low", "high", "status"),
     [
-        ("mini", 2, 0.001, 0.003, "reproduced"), ("mini", 2, -0.001, 0.003, "not reproduced: no difference shown"),
-        ("mini", 2, -0.003, -0.001, "not reproduced: opposite"), ("mini", 1, None, 0.0, "not judged"),
-        ("paper", 4, 0.001, 0.003, "not judged"), ("paper", 5, 0.001, 0.003, "reproduced"),
+        ("mini", 2, 0.001, 0.003, "reproduced"),
+        ("mini", 2, -0.001, 0.003, "not reproduced: no difference shown"),
+        ("mini", 2, -0.003, -0.001, "not reproduced: opposite"),
+        ("mini", 1, None, 0.0, "not judged"),
+        ("paper", 4, 0.001, 0.003, "not judged"),
+        ("paper", 5, 0.001, 0.003, "reproduced"),
     ],
-)  # fmt: skip
+)
 def test_forgetting_slows_down_or_not(
     scale: str, phases: int, low: float | None, high: float, status: str
 ) -> None:
@@ -238,8 +262,9 @@ def test_forgetting_slows_down_or_not(
     ((ours, told, _),) = forgetting(scale, phases, low, high)
     assert told == status
     assert ours == {
-        ("mini", 2, 0.001): "+0.0020 [+0.0010, +0.0030] (0.0030, 0.0020)", ("mini", 1, None): "(0.0030)",
-    }.get((scale, phases, low), ours)  # fmt: skip
+        ("mini", 2, 0.001): "+0.0020 [+0.0010, +0.0030] (0.0030, 0.0020)",
+        ("mini", 1, None): "(0.0030)",
+    }.get((scale, phases, low), ours)
 
 
 def test_a_report_that_lacks_a_part_answers_nothing_and_stops_nothing() -> None:

@@ -55,7 +55,9 @@ def test_all_tables_show_the_frame(reported: Path) -> None:
     for row in part.frame.to_dict("records"):
         op = f"{row['op'].value:.1f} [{row['op'].low:.1f}, {row['op'].high:.1f}]"
         assert table[row["variant"]]["OP (%)"] == op
-        assert f"| {row['variant']} | {table[row['variant']]['runs']} | {op} |" in markdown(reported)
+        assert f"| {row['variant']} | {table[row['variant']]['runs']} | {op} |" in markdown(
+            reported
+        )
         assert f"& {op} &" in latex
         assert re.search(rf"{re.escape(row['variant'])} +{re.escape(op)} ", shown)
         updates = sum(sum(run.outcome["updates"].values()) for run in part.finished

@@ -71,8 +71,7 @@ def test_a_report_reads_each_file_of_answers_once(
 
 
 @pytest.mark.parametrize(
-    "method",
-    ["finetune", "mtl", "mix_replay", "migu", "recurrent_kif", "forever", "vbm"],
+    "method", ["finetune", "mtl", "mix_replay", "migu", "recurrent_kif", "forever", "vbm"]
 )
 def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
     method: str, base_config: RunConfig, tmp_path: Path

@@ -87,7 +87,9 @@ def forgetting_rate_figure(
             band = mean - spread, mean + spread
             axis.fill_between(x, *band, color=look.colour, alpha=0.12, linewidth=0)
     axis.axhline(0, color=GREY, linewidth=0.8, zorder=1)
-    label(axis, "updates since the task began", "rise of the loss on earlier tasks\n(nats an update)")
+    label(
+        axis, "updates since the task began", "rise of the loss on earlier tasks\n(nats an update)"
+    )
     _small_powers(axis)
     _phase_ticks(axis, max([*map(len, means.values()), len(published)], default=1), phase)
     scale = [means[reference]] if reference in means else list(means.values())

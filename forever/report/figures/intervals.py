@@ -58,7 +58,7 @@ def interval_figure(
             fontsize=SMALL + 0.5,
             fontweight="bold" if name == reference else "normal",
         )
-    if reference in estimates:
+    if reference is not None and reference in estimates:
         value, colour = estimates[reference].value, look_of[reference].colour
         axis.axvline(value, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
     axis.set_yticks(range(len(estimates)), list(estimates))

@@ -9,16 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from forever.report.analyses import Pairs, day_pairs, model_days, pearson
-from forever.report.figures.style import (
-    ACCENT,
-    GREY,
-    INK,
-    SMALL,
-    Drawing,
-    label,
-    name_points,
-    tidy,
-)
+from forever.report.figures.style import ACCENT, GREY, INK, SMALL, Drawing, label, name_points, tidy
 from forever.report.format import minus
 from forever.report.study import Part
 

@@ -60,9 +60,7 @@ def sensitivity(part: Part) -> Iterator[Drawing]:
     key = varied_number(part)
     if key is not None:
         name, unit = SETTINGS.get(key, (key, 1.0))
-        settings = {
-            row.variant: unit * float(row.runs[0].settings[key]) for row in part.measured
-        }
+        settings = {row.variant: unit * float(row.runs[0].settings[key]) for row in part.measured}
         yield _drawing(part, settings, name)
 
 

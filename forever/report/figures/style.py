@@ -129,11 +129,9 @@ def legend(figure: Figure, handles: Sequence[Any] = (), place: str = "right uppe
             for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
                 by_name.setdefault(name, handle)
     if by_name:
-        columns = 6 if "center" in place else 1
-        figure.legend(
-            list(by_name.values()), list(by_name), loc=f"outside {place}", ncols=columns,
-            frameon=False, fontsize=SMALL + 0.5,
-        )  # fmt: skip
+        style: dict[str, Any] = {"loc": f"outside {place}", "frameon": False}
+        style["ncols"] = 6 if "center" in place else 1
+        figure.legend(list(by_name.values()), list(by_name), fontsize=SMALL + 0.5, **style)
 
 
 def draw_line(
@@ -170,9 +168,7 @@ def draw_line(
     return line
 
 
-def draw_whisker(
-    axis: Axes, x: float, estimate: Estimate, look: Look, shift: float = 0.0
-) -> None:
+def draw_whisker(axis: Axes, x: float, estimate: Estimate, look: Look, shift: float = 0.0) -> None:
     """The interval of an estimate as an upright line; nothing if it has no width."""
     if estimate.high > estimate.low:
         axis.plot(
@@ -232,5 +228,5 @@ def name_points(
         texts.append(axis.text(x, y, name, fontsize=SMALL, fontweight=weight, color=colour))
     x, y = np.array(list(points.values())).T
     line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.5}
-    adjust_text(texts, x, y, ax=axis, arrowprops=line)
+    adjust_text(texts, x, y, ax=axis, arrowprops=line, expand=(1.25, 2.2))
     return texts
