@@ -23,26 +23,30 @@ FOLDER = Path(__file__).parents[1] / "experiments" / "results"
 LEDGER = Path(__file__).parents[1] / "experiments" / "RESULTS.md"
 HEAD = """# Results
 
-Every number in a table comes from a result file in `experiments/results/`, but for those of plans; this page is written
-by `python -m scripts.ledger`. Sweeps on `mini` share runs: those that another sweep had made were copied, so a
-report names the commands of both, and minutes are comparable within a sweep's own runs only.
+Every number in a table comes from a result file in `experiments/results/`, but for those of plans;
+this page is written by `python -m scripts.ledger`. Sweeps on `mini` share runs: those that another
+sweep had made were copied, so a report names the commands of both, and minutes are comparable
+within a sweep's own runs only.
 
-OP, BWT and forgetting in percent points; with several seeds their mean, and in brackets the smallest and the largest.
-Replays are events, those at the end of a task with them; updates on memory are those apart from the task's own
-(MixReplay, MIGU and SSR mix memory into the task's); minutes are a mean.
+OP, BWT and forgetting in percent points; with several seeds their mean, and in brackets the
+smallest and the largest. Replays are events, those at the end of a task with them; updates on
+memory are those apart from the task's own (MixReplay, MIGU and SSR mix memory into the task's);
+minutes are a mean.
 """
 CLAIMS = """## The paper's claims
 
-FOREVER, arXiv 2601.03938: the differences in its tables to FOREVER, or to the default of an ablation, as far as we
-know the numbers, and its findings on forgetting, model days and time. Ours as points with a 95 % interval; the status
-is OP's after Holm's correction for all variants of a sweep, which the intervals do not have; BWT stands beside it. A
-published difference below half a point counts as none, and is reproduced by an interval within one point of zero.
-"mini" and "cpu" are small stand-ins: what they agree or disagree with is the sign. Runs are those that were compared;
-where a finding is no comparison, all.
+FOREVER, arXiv 2601.03938: the differences in its tables to FOREVER, or to the default of an
+ablation, as far as we know the numbers, and its findings on forgetting, model days and time. Ours
+as points with a 95 % interval; the status is OP's after Holm's correction for all variants of a
+sweep, which the intervals do not have; BWT stands beside it. A published difference below half a
+point counts as none, and is reproduced by an interval within one point of zero. "mini" and "cpu"
+are small stand-ins: what they agree or disagree with is the sign. Runs are those that were
+compared; where a finding is no comparison, all.
 """
 _REPLAYS = ("replay", "consolidation")
 COLUMNS = (
-    "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes", "revision", "hardware",
+    "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes",
+    "revision", "hardware",
 )  # fmt: skip
 
 

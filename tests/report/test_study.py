@@ -101,8 +101,7 @@ def test_a_method_that_does_nothing_of_its_own_is_told(folder: Path) -> None:
     sweep = Sweep("toy <sweep>", base_run(), {"empty": {"method.name": "mix_replay"}}, (0, 1))
     for trial in sweep.trials():
         shutil.copytree(next(folder.glob(f"finetune*s{trial.seed}*")), folder / trial.key)
-        make_up_config = RunDirectory(folder / trial.key)
-        edit(make_up_config.result, method="mix_replay")
+        edit(folder / trial.key / "result.json", method="mix_replay")
     sweep.write_manifest(folder)
     assert {row.variant for row in read_study(folder).rows if row.idle} == {"empty"}
 

@@ -18,16 +18,10 @@ BY_METHOD = {name: {"method.name": name} for name in METHODS}
 ORDERS = {"1": {}, "2": {"data.order": ["shape", "colour", "taste", "weight"]}}
 PROBING = {"finetune": {"method.name": "finetune", "method.probe_every": 3}}
 SWEEPS = {
-    "baselines": Sweep(
-        "baselines", base_run(), BY_METHOD, (0, 1, 2), ORDERS, reference="forever"
-    ),
-    "model_day": Sweep(
-        "model_day", base_run(), BY_METHOD, (0, 1), ORDERS, reference="forever"
-    ),
+    "baselines": Sweep("baselines", base_run(), BY_METHOD, (0, 1, 2), ORDERS, reference="forever"),
+    "model_day": Sweep("model_day", base_run(), BY_METHOD, (0, 1), ORDERS, reference="forever"),
     "training_time": Sweep("training_time", base_run(), BY_METHOD, (0,), reference="forever"),
-    "forgetting_rate": Sweep(
-        "forgetting_rate", base_run(), PROBING, (0, 1), reference="finetune"
-    ),
+    "forgetting_rate": Sweep("forgetting_rate", base_run(), PROBING, (0, 1), reference="finetune"),
 }
 
 
