@@ -260,7 +260,8 @@ def _answer_correlation(name: str, report: Report) -> Iterator[Answer]:
         if name in found:
             ours = found[name]
             text = f"r = {ours['r']:.2f}, p = {ours['p']:.4f}, {ours['pairs']} pairs"
-            yield Answer(text, _correlated(*paper.MODEL_DAY[name], ours), report["finished"])
+            r, p = paper.MODEL_DAY[name]
+            yield Answer(text, _correlated(r, p, ours), report["finished"])
 
 
 def _correlated(r: float, p: float | None, ours: Mapping[str, float]) -> Status:
