@@ -9,39 +9,44 @@ there are several seeds. A group's README.md, if there is one, is put above its 
 committed by its report.json, for the claims (forever/report/claims.py), and needs no runs.
 """
 
-import json
 import shlex
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from forever.report.claims import read_claims, sections, tally
+from forever.report.facts import machine
+from forever.report.format import markdown_table
+from forever.runs.directory import read_json
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "results"
 LEDGER = Path(__file__).parents[1] / "experiments" / "RESULTS.md"
-
 HEAD = """# Results
 
-Every number in a table comes from a result file in `experiments/results/`, but for those of plans; this page is written
-by `python -m scripts.ledger`. Sweeps on `mini` share runs: those that another sweep had made were copied, so a
-report names the commands of both, and minutes are comparable within a sweep's own runs only.
+Every number in a table comes from a result file in `experiments/results/`, but for those of plans;
+this page is written by `python -m scripts.ledger`. Sweeps on `mini` share runs: those that another
+sweep had made were copied, so a report names the commands of both, and minutes are comparable
+within a sweep's own runs only.
 
-OP, BWT and forgetting in percent points; with several seeds their mean, and in brackets the smallest and the largest.
-Replays are events, those at the end of a task with them; updates on memory are those apart from the task's own
-(MixReplay, MIGU and SSR mix memory into the task's); minutes are a mean.
+OP, BWT and forgetting in percent points; with several seeds their mean, and in brackets the
+smallest and the largest. Replays are events, those at the end of a task with them; updates on
+memory are those apart from the task's own (MixReplay, MIGU and SSR mix memory into the task's);
+minutes are a mean.
 """
 CLAIMS = """## The paper's claims
 
-FOREVER, arXiv 2601.03938: the differences in its tables to FOREVER, or to the default of an ablation, as far as we
-know the numbers, and its findings on forgetting, model days and time. Ours as points with a 95 % interval; the status
-is OP's after Holm's correction for all variants of a sweep, which the intervals do not have; BWT stands beside it. A
-published difference below half a point counts as none, and is reproduced by an interval within one point of zero.
-"mini" and "cpu" are small stand-ins: what they agree or disagree with is the sign. Runs are those that were compared;
-where a finding is no comparison, all.
+FOREVER, arXiv 2601.03938: the differences in its tables to FOREVER, or to the default of an
+ablation, as far as we know the numbers, and its findings on forgetting, model days and time. Ours
+as points with a 95 % interval; the status is OP's after Holm's correction for all variants of a
+sweep, which the intervals do not have; BWT stands beside it. A published difference below half a
+point counts as none, and is reproduced by an interval within one point of zero. "mini" and "cpu"
+are small stand-ins: what they agree or disagree with is the sign. Runs are those that were
+compared; where a finding is no comparison, all.
 """
 _REPLAYS = ("replay", "consolidation")
 COLUMNS = (
-    "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes", "revision", "hardware",
+    "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes",
+    "revision", "hardware",
 )  # fmt: skip
 
 
@@ -49,9 +54,8 @@ def page() -> str:
     """The whole page."""
     groups = sorted(folder for folder in FOLDER.glob("*") if folder.is_dir())
     claims = read_claims(FOLDER)
-    return "\n".join(
-        [HEAD, CLAIMS, *tally(claims), *sections(claims), *(section(group) for group in groups)]
-    )
+    lines = [HEAD, CLAIMS, *tally(claims), *sections(claims)]
+    return "\n".join([*lines, *map(section, groups)])
 
 
 def section(group: Path) -> str:
@@ -59,31 +63,26 @@ def section(group: Path) -> str:
     runs: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(group.rglob("result.json")):
         runs.setdefault(path.relative_to(group).parts[0], []).append(_read(path.parent))
-    rows = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    rows += ["| " + " | ".join([name, *_cells(seeds)]) + " |" for name, seeds in runs.items()]
-    commands = dict.fromkeys(run["command"] for seeds in runs.values() for run in seeds)
     note = group / "README.md"
-    about = (
-        [note.read_text(encoding="utf-8").strip(), ""]
-        if note.is_file()
-        else [f"## {group.name}", ""]
-    )
-    return "\n".join([*about, *rows, "", "```", *commands, "```", ""] if runs else about)
+    lines = [f"## {group.name}", ""]
+    if note.is_file():
+        lines = [note.read_text(encoding="utf-8").strip(), ""]
+    if runs:
+        rows = [[name, *_cells(seeds)] for name, seeds in runs.items()]
+        commands = dict.fromkeys(run["command"] for seeds in runs.values() for run in seeds)
+        lines += [*markdown_table(COLUMNS, rows), "", "```", *commands, "```", ""]
+    return "\n".join(lines)
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    result, where = (
-        json.loads((folder / f"{name}.json").read_text("utf-8"))
-        for name in ("result", "environment")
-    )
+    result, where = read_json(folder / "result.json"), read_json(folder / "environment.json")
+    events = [kinds.get(kind, 0) for kinds in result["events"].values() for kind in _REPLAYS]
     return {
         **result,
         "command": shlex.join(where["argv"]),
         "revision": where["revision"] or "-",
-        "hardware": f"{where['gpus'][0] if where['gpus'] else where['cpu']}, {where['cores']} cores",
-        "replays": sum(
-            kinds.get(kind, 0) for kinds in result["events"].values() for kind in _REPLAYS
-        ),
+        "hardware": machine(where),
+        "replays": sum(events),
         "all_updates": sum(result["updates"].values()),
         "on_memory": sum(result["updates"].get(kind, 0) for kind in _REPLAYS),
         "minutes": sum(result["seconds"].values()) / 60,
@@ -101,18 +100,12 @@ def _cells(runs: list[dict[str, Any]]) -> list[str]:
     def each(key: str) -> str:
         return ", ".join(dict.fromkeys(str(run[key]) for run in runs))
 
-    counts = [
-        f"{fmean(run[key] for run in runs):.0f}" for key in ("replays", "all_updates", "on_memory")
-    ]
-    minutes = f"{fmean(run['minutes'] for run in runs):.1f}"
-    return [
-        each("seed"),
-        *map(spread, ("op", "bwt", "forgetting")),
-        *counts,
-        minutes,
-        each("revision"),
-        each("hardware"),
-    ]
+    def mean(key: str, digits: int = 0) -> str:
+        return f"{fmean(run[key] for run in runs):.{digits}f}"
+
+    scores = [spread(key) for key in ("op", "bwt", "forgetting")]
+    counts = [mean(key) for key in ("replays", "all_updates", "on_memory")]
+    return [each("seed"), *scores, *counts, mean("minutes", 1), each("revision"), each("hardware")]
 
 
 if __name__ == "__main__":

@@ -87,17 +87,17 @@ def _end(failed: Mapping[str, str], uri: str | None) -> bool:
 
 def show_report(folder: Path) -> None:
     """Print the comparison of a folder's runs, and write its report if that can be drawn."""
-    from forever.report.tables import summary_table
-
-    console.print(summary_table(folder))
     try:
-        from forever.report.report import write_report
+        from forever.report.report import console_tables, write_report
+        from forever.report.study import read_study
     except ModuleNotFoundError as error:
         console.print(
             f"no report: {error.name} is not installed; pip install 'forever-cl\\[report]'"
         )
-    else:
-        console.print(f"report  {write_report(folder)}", soft_wrap=True, highlight=False)
+        return
+    study = read_study(folder)
+    console.print(console_tables(study))
+    console.print(f"report  {write_report(study)}", soft_wrap=True, highlight=False)
 
 
 def mlflow_uri(choice: str) -> str | None:

@@ -1,1 +1,0 @@
-"""Reports: what run directories say, in tables and figures."""

@@ -7,48 +7,76 @@ it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import pearsonr
 
 from forever.report.bootstrap import RESAMPLES, Replicated, Unit, summarise
-from forever.report.forgetting import rates
-from forever.report.reading import read_records
-from forever.report.rows import Run
-from forever.report.study import Study
+from forever.report.format import NOTHING, number, several
+from forever.report.study import Part
+from forever.sweeps import published as paper
+
+PHASES = 5  # of a task; its later updates are left out
+TIMED = ("training_time", "backbones")  # sweeps whose minutes are comparable
 
 Curves = Mapping[tuple[str, int], list[float]]  # by task and run
+Pairs = Mapping[str, tuple[float, float]]  # by task
 
 
-def analyses(part: Study) -> dict[str, Any]:
+def analyses(part: Part) -> dict[str, Any]:
     """Those that the runs of a part can tell, by name."""
-    found = {
-        "forgetting_rate": {
-            name: slowing(curves) for name, curves in forgetting_rates(part).items() if curves
-        },
+    curves = forgetting_rates(part)
+    rates = {name: slowing(found) for name, found in curves.items() if found}
+    told = {
+        "forgetting_rate": rates,
         "model_day": correlations(part) if part.name == "model_day" else {},
-        "training_time": minutes_an_epoch(part)
-        if part.name in ("training_time", "backbones")
-        else {},
+        "training_time": minutes_an_epoch(part) if part.name in TIMED else {},
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in told.items() if value}
 
 
-def forgetting_rates(part: Study) -> Mapping[str, Curves]:
+# ---- the rate of forgetting
+
+
+def rates(tasks: Sequence[str], events: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """By task, the rise of the mean loss on the tasks before it per update, in each phase that it
+    reaches.
+
+    Args:
+        tasks: in the order in which they were learned. A third of them is left out at the
+            beginning, as in the paper, where few tasks can be forgotten yet: 5 of 15.
+        events: the lines of events.jsonl.
+    """
+    late = tasks[len(tasks) // 3 :]
+    looks: dict[str, list[tuple[int, float]]] = {}
+    for event in events:
+        if event["kind"] == "look" and event["task"] in late:
+            looks.setdefault(event["task"], []).append(
+                (event["step"], fmean(event["losses"].values()))
+            )
+    found: dict[str, list[float]] = {}
+    for task, seen in looks.items():
+        rises = [(b - a) / (end - start) for (start, a), (end, b) in pairwise(seen)]
+        found[task] = rises[:PHASES]
+    return found
+
+
+def forgetting_rates(part: Part) -> dict[str, dict[tuple[str, int], list[float]]]:
     """By variant, task and run, the rise of the loss on earlier tasks per update in phases 1, 2,
     ..."""
-    found: dict[str, dict[tuple[str, int], list[float]]] = {}
-    for number, run in enumerate(_finished(part)):
+    by_variant: dict[str, dict[tuple[str, int], list[float]]] = {}
+    for number_, run in enumerate(part.finished):
         if run.settings.get("method.probe_every") is not None:
-            assert run.result is not None
-            by_task = rates(run.result["tasks"], read_records(run.directory.events))
-            curves = {(task, number): curve for task, curve in by_task.items() if curve}
-            found.setdefault(run.variant, {}).update(curves)
-    return found
+            curves = by_variant.setdefault(run.variant, {})
+            for task, curve in rates(run.outcome["tasks"], run.events).items():
+                if curve:
+                    curves[task, number_] = curve
+    return by_variant
 
 
 def slowing(curves: Curves) -> dict[str, Any]:
@@ -60,127 +88,200 @@ def slowing(curves: Curves) -> dict[str, Any]:
     phase, or one task that reaches the last.
     """
     last = max(map(len, curves.values())) - 1
-    phases = [
-        [curve[phase] for curve in curves.values() if len(curve) > phase]
-        for phase in range(last + 1)
-    ]
-    falls: dict[str, list[float]] = {}
+    phases: dict[int, list[float]] = defaultdict(list)
+    falls: dict[str, list[float]] = defaultdict(list)
     for (task, _), curve in curves.items():
+        for phase, rate in enumerate(curve):
+            phases[phase].append(rate)
         if len(curve) > last:
-            falls.setdefault(task, []).append(curve[0] - curve[last])
+            falls[task].append(curve[0] - curve[last])
     fall = None
     if last and len(falls) > 1:
-        means = [fmean(values) for values in falls.values()]
-        exact: dict[Unit, Replicated] = {
-            ("tasks", i): Replicated(mean, np.full(RESAMPLES, mean)) for i, mean in enumerate(means)
-        }
+        exact: dict[Unit, Replicated] = {}
+        for place, values in enumerate(falls.values()):
+            mean = fmean(values)
+            exact["tasks", place] = Replicated(mean, np.full(RESAMPLES, mean))
         fall = asdict(summarise(exact, (-math.inf, math.inf))[0])
-    return {"rates": [fmean(values) for values in phases], "fall": fall}
+    return {"rates": [fmean(phases[phase]) for phase in range(last + 1)], "fall": fall}
 
 
-def model_days(
-    part: Study,
-) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]], dict[str, float]]:
+# ---- model days
+
+
+class ModelDays(NamedTuple):
     """tau_day and BWT by order and task, joint training's score by task; means over seeds."""
-    days: dict[str, dict[str, list[float]]] = {}
-    bwt: dict[str, dict[str, list[float]]] = {}
-    joint: dict[str, list[float]] = {}
-    for run in _finished(part):
-        assert run.result is not None
-        tasks, matrix = run.result["tasks"], run.result["matrix"]
-        if run.result["method"] == "mtl":
-            for i, task in enumerate(tasks):
-                joint.setdefault(task, []).append(matrix[i][-1])
-        elif run.settings.get("method.clock") == "model":
-            for i, task in enumerate(tasks):
-                day = run.result["notes"][task].get("tau_day")
+
+    days: dict[tuple[str, str], float]
+    bwt: dict[tuple[str, str], float]
+    joint: dict[str, float]
+
+    @property
+    def orders(self) -> list[str]:
+        return list(dict.fromkeys(order for order, _ in self.days))
+
+    def of_order(self, order: str) -> dict[str, float]:
+        return {task: day for (other, task), day in self.days.items() if other == order}
+
+
+def model_days(part: Part) -> ModelDays:
+    days: dict[tuple[str, str], list[float]] = defaultdict(list)
+    bwt: dict[tuple[str, str], list[float]] = defaultdict(list)
+    joint: dict[str, list[float]] = defaultdict(list)
+    for run in part.finished:
+        tasks, matrix = run.outcome["tasks"], run.outcome["matrix"]
+        is_joint = run.outcome["method"] == "mtl"
+        for i, task in enumerate(tasks):
+            if is_joint:
+                joint[task].append(matrix[i][-1])
+            elif run.settings.get("method.clock") == "model":
+                day = run.outcome["notes"][task].get("tau_day")
                 if day is not None:
-                    days.setdefault(run.order, {}).setdefault(task, []).append(day)
+                    days[run.order, task].append(day)
                 if i + 1 < len(tasks):  # nothing can be forgotten of the last task
-                    bwt.setdefault(run.order, {}).setdefault(task, []).append(
-                        matrix[i][-1] - matrix[i][i]
-                    )
-    means = [
-        {
-            order: {task: fmean(values) for task, values in by_task.items()}
-            for order, by_task in table.items()
-        }
-        for table in (days, bwt)
-    ]
-    return means[0], means[1], {task: fmean(values) for task, values in joint.items()}
+                    bwt[run.order, task].append(matrix[i][-1] - matrix[i][i])
+    return ModelDays(_means(days), _means(bwt), _means(joint))
 
 
-def day_pairs(part: Study) -> dict[str, dict[str, tuple[float, float]]]:
+def _means(values: Mapping[Any, Sequence[float]]) -> dict[Any, float]:
+    return {key: fmean(found) for key, found in values.items()}
+
+
+def _over_orders(values: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    by_task: dict[str, list[float]] = defaultdict(list)
+    for (_, task), value in values.items():
+        by_task[task].append(value)
+    return _means(by_task)
+
+
+def day_pairs(part: Part) -> dict[str, Pairs]:
     """What tau_day is compared with, by task: (tau_day, other number). The figure's points and what
     r is of.
 
     A pair a task: for BWT and joint training the mean of tau_day and BWT over the orders, since the
     paper's p of 0.0291 belongs to 15 pairs.
     """
-    days, bwt, joint = model_days(part)
-    first, second = [*days.values(), {}, {}][:2]
-    mean_days = _over_orders(days)
+    found = model_days(part)
+    orders = [found.of_order(order) for order in found.orders]
+    first, second = [*orders, {}, {}][:2]
+    mean_days = _over_orders(found.days)
     return {
         "other order": _pairs(first, second),
-        "BWT": _pairs(mean_days, _over_orders(bwt)),
-        "joint training": _pairs(mean_days, joint),
+        "BWT": _pairs(mean_days, _over_orders(found.bwt)),
+        "joint training": _pairs(mean_days, found.joint),
     }
 
 
-def _pairs(x: Mapping[str, float], y: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+def _pairs(x: Mapping[str, float], y: Mapping[str, float]) -> Pairs:
     return {task: (x[task], y[task]) for task in x if task in y}
 
 
-def correlations(part: Study) -> dict[str, dict[str, float | int]]:
+def correlations(part: Part) -> dict[str, dict[str, float | int]]:
     """Pearson's r of `day_pairs`, its two-sided p and the number of pairs; absent where it is not
     defined."""
     found: dict[str, dict[str, float | int]] = {}
     for name, points in day_pairs(part).items():
-        if points and (one := pearson(*zip(*points.values(), strict=True))):
-            found[name] = {"r": one[0], "p": one[1], "pairs": len(points)}
+        correlation = pearson(list(points.values()))
+        if correlation is not None:
+            r, p = correlation
+            found[name] = {"r": r, "p": p, "pairs": len(points)}
     return found
 
 
-def pearson(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
+def pearson(points: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """r and its two-sided p; None for fewer than three pairs or constants, of which there is no
     r."""
-    if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
+    from scipy.stats import pearsonr
+
+    x, y = [point[0] for point in points], [point[1] for point in points]
+    if len(points) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
         return None
     test: Any = pearsonr(x, y)
     return float(test.statistic), float(test.pvalue)
 
 
-def _over_orders(table: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    tasks = dict.fromkeys(task for by_task in table.values() for task in by_task)
-    return {
-        task: fmean(by_task[task] for by_task in table.values() if task in by_task)
-        for task in tasks
-    }
+# ---- time
 
 
-def minutes_an_epoch(part: Study) -> dict[str, dict[str, float]]:
+def minutes_an_epoch(part: Part) -> dict[str, dict[str, float]]:
     """By backbone and method: all that training took, replay and merges included, by task and
     epoch."""
     found: dict[str, dict[str, list[float]]] = {}
-    for run in _finished(part):
-        assert run.result is not None
-        training = sum(
-            value for phase, value in run.result["seconds"].items() if phase != "evaluation"
-        )
-        epochs = len(run.result["stages"]) * int(run.settings["optim.epochs"])
-        found.setdefault(backbone_of(run), {}).setdefault(run.result["method"], []).append(
-            training / 60 / epochs
-        )
-    return {
-        name: {method: fmean(values) for method, values in row.items()}
-        for name, row in found.items()
-    }
+    for run in part.finished:
+        phases = run.outcome["seconds"]
+        training = sum(phases.values()) - phases.get("evaluation", 0.0)
+        epochs = len(run.outcome["stages"]) * int(run.settings["optim.epochs"])
+        methods = found.setdefault(run.backbone, {})
+        methods.setdefault(run.outcome["method"], []).append(training / 60 / epochs)
+    return {name: _means(methods) for name, methods in found.items()}
 
 
-def backbone_of(run: Run) -> str:
-    """The last part of its name, with which tables are headed."""
-    return str(run.settings["model.name"]).rsplit("/", 1)[-1]
+# ---- findings as text
+
+_WITH = {
+    "other order": "its length in the other order",
+    "BWT": "the task's BWT",
+    "joint training": "joint training's score",
+}
 
 
-def _finished(part: Study) -> list[Run]:
-    return [run for run in part.runs if run.result is not None]
+class Finding(NamedTuple):
+    """A row of the table of findings."""
+
+    what: str
+    ours: str
+    published: str
+    basis: str
+
+
+def findings(part: Part) -> list[Finding]:
+    """What the analyses of a part say beside the paper; nothing for most studies."""
+    told = analyses(part)
+    return [
+        *_forgetting(told.get("forgetting_rate", {})),
+        *_model_day(told.get("model_day", {})),
+        *_training_time(part, told.get("training_time", {})),
+    ]
+
+
+def _forgetting(told: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    published = dict(enumerate(paper.FORGETTING_RATE))
+    for variant, found in told.items():
+        last = len(found["rates"]) - 1
+        for phase, rate in enumerate(found["rates"]):
+            what = f"{variant}: forgetting per update, phase {phase + 1}"
+            theirs = number(published.get(phase), "{:.4f}")
+            yield Finding(what, number(rate, "{:.4f}"), theirs, NOTHING)
+        if fall := found["fall"]:
+            value, low, high = (number(fall[key], "{:+.4f}") for key in ("value", "low", "high"))
+            theirs = published[0] - published[last] if last in published else None
+            yield Finding(
+                f"{variant}: phase 1 less phase {last + 1}",
+                f"{value} [{low}, {high}]",
+                number(theirs, "{:+.4f}"),
+                several(fall["runs"], "task"),
+            )
+
+
+def _model_day(told: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:
+    for name, found in told.items():
+        what = f"a task's model day with {_WITH[name]}"
+        ours = _correlation(found["r"], found["p"])
+        yield Finding(what, ours, _correlation(*paper.MODEL_DAY[name]), f"{found['pairs']} tasks")
+
+
+def _correlation(r: float, p: float | None) -> str:
+    text = f"r = {number(r, '{:+.2f}')}"
+    return text if p is None else f"{text}, p = {p:.2g}"
+
+
+def _training_time(part: Part, told: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:
+    runs = Counter((run.backbone, run.outcome["method"]) for run in part.finished)
+    for backbone, minutes in told.items():
+        published = paper.TRAINING_TIME.get(backbone, {})
+        for method, value in minutes.items():
+            yield Finding(
+                f"{method}, {backbone}: minutes an epoch",
+                number(value, "{:.2g}" if value < 1 else "{:.1f}"),
+                number(published.get(method), "{:.1f}"),
+                several(runs[backbone, method], "run"),
+            )

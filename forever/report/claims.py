@@ -7,210 +7,203 @@ experiments/results/<name>-<scale>/.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from forever.report.format import markdown_table
+from forever.runs.directory import read_json
+from forever.sweeps import published as paper
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import SCALES, named_run
-from forever.sweeps.published import (
-    FORGETTING_RATE,
-    MODEL_DAY,
-    TABLES,
-    TRAINING_TIME,
-    agreement,
-    table_of,
-)
+from forever.sweeps.sweep import Sweep
 
 HEAD = ("claim", "ours", "published", "status", "scale", "runs")
-# A verdict's agreement with the paper, in the words of the ledger.
-_STATUS = {
-    "agrees": "reproduced",
-    "opposite": "not reproduced: opposite",
-    "not shown": "not reproduced: no difference shown",
-    "not equal": "not reproduced: they differ",
-    "too wide": "no difference shown: interval too wide",
-    "": "not judged",
-}
-
-_AS_FINETUNING = "not judged: ends as fine-tuning does, to the last digit"
-# What a status comes down to: the first of these that has its beginning.
-_OUTCOMES = {
-    "reproduced": ("reproduced",),
-    "not shown": ("not reproduced: no", "no "),
-    "contradicted": ("not reproduced",),
-    "not judged": ("not judged", "measured"),
-}
-
 _SIGNIFICANT = 0.05
 _WEAK = 0.5  # a correlation that explains less than a quarter of the variance
+
+Report = Mapping[str, Any]  # the content of report.json
+
+
+class Status(Enum):
+    """What our runs say to a claim, in the words of the ledger."""
+
+    REPRODUCED = "reproduced"
+    OPPOSITE = "not reproduced: opposite"
+    NO_DIFFERENCE = "not reproduced: no difference shown"
+    THEY_DIFFER = "not reproduced: they differ"
+    TOO_WIDE = "no difference shown: interval too wide"
+    OTHER_CORRELATION = "not reproduced"
+    NO_CORRELATION = "not reproduced: no correlation shown"
+    TOO_FEW_TASKS = "no correlation shown: too few tasks"
+    MEASURED = "measured"
+    NOT_JUDGED = "not judged"
+    AS_FINETUNING = "not judged: ends as fine-tuning does, to the last digit"
+    NOT_ATTEMPTED = "not attempted"
+
+
+# What the statuses come down to.
+OUTCOMES = {
+    "reproduced": (Status.REPRODUCED,),
+    "not shown": (Status.NO_DIFFERENCE, Status.TOO_WIDE, Status.NO_CORRELATION,
+                  Status.TOO_FEW_TASKS),
+    "contradicted": (Status.OPPOSITE, Status.THEY_DIFFER, Status.OTHER_CORRELATION),
+    "not judged": (Status.NOT_JUDGED, Status.MEASURED, Status.AS_FINETUNING),
+}  # fmt: skip
+
+_OF_AGREEMENT = {
+    "agrees": Status.REPRODUCED,
+    "opposite": Status.OPPOSITE,
+    "not shown": Status.NO_DIFFERENCE,
+    "not equal": Status.THEY_DIFFER,
+    "too wide": Status.TOO_WIDE,
+    "": Status.NOT_JUDGED,
+}
+
+
+class Answer(NamedTuple):
+    """What one report says to a claim, and how many runs say it."""
+
+    ours: str
+    status: Status
+    runs: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A claim as the paper makes it.
+
+    Attributes:
+        table: the sweep that answers it.
+        answers: what a report says to it, which may be nothing.
+    """
+
+    table: str
+    text: str
+    published: str
+    answers: Callable[[Report], Iterator[Answer]]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A row of the ledger. `table`: the sweep that answers it; `ours` is empty if nobody tried."""
+    """A row of the ledger: a claim and one answer, or none if nobody tried."""
 
     table: str
     text: str
     published: str
     ours: str = ""
-    status: str = "not attempted"
-    scale: str = ""
-    report: Mapping[str, Any] | None = None
+    status: Status = Status.NOT_ATTEMPTED
     runs: str = ""
+    report: Report | None = None
+
+    @property
+    def scale(self) -> str:
+        return self.report["scale"] if self.report else ""
 
 
 def read_claims(folder: Path) -> list[Claim]:
     """Every claim, with what the reports in the folders of `folder` say to it."""
-    reports = [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(folder.glob("*/report.json"))
-    ]
-    return list(claims(reports))
+    return claims([read_json(path) for path in sorted(folder.glob("*/report.json"))])
 
 
-def sections(all_claims: Sequence[Claim]) -> list[str]:
-    """Claims as Markdown, a heading and a table a sweep, what was tried first."""
-    tables: dict[str, list[Claim]] = {}
-    for claim in all_claims:
-        tables.setdefault(claim.table, []).append(claim)
-    tried = {name: any(claim.report for claim in found) for name, found in tables.items()}
-    lines: list[str] = []
-    for name, found in sorted(tables.items(), key=lambda item: not tried[item[0]]):
-        lines += [f"### {name}", ""]
-        lines += (
-            _answers(found)
-            if tried[name]
-            else [f"Not attempted: `forever sweep {name} --scale paper`.", ""]
-        )
-        lines += (
-            []
-            if tried[name]
-            else [*_table(("claim", "published"), [(c.text, c.published) for c in found]), ""]
-        )
-        if unknown := _unknown(name):
-            lines += [f"The paper's numbers of {'; '.join(unknown)} are not known here.", ""]
-    return lines
+def claims(reports: Sequence[Report]) -> list[Claim]:
+    """Every claim, once for each answer."""
+    found: list[Claim] = []
+    for question in questions():
+        asked = Claim(question.table, question.text, question.published)
+        before = len(found)
+        for report in reports:
+            for ours, status, runs in question.answers(report):
+                told = (asked.table, asked.text, asked.published, ours, status, str(runs))
+                found.append(Claim(*told, report))
+        if len(found) == before:
+            found.append(asked)
+    return found
 
 
-def tally(found: Sequence[Claim]) -> list[str]:
-    """How many claims were answered at each scale, and how."""
-    rows: list[Sequence[str]] = []
-    for scale in SCALES:
-        here = [_outcome(claim.status) for claim in found if claim.scale == scale]
-        if here:
-            rows.append(
-                [scale, str(len(here)), *(str(here.count(outcome)) for outcome in _OUTCOMES)]
-            )
-    texts = {(claim.table, claim.text) for claim in found}
-    answered = {(claim.table, claim.text) for claim in found if claim.report}
-    lines = [*_table(("scale", "answers", *_OUTCOMES), rows), ""] if rows else []
-    some = f"{len(answered)} of {len(texts)} claims have an answer"
-    full = any(claim.scale == "paper" for claim in found)
-    return [*lines, f"{some}{'' if full else ', none at full scale, which needs a GPU'}.", ""]
+def questions() -> Iterator[Question]:
+    for name in paper.TABLES:
+        yield from _differences(name)
+    yield _forgetting()
+    yield from _correlations()
+    yield from _times()
 
 
-def _outcome(status: str) -> str:
-    return next(
-        outcome for outcome, beginnings in _OUTCOMES.items() if status.startswith(beginnings)
-    )
+# ---- differences between variants
 
 
-def _unknown(name: str) -> list[str]:
-    """Variants of a paper's table of which no number is known here."""
-    if name not in TABLES:
-        return []
-    sweep = load_sweep(name).expand(named_run(SCALES["paper"]))
-    known = {variant for rows in TABLES[name].values() for variant in rows}
-    return [variant for variant in sweep.variants if sweep.paper.get(variant, variant) not in known]
+def _sweep(name: str) -> Sweep:
+    return load_sweep(name).expand(named_run(SCALES["paper"]))
 
 
-def _answers(found: list[Claim]) -> list[str]:
-    """The table of a sweep that was tried, and below it where the numbers come from."""
-    rows = sorted(found, key=lambda claim: claim.report is None)
-    cells = [(c.text, c.ours, c.published, c.status, c.scale, c.runs) for c in rows]
-    lines = [*_table(HEAD, cells), ""]
-    for report in {id(c.report): c.report for c in rows if c.report}.values():
-        where = "; ".join(", ".join(report[key]) for key in ("revisions", "hardware"))
-        lines += [
-            f"- {report['scale']}, {where}:",
-            *(f"  `{command}`" for command in report["commands"]),
-        ]
-    return [*lines, ""]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    cells = [[cell.replace("|", "\\|") or "–" for cell in row] for row in (head, *rows)]
-    lines = ["| " + " | ".join(row) + " |" for row in cells]
-    return [lines[0], "|" + "---|" * len(head), *lines[1:]]
-
-
-def claims(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
-    """Every claim, once for each report that answers it."""
-    for name in TABLES:
-        yield from _differences(name, reports)
-    for name, tell in (
-        ("forgetting_rate", _forgetting),
-        ("model_day", _model_day),
-        ("training_time", _time),
-    ):
-        yield from tell([report for report in reports if report["name"] == name])
-
-
-def _differences(name: str, reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
-    sweep = load_sweep(name).expand(named_run(SCALES["paper"]))
-    references = {
-        sweep.paper.get(variant, variant): sweep.paper.get(other, other)
-        for variant in sweep.variants
-        for other in [sweep.references.get(variant, sweep.reference)]
-    }
-    for benchmark, rows in TABLES[name].items():
-        for variant, paper in rows.items():
+def _differences(name: str) -> Iterator[Question]:
+    """Each variant of a table less its reference, as far as the paper's numbers are known."""
+    sweep, tables = _sweep(name), paper.TABLES[name]
+    references: dict[str, str] = {}
+    for variant in sweep.variants:
+        other = sweep.references.get(variant, sweep.reference)
+        references[sweep.paper.get(variant, variant)] = sweep.paper.get(other, other)
+    for benchmark, rows in tables.items():
+        for variant, row in rows.items():
             reference = references[variant]
             if variant == reference or reference not in rows:
                 continue
-            text = f"{benchmark}: " * (len(TABLES[name]) > 1) + f"{variant} less {reference}"
             base = rows[reference]
-            published = f"OP {paper.op - base.op:+.1f}"
-            if paper.bwt is not None and base.bwt is not None:
-                published += f"; BWT {paper.bwt - base.bwt:+.1f}"
-            tried = [
-                (report, row)
-                for report in reports
-                for part in report["parts"]
-                if table_of(report["name"], part["benchmark"]) == (name, benchmark)
-                for row in _compared(part["rows"], variant, reference)
-            ]
-            if not tried:
-                yield Claim(name, text, published)
-            for report, row in tried:
+            text = f"{variant} less {reference}"
+            published = f"OP {row.op - base.op:+.1f}"
+            if row.bwt is not None and base.bwt is not None:
+                published += f"; BWT {row.bwt - base.bwt:+.1f}"
+            place, pair = (name, benchmark), (variant, reference)
+            yield Question(
+                name,
+                f"{benchmark}: {text}" if len(tables) > 1 else text,
+                published,
+                partial(_answer_difference, place, pair, row.op - base.op),
+            )
+
+
+def _answer_difference(
+    place: tuple[str, str], pair: tuple[str, str], published: float, report: Report
+) -> Iterator[Answer]:
+    """Of the rows that stand for a variant of the paper and were compared with what stands for its
+    reference.
+
+    Args:
+        place: the paper's table and the benchmark.
+        pair: the variant and its reference.
+    """
+    for part in report["parts"]:
+        if paper.table_of(report["name"], part["benchmark"]) != place:
+            continue
+        in_paper = {row["variant"]: row["paper_variant"] for row in part["rows"]}
+        for row in part["rows"]:
+            compared = (row["paper_variant"], in_paper.get(row["reference"]))
+            if compared == pair and row["difference"]:
                 ours = f"OP {_interval(row['difference'])}"
-                ours += f"; BWT {_interval(row['bwt_difference'])}" if row["bwt_difference"] else ""
-                status = (
-                    _AS_FINETUNING
-                    if row.get("idle")
-                    else _STATUS[_agreement(paper.op - base.op, row)]
-                )
-                runs = str(row["difference"]["runs"])
-                yield Claim(name, text, published, ours, status, report["scale"], report, runs)
+                if row["bwt_difference"]:
+                    ours += f"; BWT {_interval(row['bwt_difference'])}"
+                yield Answer(ours, _status(published, row), row["difference"]["runs"])
 
 
-def _compared(
-    rows: list[Mapping[str, Any]], variant: str, reference: str
-) -> Iterator[Mapping[str, Any]]:
-    """Rows that stand for a variant of the paper and were compared with what stands for its
-    reference."""
-    paper = {row["variant"]: row["paper_variant"] for row in rows}
-    for row in rows:
-        if (
-            row["paper_variant"] == variant
-            and row["difference"]
-            and paper.get(row["reference"]) == reference
-        ):
-            yield row
+def _status(published: float, row: Mapping[str, Any]) -> Status:
+    if row.get("idle"):
+        return Status.AS_FINETUNING
+    difference, verdict = row["difference"], row["verdict"]
+    # Bounds are outside the corrected comparison; their interval alone says on which side they are.
+    # From one run nothing can be said, however many rows it answered.
+    if row["bound"] and difference["runs"] > 1:
+        verdict = {1: "win", 0: "tie", -1: "loss"}[_side(difference)]
+    agreement = paper.agreement(published, verdict, difference["low"], difference["high"])
+    return _OF_AGREEMENT[agreement]
+
+
+def _side(estimate: Mapping[str, float]) -> int:
+    """Of zero: 1 if the interval is above it, -1 if below, 0 if it holds zero."""
+    return (estimate["low"] > 0) - (estimate["high"] < 0)
 
 
 def _interval(estimate: Mapping[str, float], digits: int = 1) -> str:
@@ -218,127 +211,157 @@ def _interval(estimate: Mapping[str, float], digits: int = 1) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def _agreement(published: float, row: Mapping[str, Any]) -> str:
-    """Bounds are outside the corrected comparison; their interval alone says on which side they
-    are."""
-    low, high, runs = (row["difference"][key] for key in ("low", "high", "runs"))
-    verdict = row["verdict"]
-    if row["bound"] and runs > 1:  # from one run nothing can be said, however many rows it answered
-        verdict = "tie" if low <= 0 <= high else "win" if low > 0 else "loss"
-    return agreement(published, verdict, low, high)
+# ---- findings
 
 
-def _forgetting(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
+def _analyses(report: Report, name: str) -> Iterator[Mapping[str, Any]]:
+    if report["name"] == name:
+        for part in report["parts"]:
+            if name in part["analyses"]:
+                yield part["analyses"][name]
+
+
+def _forgetting() -> Question:
+    text = "forgetting slows down within a task: rate of the first phase less the last's (rates)"
+    rates = paper.FORGETTING_RATE
+    published = f"{rates[0] - rates[-1]:+.4f} ({_rates(rates)})"
+    return Question("forgetting_rate", text, published, _answer_forgetting)
+
+
+def _answer_forgetting(report: Report) -> Iterator[Answer]:
     """The whole of the paper's table at its scale; smaller tasks have fewer phases, of which two
     tell a direction."""
-    text = "forgetting slows down within a task: rate of the first phase less the last's (rates)"
-    fall = FORGETTING_RATE[0] - FORGETTING_RATE[-1]
-    published = f"{fall:+.4f} ({_rates(FORGETTING_RATE)})"
-    tried = [
-        (report, found["finetune"])
-        for report, found in _analyses(reports, "forgetting_rate")
-        if "finetune" in found
-    ]
-    if not tried:
-        yield Claim("forgetting_rate", text, published)
-    for report, found in tried:
-        rates, ours, status = found["rates"], found["fall"], "not judged"
-        if ours and (len(rates) == len(FORGETTING_RATE) or report["scale"] != "paper"):
-            status = _STATUS[
-                "agrees" if ours["low"] > 0 else "opposite" if ours["high"] < 0 else "not shown"
-            ]
-        told = f"{_interval(ours, 4)} " if ours else ""
-        yield Claim(
-            "forgetting_rate",
-            text,
-            published,
-            f"{told}({_rates(rates)})",
-            status,
-            report["scale"],
-            report,
-            str(report["finished"]),
-        )
+    statuses = {1: Status.REPRODUCED, 0: Status.NO_DIFFERENCE, -1: Status.OPPOSITE}
+    for found in _analyses(report, "forgetting_rate"):
+        if "finetune" not in found:
+            continue
+        rates, fall = found["finetune"]["rates"], found["finetune"]["fall"]
+        whole = len(rates) == len(paper.FORGETTING_RATE) or report["scale"] != "paper"
+        status = statuses[_side(fall)] if fall and whole else Status.NOT_JUDGED
+        ours = f"({_rates(rates)})"
+        if fall:
+            ours = f"{_interval(fall, 4)} {ours}"
+        yield Answer(ours, status, report["finished"])
 
 
 def _rates(values: Sequence[float]) -> str:
     return ", ".join(f"{rate:.4f}" for rate in values)
 
 
-def _model_day(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
-    for name, (r, p) in MODEL_DAY.items():
+def _correlations() -> Iterator[Question]:
+    for name, (r, p) in paper.MODEL_DAY.items():
+        published = f"r = {r:.2f}" if p is None else f"r = {r:.2f}, p = {p:.4f}"
         text = f"correlation of tau_day with {name}"
-        published = f"r = {r:.2f}" + (f", p = {p:.4f}" if p is not None else "")
-        tried = [
-            (report, found[name])
-            for report, found in _analyses(reports, "model_day")
-            if name in found
-        ]
-        if not tried:
-            yield Claim("model_day", text, published)
-        for report, ours in tried:
-            told = f"r = {ours['r']:.2f}, p = {ours['p']:.4f}, {ours['pairs']} pairs"
-            status = _correlated(r, p is not None and p < _SIGNIFICANT, ours)
-            yield Claim(
-                "model_day",
-                text,
-                published,
-                told,
-                status,
-                report["scale"],
-                report,
-                str(report["finished"]),
-            )
+        yield Question("model_day", text, published, partial(_answer_correlation, name))
 
 
-def _correlated(published: float, significant: bool, ours: Mapping[str, float]) -> str:
-    """The status of a correlation. That there is none is shown by an interval (Fisher's z), not by
-    a large p."""
+def _answer_correlation(name: str, report: Report) -> Iterator[Answer]:
+    for found in _analyses(report, "model_day"):
+        if name in found:
+            ours = found[name]
+            text = f"r = {ours['r']:.2f}, p = {ours['p']:.4f}, {ours['pairs']} pairs"
+            r, p = paper.MODEL_DAY[name]
+            yield Answer(text, _correlated(r, p, ours), report["finished"])
+
+
+def _correlated(r: float, p: float | None, ours: Mapping[str, float]) -> Status:
+    """That there is no correlation is shown by an interval (Fisher's z), not by a large p.
+
+    Args:
+        r, p: the published ones.
+    """
+    significant = p is not None and p < _SIGNIFICANT
     if ours["p"] < _SIGNIFICANT:
-        return (
-            "reproduced" if significant and (ours["r"] > 0) == (published > 0) else "not reproduced"
-        )
+        same_sign = (ours["r"] > 0) == (r > 0)
+        return Status.REPRODUCED if significant and same_sign else Status.OTHER_CORRELATION
     if significant:
-        return "not reproduced: no correlation shown"
+        return Status.NO_CORRELATION
     room = 1.96 / math.sqrt(ours["pairs"] - 3) if ours["pairs"] > 3 else math.inf
-    weak = all(abs(math.tanh(math.atanh(ours["r"]) + end)) < _WEAK for end in (-room, room))
-    return "reproduced" if weak else "no correlation shown: too few tasks"
+    z = math.atanh(ours["r"])
+    weak = all(abs(math.tanh(end)) < _WEAK for end in (z - room, z + room))
+    return Status.REPRODUCED if weak else Status.TOO_FEW_TASKS
 
 
-def _time(reports: list[Mapping[str, Any]]) -> Iterator[Claim]:
+def _times() -> Iterator[Question]:
     """Minutes depend on the machine; what a method costs beside MixReplay does so less."""
-    for backbone, method in (
-        (b, m) for b, minutes in TRAINING_TIME.items() for m in minutes if m != "mix_replay"
-    ):
-        text = f"an epoch of {method} as a multiple of mix_replay's, {backbone}"
-        minutes = TRAINING_TIME[backbone]
-        published = f"{minutes[method] / minutes['mix_replay']:.2f}"
-        tried = [
-            (report, found[name])
-            for report, found in _analyses(reports, "training_time")
-            for name in found
-            if (name == backbone or report["scale"] != "paper")
-            and {method, "mix_replay"} <= found[name].keys()
-        ]
-        if not tried:
-            yield Claim("training_time", text, published)
-        for report, ours in tried:
-            ratio = f"{ours[method] / ours['mix_replay']:.2f}"
-            yield Claim(
-                "training_time",
-                text,
-                published,
-                ratio,
-                "measured",
-                report["scale"],
-                report,
-                str(report["finished"]),
-            )
+    for backbone, minutes in paper.TRAINING_TIME.items():
+        for method, value in minutes.items():
+            if method != "mix_replay":
+                text = f"an epoch of {method} as a multiple of mix_replay's, {backbone}"
+                published = f"{value / minutes['mix_replay']:.2f}"
+                answer = partial(_answer_time, backbone, method)
+                yield Question("training_time", text, published, answer)
 
 
-def _analyses(
-    reports: list[Mapping[str, Any]], name: str
-) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    for report in reports:
-        for part in report["parts"]:
-            if name in part["analyses"]:
-                yield report, part["analyses"][name]
+def _answer_time(backbone: str, method: str, report: Report) -> Iterator[Answer]:
+    for found in _analyses(report, "training_time"):
+        for name, minutes in found.items():
+            stands_for = name == backbone or report["scale"] != "paper"
+            if stands_for and {method, "mix_replay"} <= minutes.keys():
+                ratio = f"{minutes[method] / minutes['mix_replay']:.2f}"
+                yield Answer(ratio, Status.MEASURED, report["finished"])
+
+
+# ---- as Markdown
+
+
+def tally(found: Sequence[Claim]) -> list[str]:
+    """How many claims were answered at each scale, and how."""
+    rows: list[list[str]] = []
+    for scale in SCALES:
+        statuses = [claim.status for claim in found if claim.scale == scale]
+        if statuses:
+            counts = [sum(s in of_outcome for s in statuses) for of_outcome in OUTCOMES.values()]
+            rows.append([scale, str(len(statuses)), *map(str, counts)])
+    texts = {(claim.table, claim.text) for claim in found}
+    answered = {(claim.table, claim.text) for claim in found if claim.report}
+    some = f"{len(answered)} of {len(texts)} claims have an answer"
+    if not any(claim.scale == "paper" for claim in found):
+        some += ", none at full scale, which needs a GPU"
+    table = [*markdown_table(("scale", "answers", *OUTCOMES), rows), ""] if rows else []
+    return [*table, f"{some}.", ""]
+
+
+def sections(found: Sequence[Claim]) -> list[str]:
+    """Claims as Markdown, a heading and a table a sweep, what was tried first."""
+    tables: dict[str, list[Claim]] = {}
+    for claim in found:
+        tables.setdefault(claim.table, []).append(claim)
+    tried = {name: any(claim.report for claim in own) for name, own in tables.items()}
+    lines: list[str] = []
+    for name in sorted(tables, key=lambda name: not tried[name]):
+        write = _answers if tried[name] else _not_attempted
+        lines += [f"### {name}", "", *write(name, tables[name])]
+        if unknown := _unknown(name):
+            lines += [f"The paper's numbers of {'; '.join(unknown)} are not known here.", ""]
+    return lines
+
+
+def _not_attempted(name: str, found: Sequence[Claim]) -> list[str]:
+    table = markdown_table(("claim", "published"), [(c.text, c.published) for c in found])
+    return [f"Not attempted: `forever sweep {name} --scale paper`.", "", *table, ""]
+
+
+def _answers(name: str, found: Sequence[Claim]) -> list[str]:
+    """The table of a sweep that was tried, and below it where the numbers come from."""
+    rows: list[tuple[str, ...]] = []
+    reports: dict[int, Report] = {}
+    for c in sorted(found, key=lambda claim: claim.report is None):
+        rows.append((c.text, c.ours, c.published, c.status.value, c.scale, c.runs))
+        if c.report:
+            reports[id(c.report)] = c.report
+    lines = [*markdown_table(HEAD, rows), ""]
+    for report in reports.values():
+        where = "; ".join(", ".join(report[key]) for key in ("revisions", "hardware"))
+        lines.append(f"- {report['scale']}, {where}:")
+        lines += [f"  `{command}`" for command in report["commands"]]
+    return [*lines, ""]
+
+
+def _unknown(name: str) -> list[str]:
+    """The variants of a paper's table of which no number is known here."""
+    if name not in paper.TABLES:
+        return []
+    sweep = _sweep(name)
+    known = {variant for rows in paper.TABLES[name].values() for variant in rows}
+    return [variant for variant in sweep.variants if sweep.paper.get(variant, variant) not in known]

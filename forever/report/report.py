@@ -1,4 +1,4 @@
-"""`forever report`: tables with intervals and verdicts, figures; Markdown, HTML, LaTeX, JSON; from
+"""`forever report`: tables with intervals and verdicts, figures; HTML, Markdown, LaTeX, JSON; from
 run directories.
 
 Everything on the page was measured by a run in the folder. A run that is not there is named as
@@ -8,77 +8,201 @@ missing.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
+
+from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.report.numbers import numbers
-from forever.report.page import page
-from forever.report.study import read_study
-from forever.report.tables import summary_table
+from forever.report import facts
+from forever.report.analyses import analyses, findings
+from forever.report.bootstrap import RESAMPLES
+from forever.report.format import distinct, listed, several
+from forever.report.frame import COLUMNS, stored_rows, text_table
+from forever.report.statistics import ALPHA
+from forever.report.study import Part, Study, read_study
+from forever.report.tables import console_tables, html_table, latex_table, markdown
 from forever.runs.directory import write_text
+from forever.sweeps import published as paper
+from forever.sweeps import search
+from forever.sweeps.named_runs import scale_of
 
-__all__ = ["summary_table", "write_report"]
+__all__ = ["console_tables", "write_report"]
 
-_GREEK = {"β": "beta", "γ": "gamma", "λ": "lambda", "μ": "mu", "τ": "tau", "Δ": "Delta"}
-_TEX = str.maketrans(
-    {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
-     "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "−": "$-$", "–": "--", "·": r"$\cdot$",
-     "±": r"$\pm$", "×": r"$\times$", "→": r"$\rightarrow$", "≤": r"$\leq$", "≥": r"$\geq$", "…": r"\dots{}",
-     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    | {letter: f"$\\{name}$" for letter, name in _GREEK.items()}
+SCHEMA_VERSION = 2  # 1: no runs in estimates; rates of forgetting without an interval
+_GROUPS = (
+    ("matrix", "Performance matrices",
+     "Score on each task (row) after training on each task (column), in percent. Framed: just "
+     "after the task was learned. Hatched: not measured."),
+    ("timeline", "Timelines",
+     "How far each update moves the trainable parameters, what the replay clock shows, and when "
+     "the memory is replayed."),
 )  # fmt: skip
 
-
-def tex(text: object) -> str:
-    """Text for LaTeX in ASCII. A character that is not known here becomes a question mark, which
-    compiles and shows."""
-    return str(text).translate(_TEX).encode("ascii", "replace").decode("ascii")
+Write = Callable[[pd.DataFrame], str]  # a table in the format of a page
 
 
-def write_report(folder: Path) -> Path:
-    """Write report.md, report.html, report.tex, report.json and figures/ into a folder of runs.
+def write_report(folder: Path | Study) -> Path:
+    """Write report.html, report.md, report.tex, report.json and figures/ into a folder of runs.
 
     Args:
-        folder: a sweep, a folder of run directories, or one run directory.
+        folder: a sweep, a folder of run directories, or one run directory; or what was read of it.
 
     Returns:
         The HTML page, which needs no other file.
 
     Raises:
         InputError: no finished run in the folder, a damaged file, or packages that the report needs
-        are not installed.
+            are not installed.
     """
-    study = read_study(folder)
+    study = folder if isinstance(folder, Study) else read_study(folder)
     try:
-        import jinja2
+        from jinja2 import Environment, PackageLoader, StrictUndefined
 
-        from forever.report.pictures import pictures
-
-        shown = list(pictures(study))
+        from forever.report.figures import pictures
     except ImportError as error:
         raise InputError(
             f"a report needs {error.name}; install it with: pip install 'forever-cl[report]'"
         ) from None
-    for picture in shown:
-        path = study.folder / "figures" / f"{picture.name}.png"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(picture.png)
-    # Of matrices that fill the page only the first is unfolded.
-    fold = any(picture.group == "matrix" and picture.width > 560 for picture in shown)
-    content = page(study) | {"pictures": shown, "fold": fold}
-    loader = jinja2.PackageLoader("forever.report")
-    for name in ("report.md", "report.html", "report.tex"):
-        escape = name.endswith(".html")
-        environment = jinja2.Environment(
-            loader=loader,
-            autoescape=escape,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            undefined=jinja2.StrictUndefined,
-        )
-        # A bar would end a Markdown cell.
-        environment.filters["cell"] = lambda text: str(text).replace("|", "\\|")
-        environment.filters["tex"] = tex
+    shown = {part.benchmark: list(pictures(study, part)) for part in study.parts}
+    for drawn in shown.values():
+        for picture in drawn:
+            path = study.folder / "figures" / f"{picture.name}.png"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(picture.png)
+    environment = Environment(
+        loader=PackageLoader("forever.report"),
+        autoescape=lambda name: bool(name) and name.endswith(".html.j2"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters["several"] = several
+    environment.globals |= {
+        "resamples": f"{RESAMPLES:,}",
+        "alpha": f"{100 * ALPHA:g}",
+        "equal": f"{paper.EQUAL:g}",
+        "alike": f"{paper.ALIKE:g}",
+        "about": [column for column in COLUMNS if column.about],
+    }
+    notes: Any = environment.get_template("notes.j2").module
+    for name, write in (("report.html", _html(study)), ("report.md", markdown)):
+        content = _content(study, shown, write) | {"notes": notes}
         write_text(study.folder / name, environment.get_template(f"{name}.j2").render(content))
-    write_text(study.folder / "report.json", json.dumps(numbers(study), indent=1) + "\n")
+    write_text(study.folder / "report.tex", _latex(study, notes))
+    write_text(study.folder / "report.json", json.dumps(stored(study), indent=1) + "\n")
     return study.folder / "report.html"
+
+
+def _html(study: Study) -> Write:
+    from markupsafe import Markup  # comes with jinja2
+
+    return lambda table: Markup(html_table(table, study.reference))
+
+
+def _content(study: Study, shown: dict[str, list[Any]], write: Write) -> dict[str, Any]:
+    """What a page's template fills in."""
+    variants = facts.changes(study)
+    parts: list[dict[str, Any]] = []
+    for part in study.parts:
+        parts.append(
+            {
+                "content": part,
+                "heading": part.benchmark if part.several else "",
+                "results": write(text_table(part.frame, "scores", "costs")),
+                "findings": _written(_findings(part), write),
+                "paper": _written(_beside_paper(part), write),
+                "too_small": facts.too_small_for(part),
+                "pictures": shown[part.benchmark],
+            }
+        )
+    return {
+        "title": study.name,
+        "subject": facts.subject(study),
+        "study": study,
+        "parts": parts,
+        "facts": write(_pairs("", "what ran", facts.facts(study))),
+        "variants": write(_pairs("variant", "differs in", variants)) if len(variants) > 1 else "",
+        "importances": _written(_importances(study), write),
+        "groups": _GROUPS,
+        "pictures": [picture for drawn in shown.values() for picture in drawn],
+    }
+
+
+def _written(table: pd.DataFrame, write: Write) -> str:
+    return "" if table.empty else write(table)
+
+
+def _findings(part: Part) -> pd.DataFrame:
+    return pd.DataFrame(findings(part), columns=["finding", "ours", "published", "from"])
+
+
+def _beside_paper(part: Part) -> pd.DataFrame:
+    in_paper = part.frame[[paper is not None for paper in part.frame["paper"]]]
+    return text_table(in_paper, "paper")
+
+
+def _pairs(left: str, right: str, values: dict[str, str]) -> pd.DataFrame:
+    return pd.DataFrame(list(values.items()), columns=[left, right])
+
+
+def _importances(study: Study) -> pd.DataFrame:
+    """How much each parameter of a search matters; empty for what is no search."""
+    found: dict[str, float] = {}
+    if (study.folder / "study.log").is_file() and hasattr(search, "importances"):
+        found = search.importances(study.folder)  # pyright: ignore[reportAttributeAccessIssue]
+    return _pairs("parameter", "importance", {key: f"{v:.2f}" for key, v in found.items()})
+
+
+def _latex(study: Study, notes: Any) -> str:
+    """All tables as floats: scores, costs, findings and numbers beside the paper's."""
+    tables = ["% needs the packages booktabs and inputenc (utf8)"]
+    for part in study.parts:
+        name = f"{study.name}, {part.benchmark}" if part.several else study.name
+        about = [
+            f"{name}: {facts.subject(study)}. {notes.references(study)} {notes.progress(study)}",
+            f"Seeds {listed(facts.seeds(study))}.",
+            notes.intervals(part),
+            notes.verdicts(part),
+        ]
+        costs = f"{name}: what a run costs, the mean over runs. {notes.columns()}"
+        published = f"{name}, beside the published numbers. {notes.published(part)} "
+        published += notes.too_small(facts.too_small_for(part))
+        captioned = [
+            (text_table(part.frame, "scores"), " ".join(about)),
+            (text_table(part.frame, "costs"), costs),
+            (_findings(part), f"{name}: findings"),
+            (_beside_paper(part), published),
+        ]
+        tables += [latex_table(table, text) for table, text in captioned if not table.empty]
+    return "\n".join(tables)
+
+
+def stored(study: Study) -> dict[str, Any]:
+    """Everything a report says in numbers, for programs and for the ledger (scripts/ledger.py). OP
+    in percent, BWT and differences in points, intervals at 95 %.
+
+    Each estimate has the number of runs that it is the mean of: a difference is of those that the
+    reference has, too.
+    """
+    runs = study.finished
+    parts: list[dict[str, Any]] = []
+    for part in study.parts:
+        rows = stored_rows(part.frame)
+        parts.append({"benchmark": part.benchmark, "rows": rows, "analyses": analyses(part)})
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": study.name,
+        "reference": study.reference,
+        "scale": scale_of(RunConfig.parse(study.example.config)),
+        "planned": len(study.runs),
+        "finished": len(runs),
+        "models": distinct(run.settings["model.name"] for run in runs),
+        "seeds": facts.seeds(study),
+        "revisions": distinct(facts.revisions(runs)),
+        "hardware": facts.machines(runs),
+        "commands": facts.commands(runs),
+        "parts": parts,
+    }

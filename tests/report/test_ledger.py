@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forever.report.claims import claims, read_claims, sections, tally
-from forever.sweeps.published import MODEL_DAY
+from forever.sweeps import published as paper
 from scripts.ledger import LEDGER, page, section
 
 
@@ -18,9 +18,14 @@ def test_page_is_what_the_files_say() -> None:
 def keep(folder: Path, **changes: Any) -> None:
     """A committed run."""
     result = {
-        "seed": 0, "op": 50.0, "bwt": -10.0, "forgetting": 10.0, "events": {"a": {"look": 9}, "b": {"replay": 2}},
-        "updates": {"task": 20, "replay": 5}, "seconds": {"task": 60.0, "evaluation": 30.0},
-    }  # fmt: skip
+        "seed": 0,
+        "op": 50.0,
+        "bwt": -10.0,
+        "forgetting": 10.0,
+        "events": {"a": {"look": 9}, "b": {"replay": 2}},
+        "updates": {"task": 20, "replay": 5},
+        "seconds": {"task": 60.0, "evaluation": 30.0},
+    }
     where = {
         "argv": ["forever", "run", "x y"],
         "revision": "abc",
@@ -58,29 +63,41 @@ def row(
         return numbers and dict(zip(("value", "low", "high", "runs"), (*numbers, 5), strict=True))
 
     content = {
-        "variant": variant, "paper_variant": variant, "reference": "base", "bound": False, "difference": estimate(op),
-        "bwt_difference": estimate(bwt), "verdict": verdict,
-    }  # fmt: skip
+        "variant": variant,
+        "paper_variant": variant,
+        "reference": "base",
+        "bound": False,
+        "difference": estimate(op),
+        "bwt_difference": estimate(bwt),
+        "verdict": verdict,
+    }
     return content | changes
 
 
 def report(rows: list[Any] | None = None, **changes: Any) -> dict[str, Any]:
     """A committed report, of `components` on mini unless told otherwise."""
     rows = rows or [
-        row("base", None, None), row("+FIR", (-3.0, -5.0, -1.0), "loss", (-2.0, -4.0, 0.5)),
-        row("+RR", (2.0, -1.0, 5.0), "tie"), row("+PIR", (1.0, -30.0, 32.0), "tie"),
+        row("base", None, None),
+        row("+FIR", (-3.0, -5.0, -1.0), "loss", (-2.0, -4.0, 0.5)),
+        row("+RR", (2.0, -1.0, 5.0), "tie"),
+        row("+PIR", (1.0, -30.0, 32.0), "tie"),
         row("+IAR&PIR", (-0.1, -0.6, 0.4), "tie"),
-    ]  # fmt: skip
+    ]
     content = {
-        "name": "components", "scale": "mini", "finished": 15, "revisions": ["abc"], "hardware": ["chip, 2 cores"],
-        "commands": ["forever sweep components"], "parts": [{"benchmark": "mini", "rows": rows, "analyses": {}}],
-    }  # fmt: skip
+        "name": "components",
+        "scale": "mini",
+        "finished": 15,
+        "revisions": ["abc"],
+        "hardware": ["chip, 2 cores"],
+        "commands": ["forever sweep components"],
+        "parts": [{"benchmark": "mini", "rows": rows, "analyses": {}}],
+    }
     return content | changes
 
 
 def found(reports: list[Any], table: str, text: str = "") -> list[tuple[str, str, str]]:
     return [
-        (c.ours, c.status, c.scale)
+        (c.ours, c.status.value, c.scale)
         for c in claims(reports)
         if c.table == table and c.text.startswith(text)
     ]
@@ -109,7 +126,7 @@ def test_claims_are_answered_by_reports() -> None:
 
 def test_published_differences_are_between_variant_and_reference() -> None:
     told = {(claim.table, claim.text): claim.published for claim in claims([])}
-    assert len(told) == len([*claims([])])  # each claim once
+    assert len(told) == len(claims([]))  # each claim once
     assert told["components", "+FIR less base"] == "OP -2.4; BWT -2.4"
     assert told["main_results", "superni: vbm less forever"] == "OP -0.8; BWT -0.8"
     assert told["main_results", "long: migu less forever"] == "OP -3.1"  # its BWT is not known here
@@ -141,7 +158,7 @@ def test_all_methods_on_one_benchmark_answer_the_main_table(benchmark: str, answ
     ]
     parts = [{"benchmark": benchmark, "rows": rows, "analyses": {}}]
     told = [claim for claim in claims([report(name="baselines", parts=parts)]) if claim.ours]
-    assert [(claim.table, claim.text, claim.status) for claim in told] == [
+    assert [(claim.table, claim.text, claim.status.value) for claim in told] == [
         ("main_results", f"{answered}: ssr less forever", "reproduced")
     ]
 
@@ -174,17 +191,21 @@ def test_a_method_that_did_nothing_of_its_own_answers_nothing() -> None:
         row("ssr", (-30.0, -33.0, -27.0), "loss", reference="forever", idle=True),
     ]
     parts = [{"benchmark": "mini", "rows": rows, "analyses": {}}]
-    told = [c.status for c in claims([report(name="baselines", parts=parts)]) if c.report]
+    told = [c.status.value for c in claims([report(name="baselines", parts=parts)]) if c.report]
     assert told == ["reproduced", "not judged: ends as fine-tuning does, to the last digit"]
 
 
 def test_the_tally_counts_each_answer_once() -> None:
     rows = [
-        row("base", None, None), row("+FIR", (-3.0, -5.0, -1.0), "loss"), row("+RR", (9.0, 6.0, 12.0), "win"),
-        row("+ER", (2.0, -1.0, 5.0), "tie"), row("+PIR", (1.0, -30.0, 32.0), "tie"), row("-IAR", (1.0, 0, 2), None),
-    ]  # fmt: skip
+        row("base", None, None),
+        row("+FIR", (-3.0, -5.0, -1.0), "loss"),
+        row("+RR", (9.0, 6.0, 12.0), "win"),
+        row("+ER", (2.0, -1.0, 5.0), "tie"),
+        row("+PIR", (1.0, -30.0, 32.0), "tie"),
+        row("-IAR", (1.0, 0, 2), None),
+    ]
     parts = [{"benchmark": "mini", "rows": rows, "analyses": {}}]
-    claimed = list(claims([report(parts=parts), report(scale="cpu", parts=parts)]))
+    claimed = claims([report(parts=parts), report(scale="cpu", parts=parts)])
     lines = tally(claimed)
     assert lines[0] == "| scale | answers | reproduced | not shown | contradicted | not judged |"
     assert lines[2:4] == ["| mini | 5 | 1 | 2 | 1 | 1 |", "| cpu | 5 | 1 | 2 | 1 | 1 |"]
@@ -192,11 +213,11 @@ def test_the_tally_counts_each_answer_once() -> None:
         f"5 of {len(claimed) - 5} claims have an answer, none at full scale, which needs a GPU."
         in lines
     )
-    assert tally(list(claims([])))[0].startswith("0 of ")
+    assert tally(claims([]))[0].startswith("0 of ")
 
 
 def test_what_the_paper_has_and_we_do_not_know_is_named() -> None:
-    lines = sections(list(claims([])))
+    lines = sections(claims([]))
     assert "The paper's numbers of ewc; olora; moelora; sapt are not known here." in lines
 
 
@@ -225,11 +246,14 @@ def forgetting(
 @pytest.mark.parametrize(
     ("scale", "phases", "low", "high", "status"),
     [
-        ("mini", 2, 0.001, 0.003, "reproduced"), ("mini", 2, -0.001, 0.003, "not reproduced: no difference shown"),
-        ("mini", 2, -0.003, -0.001, "not reproduced: opposite"), ("mini", 1, None, 0.0, "not judged"),
-        ("paper", 4, 0.001, 0.003, "not judged"), ("paper", 5, 0.001, 0.003, "reproduced"),
+        ("mini", 2, 0.001, 0.003, "reproduced"),
+        ("mini", 2, -0.001, 0.003, "not reproduced: no difference shown"),
+        ("mini", 2, -0.003, -0.001, "not reproduced: opposite"),
+        ("mini", 1, None, 0.0, "not judged"),
+        ("paper", 4, 0.001, 0.003, "not judged"),
+        ("paper", 5, 0.001, 0.003, "reproduced"),
     ],
-)  # fmt: skip
+)
 def test_forgetting_slows_down_or_not(
     scale: str, phases: int, low: float | None, high: float, status: str
 ) -> None:
@@ -238,8 +262,9 @@ def test_forgetting_slows_down_or_not(
     ((ours, told, _),) = forgetting(scale, phases, low, high)
     assert told == status
     assert ours == {
-        ("mini", 2, 0.001): "+0.0020 [+0.0010, +0.0030] (0.0030, 0.0020)", ("mini", 1, None): "(0.0030)",
-    }.get((scale, phases, low), ours)  # fmt: skip
+        ("mini", 2, 0.001): "+0.0020 [+0.0010, +0.0030] (0.0030, 0.0020)",
+        ("mini", 1, None): "(0.0030)",
+    }.get((scale, phases, low), ours)
 
 
 def test_a_report_that_lacks_a_part_answers_nothing_and_stops_nothing() -> None:
@@ -290,7 +315,7 @@ def test_correlations_have_a_sign_and_a_p(
     part = {
         "benchmark": "superni",
         "rows": [],
-        "analyses": {"model_day": dict.fromkeys(MODEL_DAY, numbers)},
+        "analyses": {"model_day": dict.fromkeys(paper.MODEL_DAY, numbers)},
     }
     found_ = found([report(name="model_day", parts=[part])], "model_day")
     assert [status for _, status, _ in found_] == statuses

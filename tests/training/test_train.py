@@ -395,7 +395,7 @@ def test_base_weights_never_change_and_evaluating_changes_nothing(
         for key, tensor in trained.items()
     }
     assert all(torch.equal(now[key], tensor) for key, tensor in start.items())
-    adapters = lora_tensors(model)
+    adapters = lora_tensors(learners[0].backbone.model)
     assert len(adapters) == 2 * 2 * 2  # A and B of two targets in two layers
     assert all(tensor.any() for tensor in adapters.values())
 

@@ -1,0 +1,95 @@
+"""How numbers, settings and lists are written, the same in tables, captions and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from forever.report.bootstrap import Estimate
+
+NOTHING = "–"
+
+_GREEK = {"β": "beta", "γ": "gamma", "λ": "lambda", "μ": "mu", "τ": "tau", "Δ": "Delta"}
+_TEX = str.maketrans(
+    {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}",
+     "−": "$-$", "–": "--", "·": r"$\cdot$", "±": r"$\pm$", "×": r"$\times$",
+     "→": r"$\rightarrow$", "≤": r"$\leq$", "≥": r"$\geq$", "…": r"\dots{}", "\xa0": "~",
+     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+    | {letter: f"$\\{name}$" for letter, name in _GREEK.items()}
+)  # fmt: skip
+
+
+def minus(text: str) -> str:
+    """A written number with true minus signs instead of hyphens."""
+    return text.replace("-", "−")
+
+
+def number(value: float | None, form: str) -> str:
+    """A number with a true minus and no sign before zero; a dash where there is none."""
+    if value is None:
+        return NOTHING
+    text = form.format(value)
+    is_zero = float(text.replace(",", "")) == 0
+    return text.lstrip("+-") if is_zero else minus(text)
+
+
+def interval(estimate: Estimate, form: str) -> str:
+    return f"[{number(estimate.low, form)}, {number(estimate.high, form)}]"
+
+
+def estimated(estimate: Estimate | None, form: str) -> str:
+    """A number and its interval."""
+    if estimate is None:
+        return NOTHING
+    return f"{number(estimate.value, form)} {interval(estimate, form)}"
+
+
+def mean_count(value: float | None) -> str:
+    """The mean of whole numbers: with a decimal only if it is none."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def seconds(value: float | None) -> str:
+    return number(value, "{:,.0f}" if (value or 0) >= 10 else "{:.1f}")
+
+
+def several(count: int, noun: str) -> str:
+    """The count with its noun: "1 run", "2 runs"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def listed(values: Iterable[Any]) -> str:
+    return ", ".join(map(str, values)) or NOTHING
+
+
+def setting(value: Any) -> str:
+    """A setting as a person would write it."""
+    if isinstance(value, list):
+        return ", ".join(map(setting, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, in the order of its first place, without None."""
+    return [value for value in dict.fromkeys(values) if value is not None]
+
+
+def tex(text: object) -> str:
+    """Text for LaTeX in ASCII. A character that is not known here becomes a question mark, which
+    compiles and shows."""
+    return str(text).translate(_TEX).encode("ascii", "replace").decode("ascii")
+
+
+def markdown_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], align: Sequence[str] = ()
+) -> list[str]:
+    """The lines of a Markdown table. `align`: "---" (the default), ":---" or "---:" a column."""
+    rules = align or ["---"] * len(head)
+    lines = ["|" + "|".join(rules) + "|"]
+    for row in (head, *rows):
+        cells = [cell.replace("|", "\\|") or NOTHING for cell in row]
+        lines.append("| " + " | ".join(cells) + " |")
+    return [lines[1], lines[0], *lines[2:]]

@@ -1,0 +1,113 @@
+"""Findings that are more than a score, by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+from made_up import base_run, make_up
+
+from forever.report.analyses import analyses, correlations, findings, minutes_an_epoch, slowing
+from forever.report.report import write_report
+from forever.report.study import read_study
+from forever.sweeps.sweep import Sweep
+
+
+@pytest.fixture
+def days(tmp_path: Path) -> Path:
+    """A `model_day` of three tasks in two orders, with numbers of ours in the results."""
+    found = {
+        "1": {"colour": 1.0, "shape": 2.0, "weight": 4.0},
+        "2": {"shape": 3.0, "colour": 2.0, "weight": 3.0},
+    }
+    final = {"colour": 90.0, "shape": 80.0, "weight": 60.0}
+    orders = {name: {"data.order": list(tasks)} for name, tasks in found.items()}
+    variants = {"forever": {}, "mtl": {"method.name": "mtl"}}
+    sweep = Sweep("model_day", base_run(), variants, (0, 1), orders, reference="forever")
+    make_up(tmp_path, sweep)
+    for trial in sweep.trials():
+        tasks, path = found[trial.order], tmp_path / trial.key / "result.json"
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if trial.variant == "mtl":
+            result["matrix"] = [[final[task]] for task in tasks]
+        else:
+            result["matrix"] = [[0.0, 0.0, 10.0 * day] for day in tasks.values()]
+        # The mean over seeds is the day.
+        shift = trial.seed - 0.5
+        result["notes"] = {task: {"tau_day": day + shift} for task, day in tasks.items()}
+        path.write_text(json.dumps(result), encoding="utf-8")
+    return tmp_path
+
+
+def test_model_days_by_hand(days: Path) -> None:
+    """(1, 2), (2, 3), (4, 3): r = 12 / sqrt(42 * 6). Means over orders 1.5, 2.5, 3.5 and joint 90,
+    80, 60."""
+    (part,) = read_study(days).parts
+    found = correlations(part)
+    assert found["other order"] == {
+        "r": pytest.approx(2 / 7**0.5),
+        "p": pytest.approx(0.4544, abs=1e-3),
+        "pairs": 3,
+    }
+    assert found["joint training"]["r"] == pytest.approx(-30 / (2 * 1400 / 3) ** 0.5)
+    # The last task of an order is not forgotten, and two pairs say nothing.
+    assert "BWT" not in found
+    assert analyses(part)["model_day"] == found
+    assert [tuple(finding) for finding in findings(part)] == [
+        ("a task's model day with its length in the other order", "r = +0.76, p = 0.45",
+         "r = +0.74, p = 0.0017", "3 tasks"),
+        ("a task's model day with joint training's score", "r = −0.98, p = 0.12",
+         "r = −0.56, p = 0.029", "3 tasks"),
+    ]  # fmt: skip
+
+
+def test_minutes_an_epoch_by_hand(tmp_path: Path) -> None:
+    """Four tasks of two epochs."""
+    variants = {"base": {}, "+FIR": {"method.days": "fixed_interval"}}
+    make_up(tmp_path, Sweep("training_time", base_run(), variants, (0, 1)))
+    for path in tmp_path.glob("*/result.json"):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        result["seconds"] = {"task": 148.0, "replay": 44.0, "evaluation": 1000.0}
+        path.write_text(json.dumps(result), encoding="utf-8")
+    (part,) = read_study(tmp_path).parts
+    assert minutes_an_epoch(part) == {"tiny": {"forever": pytest.approx(0.4)}}
+    write_report(tmp_path)
+    what = "forever, tiny: minutes an epoch"  # of base and +FIR, two seeds each
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert f"| {what} | 0.4 | – | 4 runs |" in text
+    text = (tmp_path / "report.tex").read_text(encoding="utf-8")
+    assert rf"{what} & 0.4 & -- & 4 runs \\" in text
+    manifest = json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8"))
+    (tmp_path / "sweep.json").write_text(json.dumps(manifest | {"name": "time"}))
+    assert "training_time" not in analyses(read_study(tmp_path).parts[0])  # was not asked for
+
+
+def test_forgetting_falls_by_more_than_chance_or_not() -> None:
+    """Three tasks that fall by 1, 2 and 3: Student's interval with two degrees of freedom, 2 +-
+    4.303 / sqrt(3)."""
+    curves = {
+        (task, 0): [5.0, 3.0, 5.0 - fall] for task, fall in (("a", 1.0), ("b", 2.0), ("c", 3.0))
+    }
+    # Another run of a task makes it surer of that task, and of no other: it falls by 1 on average.
+    curves |= {("a", 1): [5.0, 3.0, 5.0], ("a", 2): [5.0, 3.0, 3.0]}
+    found = slowing({**curves, ("short", 0): [9.0, 1.0]})
+    assert found["rates"] == pytest.approx([34 / 6, 16 / 6, 17 / 5])
+    fall = found["fall"]
+    assert (fall["value"], fall["runs"]) == (2.0, 3)
+    assert (fall["low"], fall["high"]) == pytest.approx((2 - 2.484, 2 + 2.484), rel=0.15)
+    assert slowing({("a", 0): [2.0, 1.0]})["fall"] is None  # nothing tells how much tasks differ
+    assert slowing({("a", 0): [2.0], ("b", 0): [3.0]}) == {"rates": [2.5], "fall": None}
+
+
+def test_rates_of_forgetting_are_findings(
+    components: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = {"rates": [0.003, 0.001], "fall": None}
+    told = {"forgetting_rate": {"finetune": content}}
+    monkeypatch.setattr("forever.report.analyses.analyses", lambda _: told)
+    part = read_study(components).parts[0]
+    assert [finding.ours for finding in findings(part)] == ["0.0030", "0.0010"]
+    content["fall"] = {"value": 0.002, "low": -0.001, "high": 0.005, "runs": 4}
+    assert [tuple(finding) for finding in findings(part)][1:] == [
+        ("finetune: forgetting per update, phase 2", "0.0010", "0.0018", "–"),
+        ("finetune: phase 1 less phase 2", "+0.0020 [−0.0010, +0.0050]", "+0.0005", "4 tasks"),
+    ]
