@@ -14,12 +14,13 @@ from forever.report.run import Run
 from forever.report.study import Part, read_study
 from forever.runs.directory import RunDirectory
 from forever.sweeps import published as paper
+from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import named_run
 
 
 @pytest.mark.parametrize("name", paper.TABLES)
 def test_every_published_row_is_a_variant_of_its_sweep(name: str) -> None:
-    sweep = load_sweep(name, named_run("superni/7/forever"))
+    sweep = load_sweep(name).expand(named_run("superni/7/forever"))
     variants = {sweep.paper.get(variant, variant) for variant in sweep.variants}
     benchmarks = {trial.config.data.benchmark for trial in sweep.trials()}
     for benchmark, table in paper.TABLES[name].items():
