@@ -23,7 +23,7 @@ from forever.report.figures.style import (
     looks,
     new_figure,
 )
-from forever.report.frame import Row
+from forever.report.row import Row
 from forever.report.study import Part
 
 LOGARITHMIC = 8  # largest over smallest value, from where values count as powers
