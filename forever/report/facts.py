@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from forever.report.format import distinct, listed, number, setting, several
-from forever.report.frame import Row
+from forever.report.row import Row
 from forever.report.run import Run
 from forever.report.study import Part, Study, differences
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from forever.errors import InputError
 from forever.report.format import setting
-from forever.report.frame import Row, build_rows, frame_of
+from forever.report.frame import frame_of
+from forever.report.row import Row, build_rows
 from forever.report.run import Run, read_config
 from forever.runs.directory import RunDirectory, read_json
 from forever.sweeps import published as paper

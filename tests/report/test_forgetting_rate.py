@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import execute, lines
+from helpers import execute, lines, load_adapter
 
 from forever.config.run import RunConfig
 from forever.data.batching import Batch
 from forever.data.benchmarks import load_benchmark
-from forever.models import lora
 from forever.report.analyses import rates
 from forever.training.build import build_learner
 from forever.training.step import probe
@@ -47,7 +46,7 @@ def test_the_loss_is_the_mean_over_kept_rows(looking: RunConfig, tmp_path: Path)
     tasks = load_benchmark(looking.data).tasks
     for task in tasks:
         learner.memory.add(task)
-    lora.load_peft(learner.backbone.model, tmp_path / "adapter")
+    load_adapter(learner.backbone.model, tmp_path / "adapter")
     last = lines(tmp_path / "events.jsonl")[-1]
     for task in tasks[:2]:
         kept = learner.memory.kept[task.name]

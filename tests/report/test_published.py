@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from forever.report.facts import too_small_for
-from forever.report.frame import Row
+from forever.report.row import Row
 from forever.report.run import Run
 from forever.report.study import Part, read_study
 from forever.runs.directory import RunDirectory

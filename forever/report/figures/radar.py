@@ -22,7 +22,7 @@ from forever.report.figures.style import (
     legend,
     looks_of,
 )
-from forever.report.frame import Row
+from forever.report.row import Row
 from forever.report.study import Part
 
 TOGETHER = 8  # variants in one radar; more hide each other

@@ -88,14 +88,13 @@ def _spans(steps: Lines, events: Lines) -> Iterator[_Span]:
         places.setdefault((line["kind"], line["task"], line["step"]), []).append(x)
     for event in events:
         xs = places.get((event["kind"], event["task"], event["step"]))
-        if xs and known(event["loss_before"]) and known(event["loss_after"]):
+        if xs and known(event.get("loss_before")) and known(event.get("loss_after")):
             yield _Span(event, xs[0], xs[-1])
 
 
 def _draw_events(axis: Axes, steps: Lines, events: Lines, size: float) -> None:
     """A line from before (hollow) to after (filled), as wide as the event is long."""
-    known_kinds = [event for event in events if event["kind"] in [kind for kind, *_ in KINDS]]
-    spans = list(_spans(steps, known_kinds))
+    spans = list(_spans(steps, events))
     for kind, marker, colour in KINDS:
         chosen = [span for span in spans if span.event["kind"] == kind]
         if not chosen:
