@@ -160,10 +160,10 @@ def accuracy(
     in."""
     model.eval()
     rng = random.Random(f"check/{seed}")
+    drawn = [draw(rng) for _ in range(rows)]
+    questions = [example for example in drawn if example.instruction]
     right = 0
-    for tokens, length in encode(
-        [e for e in (draw(rng) for _ in range(rows)) if e.instruction], tokenizer
-    ):
+    for tokens, length in encode(questions, tokenizer):
         guesses_T = model(input_ids=torch.tensor([tokens])).logits[0, length - 1 : -1].argmax(-1)
         right += guesses_T.tolist() == tokens[length:]
     return right / rows
@@ -171,25 +171,29 @@ def accuracy(
 
 README = """# tiny
 
-A Qwen3 of {parameters:,} parameters with a byte-level BPE of {vocabulary} tokens, made for the embedded benchmark
-`mini` so that everything runs on CPU without a download. It is of no use for anything else.
+A Qwen3 of {parameters:,} parameters with a byte-level BPE of {vocabulary} tokens, made for the
+embedded benchmark `mini` so that everything runs on CPU without a download. It is of no use for
+anything else.
 
 Command: `python scripts/pretrain_tiny.py --out DIR --steps {steps} --seed {seed}`
 
-- Data: `scripts/tiny_corpus.py` draws instructions about the small world of `forever/data/mini.py` without end, from
-  the seed. The five instructions of `mini` are not among them, and no label of `mini` is the answer to a question
-  about a sentence (asserted at each draw). Exempt is the exercise that asks back a word from a given place of a list,
-  where any word of the world can be the answer.
-- Recipe: {steps} updates of {batch_size} rows, AdamW, learning rate {lr}, 100 warm-up updates, cosine to a twentieth,
-  clip 1.0, loss on answers and EOS only.
+- Data: `scripts/tiny_corpus.py` draws instructions about the small world of `forever/data/mini.py`
+  without end, from the seed. The five instructions of `mini` are not among them, and no label of
+  `mini` is the answer to a question about a sentence (asserted at each draw). Exempt is the
+  exercise that asks back a word from a given place of a list, where any word of the world can be
+  the answer.
+- Recipe: {steps} updates of {batch_size} examples, AdamW, learning rate {lr}, 100 warm-up updates,
+  cosine to a twentieth, clip 1.0, loss on answers and EOS only.
 - Time: {minutes:.1f} minutes with {threads} CPU threads.
-- Result: loss {loss:.4f} over the last 250 updates; {accuracy:.1%} of fresh rows of the corpus are right in every
-  answer token.
+- Result: loss {loss:.4f} over the last 250 updates; {accuracy:.1%} of fresh examples of the corpus
+  are right in every answer token.
 - `model.safetensors`: float32, sha256 `{sha256}`.
-  Other numbers of threads or versions of torch round differently, so a rerun gives an equivalent file, not this one.
+  Other numbers of threads or versions of torch round differently, so a rerun gives an equivalent
+  file, not this one.
 
-The fixed pieces of the prompt template are one token each, which keeps prompts short. Each field is encoded with a
-space in front, so that `positive` is the same token as option and as answer; decoding strips it.
+The fixed pieces of the prompt template are one token each, which keeps prompts short. Each field is
+encoded with a space in front, so that `positive` is the same token as option and as answer;
+decoding strips it.
 """
 
 
