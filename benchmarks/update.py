@@ -1,5 +1,4 @@
-"""Speed of one update: this library's step against what one would otherwise write with PEFT and
-transformers.
+"""Speed of one update, against what one would write with PEFT and transformers instead.
 
 The other loop computes logits at every position and lets the model take the loss, one tensor at a
 time through AdamW and clipping, and measures the update norm tensor by tensor. Both train the same

@@ -1,5 +1,4 @@
-"""Make the backbone `tiny`: a Qwen3 of under a million parameters, its tokenizer, and the record of
-how it was made.
+"""Make the backbone `tiny`: a Qwen3 of under a million parameters, and the record of how.
 
     python scripts/pretrain_tiny.py --out DIR
 
@@ -33,8 +32,10 @@ Row = tuple[list[int], int]  # the tokens, and how many of them are prompt
 
 
 def template_pieces() -> list[str]:
-    """The fixed text of the prompt, cut where the fields begin: three pieces with an input, two
-    without."""
+    """The fixed text of the prompt, cut where the fields begin.
+
+    There are three pieces with an input, two without.
+    """
     with_input = prompt_parts(Example("", "", "x", ""))
     without = prompt_parts(Example("", "", "", ""))
     head, tail = with_input[0].split("\n\n### Input:\n")
@@ -42,8 +43,10 @@ def template_pieces() -> list[str]:
 
 
 def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE. Each field gets a leading space, so that a word is the same token as option
-    and as answer."""
+    """Make a byte-level BPE.
+
+    Each field gets a leading space, so that a word is the same token as option and as answer.
+    """
     rng = random.Random(f"tokenizer/{seed}")
     fields = [
         " ".join((e.instruction, e.input, e.output)) for e in (draw(rng) for _ in range(40_000))
@@ -114,8 +117,10 @@ def batches(
 
 
 def answer_loss(model: Qwen3ForCausalLM, batch: list[Row]) -> torch.Tensor:
-    """Mean cross-entropy of answers and their EOS; the head runs at these positions only. Padding
-    is on the right."""
+    """Mean cross-entropy of answers and their EOS; padding is on the right.
+
+    The head runs at these positions only.
+    """
     width = max(len(tokens) for tokens, _ in batch)
     ids_BT = torch.zeros(len(batch), width, dtype=torch.long)
     wanted_BT = torch.zeros(len(batch), width, dtype=torch.bool)
@@ -156,8 +161,7 @@ def pretrain(
 def accuracy(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, rows: int = 2000
 ) -> float:
-    """Share of fresh examples whose answer is right in every token when the true answer is fed
-    in."""
+    """Share of fresh examples that are right in every token when the true answer is fed in."""
     model.eval()
     rng = random.Random(f"check/{seed}")
     drawn = [draw(rng) for _ in range(rows)]

@@ -165,8 +165,10 @@ def _rewrite(rng: random.Random) -> tuple[str, str, str]:
 
 
 def _lists(rng: random.Random) -> tuple[str, str, str]:
-    """Where a word stands decides, not what it means; the only place where the labels of `mini` are
-    answers."""
+    """Where a word stands decides, not what it means.
+
+    This is the only place where the labels of `mini` are answers.
+    """
     words, place = rng.sample(_WORDS, rng.randint(2, 5)), rng.choice(tuple(_PLACES))
     if rng.random() < 0.5:
         return f"Give the {place} word of the list.", ", ".join(words), words[_PLACES[place]]
@@ -178,8 +180,10 @@ def _lists(rng: random.Random) -> tuple[str, str, str]:
 
 
 def _text(rng: random.Random) -> tuple[str, str, str]:
-    """Plain text, without a prompt: a scene, and its core in the other tense, so that the forms of
-    a verb meet."""
+    """Plain text, without a prompt: a scene, and its core in the other tense.
+
+    So the forms of a verb meet.
+    """
     scene = Scene.draw(rng)
     return "", "", f"{scene.sentence()} {replace(scene, past=not scene.past).claim()}"
 

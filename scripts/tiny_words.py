@@ -126,10 +126,11 @@ CONDITIONS = {
 }
 # Words without a meaning for the questions, for answers that only the prompt defines.
 CODES = (
-    "red blue green black white orange cat dog horse fish bird lion iron gold wood glass paper "
-    "stone north south east west alpha beta gamma delta king queen left up down chair table "
-    "lamp river star moon sun leaf key"
-).split()
+    "red", "blue", "green", "black", "white", "orange", "cat", "dog", "horse", "fish", "bird",
+    "lion", "iron", "gold", "wood", "glass", "paper", "stone", "north", "south", "east", "west",
+    "alpha", "beta", "gamma", "delta", "king", "queen", "left", "up", "down", "chair", "table",
+    "lamp", "river", "star", "moon", "sun", "leaf", "key",
+)  # fmt: skip
 EXTRACTIONS = {
     "name": ("Who is it?", "Name the person.", "Which person is mentioned?", "Who did this?"),
     "thing": (

@@ -47,8 +47,10 @@ class Encoder:
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def _encode(self, example: Example) -> Encoded:
-        """The training row of an example. The answer is tokenised apart: decoding starts from the
-        prompt alone."""
+        """Encode an example for training.
+
+        The answer is tokenised apart, because decoding starts from the prompt alone.
+        """
         answer = (*self._ids(example.output), self.tokenizer.eos_token_id)
         prompt, truncated = self._cut_prompt(example, self.max_length - len(answer))
         return Encoded(prompt, answer, truncated)
@@ -63,15 +65,13 @@ class Encoder:
         return ids, truncated
 
     def with_drops(self, example: Example, share: float, stream: random.Random) -> Encoded:
-        """The training row with each token of its input field left out with probability `share`;
-        the rest is whole."""
+        """Encode for training without a random `share` of the input field's tokens."""
         whole, ids = self.encode(example), self._droppable(example)
         kept = [i for i, droppable in ids if not droppable or stream.random() >= share]
         return Encoded((*self._start, *kept), whole.answer, whole.truncated)
 
     def _find_droppable(self, example: Example) -> tuple[tuple[int, bool], ...]:
-        """The ids of a training row's prompt without BOS, each with whether it is one of the input
-        field."""
+        """Return a prompt's ids without BOS, each with whether it belongs to the input field."""
         budget = self.max_length - len(self.encode(example).answer)
         (before, middle, after), _, _ = self._cut_parts(example, budget)
         found = self.tokenizer(
@@ -86,8 +86,7 @@ class Encoder:
     def _cut_parts(
         self, example: Example, budget: int
     ) -> tuple[tuple[str, str, str], tuple[int, ...], bool]:
-        """The parts of the prompt with the input shortened to the budget, their ids, and whether it
-        was."""
+        """Return the prompt's parts with the input cut to fit, their ids, and whether it was."""
         before, middle, after = prompt_parts(example)
         ids = self._start + self._ids(before + middle + after)
         truncated = len(ids) > budget
@@ -108,8 +107,10 @@ class Encoder:
         return (before, middle, after), ids, truncated
 
     def encode_text(self, text: str, max_tokens: int) -> Encoded:
-        """Plain text to be continued, without the template; if it is too long its beginning is
-        cut."""
+        """Encode plain text to be continued, without the template.
+
+        The beginning of a long text is cut.
+        """
         ids = self._ids(text)
         surplus = max(len(self._start) + len(ids) - max_tokens, 0)
         return Encoded(self._start + ids[surplus:], (), surplus > 0)

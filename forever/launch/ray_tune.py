@@ -155,8 +155,7 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
             num_samples=-1,
             max_concurrent_trials=share.concurrent,
             # torch is imported once a process and not once a trial. But the workers of a trial end
-            # with its process alone: in one that lives on, a run that was stopped early would train
-            # to its end.
+            # with its process: in one that lives on, a run that was stopped would train on.
             reuse_actors=not workers,
             trial_dirname_creator=lambda trial: trial.config["key"],
         )
@@ -200,8 +199,10 @@ class _Feed(Searcher):
 
 
 class _Listener(tune.Callback, tune.Stopper):
-    """Puts what Tune hears into the table and the outcome, and on disk why a run ended that has no
-    result; it does so at once, since the sweep may be interrupted."""
+    """Puts what Tune hears into the table and the outcome.
+
+    It writes at once to disk why a run ended without a result, since the sweep may be interrupted.
+    """
 
     def __init__(
         self,
@@ -268,8 +269,10 @@ class _Listener(tune.Callback, tune.Stopper):
 
 
 def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> None:
-    """Train one run here, or wait for workers that do. What an earlier invocation did of it is
-    kept."""
+    """Train one run here, or wait for workers that do.
+
+    What an earlier invocation did of it is kept.
+    """
     setting.enter()
     config, path = RunConfig.parse(params["run"]), folder / params["key"]
     try:
@@ -285,8 +288,10 @@ def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> No
 
 
 class _Report(Tracker):
-    """Tells Tune of each stage, also of the `earlier` ones of a run that goes on. `stage` counts on
-    over retries, as Tune's own iterations do not."""
+    """Tells Tune of each stage, also of the `earlier` ones of a run that goes on.
+
+    `stage` counts on over retries, as Tune's own iterations do not.
+    """
 
     def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
         self.directory, self.stages = directory, len(benchmark.stages)

@@ -19,7 +19,7 @@ class FlatParameters:
 
     Args:
         named: (name, parameter) pairs; a parameter that appears under two names (tied weights)
-        counts once.
+            counts once.
 
     Raises:
         ValueError: if a parameter is not fp32; updates of 1e-4 vanish in bf16.
@@ -68,8 +68,10 @@ class FlatParameters:
     def merge(
         self, start: Tensor, middle: Tensor, w_in: Tensor | float, w_out: Tensor | float
     ) -> None:
-        """Theta <- start + w_in (middle - start) + w_out (Theta - middle), all [N]: two movements,
-        weighed apart."""
+        """Set Theta <- start + w_in (middle - start) + w_out (Theta - middle), all [N].
+
+        Two movements are weighed apart.
+        """
         self.load(start + w_in * (middle - start) + w_out * (self.flat.detach() - middle))
 
     def distance(self, other: Tensor) -> Tensor:

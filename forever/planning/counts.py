@@ -1,5 +1,6 @@
-"""What a run will compute, before it starts: the method's own generator, driven with invented
-records.
+"""What a run will compute, before it starts.
+
+The method's own generator is driven with invented records.
 
 Every update is taken to move the parameters equally far, unless the pace of an earlier run is
 given. So the number of task updates is exact, and so is that of replays by a step clock. By the
@@ -202,8 +203,9 @@ class _Counter:
         limits: Sequence[int],
         lengths: Sequence[int],
     ) -> None:
-        """Add what decoding computes: the prompts, which give the first token of each answer, and
-        the steps after it.
+        """Add what decoding computes: reading the prompts, and the steps after it.
+
+        Reading the prompts gives the first token of each answer.
 
         Args:
             kinds: of the work of reading and of writing. prompts: tokens of each prompt.
@@ -222,8 +224,10 @@ def _together(encoded: Sequence[Encoded]) -> Work:
 
 
 class FourCharacters:
-    """Stands for a tokenizer that was not loaded: English prompts have about four characters a
-    token with the tokenizers of current models."""
+    """Stands for a tokenizer that was not loaded.
+
+    English prompts have about four characters a token with the tokenizers of current models.
+    """
 
     bos_token_id, eos_token_id = None, 0
 

@@ -94,8 +94,9 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
 
 
 def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
-    """How many of `runs` fit at a time on what Ray has, or would have on this machine; on which
-    device; and with how many threads (None: torch's choice).
+    """Find how many of `runs` fit at a time, on which device, and with how many threads.
+
+    They share what Ray has, or would have on this machine; no number of threads is torch's choice.
 
     Raises:
         InputError: as many as are asked for never fit.
@@ -182,8 +183,11 @@ def _table(name: str, rows: Sequence[Row], hidden: Sequence[str]) -> Table:
 
 
 def _text(column: str, number: float) -> str:
-    """Counts are whole and money has cents; hours and tokens have more digits if they are few,
-    because a small run takes minutes."""
+    """Format a number for a column.
+
+    Counts are whole and money has cents. Hours and tokens have more digits if they are few, because
+    a small run takes minutes.
+    """
     if isnan(number):
         return "-"
     if column == "cost":

@@ -29,8 +29,10 @@ from forever.training.learner import part
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a fork begins: after stage `stage` (from 0) of the run in `directory`, which learned
-    the tasks `trained`."""
+    """Where a fork begins: after stage `stage` (from 0) of the run in `directory`.
+
+    That run learned the tasks `trained`.
+    """
 
     directory: RunDirectory
     config: RunConfig
@@ -43,8 +45,10 @@ class Origin:
         return self.trained[self.stage]
 
     def identity(self) -> str:
-        """Eight hex digits that tell pasts apart: the configuration of the run and, if it is a
-        fork, its own origin."""
+        """Return eight hex digits that tell pasts apart.
+
+        They stand for the configuration of the run and, if it is a fork, its own origin.
+        """
         words = [self.config.fingerprint()]
         if self.directory.fork.is_file():
             before = read_json(self.directory.fork)
@@ -52,14 +56,17 @@ class Origin:
         return hashlib.sha256(" ".join(words).encode()).hexdigest()[:8]
 
     def key(self, config: RunConfig) -> str:
-        """The name of the fork's directory: never that of the same configuration run from its
-        beginning."""
+        """Return the name of the fork's directory.
+
+        It is never that of the same configuration run from its beginning.
+        """
         return f"{config.key()}-after{self.stage + 1}-{self.identity()}"
 
 
 def find_origin(text: str) -> Origin:
-    """What RUN@TASK means. TASK is the name or the number (from 1) of a stage of the run in the
-    folder RUN.
+    """Find the stage that RUN@TASK means.
+
+    TASK is the name or the number (from 1) of a stage of the run in the folder RUN.
 
     Raises:
         InputError: another form, no run in the folder, no such task, or its weights are not kept.
@@ -101,8 +108,9 @@ def find_origin(text: str) -> Origin:
 def plant(
     origin: Origin, config: RunConfig, benchmark: Benchmark, target: RunDirectory
 ) -> list[str]:
-    """Make `target` a run of `config` that stands after the origin's stage. One that is there
-    already stays.
+    """Make `target` a run of `config` that stands after the origin's stage.
+
+    A fork that is there already stays.
 
     Returns:
         In what it differs from the origin, a line each.

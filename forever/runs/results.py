@@ -17,8 +17,10 @@ SCHEMA_VERSION = 1
 
 
 def scores_after(matrix: PerformanceMatrix, stage: int) -> dict[str, float | None]:
-    """What is known when a stage is over: each seen task's score, and OP and BWT so far, in percent
-    and points."""
+    """Return each seen task's score when a stage is over, and OP and BWT so far.
+
+    Scores are in percent, OP and BWT in points.
+    """
     so_far = matrix.until(stage)
     scores = {f"acc/{name}": so_far[i, stage] for i, name in enumerate(so_far.tasks)}
     return {**scores, "op": so_far.overall(), "bwt": so_far.backward_transfer()}

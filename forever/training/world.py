@@ -1,5 +1,6 @@
-"""One process or many: who computes which examples, and how they agree. Alone, communication falls
-away.
+"""One process or many: who computes which examples, and how they agree.
+
+Alone, communication falls away.
 
 Every rank holds the same parameters and knows the same global batch; it computes its own examples,
 and the gradients are summed. So one rank, two ranks and one rank with accumulation do the same
@@ -52,8 +53,10 @@ class World:
         return tensor
 
     def gather(self, values: list[Any]) -> list[list[Any]]:
-        """Each rank's JSON values, on every rank. As JSON and not as Python objects, which would be
-        unpickled."""
+        """Return each rank's JSON values, on every rank.
+
+        They travel as JSON and not as Python objects, which would be unpickled.
+        """
         if self.size == 1:
             return [values]
         data = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8).to(
@@ -72,14 +75,19 @@ class World:
         ]
 
     def spread(self, items: Sequence[T], work: Callable[[list[T]], Sequence[R]]) -> list[R]:
-        """`work` on all items, each rank doing its share of them: one JSON value an item, in order,
-        on every rank."""
+        """Do `work` on all items, of which each rank does its share.
+
+        Every rank returns one JSON value for each item, in order.
+        """
         parts = self.gather(list(work(self.share(items))))
         return [parts[i % self.size][i // self.size] for i in range(len(items))]
 
     def seed(self, seed: int) -> None:
-        """Start this device's random numbers anew. `torch.manual_seed` would also queue a call for
-        every kind of device that is not in use, with a stack trace, at each update."""
+        """Start this device's random numbers anew.
+
+        `torch.manual_seed` would also queue a call for every kind of device that is not in use,
+        with a stack trace, at each update.
+        """
         if self.device.type == "cuda":
             with torch.cuda.device(self.device):  # manual_seed acts on the current device
                 torch.cuda.manual_seed(seed)

@@ -1,5 +1,4 @@
-"""SAPT: a shared attention framework for parameter-efficient continual learning of LLMs (Zhao et
-al. 2024, ACL).
+"""SAPT: a shared attention framework for continual learning of LLMs (Zhao et al. 2024, ACL).
 
 In the LoRA form every task has an adapter and a key. A query computed from the prompt attends over
 all keys and so mixes the adapters, in training and at test. On prompts of old tasks the attention
