@@ -244,6 +244,3 @@ def last_error(file: str | None) -> str:
         text = ""
     lines = _RAISED.findall(text) or text.strip().splitlines() or ["ended by an error"]
     return lines[-1].strip()
-
-
-# ---- one trial, in the process that Tune gives it
