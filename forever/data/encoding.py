@@ -56,7 +56,7 @@ class Encoder:
         return Encoded(prompt, answer, truncated)
 
     def _encode_prompt(self, example: Example) -> Encoded:
-        """The prompt to decode from; the answer is empty."""
+        """Encode the prompt to decode from; the answer is empty."""
         prompt, truncated = self._cut_prompt(example, self.max_length)
         return Encoded(prompt, (), truncated)
 
@@ -74,14 +74,14 @@ class Encoder:
         """Return a prompt's ids without BOS, each with whether it belongs to the input field."""
         budget = self.max_length - len(self.encode(example).answer)
         (before, middle, after), _, _ = self._cut_parts(example, budget)
-        found = self.tokenizer(
-            before + middle + after, add_special_tokens=False, return_offsets_mapping=True
-        )
-        inside = (
-            start >= len(before) and end <= len(before) + len(middle)
-            for start, end in found.offset_mapping
-        )
-        return tuple(zip(found.input_ids, inside, strict=True))
+        tokens = self._tokens(before + middle + after)
+        ids: list[tuple[int, bool]] = []
+        for token, (start, end) in zip(tokens.input_ids, tokens.offset_mapping, strict=True):
+            ids.append((token, start >= len(before) and end <= len(before) + len(middle)))
+        return tuple(ids)
+
+    def _tokens(self, text: str) -> Any:
+        return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
 
     def _cut_parts(
         self, example: Example, budget: int
@@ -91,9 +91,7 @@ class Encoder:
         ids = self._start + self._ids(before + middle + after)
         truncated = len(ids) > budget
         while len(ids) > budget and middle:
-            offsets = self.tokenizer(
-                middle, add_special_tokens=False, return_offsets_mapping=True
-            ).offset_mapping
+            offsets = self._tokens(middle).offset_mapping
             kept = max(len(offsets) - (len(ids) - budget), 0)
             cut = offsets[kept][0] if kept < len(offsets) else len(middle)
             middle = middle[: min(cut, len(middle) - 1)]  # always shorter, so this ends
@@ -138,10 +136,7 @@ class Encoder:
 def collate(
     rows: Sequence[Encoded], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Right-padded training tensors.
-
-    Padding is on the right and attention is causal, so no real token sees a pad and no mask is
-    needed.
+    """Make training tensors, padded on the right: attention is causal, so no token sees a pad.
 
     Returns:
         ids [B, T]; real [B, T], true where a token is no padding; positions [B, T], true where the

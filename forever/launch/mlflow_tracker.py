@@ -149,13 +149,12 @@ def open_sweep(folder: Path, uri: str) -> None:
 def close_sweep(folder: Path, uri: str, status: str) -> None:
     """Bring all runs of a sweep up to date, and end its parent run.
 
-    Runs that were left open and that nobody trains are ended too.
-
-    Trials that are killed end without a word, so their runs would show as running for ever.
+    Trials that are killed end without a word. So runs that nobody trains are ended here; they would
+    show as running for ever.
 
     Args:
-        status: of the parent: FINISHED, FAILED, or KILLED if the sweep was stopped, and then in
-            seconds: only what is open gets closed.
+        status: the parent's: FINISHED, FAILED, or KILLED if the sweep was stopped. Then it takes
+            seconds, since only what is open gets closed.
     """
     store = Store(tracking_uri(uri))
     experiment, parent = sweep_run(store, folder)
@@ -219,9 +218,8 @@ def _unfinished(directory: RunDirectory) -> str:
 
     A run is stopped when a search gave it up early, which is no failure.
     """
-    return (
-        "stopped" if (directory.end_without_result() or {}).get("state") == "stopped" else "failed"
-    )
+    end = directory.end_without_result() or {}
+    return "stopped" if end.get("state") == "stopped" else "failed"
 
 
 @contextmanager

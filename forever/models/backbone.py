@@ -64,16 +64,20 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
         raise InputError(f"model.name: {name!r} {problem}: {first}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    configured = model.generation_config.eos_token_id
-    ends = [tokenizer.eos_token_id]
-    ends += configured if isinstance(configured, list) else [configured]
-    ends = list(dict.fromkeys(token for token in ends if token is not None))
     # A model's own generation settings may sample or penalise repetition; they would fill what a
     # caller leaves open.
+    ends = _ends(model.generation_config.eos_token_id, tokenizer.eos_token_id)
     model.generation_config = GenerationConfig(
         eos_token_id=ends, pad_token_id=tokenizer.pad_token_id
     )
     return Backbone(model.to(device).requires_grad_(False).eval(), tokenizer)
+
+
+def _ends(configured: int | list[int] | None, eos: int | None) -> list[int]:
+    """Return all tokens at which an answer ends, the tokenizer's first."""
+    ends = [eos]
+    ends += configured if isinstance(configured, list) else [configured]
+    return list(dict.fromkeys(token for token in ends if token is not None))
 
 
 @contextmanager

@@ -122,8 +122,7 @@ def banks(model: nn.Module) -> Iterator[tuple[str, LoraBank]]:
 def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> None:
     """Freeze `model` and put a `LoraBank` around every layer that `part.targets` names, in place.
 
-    Each adapter is drawn from a stream of its own name, so it depends neither on the order of the
-    layers nor on the machine.
+    Each adapter is drawn from a stream of its own name, as in `models.adapter.attach`.
 
     Raises:
         InputError: if a target matches no linear layer of the model.
@@ -184,12 +183,11 @@ def freeze(model: nn.Module, seed: int) -> None:
 
 def frozen(model: nn.Module) -> dict[str, Tensor]:
     """The frozen adapters by name; empty if there are none."""
-    return {
-        f"{name}.{side}": tensor
-        for name, bank in banks(model)
-        for side, tensor in (("A", bank.frozen_A), ("B", bank.frozen_B))
-        if len(tensor)
-    }
+    tensors: dict[str, Tensor] = {}
+    for name, bank in banks(model):
+        if len(bank.frozen_A):
+            tensors |= {f"{name}.A": bank.frozen_A, f"{name}.B": bank.frozen_B}
+    return tensors
 
 
 def load_frozen(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -207,8 +205,9 @@ def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | Non
 
     It is the adapter, or the sum of all adapters of the banks, or one of them.
 
-    The sum of E adapters of rank R is one adapter of rank E R: sum_e B_e A_e = [B_1 ... B_E] [A_1;
-    ...; A_E].
+    The sum of E adapters of rank R is one adapter of rank E R:
+
+        sum_e B_e A_e = [B_1 ... B_E] [A_1; ...; A_E]
     """
     if plain.attached(model) is not None:
         plain.save(model, folder, base_name)
@@ -245,10 +244,9 @@ def save_mixture(
     for number in range(max(sizes)):
         save_peft(model, folder / str(number), base_name, number)
     adapters = {f"{name}.{side}" for name in adapted for side in "AB"}
-    others = {
-        n: p.detach() for n, p in model.named_parameters() if p.requires_grad and n not in adapters
-    }
-    save_file(
-        {n: t.cpu().clone() for n, t in {**others, **tensors}.items()},
-        folder / "mixture.safetensors",
-    )
+    mixture = dict(tensors)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and name not in adapters:
+            mixture.setdefault(name, parameter.detach())
+    mixture = {name: tensor.cpu().clone() for name, tensor in mixture.items()}
+    save_file(mixture, folder / "mixture.safetensors")

@@ -89,20 +89,28 @@ def find_origin(text: str) -> Origin:
             f"--fork {text!r}: {config.method.name} learns all tasks at once; there is no stage to "
             "fork at"
         )
-    trained = tuple(dict.fromkeys(line["task"] for line in read_lines(directory.steps)))
-    if not task.isdecimal() and task not in trained:
-        raise unknown(f"task of {name}", task, trained)
-    stage = int(task) - 1 if task.isdecimal() else trained.index(task)
-    if not 0 <= stage < len(trained):
-        raise InputError(
-            f"--fork {text!r}: {name} has trained {len(trained)} tasks; TASK is 1 to {len(trained)}"
-        )
+    tasks = [line["task"] for line in read_lines(directory.steps)]
+    trained = tuple(dict.fromkeys(tasks))
+    stage = _stage_of(text, name, task, trained)
     if not directory.weights(stage).is_dir():
         raise InputError(
             f"--fork {text!r}: {name} has no weights of stage {stage + 1} ({trained[stage]}); "
             "runs keep them with --keep-stages, so run it with that into another --out"
         )
     return Origin(directory, config, stage, trained)
+
+
+def _stage_of(text: str, run: str, task: str, trained: tuple[str, ...]) -> int:
+    """Return the stage (from 0) that a task's name or number means."""
+    if not task.isdecimal():
+        if task not in trained:
+            raise unknown(f"task of {run}", task, trained)
+        return trained.index(task)
+    if not 1 <= int(task) <= len(trained):
+        raise InputError(
+            f"--fork {text!r}: {run} has trained {len(trained)} tasks; TASK is 1 to {len(trained)}"
+        )
+    return int(task) - 1
 
 
 def plant(

@@ -59,9 +59,8 @@ class World:
         """
         if self.size == 1:
             return [values]
-        data = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8).to(
-            self.device
-        )
+        text = bytearray(json.dumps(values).encode())
+        data = torch.frombuffer(text, dtype=torch.uint8).to(self.device)
         sizes = [torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(data)], device=self.device))
         longest = max(int(size) for size in sizes)
@@ -69,10 +68,10 @@ class World:
         padded[: len(data)] = data
         parts = [torch.zeros_like(padded) for _ in range(self.size)]
         dist.all_gather(parts, padded)
-        return [
-            json.loads(bytes(part[: int(size)].tolist()).decode())
-            for part, size in zip(parts, sizes, strict=True)
-        ]
+        gathered: list[list[Any]] = []
+        for part, size in zip(parts, sizes, strict=True):
+            gathered.append(json.loads(bytes(part[: int(size)].tolist()).decode()))
+        return gathered
 
     def spread(self, items: Sequence[T], work: Callable[[list[T]], Sequence[R]]) -> list[R]:
         """Do `work` on all items, of which each rank does its share.
