@@ -1,7 +1,6 @@
 """MLflow as a window on runs.
 
 There is a tracker for a run that trains, parent runs for sweeps, and `sync` for what was missed.
-
 All of it sends what run directories hold and the server lacks, so a server that is away costs a few
 seconds and no data.
 """
@@ -33,9 +32,7 @@ _AWAY = "MLflow does not answer, `forever sync {}` sends it later ({})"
 
 
 def tracking_uri(choice: str | None = None) -> str:
-    """Return `choice`, MLFLOW_TRACKING_URI, or a database in the working folder.
-
-    The first of them that is given counts.
+    """Return `choice`, or MLFLOW_TRACKING_URI, or a database in the working folder.
 
     A database gets an absolute path, since Ray's processes work elsewhere.
     """
@@ -52,7 +49,7 @@ class MlflowTracker(Tracker):
     waiting for it takes less than a twentieth of the time.
 
     Args:
-        uri: of the store; see `tracking_uri`.
+        uri: the address of the store; see `tracking_uri`.
     """
 
     def __init__(self, uri: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""LoRA (Hu et al. 2021) as a bank of E adapters a linear layer, mixed by one gate.
+"""LoRA (Hu et al. 2021) as a bank of E adapters for each linear layer, mixed by one gate.
 
     y = W x + s * sum_e g_e B_e A_e drop(x),    s = alpha / r
 
@@ -80,8 +80,8 @@ class LoraBank(nn.Module):
             return self.base(x)
         base = self.base(x)  # before the adapters, as PEFT does: then gradients add up in its order
         x_ = x.to(self.A.dtype)
-        # [B, T, E*R].
-        A_x = F.linear(F.dropout(x_, self.dropout, self.training), self.A.flatten(0, 1))
+        dropped = F.dropout(x_, self.dropout, self.training)
+        A_x = F.linear(dropped, self.A.flatten(0, 1))  # [B, T, E*R]
         B = self.B
         if len(self.frozen_A):
             old = x_.detach() if self.detach_frozen else x_
@@ -90,8 +90,8 @@ class LoraBank(nn.Module):
         gate = self.gate if self.router is None else self.router(self, x_)
         h = A_x
         if gate is not None:
-            # A sample's gate holds for its tokens.
-            gate = gate if gate.dim() != 2 else gate[:, None, :]
+            if gate.dim() == 2:
+                gate = gate[:, None, :]  # an example's gate holds for its tokens
             h = (h.unflatten(-1, (len(B), -1)) * gate[..., None]).flatten(-2)
         y = F.linear(h, B.permute(1, 0, 2).flatten(1))  # [B, T, O]
         out = base + (self.scale * y).to(base.dtype)
@@ -114,9 +114,8 @@ def banks(model: nn.Module) -> Iterator[tuple[str, LoraBank]]:
     known = getattr(model, _KNOWN, None)
     if known is not None:
         return iter(known)
-    return (
-        (name, module) for name, module in model.named_modules() if isinstance(module, LoraBank)
-    )
+    modules = model.named_modules()
+    return ((name, module) for name, module in modules if isinstance(module, LoraBank))
 
 
 def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> None:

@@ -20,10 +20,9 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError, unknown
 from forever.methods.registry import METHODS, build_method
 from forever.runs import checkpoint
-from forever.runs.checkpoint import Checkpoint
+from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory, keep_lines, read_json, read_lines, write_text
 from forever.runs.past import Past
-from forever.runs.state import State
 from forever.training.learner import part
 
 

@@ -17,7 +17,9 @@ class Past:
         private: whether that method trains weights that no other one has.
         state: what the method carries from task to task, as JSON values.
         tensors: the names of the tensors that it carries.
-        run: the name of the run. task: the task that it learned last. tasks: how many it had.
+        run: the name of the run.
+        task: the task that it learned last.
+        tasks: the number of its tasks.
     """
 
     config: MethodConfig

@@ -30,7 +30,9 @@ class Result:
     """The measurements of one run as they come in.
 
     Attributes:
-        matrix: the scores. notes: what was found out about each stage. seconds: by phase.
+        matrix: the scores.
+        notes: what was found out about each stage.
+        seconds: the time that each phase took.
     """
 
     def __init__(self, benchmark: Benchmark, directory: RunDirectory) -> None:

@@ -19,11 +19,10 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.methods.base import Method
 from forever.runs import checkpoint
-from forever.runs.checkpoint import Checkpoint
+from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory, write_text
 from forever.runs.journal import Journal
 from forever.runs.results import Result, peak_memory, scores_after
-from forever.runs.state import State
 from forever.runs.tracking import Tracker, Trackers
 from forever.training.learner import Learner, part
 from forever.training.steps import Action, Step, StepRecord
@@ -43,7 +42,9 @@ class Session:
         keep_stages: whether to keep the checkpoint of every trained stage, for forks.
 
     Attributes:
-        state: how far the run is. journal: its updates and replays. result: its measurements.
+        state: how far the run is.
+        journal: its updates and replays.
+        result: its measurements.
     """
 
     def __init__(

@@ -12,8 +12,11 @@ class ReplayEvent:
         step: number of updates of the current task before the event.
         day: the threshold that fired; None for consolidation.
         days, tau: what the clock showed.
-        ratio: r. strength: s. beta: the weight of the penalty.
-        updates: number of updates that the event took. rows: number of examples in memory.
+        ratio: r, the pace of learning.
+        strength: s, the strength of the replay.
+        beta: the weight of the penalty.
+        updates: the number of updates that the event took.
+        rows: the number of examples that were replayed.
         loss_before, loss_after: the cross-entropy of the event's first batch on either side of the
             event, dropout off.
     """

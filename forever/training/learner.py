@@ -36,7 +36,8 @@ class Learner:
             `Method.gate`.
         tasks: the number of tasks in the run; None if nobody said.
         stage: the index of the current task.
-        step: the number of its task updates so far. updates: the number of all its updates so far.
+        step: the number of its task updates so far.
+        updates: the number of all its updates so far.
         planned_steps: T, the number of task updates that the current task will take.
         gauges: the method's readings for the next line of the journal, such as tau.
         notes: the method's findings about the current task, such as the length of its day.

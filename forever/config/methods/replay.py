@@ -17,9 +17,7 @@ class FinetuneConfig(MethodConfig):
     probe_every: Annotated[int, Field(ge=1)] | None = None
     """Updates between two looks at the loss on earlier tasks; None takes no looks.
 
-    A look computes the forgetting rate from the kept examples, and nothing is learned.
-
-    The forgetting rate is computed from them, and nothing is learned.
+    The kept examples give the loss, from which the forgetting rate is computed. Nothing is learned.
     """
 
 
@@ -61,17 +59,11 @@ class ForeverConfig(ScheduledReplayConfig):
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.05
     """lambda of the moving average mu."""
     regularizer: RegularizerName = "intensity"
-    """What beta and the weights of the penalty follow.
-
-    That is nothing, the intensity of learning (paper), importance, or both.
-    """
+    """What the penalty follows: nothing, the intensity of learning (paper), importance, or both."""
     beta: Annotated[float, Field(ge=0)] = 1e-3
     """beta_base."""
     gamma: Annotated[float, Field(ge=0)] = 1.0
-    """Not given in the paper.
-
-    1 makes s = clip(r, 0.5, 3), so that the bounds read as bounds on r.
-    """
+    """Ours, not given in the paper: 1 makes s = clip(r, 0.5, 3), so bounds are bounds on r."""
     min_strength: Annotated[float, Field(ge=0)] = 0.5
     """Lower bound of the strength s (paper)."""
     max_strength: Annotated[float, Field(ge=0)] = 3.0
@@ -100,10 +92,7 @@ class FixedIntervalConfig(ScheduledReplayConfig):
     warmup_steps: Annotated[int, Field(ge=1)] = 24
     """S of the FOREVER whose number of events J is matched; nothing is warmed up."""
     interval: Annotated[int, Field(ge=1)] | None = None
-    """Updates between events; None is floor(T / J).
-
-    24 is the literal reading of the paper's example.
-    """
+    """Updates between events; None is floor(T / J), and the paper's example literally means 24."""
 
 
 class VbmConfig(ScheduledReplayConfig):

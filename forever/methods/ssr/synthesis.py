@@ -1,7 +1,4 @@
-"""Examples that a language model writes (SSR).
-
-What it continues, what is read out of that, and which of it is kept.
-"""
+"""Examples that a language model writes (SSR): how they are drawn, read, and chosen."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
