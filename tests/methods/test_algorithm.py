@@ -130,7 +130,7 @@ def test_scaling_all_movements_changes_no_decision(scale: float) -> None:
 
 def test_replay_does_not_age_the_learner() -> None:
     """The same movements with and without events give the same clock readings, however far replays
-    move (A2)."""
+    move."""
     norm = lambda t: 1 + t % 3  # noqa: E731
     with_events = drive(
         forever(), stub_learner(OLD, **SMALL), rows_task("new", 16), norm, replay_norm=1e9
