@@ -92,7 +92,7 @@ class Selection:
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a verb one command-line option for each field of the dataclasses that it takes."""
     signature = inspect.signature(verb)
-    groups = {
+    groups: dict[str, Any] = {
         name: parameter.annotation
         for name, parameter in signature.parameters.items()
         if is_dataclass(parameter.annotation)
