@@ -1,4 +1,3 @@
-"""forever-cl: when to replay, and how strongly. Continual learning of language models around
-FOREVER."""
+"""forever-cl: when to replay, and how strongly, in the continual learning of language models."""
 
 __version__ = "0.1.0"

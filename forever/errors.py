@@ -5,8 +5,10 @@ from difflib import get_close_matches
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong. The command line prints it as one line and exits with code
-    2."""
+    """Something the user gave is wrong.
+
+    The command line prints it as one line and exits with code 2.
+    """
 
 
 def unknown(what: str, name: str, valid: Iterable[str]) -> InputError:

@@ -11,8 +11,10 @@ import random
 
 
 def derive(seed: int, *name: str | int) -> int:
-    """A 63-bit seed for the stream `name`. SHA-256 and not `hash`, which Python salts anew in every
-    process."""
+    """Return a 63-bit seed for the stream `name`.
+
+    It is made by SHA-256 and not by `hash`, which Python salts anew in every process.
+    """
     text = "/".join(str(part) for part in (seed, *name))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

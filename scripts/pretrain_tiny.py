@@ -1,5 +1,4 @@
-"""Make the backbone `tiny`: a Qwen3 of under a million parameters, its tokenizer, and the record of
-how it was made.
+"""Make the backbone `tiny`: a Qwen3 of under a million parameters, and the record of how.
 
     python scripts/pretrain_tiny.py --out DIR
 
@@ -33,8 +32,10 @@ Row = tuple[list[int], int]  # the tokens, and how many of them are prompt
 
 
 def template_pieces() -> list[str]:
-    """The fixed text of the prompt, cut where the fields begin: three pieces with an input, two
-    without."""
+    """The fixed text of the prompt, cut where the fields begin.
+
+    There are three pieces with an input, two without.
+    """
     with_input = prompt_parts(Example("", "", "x", ""))
     without = prompt_parts(Example("", "", "", ""))
     head, tail = with_input[0].split("\n\n### Input:\n")
@@ -42,8 +43,10 @@ def template_pieces() -> list[str]:
 
 
 def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE. Each field gets a leading space, so that a word is the same token as option
-    and as answer."""
+    """Make a byte-level BPE.
+
+    Each field gets a leading space, so that a word is the same token as option and as answer.
+    """
     rng = random.Random(f"tokenizer/{seed}")
     fields = [
         " ".join((e.instruction, e.input, e.output)) for e in (draw(rng) for _ in range(40_000))
@@ -114,8 +117,10 @@ def batches(
 
 
 def answer_loss(model: Qwen3ForCausalLM, batch: list[Row]) -> torch.Tensor:
-    """Mean cross-entropy of answers and their EOS; the head runs at these positions only. Padding
-    is on the right."""
+    """Mean cross-entropy of answers and their EOS; padding is on the right.
+
+    The head runs at these positions only.
+    """
     width = max(len(tokens) for tokens, _ in batch)
     ids_BT = torch.zeros(len(batch), width, dtype=torch.long)
     wanted_BT = torch.zeros(len(batch), width, dtype=torch.bool)
@@ -156,14 +161,13 @@ def pretrain(
 def accuracy(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, rows: int = 2000
 ) -> float:
-    """Share of fresh examples whose answer is right in every token when the true answer is fed
-    in."""
+    """Share of fresh examples that are right in every token when the true answer is fed in."""
     model.eval()
     rng = random.Random(f"check/{seed}")
+    drawn = [draw(rng) for _ in range(rows)]
+    questions = [example for example in drawn if example.instruction]
     right = 0
-    for tokens, length in encode(
-        [e for e in (draw(rng) for _ in range(rows)) if e.instruction], tokenizer
-    ):
+    for tokens, length in encode(questions, tokenizer):
         guesses_T = model(input_ids=torch.tensor([tokens])).logits[0, length - 1 : -1].argmax(-1)
         right += guesses_T.tolist() == tokens[length:]
     return right / rows
@@ -171,25 +175,29 @@ def accuracy(
 
 README = """# tiny
 
-A Qwen3 of {parameters:,} parameters with a byte-level BPE of {vocabulary} tokens, made for the embedded benchmark
-`mini` so that everything runs on CPU without a download. It is of no use for anything else.
+A Qwen3 of {parameters:,} parameters with a byte-level BPE of {vocabulary} tokens, made for the
+embedded benchmark `mini` so that everything runs on CPU without a download. It is of no use for
+anything else.
 
 Command: `python scripts/pretrain_tiny.py --out DIR --steps {steps} --seed {seed}`
 
-- Data: `scripts/tiny_corpus.py` draws instructions about the small world of `forever/data/mini.py` without end, from
-  the seed. The five instructions of `mini` are not among them, and no label of `mini` is the answer to a question
-  about a sentence (asserted at each draw). Exempt is the exercise that asks back a word from a given place of a list,
-  where any word of the world can be the answer.
-- Recipe: {steps} updates of {batch_size} rows, AdamW, learning rate {lr}, 100 warm-up updates, cosine to a twentieth,
-  clip 1.0, loss on answers and EOS only.
+- Data: `scripts/tiny_corpus.py` draws instructions about the small world of `forever/data/mini.py`
+  without end, from the seed. The five instructions of `mini` are not among them, and no label of
+  `mini` is the answer to a question about a sentence (asserted at each draw). Exempt is the
+  exercise that asks back a word from a given place of a list, where any word of the world can be
+  the answer.
+- Recipe: {steps} updates of {batch_size} examples, AdamW, learning rate {lr}, 100 warm-up updates,
+  cosine to a twentieth, clip 1.0, loss on answers and EOS only.
 - Time: {minutes:.1f} minutes with {threads} CPU threads.
-- Result: loss {loss:.4f} over the last 250 updates; {accuracy:.1%} of fresh rows of the corpus are right in every
-  answer token.
+- Result: loss {loss:.4f} over the last 250 updates; {accuracy:.1%} of fresh examples of the corpus
+  are right in every answer token.
 - `model.safetensors`: float32, sha256 `{sha256}`.
-  Other numbers of threads or versions of torch round differently, so a rerun gives an equivalent file, not this one.
+  Other numbers of threads or versions of torch round differently, so a rerun gives an equivalent
+  file, not this one.
 
-The fixed pieces of the prompt template are one token each, which keeps prompts short. Each field is encoded with a
-space in front, so that `positive` is the same token as option and as answer; decoding strips it.
+The fixed pieces of the prompt template are one token each, which keeps prompts short. Each field is
+encoded with a space in front, so that `positive` is the same token as option and as answer;
+decoding strips it.
 """
 
 

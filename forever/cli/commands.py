@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,13 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from forever.cli.options import Launch, Selection
+from forever.config.run import RunConfig
+from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.launch.fleet import Fleet, require_ray
-from forever.launch.local import check
+from forever.launch.local import check, run_local
+from forever.runs.console import ConsoleTracker
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
 from forever.sweeps.lists import front_table
@@ -27,6 +31,50 @@ def print_lines(lines: Sequence[str]) -> None:
     """Print lines as they are, without markup and without folding them."""
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def train(
+    config: RunConfig, path: Path, benchmark: Benchmark, launch: Launch, resume: bool, quiet: bool
+) -> dict[str, Any]:
+    """Train one run in the folder `path`, here or with workers, and return its result.
+
+    Raises:
+        InputError: see `run_local` and `run_workers`.
+    """
+    uri = mlflow_uri(launch.mlflow)
+    with mirrored(path, uri) as mirror, closing(ConsoleTracker(Console(quiet=quiet))) as progress:
+        if not launch.workers:
+            return run_local(
+                config,
+                path,
+                resume=resume,
+                trackers=[progress, *mirror],
+                placement=launch.placement,
+                benchmark=benchmark,
+            )
+        require_ray()
+        from forever.launch.ray_train import run_workers
+
+        return run_workers(
+            config,
+            path,
+            launch.workers,
+            resume,
+            launch.placement,
+            tracking=uri,
+            trackers=[progress],
+        )
+
+
+def make_fleet(selection: Selection, launch: Launch) -> Fleet:
+    """Say how the runs of a sweep are spread, as the options ask for it."""
+    return Fleet(
+        selection.concurrent,
+        launch.workers,
+        launch.placement,
+        mlflow_uri(launch.mlflow),
+        retry_failed=selection.retry_failed,
+    )
 
 
 def sweep(runs: Sweep, out: Path, fleet: Fleet) -> bool:
@@ -125,7 +173,7 @@ def mlflow_uri(choice: str) -> str | None:
 
 @contextmanager
 def mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
-    """The MLflow tracker of a run, if any; a run that is interrupted does not stay RUNNING there."""
+    """Give the MLflow tracker of a run, if any; one that is interrupted does not stay RUNNING."""
     if uri is None:
         yield []
         return
@@ -134,8 +182,8 @@ def mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
     try:
         yield [mlflow_tracker.MlflowTracker(uri)]
     except BaseException:
-        # Why the run ended matters more than a server that is away; its last workers end seconds
-        # later.
+        # Why the run ended matters more than a server that is away. Its last workers end seconds
+        # later, which is waited for.
         with suppress(Exception):
             mlflow_tracker.sync(folder, uri, patience_s=5.0)
         raise

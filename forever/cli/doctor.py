@@ -1,4 +1,4 @@
-"""`forever doctor` says what is installed, what the machine offers and what to do about the rest."""
+"""`forever doctor` says what is installed, what the machine offers and what to do about it."""
 
 import os
 import platform

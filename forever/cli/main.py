@@ -6,12 +6,10 @@ Exit codes: 0 done, 1 failed, 2 bad input.
 import os
 import sys
 import traceback
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from forever.cli import commands
 from forever.cli.commands import console
@@ -28,12 +26,12 @@ from forever.cli.output import shield_output
 from forever.config.overrides import parse_assignments
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.fleet import Fleet, require_ray
-from forever.launch.local import Placement, check, run_local
-from forever.runs.console import ConsoleTracker, matrix_table
+from forever.launch.fleet import Fleet
+from forever.launch.local import Placement, check
+from forever.runs.console import matrix_table
 from forever.runs.directory import RunDirectory
 from forever.runs.environment import without_credentials
-from forever.sweeps.files import SweepFile, load_sweep, sweep_or_none
+from forever.sweeps.files import load_sweep, sweep_or_none
 from forever.sweeps.lists import sweeps_table
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.search import find_search
@@ -65,7 +63,7 @@ def run(
         str | None,
         typer.Option(
             metavar="RUN@TASK",
-            help="Begin after a task, by name or number, of a run's folder; it needs --keep-stages.",
+            help="Begin after a task, by name or number, of a folder's run with --keep-stages.",
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
@@ -85,33 +83,7 @@ def run(
         differences = plant(origin, settings, benchmark, directory)
         if not quiet:
             commands.print_lines(differences)
-    uri = commands.mlflow_uri(launch.mlflow)
-    with (
-        commands.mirrored(directory.path, uri) as mirror,
-        closing(ConsoleTracker(Console(quiet=quiet))) as progress,
-    ):
-        if launch.workers:
-            require_ray()
-            from forever.launch.ray_train import run_workers
-
-            result = run_workers(
-                settings,
-                directory.path,
-                launch.workers,
-                resume,
-                _placement(launch),
-                tracking=uri,
-                trackers=[progress],
-            )
-        else:
-            result = run_local(
-                settings,
-                directory.path,
-                resume=resume,
-                trackers=[progress, *mirror],
-                placement=_placement(launch),
-                benchmark=benchmark,
-            )
+    result = commands.train(settings, directory.path, benchmark, launch, resume, quiet)
     console.print(matrix_table(result))
 
 
@@ -139,8 +111,8 @@ def sweep(
     base = load_run(selection.on or file.base_run(selection.scale))
     asked = parse_assignments(changes or [])
     seeds = parse_seeds(selection.seeds)
-    _check_selection(name, file, selection)
-    fleet = _fleet(selection, launch)
+    selection.check(name, file)
+    fleet = commands.make_fleet(selection, launch)
     if file.is_search:
         search = find_search(file, base.override(asked), seeds)
         succeeded = commands.search(search, selection.trials, launch.out, fleet)
@@ -187,7 +159,7 @@ def plan(
     from forever.sweeps.asked import asked_runs, without_failed
 
     file = sweep_or_none(name)
-    _check_selection(name, file, selection)
+    selection.check(name, file)
     runs = asked_runs(
         name,
         selection.on or (file.base_run(selection.scale) if file else ""),
@@ -217,7 +189,7 @@ def plan(
 def report(
     folder: Annotated[Path, typer.Argument(help="A sweep, a run, or a folder of runs.")],
 ) -> None:
-    """Write report.html, .md, .tex and .json with tables and figures, from run directories alone."""
+    """Write report.html, .md, .tex and .json, tables and figures, from run directories alone."""
     commands.show_report(folder)
 
 
@@ -271,32 +243,6 @@ def _settings(config: str | None, changes: list[str], forked: RunConfig | None) 
         raise InputError("run needs a configuration: a YAML file, or a name such as mini/forever")
     first = [] if config is None else [config]
     return forked.override(parse_assignments([*first, *changes]))
-
-
-def _placement(launch: Launch) -> Placement:
-    return Placement(launch.device, launch.micro_batch, launch.checkpoint_every, launch.keep_stages)
-
-
-def _fleet(selection: Selection, launch: Launch) -> Fleet:
-    return Fleet(
-        selection.concurrent,
-        launch.workers,
-        _placement(launch),
-        commands.mlflow_uri(launch.mlflow),
-        retry_failed=selection.retry_failed,
-    )
-
-
-def _check_selection(name: str, file: SweepFile | None, selection: Selection) -> None:
-    """Refuse options that a sweep, a search or a single run does not have."""
-    searches = file is not None and file.is_search
-    if selection.trials is not None and not searches:
-        raise InputError(
-            f"--trials {selection.trials}: {name} has its own variants; only a search has a number "
-            "of them"
-        )
-    if selection.only and (file is None or searches):
-        raise InputError(f"--only {selection.only[0]!r}: {name} has no variants by name")
 
 
 def main() -> None:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from forever.errors import InputError
+from forever.launch.local import Placement
+from forever.sweeps.files import SweepFile
 
 # A help text is markup: without the backslash this is a closing tag.
 NAMED_RUN = r"<benchmark>\[/<order>]/<method>"
@@ -49,6 +51,11 @@ class Launch:
         ),
     ] = "auto"
 
+    @property
+    def placement(self) -> Placement:
+        """How a run uses its machine."""
+        return Placement(self.device, self.micro_batch, self.checkpoint_every, self.keep_stages)
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -72,7 +79,7 @@ class Selection:
         list[str] | None,
         typer.Option(
             metavar="VARIANT",
-            help="This variant of the sweep and what it is compared with, not all; may be repeated.",
+            help="This variant of the sweep and what it is compared with; may be repeated.",
         ),
     ] = None
     trials: Annotated[
@@ -87,6 +94,21 @@ class Selection:
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Also run what failed for good before.")
     ] = False
+
+    def check(self, name: str, file: SweepFile | None) -> None:
+        """Refuse options that the sweep, the search or the single run called `name` does not have.
+
+        Raises:
+            InputError: there is such an option.
+        """
+        searches = file is not None and file.is_search
+        if self.trials is not None and not searches:
+            raise InputError(
+                f"--trials {self.trials}: {name} has its own variants; only a search has a number "
+                "of them"
+            )
+        if self.only and (file is None or searches):
+            raise InputError(f"--only {self.only[0]!r}: {name} has no variants by name")
 
 
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:

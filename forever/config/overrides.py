@@ -1,5 +1,4 @@
-"""Dotted keys, `key=value` arguments, and explanations in one line of what is wrong with a
-configuration."""
+"""Dotted keys, `key=value` arguments, and one-line explanations of what is wrong with a run."""
 
 import types
 import typing

@@ -1,5 +1,4 @@
-"""The parts of a run's configuration that every method shares. Each default stands beside its
-source."""
+"""The parts of a run's configuration that every method shares, each default beside its source."""
 
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
@@ -28,12 +27,17 @@ class ModelConfig(_Part):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
     targets: tuple[str, ...] = ("q_proj", "v_proj")
     adapter: dict[str, JsonValue] = {}
-    """Any fields of a PEFT configuration, such as `peft_type`, `use_dora` or `modules_to_save`, for
-    methods that train one adapter. What it leaves open follows from the four short names above:
-    all of them for LoRA, `targets` for other kinds."""
+    """Any fields of a PEFT configuration, such as `peft_type`, `use_dora` or `modules_to_save`.
+
+    It is for methods that train one adapter. What it leaves open follows from the four short names
+    above: all of them for LoRA, `targets` for other kinds.
+    """
     max_length: Annotated[int, Field(ge=16)] = 1024
-    """Tokens of prompt plus answer. 1024 is the default of the authors' code; its scripts use 512,
-    which cuts two thirds of the prompts of task002 (docs/protocol.md#data)."""
+    """Tokens of prompt plus answer.
+
+    1024 is the default of the authors' code; its scripts use 512, which cuts two thirds of the
+    prompts of task002 (docs/protocol.md#data).
+    """
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the frozen weights: auto is bf16 on a GPU and fp32 on a CPU."""
 
@@ -60,8 +64,11 @@ class DatasetConfig(_Part):
     """A task from a dataset that `datasets.load_dataset` reads."""
 
     path: str
-    """A hub name, or a folder of parquet, Arrow, CSV or JSON files; relative to `data.root` if it
-    is there. A folder's place is no part of a run's fingerprint, only its last name is."""
+    """A hub name, or a folder of parquet, Arrow, CSV or JSON files.
+
+    A folder is relative to `data.root` if it is there. Its place is no part of a run's fingerprint,
+    only its last name is.
+    """
     name: str | None = None
     """Which of the dataset's configurations, such as a language."""
     columns: ColumnsConfig
@@ -94,19 +101,24 @@ class DataConfig(_Part):
     datasets: dict[str, DatasetConfig] = {}
     """Where each task comes from, for a benchmark of your own that is no folder of tasks."""
     root: str | None = None
-    """Folder with the benchmarks' folders. It says where, not what, so it is no part of a run's
-    fingerprint."""
+    """Folder with the benchmarks' folders.
+
+    It says where, not what, so it is no part of a run's fingerprint.
+    """
     train_rows: Positive | None = None
     test_rows: Positive | None = None
     """At most so many examples a task, the same ones in every run; None is all."""
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of each task's training examples that is held out and scored in the place of the test
-    examples,
-    which are then not used at all: for choices such as a search, since test examples must not
-    choose anything."""
+    """Share of each task's training examples that is scored in the place of the test examples.
+
+    The test examples are then not used at all. It is for choices such as a search, since test
+    examples must not choose anything.
+    """
     metrics: dict[str, Literal["exact_match", "rouge_l"]] = {}
-    """Metric by task, for benchmarks of your own; otherwise exact match if the answers look like
-    labels."""
+    """Metric by task, for benchmarks of your own.
+
+    Otherwise it is exact match if the answers look like labels.
+    """
 
     @field_validator("order", mode="before")
     @classmethod
@@ -126,8 +138,7 @@ class DataConfig(_Part):
 
 
 class OptimConfig(_Part):
-    """AdamW, fresh for each task: every lab script starts a new process per task
-    (docs/protocol.md)."""
+    """AdamW, fresh for each task: every lab script starts a new process per task."""
 
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3e-4
     batch_size: Positive = 8
@@ -138,8 +149,11 @@ class OptimConfig(_Part):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     clip: Annotated[float, Field(gt=0)] = 1.0
     schedule: Literal["constant", "linear"] = "constant"
-    """The paper is silent; linear decay contradicts its trigger steps and would void late replays
-    (docs/protocol.md#optimiser)."""
+    """The paper is silent.
+
+    Linear decay contradicts its trigger steps and would void late replays
+    (docs/protocol.md#optimiser).
+    """
     warmup_steps: Annotated[int, Field(ge=0)] = 0
 
 

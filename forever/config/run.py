@@ -1,5 +1,6 @@
-"""A run as a frozen value: it says what to run, but not where. Output folder, device and workers
-are options of the launch.
+"""A run as a frozen value: it says what to run, but not where.
+
+Output folder, device and workers are options of the launch.
 
 Keys are written with dots everywhere (files, command line, sweeps): `optim.lr`, `method.days`.
 Defaults are the paper's implementation details unless the line says otherwise.

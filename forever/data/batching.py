@@ -1,4 +1,4 @@
-"""The order in which rows are seen: shuffled global batches."""
+"""The order in which examples are seen: shuffled global batches."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,10 @@ from forever.seeding import permutation
 
 @dataclass(frozen=True)
 class Batch:
-    """The global batch of one update: the same rows on every rank, each of which computes its own
-    share."""
+    """The global batch of one update.
+
+    It is the same on every rank, each of which computes its own share.
+    """
 
     examples: tuple[Example, ...]
     epoch: int = 0
@@ -20,8 +22,10 @@ class Batch:
 def batches(
     examples: Sequence[Example], epochs: int, batch_size: int, seed: int, *stream: str | int
 ) -> Iterator[Batch]:
-    """Every example once an epoch, newly shuffled each time; the last batch of an epoch may be
-    short (no drop-last)."""
+    """Yield every example once an epoch, newly shuffled each time.
+
+    The last batch of an epoch may be short; nothing is dropped.
+    """
     for epoch in range(epochs):
         order = permutation(len(examples), seed, *stream, epoch)
         for start in range(0, len(order), batch_size):

@@ -20,8 +20,7 @@ FOLDERS = {
     "superni": ("superni",),
     "thirty": ("long_sequence", "superni"),
 }
-# The three classification tasks of SuperNI's fifteen; the others are scored with ROUGE-L
-# (docs/protocol.md).
+# The classification tasks of SuperNI's fifteen; ROUGE-L scores the others (docs/protocol.md).
 SUPERNI_CLASSIFICATION = {"task363", "task875", "task1687"}
 
 
@@ -30,7 +29,7 @@ def load_benchmark(config: DataConfig) -> Benchmark:
 
     Raises:
         InputError: unknown benchmark, order or task, missing or malformed files, train rows that
-        occur in test.
+            occur in test.
     """
     root = None if config.root is None else Path(config.root).expanduser()
     if config.datasets:
@@ -158,8 +157,10 @@ def _check_splits(name: str, train: Sequence[Example], test: Sequence[Example]) 
 
 
 def _held_out(benchmark: Benchmark, share: float | None) -> Benchmark:
-    """The benchmark with a share of each task's training rows, the same ones in every run, for its
-    test rows."""
+    """Return the benchmark with a share of each task's training examples for its test examples.
+
+    They are the same ones in every run.
+    """
     if share is None:
         return benchmark
     tasks: list[Task] = []

@@ -47,14 +47,16 @@ class Encoder:
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def _encode(self, example: Example) -> Encoded:
-        """The training row of an example. The answer is tokenised apart: decoding starts from the
-        prompt alone."""
+        """Encode an example for training.
+
+        The answer is tokenised apart, because decoding starts from the prompt alone.
+        """
         answer = (*self._ids(example.output), self.tokenizer.eos_token_id)
         prompt, truncated = self._cut_prompt(example, self.max_length - len(answer))
         return Encoded(prompt, answer, truncated)
 
     def _encode_prompt(self, example: Example) -> Encoded:
-        """The prompt to decode from; the answer is empty."""
+        """Encode the prompt to decode from; the answer is empty."""
         prompt, truncated = self._cut_prompt(example, self.max_length)
         return Encoded(prompt, (), truncated)
 
@@ -63,38 +65,33 @@ class Encoder:
         return ids, truncated
 
     def with_drops(self, example: Example, share: float, stream: random.Random) -> Encoded:
-        """The training row with each token of its input field left out with probability `share`;
-        the rest is whole."""
+        """Encode for training without a random `share` of the input field's tokens."""
         whole, ids = self.encode(example), self._droppable(example)
         kept = [i for i, droppable in ids if not droppable or stream.random() >= share]
         return Encoded((*self._start, *kept), whole.answer, whole.truncated)
 
     def _find_droppable(self, example: Example) -> tuple[tuple[int, bool], ...]:
-        """The ids of a training row's prompt without BOS, each with whether it is one of the input
-        field."""
+        """Return a prompt's ids without BOS, each with whether it belongs to the input field."""
         budget = self.max_length - len(self.encode(example).answer)
         (before, middle, after), _, _ = self._cut_parts(example, budget)
-        found = self.tokenizer(
-            before + middle + after, add_special_tokens=False, return_offsets_mapping=True
-        )
-        inside = (
-            start >= len(before) and end <= len(before) + len(middle)
-            for start, end in found.offset_mapping
-        )
-        return tuple(zip(found.input_ids, inside, strict=True))
+        tokens = self._tokens(before + middle + after)
+        ids: list[tuple[int, bool]] = []
+        for token, (start, end) in zip(tokens.input_ids, tokens.offset_mapping, strict=True):
+            ids.append((token, start >= len(before) and end <= len(before) + len(middle)))
+        return tuple(ids)
+
+    def _tokens(self, text: str) -> Any:
+        return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
 
     def _cut_parts(
         self, example: Example, budget: int
     ) -> tuple[tuple[str, str, str], tuple[int, ...], bool]:
-        """The parts of the prompt with the input shortened to the budget, their ids, and whether it
-        was."""
+        """Return the prompt's parts with the input cut to fit, their ids, and whether it was."""
         before, middle, after = prompt_parts(example)
         ids = self._start + self._ids(before + middle + after)
         truncated = len(ids) > budget
         while len(ids) > budget and middle:
-            offsets = self.tokenizer(
-                middle, add_special_tokens=False, return_offsets_mapping=True
-            ).offset_mapping
+            offsets = self._tokens(middle).offset_mapping
             kept = max(len(offsets) - (len(ids) - budget), 0)
             cut = offsets[kept][0] if kept < len(offsets) else len(middle)
             middle = middle[: min(cut, len(middle) - 1)]  # always shorter, so this ends
@@ -108,8 +105,10 @@ class Encoder:
         return (before, middle, after), ids, truncated
 
     def encode_text(self, text: str, max_tokens: int) -> Encoded:
-        """Plain text to be continued, without the template; if it is too long its beginning is
-        cut."""
+        """Encode plain text to be continued, without the template.
+
+        The beginning of a long text is cut.
+        """
         ids = self._ids(text)
         surplus = max(len(self._start) + len(ids) - max_tokens, 0)
         return Encoded(self._start + ids[surplus:], (), surplus > 0)
@@ -137,10 +136,7 @@ class Encoder:
 def collate(
     rows: Sequence[Encoded], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Right-padded training tensors.
-
-    Padding is on the right and attention is causal, so no real token sees a pad and no mask is
-    needed.
+    """Make training tensors, padded on the right: attention is causal, so no token sees a pad.
 
     Returns:
         ids [B, T]; real [B, T], true where a token is no padding; positions [B, T], true where the

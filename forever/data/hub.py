@@ -1,5 +1,8 @@
-"""Tasks from any dataset that `datasets.load_dataset` reads: a hub name, or a local folder of
-parquet, Arrow, CSV or JSON files, or one that `save_to_disk` wrote."""
+"""Tasks from any dataset that `datasets.load_dataset` reads.
+
+That is a hub name, a local folder of parquet, Arrow, CSV or JSON files, or one that `save_to_disk`
+wrote.
+"""
 
 import json
 import re

@@ -44,84 +44,40 @@ SHARED_VERBS = (
 )  # fmt: skip
 VERBS = {
     "food": (
-        ("cooks", "cooked"),
-        ("eats", "ate"),
-        ("orders", "ordered"),
-        ("serves", "served"),
+        ("cooks", "cooked"), ("eats", "ate"), ("orders", "ordered"), ("serves", "served"),
         ("tastes", "tasted"),
     ),
     "music": (
-        ("plays", "played"),
-        ("sings", "sang"),
-        ("hears", "heard"),
-        ("records", "recorded"),
+        ("plays", "played"), ("sings", "sang"), ("hears", "heard"), ("records", "recorded"),
         ("writes", "wrote"),
     ),
     "sport": (
-        ("wins", "won"),
-        ("watches", "watched"),
-        ("runs", "ran"),
-        ("loses", "lost"),
+        ("wins", "won"), ("watches", "watched"), ("runs", "ran"), ("loses", "lost"),
         ("referees", "refereed"),
     ),
     "travel": (
-        ("takes", "took"),
-        ("books", "booked"),
-        ("begins", "began"),
-        ("films", "filmed"),
+        ("takes", "took"), ("books", "booked"), ("begins", "began"), ("films", "filmed"),
         ("joins", "joined"),
     ),
-}
+}  # fmt: skip
 THINGS = {
     "food": (
-        "soup",
-        "cake",
-        "pizza",
-        "salad",
-        "curry",
-        "stew",
-        "sandwich",
-        "pie",
-        "omelette",
+        "soup", "cake", "pizza", "salad", "curry", "stew", "sandwich", "pie", "omelette",
         "pancake",
     ),
     "music": (
-        "song",
-        "melody",
-        "ballad",
-        "duet",
-        "symphony",
-        "tune",
-        "anthem",
-        "solo",
-        "concerto",
+        "song", "melody", "ballad", "duet", "symphony", "tune", "anthem", "solo", "concerto",
         "waltz",
     ),
     "sport": (
-        "match",
-        "race",
-        "tournament",
-        "sprint",
-        "relay",
-        "marathon",
-        "final",
-        "regatta",
-        "derby",
+        "match", "race", "tournament", "sprint", "relay", "marathon", "final", "regatta", "derby",
         "contest",
     ),
     "travel": (
-        "trip",
-        "flight",
-        "cruise",
-        "journey",
-        "tour",
-        "voyage",
-        "safari",
-        "crossing",
-        "holiday",
+        "trip", "flight", "cruise", "journey", "tour", "voyage", "safari", "crossing", "holiday",
         "pilgrimage",
     ),
-}
+}  # fmt: skip
 INDOORS = (
     "in the kitchen", "in the hall", "at the office", "in the library", "in the basement",
     "at the museum", "in the attic", "in the classroom", "at the theatre", "in the cellar",
@@ -146,8 +102,10 @@ def _sentence_case(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One fact of the world, from which sentences are written. `form` chooses the order of the
-    words."""
+    """One fact of the world, from which sentences are written.
+
+    `form` chooses the order of the words.
+    """
 
     name: str
     topic: str
@@ -163,8 +121,11 @@ class Scene:
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Scene":
-        """A scene whose parts are independent of each other, but for the verb and the thing, which
-        share the topic."""
+        """Draw a scene.
+
+        Its parts are independent of each other, but for the verb and the thing, which share the
+        topic.
+        """
         topic, good, inside = rng.choice(sorted(THINGS)), rng.random() < 0.5, rng.random() < 0.5
         return cls(
             name=rng.choice(NAMES),
@@ -269,8 +230,10 @@ _SPECS = (
 
 
 def _split(spec: _Spec, split: str, rows: int, seed: int, taken: set[str]) -> tuple[Example, ...]:
-    """`rows` examples with as many of one label as of another, none of whose inputs is in `taken`
-    (which grows)."""
+    """Return as many examples of one label as of another, whose inputs are not in `taken`.
+
+    Their inputs are added to `taken`.
+    """
     rng = random.Random(f"mini/{seed}/{spec.name}/{split}")
     pairs: list[tuple[str, str]] = []
     while len(pairs) < rows:
@@ -287,8 +250,10 @@ def _split(spec: _Spec, split: str, rows: int, seed: int, taken: set[str]) -> tu
 
 
 def mini(seed: int = 0, train_rows: int = 200, test_rows: int = 100) -> Benchmark:
-    """The benchmark. The test split is drawn first and from its own stream, so `train_rows` does
-    not change it."""
+    """Make the benchmark.
+
+    The test split is drawn first and from its own stream, so `train_rows` does not change it.
+    """
     tasks = []
     for spec in _SPECS:
         taken: set[str] = set()

@@ -26,8 +26,7 @@ SUPERNI = {
     "8": "task748 task073 task1590 task639 task1572 task1687 task591 task363 task1510 task1729 "
     "task181 task511 task002 task1290 task875",
 }
-# The paper's 30 tasks: all of Long Sequence and SuperNI, shuffled. Its shuffle is not given; this
-# is ours.
+# The paper's 30 tasks: all of Long Sequence and SuperNI in a shuffled order, which is ours.
 _BOTH = [*LONG_TASKS, *SUPERNI["7"].split()]
 THIRTY = {"9": " ".join(_BOTH[i] for i in permutation(len(_BOTH), 0, "thirty"))}
 MINI = {

@@ -1,5 +1,7 @@
-"""The one prompt template, the Alpaca one (Taori et al. 2023; used by WoodScene/CL_Memory:
-templates/alpaca.json)."""
+"""The one prompt template, which is Alpaca's (Taori et al. 2023).
+
+It is also that of WoodScene/CL_Memory: templates/alpaca.json.
+"""
 
 from forever.data.tasks import Example
 

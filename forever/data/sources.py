@@ -1,11 +1,12 @@
-"""Readers of task folders. What is in the folder tells the layout; every layout gives the same
-examples.
+"""Readers of task folders, which tell the layout by what is in the folder.
 
-1. ours                    <folder>/<task>/{train,test}.jsonl with `instruction`, `input`, `output`
-2. O-LoRA's CL_Benchmark   <folder>/<TYPE>/<task>/{train,test,labels}.json, a list of `sentence`,
-`label`
-3. Super-NaturalInstructions  <folder>/<task>*.json with `Definition` and `Instances` of `input`,
-`output`
+1. Ours has <folder>/<task>/{train,test}.jsonl with `instruction`, `input` and `output`.
+2. O-LoRA's CL_Benchmark has <folder>/<TYPE>/<task>/{train,test,labels}.json, lists of objects with
+   `sentence` and `label`.
+3. Super-NaturalInstructions has <folder>/<task>*.json with a `Definition`, and with `Instances` of
+   `input` and `output`.
+
+Every layout gives the same examples.
 """
 
 import json
@@ -21,8 +22,8 @@ Splits = tuple[tuple[Example, ...], tuple[Example, ...]]
 # A row limit keeps the same rows in every run: seeds differ in training, not in what is measured.
 DATA_SEED = 0
 
-# Layout 2 ships no instructions; these are the questions of its fifteen tasks by type (O-LoRA;
-# WoodScene/bilevel).
+# Layout 2 ships no instructions. These are the questions of its fifteen tasks by type, from O-LoRA
+# and WoodScene/bilevel.
 _TOPIC = "What is the topic of the following paragraph?"
 _SENTIMENT = "What is the sentiment of the following paragraph?"
 _RELATION = 'What is the logical relationship between the "sentence 1" and the "sentence 2"?'
@@ -56,7 +57,7 @@ def read_task(folder: Path, name: str) -> Splits:
 
     Raises:
         InputError: no such task, or a file that is missing, empty or malformed (with file and
-        line).
+            line).
     """
     if (folder / name).is_dir():
         own = folder / name

@@ -10,8 +10,10 @@ Metric = Literal["exact_match", "rouge_l"]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One instruction-following record. `id` is unique within a benchmark:
-    `<task>/<split>/<row>`."""
+    """One instruction-following example.
+
+    `id` is unique within a benchmark: `<task>/<split>/<row>`.
+    """
 
     id: str
     instruction: str
@@ -21,8 +23,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Task:
-    """One task: disjoint splits, the metric of its scores, and the answers that occur if they are
-    few.
+    """One task: its disjoint splits, the metric of its scores, and its labels.
 
     `labels` is None for generation; for classification it lists the distinct answers in sorted
     order.
@@ -67,8 +68,7 @@ class Benchmark:
         return cls(name, order, tasks, stages=tasks)
 
     def joint(self) -> "Benchmark":
-        """The multi-task upper bound (docs/protocol.md): one stage on the union of all training
-        rows.
+        """Return the multi-task upper bound: one stage on the union of all training examples.
 
         The order of the tasks does not matter: rows are shuffled from the order of the tasks'
         names.

@@ -1,5 +1,7 @@
-"""Many prompts are decoded at once, greedily or by sampling; which prompts share a batch does not
-change a sample."""
+"""Many prompts are decoded at once, greedily or by sampling.
+
+Which prompts share a batch does not change a sample.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +17,8 @@ from forever.models.backbone import Backbone
 
 # Weights of the adapters for a batch of prompts: see `Method.gate`.
 Gate = Callable[[Sequence[Encoded]], Tensor | None]
-# Tokens that are decoded at once, pads included. What the cache holds bounds memory, not how many
-# prompts there are.
+# Tokens that are decoded at once, pads included: memory is bounded by what the cache holds, and not
+# by the number of prompts.
 _TOKENS_AT_ONCE = 32768
 
 

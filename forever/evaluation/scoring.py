@@ -1,5 +1,7 @@
-"""The greedy answers to a task's test examples are scored. No method ever sees which task a prompt
-belongs to."""
+"""The greedy answers to a task's test examples are scored.
+
+No method ever sees which task a prompt belongs to.
+"""
 
 from dataclasses import dataclass
 

@@ -23,20 +23,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placement:
-    """How a run uses its machine: nothing here changes what is computed, up to rounding and the
-    masks of dropout."""
+    """How a run uses its machine.
+
+    Nothing here changes what is computed, up to rounding and the masks of dropout.
+    """
 
     device: str = "auto"
     micro_batch: int | None = None
     checkpoint_s: float = 60.0
     keep_stages: bool = False
-    """Keep the weights of every stage, so that other runs can fork there. With full fine-tuning
-    each is a model."""
+    """Keep the weights of every stage, so that other runs can fork there.
+
+    With full fine-tuning each is a model.
+    """
 
 
 def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark:
-    """Find everything that can be wrong with a run, before torch is imported or anything is
-    downloaded.
+    """Find what can be wrong with a run, before torch is imported or anything is downloaded.
 
     Returns:
         The benchmark, since it had to be read to be checked.
@@ -54,8 +57,11 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
 
 
 def check_method(config: RunConfig, tasks: int) -> None:
-    """Refuse an adapter that PEFT does not know, an encoder that is code, or tasks that do not fit
-    the model's width."""
+    """Refuse what only the method or the model can judge.
+
+    That is an adapter that PEFT does not know, an encoder that is code, or tasks that do not fit
+    the model's width.
+    """
     if config.model.adapter:
         from forever.models.adapter import describe  # with PEFT and torch, which take seconds
 
@@ -122,8 +128,8 @@ def run_local(
     with locked(directory.path, world.leads):
         if world.leads:
             directory.check(config, resume)  # another process may have had the folder until now
-        # The others wait here until the leader holds the folder, and take its word: files may reach
-        # them later.
+        # The others wait here until the leader holds the folder. They take its word, since files
+        # may reach them later.
         finished_by_another = world.gather([directory.finished() is not None])[0][0]
         if not finished_by_another:
             if world.leads:

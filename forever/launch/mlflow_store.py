@@ -43,8 +43,9 @@ _AT_ONCE = 1000  # metrics in one request: the server refuses more
 
 
 class Store:
-    """A client of the store at `uri` that gives up after seconds. MLflow's own default lets a dead
-    server hold up each call for minutes.
+    """A client of the store at `uri` that gives up after seconds.
+
+    MLflow's own default lets a dead server hold up each call for minutes.
 
     User and password leave the address, since MLflow prints it and puts it into its errors; it
     finds them in the environment.
@@ -74,8 +75,8 @@ class Store:
         """
         experiment = self.client.get_experiment_by_name(name)
         if experiment is None:
-            # Files go beside a local database; a server knows better, and otherwise MLflow would
-            # use the working folder.
+            # Files go beside a local database, for which MLflow would use the working folder; a
+            # server knows its own place.
             files: str | None = None
             if self.uri.startswith(SQLITE):
                 database = Path(self.uri.removeprefix(SQLITE)).absolute()
@@ -213,8 +214,7 @@ class Mirror:
         return run
 
     def _finish(self, store: Store, result: Mapping[str, Any], lines: list[dict[str, Any]]) -> None:
-        """Send what a finished run shows, each file under a fixed name, so that sending again
-        replaces it."""
+        """Send what a finished run shows, in files whose names are fixed, so that they replace."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         directory, run, client = self.directory, self._run, store.client
@@ -235,12 +235,7 @@ class Mirror:
         scores = zip(result["tasks"], result["matrix"], strict=True)
         client.log_text(run, as_csv(header, ([task, *row] for task, row in scores)), "matrix.csv")
         try:
-            from forever.report.figures import matrix_figure, timeline_figure
-
-            title = f"{result['method']}, seed {result['seed']}"
-            timeline = timeline_figure(lines, read_lines(directory.events), title)
-            client.log_figure(run, matrix_figure(result), "matrix.png")
-            client.log_figure(run, timeline, "timeline.png")
+            self._draw(store, result, lines)
         except Exception as error:  # numbers matter more than pictures of them
             why = first_line(error)
             if isinstance(error, ImportError):
@@ -248,6 +243,14 @@ class Mirror:
             print(f"{directory.path}: no figures in MLflow: {why}", file=sys.stderr)
         ended = int(directory.result.stat().st_mtime * 1000)
         client.set_terminated(run, "FINISHED", ended)
+
+    def _draw(self, store: Store, result: Mapping[str, Any], lines: list[dict[str, Any]]) -> None:
+        from forever.report.figures import matrix_figure, timeline_figure
+
+        title = f"{result['method']}, seed {result['seed']}"
+        timeline = timeline_figure(lines, read_lines(self.directory.events), title)
+        store.client.log_figure(self._run, matrix_figure(result), "matrix.png")
+        store.client.log_figure(self._run, timeline, "timeline.png")
 
 
 def sweep_run(store: Store, folder: Path) -> tuple[str, str]:
@@ -264,8 +267,7 @@ def sweep_run(store: Store, folder: Path) -> tuple[str, str]:
 def points_of(
     directory: RunDirectory, lines: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None
 ) -> Iterator[Point]:
-    """Loss and days at some updates of a task, beta at the first update of each replay, the scores
-    of each stage, and those of the run."""
+    """Yield the points of some updates, of the start of each replay, of each stage, of the run."""
     replay = None
     for number, line in enumerate(lines, 1):
         if line["kind"] == "task" and keeps(line["step"]):
@@ -282,11 +284,10 @@ def points_of(
 
 
 def keeps(step: int) -> bool:
-    """Whether update `step` of a task is shown: 64 in all up to step 64, then 32 each time the
-    steps double.
+    """Whether update `step` of a task is shown.
 
-    It depends on the step alone, so that a run that goes on elsewhere keeps the same ones. 1250
-    updates, as many as a task has in the paper, leave 199 points.
+    It is 64 of them up to step 64, then 32 each time the steps double: 199 of 1250, the updates of
+    a task in the paper. A run that goes on elsewhere shows the same ones.
     """
     return step % 2 ** max(0, (step - 1).bit_length() - 6) == 0
 

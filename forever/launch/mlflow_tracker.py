@@ -1,5 +1,6 @@
-"""MLflow as a window on runs: a tracker for a run that trains, parent runs for sweeps, `sync` for
-what was missed.
+"""MLflow as a window on runs.
+
+There is a tracker for a run that trains, parent runs for sweeps, and `sync` for what was missed.
 
 All of it sends what run directories hold and the server lacks, so a server that is away costs a few
 seconds and no data.
@@ -32,8 +33,9 @@ _AWAY = "MLflow does not answer, `forever sync {}` sends it later ({})"
 
 
 def tracking_uri(choice: str | None = None) -> str:
-    """`choice`, MLFLOW_TRACKING_URI, or a database in the working folder: the first of them that is
-    given.
+    """Return `choice`, MLFLOW_TRACKING_URI, or a database in the working folder.
+
+    The first of them that is given counts.
 
     A database gets an absolute path, since Ray's processes work elsewhere.
     """
@@ -89,8 +91,9 @@ class MlflowTracker(Tracker):
 
 
 def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
-    """Send what MLflow lacks of a run directory, a sweep, or a folder of sweeps; not of runs that
-    are training now.
+    """Send what MLflow lacks of a run directory, a sweep, or a folder of sweeps.
+
+    Runs that are training now are left out.
 
     Args:
         patience_s: how long to wait for the end of a run that is training.
@@ -102,7 +105,7 @@ def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
         InputError: there is no run, or the server fails.
     """
     folder, uri = folder.absolute(), tracking_uri(uri)
-    # A sweep's runs, or those of all sweeps of an --out; no deeper, where copies of config.yaml are
+    # A sweep's runs, or those of all sweeps of an --out. Copies of config.yaml that lie deeper are
     # MLflow's artifacts.
     below = [*folder.glob("*/config.yaml"), *folder.glob("*/*/config.yaml")]
     runs = [folder] if is_run(folder) else sorted(path.parent for path in below)
@@ -135,21 +138,23 @@ def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
 
 
 def open_sweep(folder: Path, uri: str) -> None:
-    """Make the parent run of a sweep, and with it the database: processes that all make it at once
-    would fail."""
+    """Make the parent run of a sweep, and with it the database.
+
+    Processes that all make it at once would fail.
+    """
     store = Store(tracking_uri(uri))
     store.client.update_run(sweep_run(store, folder)[1], "RUNNING")
 
 
 def close_sweep(folder: Path, uri: str, status: str) -> None:
-    """Bring all runs of a sweep up to date, end those left open that nobody trains, and end the
-    parent run.
+    """Bring all runs of a sweep up to date, and end its parent run.
 
-    Trials that are killed end without a word, so their runs would show as running for ever.
+    Trials that are killed end without a word. So runs that nobody trains are ended here; they would
+    show as running for ever.
 
     Args:
-        status: of the parent: FINISHED, FAILED, or KILLED if the sweep was stopped, and then in
-            seconds: only what is open gets closed.
+        status: the parent's: FINISHED, FAILED, or KILLED if the sweep was stopped. Then it takes
+            seconds, since only what is open gets closed.
     """
     store = Store(tracking_uri(uri))
     experiment, parent = sweep_run(store, folder)
@@ -209,19 +214,21 @@ def _end_parent(store: Store, folder: Path, status: str | None) -> None:
 
 
 def _unfinished(directory: RunDirectory) -> str:
-    """What became of a run without a result: "stopped", when a search gave it up early, which is no
-    failure, or "failed"."""
-    return (
-        "stopped" if (directory.end_without_result() or {}).get("state") == "stopped" else "failed"
-    )
+    """Return what became of a run without a result: "stopped" or "failed".
+
+    A run is stopped when a search gave it up early, which is no failure.
+    """
+    end = directory.end_without_result() or {}
+    return "stopped" if end.get("state") == "stopped" else "failed"
 
 
 @contextmanager
 def mirrored_sweep(
     folder: Path, uri: str, say: Callable[[str], None], failed: Mapping[str, str]
 ) -> Iterator[None]:
-    """The MLflow run of the sweep in `folder` around the block. MLflow can be away; the sweep goes
-    on, and `say` tells of it.
+    """Hold the MLflow run of the sweep in `folder` around the block.
+
+    If MLflow is away the sweep goes on, and `say` tells of it.
 
     Args:
         failed: has an entry for each trial that failed, when the block is over.

@@ -85,8 +85,9 @@ def cluster(dashboard: bool) -> Iterator[None]:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM, which `ray job stop` sends, leaves the block like Ctrl-C: by an exception that
-    closes everything on its way.
+    """Leave the block at SIGTERM as at Ctrl-C.
+
+    `ray job stop` sends SIGTERM. An exception closes everything on its way.
 
     Raises:
         SystemExit: with code 143, after SIGTERM.
@@ -140,8 +141,9 @@ def divide(
     workers: int,
     device: str,
 ) -> Share:
-    """Find a number of concurrent runs for which all workers of all of them fit at the same time,
-    so none ever waits.
+    """Find a number of concurrent runs for which all workers fit at the same time.
+
+    So none ever waits.
 
     Args:
         total: resources of the cluster, see `capacity`.
@@ -189,8 +191,11 @@ def capacity() -> tuple[dict[str, float], int]:
 
 
 def default_workers(total: Mapping[str, float]) -> int:
-    """Ray Train workers of a run if nobody says: 1 on a cluster with GPUs, whose machines come and
-    go, 0 on one machine, where the trial's own process starts ten seconds faster."""
+    """Return the number of Ray Train workers of a run if nobody says.
+
+    It is 1 on a cluster with GPUs, whose machines come and go. It is 0 on one machine, where the
+    trial's own process starts ten seconds faster.
+    """
     return int(bool(os.environ.get("RAY_ADDRESS")) and total.get("GPU", 0) > 0)
 
 
@@ -239,6 +244,3 @@ def last_error(file: str | None) -> str:
         text = ""
     lines = _RAISED.findall(text) or text.strip().splitlines() or ["ended by an error"]
     return lines[-1].strip()
-
-
-# ---- one trial, in the process that Tune gives it

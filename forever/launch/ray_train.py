@@ -61,8 +61,10 @@ class Setting:
     argv: Sequence[str] = field(default_factory=lambda: list(sys.argv))
 
     def enter(self) -> None:
-        """Make this process like that of the user: Ray gives each a folder and a command line of
-        its own."""
+        """Make this process like that of the user.
+
+        Ray gives each a folder and a command line of its own.
+        """
         quiet()
         if Path(self.cwd).is_dir():
             os.chdir(self.cwd)
@@ -206,8 +208,10 @@ def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch
 
 
 class _Refusals(ray.train.UserCallback):
-    """Ends the training at the first InputError: it would be the same the next time, unlike other
-    failures."""
+    """Ends the training at the first InputError.
+
+    It would be the same the next time, unlike other failures.
+    """
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         for error in worker_exceptions.values():
@@ -225,6 +229,6 @@ def _worker(config: RunConfig, path: Path, setting: Setting) -> None:
     device = ray.train.torch.get_device()
     world = World(context.get_world_rank(), context.get_world_size(), device)
     result = setting.train(config, path, world)
-    # A report is a barrier, so every rank makes this one; Ray keeps the leader's. Plain numbers: it
-    # refuses NumPy's.
+    # A report is a barrier, so every rank makes this one; Ray keeps the leader's, and refuses
+    # numbers of NumPy.
     ray.train.report({"op": result.get("op"), "bwt": result.get("bwt")})

@@ -17,11 +17,8 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
-from forever.config.run import RunConfig
-from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.launch.fleet import Fleet, SweepOutcome
-from forever.launch.local import check
 from forever.launch.ray_cluster import (
     capacity,
     cluster,
@@ -32,10 +29,9 @@ from forever.launch.ray_cluster import (
     stoppable,
     trial_resources,
 )
-from forever.launch.ray_train import Setting, train_group
-from forever.runs.directory import RunDirectory, read_lines
-from forever.runs.progress import Follower, is_run, stage_scores
-from forever.runs.tracking import Tracker
+from forever.launch.ray_train import Setting
+from forever.launch.ray_trial import train_trial
+from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import check_finished, refused
 from forever.sweeps.sweep import Sweep, Trial
 from forever.sweeps.table import SweepTable
@@ -155,8 +151,7 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
             num_samples=-1,
             max_concurrent_trials=share.concurrent,
             # torch is imported once a process and not once a trial. But the workers of a trial end
-            # with its process alone: in one that lives on, a run that was stopped early would train
-            # to its end.
+            # with its process: in one that lives on, a run that was stopped would train on.
             reuse_actors=not workers,
             trial_dirname_creator=lambda trial: trial.config["key"],
         )
@@ -200,8 +195,10 @@ class _Feed(Searcher):
 
 
 class _Listener(tune.Callback, tune.Stopper):
-    """Puts what Tune hears into the table and the outcome, and on disk why a run ended that has no
-    result; it does so at once, since the sweep may be interrupted."""
+    """Puts what Tune hears into the table and the outcome.
+
+    It writes at once to disk why a run ended without a result, since the sweep may be interrupted.
+    """
 
     def __init__(
         self,
@@ -265,37 +262,3 @@ class _Listener(tune.Callback, tune.Stopper):
         self.table.ended(key, state, reason)
         if self.on_end is not None:
             self.on_end(trial, state, reason)
-
-
-def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> None:
-    """Train one run here, or wait for workers that do. What an earlier invocation did of it is
-    kept."""
-    setting.enter()
-    config, path = RunConfig.parse(params["run"]), folder / params["key"]
-    try:
-        if setting.share.workers:
-            directory = RunDirectory(path)
-            benchmark = check(config, directory, resume=True)
-            follower = Follower(config, directory, benchmark, [_Report()])
-            train_group(config, path, setting, follower)
-        else:
-            setting.train(config, path, trackers=[_Report()])
-    except InputError as error:
-        tune.report({"refused": str(error)})  # it would be the same the next time
-
-
-class _Report(Tracker):
-    """Tells Tune of each stage, also of the `earlier` ones of a run that goes on. `stage` counts on
-    over retries, as Tune's own iterations do not."""
-
-    def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
-        self.directory, self.stages = directory, len(benchmark.stages)
-        # Workers may not have begun yet.
-        self.earlier = len(stage_scores(directory)) if is_run(directory.path) else 0
-
-    def stage(self, number: int, scores: Mapping[str, float]) -> None:
-        kinds = [line["kind"] for line in read_lines(self.directory.events)]
-        report = {"key": self.directory.path.name, "stage": number + 1, "stages": self.stages}
-        report |= {"earlier": self.earlier, "scores": dict(scores)}
-        report["replays"] = kinds.count("replay") + kinds.count("consolidation")
-        tune.report(report)

@@ -1,5 +1,4 @@
-"""What a method is: a generator of steps (forever/training/steps.py) and a few seams, which do
-nothing by default.
+"""What a method is: a generator of steps, and a few seams, which do nothing by default.
 
 A method that overrides nothing is sequential fine-tuning. What a generator yields may depend on the
 configuration, the data, the records it is sent and seeded streams, and on nothing else. Then a run
@@ -20,8 +19,8 @@ from forever.config.methods.base import MethodConfig
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoded
 from forever.data.tasks import Example, Task
-from forever.methods.past import Past
 from forever.models import adapter, lora
+from forever.runs.past import Past
 from forever.training.learner import Learner
 from forever.training.steps import Forward, Step, Steps
 
@@ -76,8 +75,7 @@ class Method(Generic[C]):
         """Prepare for the first step of a task: take snapshots, add adapters."""
 
     def steps(self, learner: Learner, task: Task) -> Steps:
-        """Say what to do next, given what happened: the algorithm. By default it trains on the
-        task's batches."""
+        """Say what to do next, given what happened; by default, train on the task's batches."""
         for batch in learner.batches(task.train):
             yield Step(batch)
 
@@ -101,12 +99,10 @@ class Method(Generic[C]):
         return forward.cross_entropy
 
     def on_gradients(self, learner: Learner) -> None:
-        """Edit `learner.parameters.grad`, after it is summed over all ranks and before it is
-        clipped."""
+        """Edit `learner.parameters.grad`, summed over all ranks and not yet clipped."""
 
     def end_task(self, learner: Learner, task: Task) -> None:
-        """Compute what follows from the weights and the data after a task's last step, such as
-        importance."""
+        """Compute what follows from weights and data after a task, such as importance."""
 
     def remember(self, learner: Learner, task: Task) -> Sequence[Example]:
         """Choose the examples that memory keeps of a finished task; a restart chooses the same."""
@@ -115,8 +111,7 @@ class Method(Generic[C]):
     def load_state_dict(
         self, tensors: Mapping[str, Tensor], state: Mapping[str, Any], device: torch.device
     ) -> None:
-        """Put back `tensors` and `state` of a checkpoint, in place where they exist, since
-        generators hold on to them."""
+        """Put back `tensors` and `state`, in place, since generators hold on to them."""
         self.state.update(state)
         for name, tensor in tensors.items():
             current = self.tensors.get(name)
@@ -126,8 +121,10 @@ class Method(Generic[C]):
                 self.tensors[name] = tensor.to(device, copy=True)
 
     def save(self, learner: Learner, folder: Path) -> None:
-        """Write the trained model into a run's folder: one adapter in PEFT's format, or after full
-        fine-tuning all of the model."""
+        """Write the trained model into a run's folder.
+
+        It is one adapter in PEFT's format, or all of the model after full fine-tuning.
+        """
         model, name = learner.backbone.model, learner.config.model.name
         if learner.config.model.tuning == "lora":
             lora.save_peft(model, folder / "adapter", name)

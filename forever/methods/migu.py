@@ -52,8 +52,8 @@ class Migu(Method[MiguConfig]):
         parts = iter(self.sums.split(sizes)) if sizes else iter(())
         self.magnitudes = {name: (next(parts), next(parts)) for name in banks}
         places = torch.arange(len(self.sums), device=self.sums.device).split(sizes) if sizes else ()
-        # Matrices of equal height are sorted together; one by one that is over a hundred sorts an
-        # update.
+        # Matrices of equal height are sorted together; alone, there would be over a hundred sorts
+        # in each update.
         self.alike: list[Tensor] = []
         for size in sorted({*sizes}):
             self.alike.append(torch.stack([part for part in places if len(part) == size]))

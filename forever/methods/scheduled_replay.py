@@ -76,8 +76,7 @@ class ScheduledReplay(Method[R]):
         day: float | None,
         epochs: int,
     ) -> Steps:
-        """Pass over the memory `epochs` times, at a strength that is fixed before the first
-        update."""
+        """Pass over the memory `epochs` times, at a strength fixed before the first update."""
         beta = self.regularizer.strength(clock.pace())
         penalty = None
         if beta > 0:

@@ -31,8 +31,8 @@ _NO_CHOICE = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft
 _NO_CHOICE |= {"revision", "runtime_config", "task_type"}
 # These want a training loop of their own, inputs of their own, or another class of model.
 _REFUSED = {"ADALORA", "ADAPTION_PROMPT", "POLY", "SHADOW", "TRAINABLE_TOKENS", "XLORA"}
-# These starts change the frozen weights, or want to see data. The saved adapter alone would not be
-# the trained model.
+# The other starts change the frozen weights, or want to see data: the saved adapter alone would
+# not be the trained model.
 _STARTS = (True, False, "gaussian", "orthogonal")
 
 

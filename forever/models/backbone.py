@@ -1,5 +1,4 @@
-"""Loading a causal language model: the embedded one, a Hugging Face name or folder, or a GGUF
-file."""
+"""Loading a causal language model: the embedded one, a hub name, a folder or a GGUF file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,12 +25,12 @@ class Backbone:
 
 
 def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
-    """The backbone `name`, in evaluation mode and frozen.
+    """Load the backbone `name`, in evaluation mode and frozen.
 
     Args:
-        name: "tiny", a folder, a `.gguf` file (dequantised; its tokenizer is read from it too) or a
-        hub name.
-        dtype: of the frozen weights; adapters on top are always fp32.
+        name: "tiny", a folder, a hub name, or a `.gguf` file, which is dequantised and has its own
+            tokenizer.
+        dtype: the type of the frozen weights; adapters on top are always fp32.
 
     Raises:
         InputError: if the name cannot be resolved; the message says what was tried.
@@ -59,29 +58,33 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
         check_failure("model.name", name, error)
         # It is not there, its architecture is unknown, or the package `gguf` is missing.
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        found = (
-            "could not be loaded"
-            if path.exists()
-            else "is no local folder and could not be fetched"
-        )
-        raise InputError(f"model.name: {name!r} {found}: {first}") from error
+        problem = "is no local folder and could not be fetched"
+        if path.exists():
+            problem = "could not be loaded"
+        raise InputError(f"model.name: {name!r} {problem}: {first}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    own = model.generation_config.eos_token_id
-    ends = [tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
-    ends = list(dict.fromkeys(i for i in ends if i is not None))
-    # A model's own generation settings may sample or penalise repetition, and fill what a caller
-    # leaves open.
+    # A model's own generation settings may sample or penalise repetition; they would fill what a
+    # caller leaves open.
+    ends = _ends(model.generation_config.eos_token_id, tokenizer.eos_token_id)
     model.generation_config = GenerationConfig(
         eos_token_id=ends, pad_token_id=tokenizer.pad_token_id
     )
     return Backbone(model.to(device).requires_grad_(False).eval(), tokenizer)
 
 
+def _ends(configured: int | list[int] | None, eos: int | None) -> list[int]:
+    """Return all tokens at which an answer ends, the tokenizer's first."""
+    ends = [eos]
+    ends += configured if isinstance(configured, list) else [configured]
+    return list(dict.fromkeys(token for token in ends if token is not None))
+
+
 @contextmanager
 def only_at(model: Any, positions: Tensor) -> Iterator[None]:
-    """Within this context the model computes logits only where `positions` [B, T] is true: [1, n,
-    V] for n positions.
+    """Within this context the model computes logits only where `positions` [B, T] is true.
+
+    For n positions they have the shape [1, n, V].
 
     The hidden states are picked just before the output head, so the head never runs over the prompt
     and whatever the model does to its logits afterwards (scaling, soft-capping) still happens.

@@ -1,5 +1,7 @@
-"""Where a backbone is, and whether it can be loaded; found out without importing torch or
-downloading anything."""
+"""Where a backbone is, and whether it can be loaded.
+
+This is found out without importing torch or downloading anything.
+"""
 
 import json
 from pathlib import Path
@@ -82,16 +84,14 @@ def check_failure(setting: str, name: str, error: Exception) -> None:
 
 
 def width(name: str) -> int | None:
-    """The width of a local backbone's hidden states, as its config.json says; None where there is
-    none to read."""
+    """Return the width of a local backbone's hidden states, or None if config.json has none."""
     try:
-        found = json.loads((locate(name) / "config.json").read_text(encoding="utf-8"))[
-            "hidden_size"
-        ]
+        config = json.loads((locate(name) / "config.json").read_text(encoding="utf-8"))
+        size = config["hidden_size"]
     # No local folder, or one whose model says it in another way.
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if isinstance(found, int) else None
+    return size if isinstance(size, int) else None
 
 
 def looks_like_path(name: str) -> bool:

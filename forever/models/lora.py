@@ -25,15 +25,18 @@ _KNOWN = "forever_banks"
 
 
 class Router(Protocol):
-    """Computes a bank's gate [B, T, E] from what comes in. `bank.places` says which tokens are no
-    padding."""
+    """Computes a bank's gate [B, T, E] from what comes in.
+
+    `bank.places` says which tokens are no padding.
+    """
 
     def __call__(self, bank: "LoraBank", x: Tensor) -> Tensor: ...
 
 
 class LoraBank(nn.Module):
-    """A frozen linear layer with low-rank adapters A [E, R, D], B [E, O, R]: frozen ones, then
-    trainable ones.
+    """A frozen linear layer with low-rank adapters A [E, R, D] and B [E, O, R].
+
+    The first of them are frozen, the others trainable.
 
     Args:
         base: the layer to adapt; it is frozen and keeps its dtype. Adapters are fp32.
@@ -41,13 +44,13 @@ class LoraBank(nn.Module):
         rank, alpha, dropout: as in the LoRA paper; the scale is alpha / rank, never divided by E.
 
     Attributes:
-        A, B: the trainable adapters. frozen_A, frozen_B: those of finished tasks, [F, R, D] and [F,
-        O, R].
-        gate: weights of all E adapters; None is all ones. router: computes the gate from the input
-        instead.
-        real: [B, T], which tokens of the rows being computed are no padding; None if unknown.
-        places: [n], where those are among all B T; found once a pass, for to count them waits for
-        the device.
+        A, B: the trainable adapters.
+        frozen_A, frozen_B: the adapters of finished tasks, [F, R, D] and [F, O, R].
+        gate: the weights of all E adapters; None is all ones.
+        router: computes the gate from the input instead.
+        real: [B, T], which tokens of the examples are no padding; None if unknown.
+        places: [n], where those are among all B T, found once a pass, because counting them waits
+            for the device.
         observe: called in training with (bank, A x [B, T, E*R] before the gate, output [B, T, O]).
         detach_frozen: no gradient flows to the input through frozen adapters.
         enabled: whether the adapters act at all.
@@ -117,11 +120,9 @@ def banks(model: nn.Module) -> Iterator[tuple[str, LoraBank]]:
 
 
 def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> None:
-    """Freeze `model` and put a `LoraBank` around every linear layer whose last name is one of
-    `part.targets`, in place.
+    """Freeze `model` and put a `LoraBank` around every layer that `part.targets` names, in place.
 
-    Each adapter is drawn from a stream of its own name, so it depends neither on the order of the
-    layers nor on the machine.
+    Each adapter is drawn from a stream of its own name, as in `models.adapter.attach`.
 
     Raises:
         InputError: if a target matches no linear layer of the model.
@@ -142,8 +143,7 @@ def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> 
 
 @contextmanager
 def mixed(model: nn.Module, gate: Tensor | None, real: Tensor | None = None) -> Iterator[None]:
-    """Within this context all banks mix their adapters by `gate` and know which tokens are `real`
-    (see `LoraBank`)."""
+    """Within this context banks mix their adapters by `gate` and know which tokens are `real`."""
     adapted = [bank for _, bank in banks(model)]
     routed = real is not None and any(bank.router is not None for bank in adapted)
     places = real.flatten().nonzero().flatten() if real is not None and routed else None
@@ -183,28 +183,31 @@ def freeze(model: nn.Module, seed: int) -> None:
 
 def frozen(model: nn.Module) -> dict[str, Tensor]:
     """The frozen adapters by name; empty if there are none."""
-    return {
-        f"{name}.{side}": tensor
-        for name, bank in banks(model)
-        for side, tensor in (("A", bank.frozen_A), ("B", bank.frozen_B))
-        if len(tensor)
-    }
+    tensors: dict[str, Tensor] = {}
+    for name, bank in banks(model):
+        if len(bank.frozen_A):
+            tensors |= {f"{name}.A": bank.frozen_A, f"{name}.B": bank.frozen_B}
+    return tensors
 
 
 def load_frozen(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put copies of what `frozen` gave back: sums over a file's own memory, aligned otherwise,
-    round differently."""
+    """Put copies of what `frozen` gave back.
+
+    They are copies because sums over a file's own memory, aligned otherwise, round differently.
+    """
     for name, bank in banks(model):
         bank.frozen_A = tensors.get(f"{name}.A", bank.frozen_A[:0]).to(bank.A.device, copy=True)
         bank.frozen_B = tensors.get(f"{name}.B", bank.frozen_B[:0]).to(bank.B.device, copy=True)
 
 
 def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | None = None) -> None:
-    """Write what was trained, in PEFT's format, readable by `peft.PeftModel.from_pretrained`: the
-    adapter, or the sum of all adapters of the banks, or one of them.
+    """Write what was trained, in PEFT's format, readable by `peft.PeftModel.from_pretrained`.
 
-    The sum of E adapters of rank R is one adapter of rank E R: sum_e B_e A_e = [B_1 ... B_E] [A_1;
-    ...; A_E].
+    It is the adapter, or the sum of all adapters of the banks, or one of them.
+
+    The sum of E adapters of rank R is one adapter of rank E R:
+
+        sum_e B_e A_e = [B_1 ... B_E] [A_1; ...; A_E]
     """
     if plain.attached(model) is not None:
         plain.save(model, folder, base_name)
@@ -231,18 +234,19 @@ def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | Non
 def save_mixture(
     model: nn.Module, folder: Path, base_name: str, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Write adapters that are weighed by the input: each in PEFT's format in a folder of its
-    number, and whatever computes the weights (the model's other trained parameters, and `tensors`)
-    in mixture.safetensors."""
+    """Write adapters that are weighed by the input.
+
+    Each is in PEFT's format in a folder of its number. Whatever computes the weights (the model's
+    other trained parameters, and `tensors`) is in mixture.safetensors.
+    """
     adapted = dict(banks(model))
     sizes = {len(bank.frozen_A) + len(bank.A) for bank in adapted.values()}
     for number in range(max(sizes)):
         save_peft(model, folder / str(number), base_name, number)
     adapters = {f"{name}.{side}" for name in adapted for side in "AB"}
-    others = {
-        n: p.detach() for n, p in model.named_parameters() if p.requires_grad and n not in adapters
-    }
-    save_file(
-        {n: t.cpu().clone() for n, t in {**others, **tensors}.items()},
-        folder / "mixture.safetensors",
-    )
+    mixture = dict(tensors)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and name not in adapters:
+            mixture.setdefault(name, parameter.detach())
+    mixture = {name: tensor.cpu().clone() for name, tensor in mixture.items()}
+    save_file(mixture, folder / "mixture.safetensors")

@@ -19,25 +19,15 @@ class FlatParameters:
 
     Args:
         named: (name, parameter) pairs; a parameter that appears under two names (tied weights)
-        counts once.
+            counts once.
 
     Raises:
         ValueError: if a parameter is not fp32; updates of 1e-4 vanish in bf16.
     """
 
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
-        self.named: dict[str, nn.Parameter] = {}
-        seen: set[int] = set()
-        for name, parameter in named:
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                self.named[name] = parameter
-        for name, parameter in self.named.items():
-            if parameter.dtype != torch.float32:
-                raise ValueError(
-                    f"trainable parameter {name} is {parameter.dtype}; only fp32 can be trained"
-                )
-        count = sum(p.numel() for p in self.named.values())
+        self.named = _distinct(named)
+        count = sum(parameter.numel() for parameter in self.named.values())
         device = next((p.device for p in self.named.values()), torch.device("cpu"))
         self.flat = nn.Parameter(torch.zeros(count, device=device))
         self.flat.grad = torch.zeros_like(self.flat)
@@ -68,8 +58,10 @@ class FlatParameters:
     def merge(
         self, start: Tensor, middle: Tensor, w_in: Tensor | float, w_out: Tensor | float
     ) -> None:
-        """Theta <- start + w_in (middle - start) + w_out (Theta - middle), all [N]: two movements,
-        weighed apart."""
+        """Set Theta <- start + w_in (middle - start) + w_out (Theta - middle), all [N].
+
+        Two movements are weighed apart.
+        """
         self.load(start + w_in * (middle - start) + w_out * (self.flat.detach() - middle))
 
     def distance(self, other: Tensor) -> Tensor:
@@ -83,7 +75,23 @@ class FlatParameters:
         """`values` of shape [N] as one tensor a parameter, by name."""
         sizes = [p.numel() for p in self.named.values()]
         parts = torch.split(values, sizes) if sizes else ()
-        return {
-            name: part.view(p.shape)
-            for (name, p), part in zip(self.named.items(), parts, strict=True)
-        }
+        shaped: dict[str, Tensor] = {}
+        for (name, parameter), part in zip(self.named.items(), parts, strict=True):
+            shaped[name] = part.view(parameter.shape)
+        return shaped
+
+
+def _distinct(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
+    """Return each parameter once, under its first name, and refuse other types than fp32."""
+    distinct: dict[str, nn.Parameter] = {}
+    seen: set[int] = set()
+    for name, parameter in named:
+        if id(parameter) in seen:
+            continue
+        if parameter.dtype != torch.float32:
+            raise ValueError(
+                f"trainable parameter {name} is {parameter.dtype}; only fp32 can be trained"
+            )
+        seen.add(id(parameter))
+        distinct[name] = parameter
+    return distinct

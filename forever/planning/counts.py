@@ -1,5 +1,6 @@
-"""What a run will compute, before it starts: the method's own generator, driven with invented
-records.
+"""What a run will compute, before it starts.
+
+The method's own generator is driven with invented records.
 
 Every update is taken to move the parameters equally far, unless the pace of an earlier run is
 given. So the number of task updates is exact, and so is that of replays by a step clock. By the
@@ -46,9 +47,9 @@ class Work:
     """Work of one kind.
 
     Attributes:
-        calls: how often the model is called: updates, passes, batches of prompts, steps of
-            decoding.
-        tokens: tokens of all examples. padded: the same with padding, which is what is computed.
+        calls: the number of updates, passes, batches of prompts or steps of decoding.
+        tokens: the number of tokens in all examples.
+        padded: the same with padding, which is what is computed.
     """
 
     calls: int = 0
@@ -81,7 +82,7 @@ class Counts:
         return {kind: self.work[kind].calls for kind in UPDATES if kind in self.work}
 
     def total(self, *kinds: str) -> Work:
-        """The work of some kinds together; `tokens` of all updates is that of result.json."""
+        """Add up the work of some kinds; `tokens` of all updates is that of result.json."""
         return sum((self.work.get(kind, Work()) for kind in kinds), Work())
 
 
@@ -140,12 +141,11 @@ def pace_of(lines: Iterable[Mapping[str, Any]]) -> Pace:
 
 
 def batch_work(learner: Learner, method: Method[Any], action: Step | Probe) -> Work:
-    """The work of one update or probe."""
+    """Count the work of one update or probe."""
     if isinstance(action, Step):
-        encoded = [view for views in method.encode(learner, action) for view in views]
-    else:
-        encoded = [learner.encoder.encode(example) for example in action.batch.examples]
-    return _together(encoded)
+        groups = method.encode(learner, action)
+        return _together([encoded for group in groups for encoded in group])
+    return _together([learner.encoder.encode(example) for example in action.batch.examples])
 
 
 class _Counter:
@@ -157,9 +157,10 @@ class _Counter:
         self.events = Counter[str]()
 
     def perform(self, action: Action) -> StepRecord:
-        learner = self.learner
+        learner, norm = self.learner, 1.0
         norms = self.pace.get(learner.task.name) if learner.task else None
-        norm = norms[min(learner.step, len(norms) - 1)] if norms else 1.0
+        if norms:
+            norm = norms[min(learner.step, len(norms) - 1)]
         if isinstance(action, Step):
             self.work[action.kind] += batch_work(learner, self.method, action)
             learner.updates += 1
@@ -189,11 +190,13 @@ class _Counter:
         """Greedy answers to the tasks' test examples; before training nothing makes them stop."""
         encoder, limit = self.learner.encoder, self.learner.config.evaluation.max_new_tokens
         for task in tasks:
-            limits = lengths = [limit] * len(task.test)
-            if learned:
-                lengths = [min(limit, len(encoder.encode(e).answer)) for e in task.test]
-            prompts = [len(encoder.encode_prompt(example).prompt) for example in task.test]
-            self.decode(("prompts", "answers"), prompts, limits, lengths)
+            prompts: list[int] = []
+            lengths: list[int] = []
+            for example in task.test:
+                prompts.append(len(encoder.encode_prompt(example).prompt))
+                answer = len(encoder.encode(example).answer) if learned else limit
+                lengths.append(min(limit, answer))
+            self.decode(("prompts", "answers"), prompts, [limit] * len(prompts), lengths)
 
     def decode(
         self,
@@ -202,12 +205,15 @@ class _Counter:
         limits: Sequence[int],
         lengths: Sequence[int],
     ) -> None:
-        """Add what decoding computes: the prompts, which give the first token of each answer, and
-        the steps after it.
+        """Add what decoding computes: reading the prompts, and the steps after it.
+
+        Reading the prompts gives the first token of each answer.
 
         Args:
-            kinds: of the work of reading and of writing. prompts: tokens of each prompt.
-            limits: tokens that may be written. lengths: tokens that are written.
+            kinds: the kinds of the work of reading and of writing.
+            prompts: the tokens of each prompt.
+            limits: the tokens that may be written after each.
+            lengths: the tokens that are written after each.
         """
         for group in together(prompts, limits):
             read = [prompts[i] for i in group]
@@ -222,12 +228,14 @@ def _together(encoded: Sequence[Encoded]) -> Work:
 
 
 class FourCharacters:
-    """Stands for a tokenizer that was not loaded: English prompts have about four characters a
-    token with the tokenizers of current models."""
+    """Stands for a tokenizer that was not loaded.
+
+    English prompts have about four characters a token with the tokenizers of current models.
+    """
 
     bos_token_id, eos_token_id = None, 0
 
-    def __call__(self, text: str, return_offsets_mapping: bool = False, **_: Any) -> Any:
+    def __call__(self, text: str, **_: Any) -> Any:
         starts = range(0, len(text), 4)
-        offsets = [(i, i + 4) for i in starts] if return_offsets_mapping else None
+        offsets = [(start, start + 4) for start in starts]
         return SimpleNamespace(input_ids=(1,) * len(starts), offset_mapping=offsets)

@@ -1,5 +1,7 @@
-"""How long planned runs take: their counts at a speed that is measured here, stated, or that of
-finished runs."""
+"""How long planned runs take.
+
+It is their counts at a speed that is measured here, stated, or that of finished runs.
+"""
 
 import gc
 import time
@@ -41,8 +43,10 @@ class Rate:
 
     @classmethod
     def line(cls, small: tuple[float, float], large: tuple[float, float]) -> "Rate":
-        """The rate of two calls, each (padded tokens, seconds). It is right for the large one, and
-        nothing is negative."""
+        """Fit a rate to two calls, each (padded tokens, seconds).
+
+        It is right for the large one, and nothing is negative.
+        """
         slope = (large[1] - small[1]) / max(large[0] - small[0], 1)
         slope = min(max(slope, 0.0), large[1] / large[0])
         return cls(large[1] - slope * large[0], slope)
@@ -66,8 +70,11 @@ class Speed:
 
     @classmethod
     def stated(cls, tokens_per_second: float) -> "Speed":
-        """The speed at a training throughput. A decoded token counts as a trained one: it does a
-        third of the arithmetic, but in small steps."""
+        """Return the speed at a training throughput.
+
+        A decoded token counts as a trained one: it does a third of the arithmetic, but in small
+        steps.
+        """
         rate = Rate(0, 1 / tokens_per_second)
         return cls(rate, rate)
 
@@ -164,8 +171,10 @@ def _enter_middle_task(learner: Learner, method: Method[Any], benchmark: Benchma
 
 
 def _update_rate(learner: Learner, method: Method[Any], task: Task, budget_s: float) -> Rate:
-    """The rate of the task's own updates, with what the method does besides: its looks at losses
-    and its reactions."""
+    """Measure the rate of the task's own updates.
+
+    What the method does besides is in it: its looks at losses and its reactions.
+    """
     device = learner.world.device
     short = Step(Batch((min(task.train, key=lambda example: len(example.input)),)))
     seconds: list[float] = []

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from forever.errors import InputError
 from forever.planning.counts import AT_THE_END, ESTIMATES, UPDATES, Counts, pace_of, plan
-from forever.planning.speed import Speed, calibrate, kind_of
+from forever.planning.speed import Kind, Speed, calibrate, kind_of
 from forever.runs.directory import read_lines
 from forever.sweeps.asked import AskedRun
 from forever.training.world import pick_device
@@ -29,7 +29,8 @@ class Terms:
     """What the estimate of time and cost rests on.
 
     Attributes:
-        calibrate: measure this machine. tokens_per_second: or take this training throughput.
+        calibrate: whether to measure this machine.
+        tokens_per_second: the training throughput to take instead.
         price_per_hour: the price of what one run occupies: a GPU, or its share of a machine.
         device, concurrent, workers, micro_batch: as for the sweep itself.
     """
@@ -62,25 +63,18 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
     """
     todo = [(run.config, run.benchmark) for run in runs if not run.directory.finished()]
     concurrent, device, threads = find_place(len(todo), terms)
-    speeds = calibrate(todo, device, threads, terms.micro_batch) if terms.calibrate else {}
-    counts: dict[str, Counts] = {}
-    # Finished runs go first: they say at what pace and how fast the others will go.
-    for run in sorted(runs, key=lambda run: not run.directory.finished()):
-        kind, result = kind_of(run.config), run.directory.finished()
-        if run.label not in counts:  # the runs of a row differ in the seed alone
-            pace = pace_of(read_lines(run.directory.steps)) if result else None
-            encoder = speeds[kind].encoder if kind in speeds else None
-            counts[run.label] = plan(run.config, run.benchmark, encoder, pace)
-        if result:
-            seconds = sum(result["seconds"].values())
-            speeds.setdefault(kind, Speed.observed(counts[run.label], seconds))
-    stated = Speed.stated(terms.tokens_per_second) if terms.tokens_per_second else None
-    price = terms.price_per_hour
+    speeds: dict[Kind, Speed] = {}
+    if terms.calibrate:
+        speeds = calibrate(todo, device, threads, terms.micro_batch)
+    counts = _count(runs, speeds)
     rows: list[Row] = []
     for run in runs:
-        speed = stated or speeds.get(kind_of(run.config))
-        rows.append((run.label, _numbers(run, counts[run.label], speed, price or 0.0)))
-    table = _table(name, rows, hidden=("cost",) if price is None else ())
+        speed = speeds.get(kind_of(run.config))
+        if terms.tokens_per_second:
+            speed = Speed.stated(terms.tokens_per_second)
+        price = terms.price_per_hour or 0.0
+        rows.append((run.label, _numbers(run, counts[run.label], speed, price)))
+    table = _table(name, rows, hidden="cost" if terms.price_per_hour is None else "")
     hours = [numbers["hours"] for _, numbers in rows if not numbers["done"]]
     caption = [f"Sums over the runs of a row; {len(todo)} to do, {concurrent} at a time."]
     caption += _notes(runs, counts, terms)
@@ -93,9 +87,26 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
     return table
 
 
+def _count(runs: Sequence[AskedRun], speeds: dict[Kind, Speed]) -> dict[str, Counts]:
+    """Count what the runs of each row compute, and add the speed of finished runs to `speeds`."""
+    counts: dict[str, Counts] = {}
+    # Finished runs go first: they say at what pace and how fast the others will go.
+    for run in sorted(runs, key=lambda run: not run.directory.finished()):
+        kind, result = kind_of(run.config), run.directory.finished()
+        if run.label not in counts:  # the runs of a row differ in the seed alone
+            pace = pace_of(read_lines(run.directory.steps)) if result else None
+            encoder = speeds[kind].encoder if kind in speeds else None
+            counts[run.label] = plan(run.config, run.benchmark, encoder, pace)
+        if result:
+            seconds = sum(result["seconds"].values())
+            speeds.setdefault(kind, Speed.observed(counts[run.label], seconds))
+    return counts
+
+
 def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
-    """How many of `runs` fit at a time on what Ray has, or would have on this machine; on which
-    device; and with how many threads (None: torch's choice).
+    """Find how many of `runs` fit at a time, on which device, and with how many threads.
+
+    They share what Ray has, or would have on this machine; no number of threads is torch's choice.
 
     Raises:
         InputError: as many as are asked for never fit.
@@ -117,10 +128,12 @@ def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
 
 def _numbers(run: AskedRun, counts: Counts, speed: Speed | None, price: float) -> dict[str, float]:
     """What is planned of a run; of a finished one what it did, as far as it says."""
-    updates, events, trained = counts.updates, [counts.events], counts.total(*UPDATES).tokens
-    seconds, result = speed.seconds(counts) if speed else nan, run.directory.finished()
+    updates, trained = counts.updates, counts.total(*UPDATES).tokens
+    events: list[Mapping[str, int]] = [counts.events]
+    seconds = speed.seconds(counts) if speed else nan
+    result = run.directory.finished()
     if result:
-        updates, events = result["updates"], result["events"].values()
+        updates, events = result["updates"], [*result["events"].values()]
         trained, seconds = result["tokens"], sum(result["seconds"].values())
     return {
         "runs": 1,
@@ -155,12 +168,12 @@ def _notes(runs: Sequence[AskedRun], counts: Mapping[str, Counts], terms: Terms)
     return notes
 
 
-def _table(name: str, rows: Sequence[Row], hidden: Sequence[str]) -> Table:
+def _table(name: str, rows: Sequence[Row], hidden: str) -> Table:
     table = Table(
         title=f"plan of {name}", title_justify="left", caption_justify="left", box=box.SIMPLE
     )
     table.add_column("variant", no_wrap=True)
-    columns = [column for column in rows[0][1] if column not in hidden]
+    columns = [column for column in rows[0][1] if column != hidden]
     for column in ("done", "other MTok"):
         if not any(numbers[column] for _, numbers in rows):
             columns.remove(column)
@@ -168,10 +181,13 @@ def _table(name: str, rows: Sequence[Row], hidden: Sequence[str]) -> Table:
         table.add_column(column.replace("consolidation", "consolid."), justify="right")
 
     def add(label: str, group: Sequence[Row]) -> None:
-        totals = {column: sum(numbers[column] for _, numbers in group) for column in columns}
-        table.add_row(label, *(_text(column, total) for column, total in totals.items()))
+        cells: list[str] = []
+        for column in columns:
+            cells.append(_text(column, sum(numbers[column] for _, numbers in group)))
+        table.add_row(label, *cells)
 
-    for label in dict.fromkeys(label for label, _ in rows):
+    labels = [label for label, _ in rows]
+    for label in dict.fromkeys(labels):
         add(label, [row for row in rows if row[0] == label])
     table.add_section()
     done = [row for row in rows if row[1]["done"]]
@@ -182,8 +198,11 @@ def _table(name: str, rows: Sequence[Row], hidden: Sequence[str]) -> Table:
 
 
 def _text(column: str, number: float) -> str:
-    """Counts are whole and money has cents; hours and tokens have more digits if they are few,
-    because a small run takes minutes."""
+    """Format a number for a column.
+
+    Counts are whole and money has cents. Hours and tokens have more digits if they are few, because
+    a small run takes minutes.
+    """
     if isnan(number):
         return "-"
     if column == "cost":

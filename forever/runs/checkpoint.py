@@ -34,11 +34,13 @@ class Checkpoint:
 def save(
     folder: Path, stage: int, update: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> Path:
-    """Write a checkpoint below `folder` and drop all but the last two. Names sort in the order of
-    training."""
+    """Write a checkpoint below `folder` and drop all but the last two.
+
+    Names sort in the order of training.
+    """
     target = write(folder / f"{stage:03d}-{update:08d}", tensors, state)
-    # The run went on from the newest good one, so later ones are damaged; hidden ones were torn by
-    # a kill.
+    # The run went on from the newest good one, so later ones are damaged. A kill left the hidden
+    # ones behind.
     kept = [path for path in _complete(folder) if path.name <= target.name][-_KEEP:]
     for path in folder.iterdir():
         if path.is_dir() and path not in kept:
@@ -76,8 +78,10 @@ def latest(folder: Path) -> Checkpoint | None:
 
 
 def read(path: Path) -> Checkpoint | None:
-    """The checkpoint in the folder `path`; None if it is not there or damaged: a file is missing,
-    cut, not readable or has another digest."""
+    """Read the checkpoint in the folder `path`; None if it is not there or damaged.
+
+    It is damaged if a file is missing, cut, not readable, or has another digest.
+    """
     try:
         if json.loads((path / "manifest.json").read_text(encoding="utf-8")) != _digests(path):
             return None

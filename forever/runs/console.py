@@ -24,12 +24,11 @@ _REFRESH_S = 0.1  # between updates of the live line; more often costs time and 
 
 
 class ConsoleTracker(Tracker):
-    """Progress of one run: task, step, loss, time in model days, next replay, time left in the
-    task.
+    """Progress of one run: task, step, loss, model days, next replay, and time left in the task.
 
     Args:
         console: where to print; if it is no terminal, one line a stage is printed and nothing
-        moves.
+            moves.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -100,8 +99,10 @@ def reading(line: Mapping[str, Any]) -> str:
 
 
 def matrix_table(result: Mapping[str, Any]) -> Table:
-    """The performance matrix of a finished run with its summary: a row a task, a column a stage, in
-    percent."""
+    """Return the performance matrix of a finished run with its summary, in percent.
+
+    It has a row for each task and a column for each stage.
+    """
     table = Table(
         title=f"{result['method']}, seed {result['seed']}", title_justify="left", box=box.SIMPLE
     )

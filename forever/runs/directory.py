@@ -38,13 +38,17 @@ class RunDirectory:
         self.fork = self.path / "fork.json"
 
     def weights(self, stage: int) -> Path:
-        """The checkpoint of a trained stage, if it was kept; it counts from 0 here, from 1 in the
-        file name."""
+        """Return the checkpoint of a trained stage, if it was kept.
+
+        A stage counts from 0 here, and from 1 in the file name.
+        """
         return self.path / "stages" / str(stage + 1)
 
     def predictions(self, stage: int, task: int) -> Path:
-        """Answers to task `task` after stage `stage`; both count from 0 here, from 1 in the file
-        name."""
+        """Return the file with the answers to a task after a stage.
+
+        Both count from 0 here, and from 1 in the file name.
+        """
         return self.path / "predictions" / str(stage + 1) / f"{task + 1}.jsonl"
 
     def read_config(self) -> RunConfig:
@@ -61,7 +65,7 @@ class RunDirectory:
 
         Raises:
             InputError: the folder holds a run of another configuration, or an unfinished one and
-            `resume` is false.
+                `resume` is false.
         """
         if not self.config.is_file():
             return
@@ -84,8 +88,10 @@ class RunDirectory:
             )
 
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
-        """Write what describes the run; where a run goes on with other code or elsewhere, that too,
-        as `resumed`."""
+        """Write what describes the run.
+
+        Where a run goes on with other code or elsewhere, that is written too, as `resumed`.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.config.is_file():
             write_text(self.environment, json.dumps(environment, indent=2) + "\n")
@@ -108,8 +114,10 @@ class RunDirectory:
         return read_json(self.result) if self.result.is_file() else None
 
     def end(self, state: Literal["failed", "stopped"], reason: str) -> None:
-        """Say that the run is over without a result: it failed for good, or a search stopped it
-        early."""
+        """Say that the run is over without a result.
+
+        It failed for good, or a search stopped it early.
+        """
         content = {
             "state": state,
             "reason": reason,
@@ -118,8 +126,10 @@ class RunDirectory:
         write_text(self.ended, json.dumps(content) + "\n")
 
     def end_without_result(self) -> dict[str, str] | None:
-        """What `end` wrote: `state`, `reason` and `time`; None for a run that is finished,
-        interrupted or not begun."""
+        """Return what `end` wrote: `state`, `reason` and `time`.
+
+        It is None for a run that is finished, interrupted or not begun.
+        """
         if self.result.is_file() or not self.ended.is_file():
             return None
         return read_json(self.ended)
@@ -145,18 +155,21 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file; none if it does not exist. A last line that was cut off is
-    left out."""
+    """Return the objects of a JSON-lines file; none if it does not exist.
+
+    A last line that was cut off is left out.
+    """
     if not path.is_file():
         return []
-    # Not splitlines: it also breaks at U+2028 and others, which JSON leaves as they are in the
-    # middle of a text.
+    # Not splitlines: it also breaks at U+2028 and others, which JSON leaves inside of a text.
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 def last_line(path: Path) -> dict[str, Any] | None:
-    """The last complete object of a JSON-lines file, however long the file is; None if there is
-    none."""
+    """Return the last complete object of a JSON-lines file; None if it has none.
+
+    This is quick however long the file is.
+    """
     if not path.is_file():
         return None
     with path.open("rb") as file:

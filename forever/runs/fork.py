@@ -18,19 +18,21 @@ from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError, unknown
-from forever.methods.past import Past
 from forever.methods.registry import METHODS, build_method
 from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint
 from forever.runs.directory import RunDirectory, keep_lines, read_json, read_lines, write_text
+from forever.runs.past import Past
 from forever.runs.state import State
 from forever.training.learner import part
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a fork begins: after stage `stage` (from 0) of the run in `directory`, which learned
-    the tasks `trained`."""
+    """Where a fork begins: after stage `stage` (from 0) of the run in `directory`.
+
+    That run learned the tasks `trained`.
+    """
 
     directory: RunDirectory
     config: RunConfig
@@ -43,8 +45,10 @@ class Origin:
         return self.trained[self.stage]
 
     def identity(self) -> str:
-        """Eight hex digits that tell pasts apart: the configuration of the run and, if it is a
-        fork, its own origin."""
+        """Return eight hex digits that tell pasts apart.
+
+        They stand for the configuration of the run and, if it is a fork, its own origin.
+        """
         words = [self.config.fingerprint()]
         if self.directory.fork.is_file():
             before = read_json(self.directory.fork)
@@ -52,14 +56,17 @@ class Origin:
         return hashlib.sha256(" ".join(words).encode()).hexdigest()[:8]
 
     def key(self, config: RunConfig) -> str:
-        """The name of the fork's directory: never that of the same configuration run from its
-        beginning."""
+        """Return the name of the fork's directory.
+
+        It is never that of the same configuration run from its beginning.
+        """
         return f"{config.key()}-after{self.stage + 1}-{self.identity()}"
 
 
 def find_origin(text: str) -> Origin:
-    """What RUN@TASK means. TASK is the name or the number (from 1) of a stage of the run in the
-    folder RUN.
+    """Find the stage that RUN@TASK means.
+
+    TASK is the name or the number (from 1) of a stage of the run in the folder RUN.
 
     Raises:
         InputError: another form, no run in the folder, no such task, or its weights are not kept.
@@ -82,14 +89,9 @@ def find_origin(text: str) -> Origin:
             f"--fork {text!r}: {config.method.name} learns all tasks at once; there is no stage to "
             "fork at"
         )
-    trained = tuple(dict.fromkeys(line["task"] for line in read_lines(directory.steps)))
-    if not task.isdecimal() and task not in trained:
-        raise unknown(f"task of {name}", task, trained)
-    stage = int(task) - 1 if task.isdecimal() else trained.index(task)
-    if not 0 <= stage < len(trained):
-        raise InputError(
-            f"--fork {text!r}: {name} has trained {len(trained)} tasks; TASK is 1 to {len(trained)}"
-        )
+    tasks = [line["task"] for line in read_lines(directory.steps)]
+    trained = tuple(dict.fromkeys(tasks))
+    stage = _stage_of(text, name, task, trained)
     if not directory.weights(stage).is_dir():
         raise InputError(
             f"--fork {text!r}: {name} has no weights of stage {stage + 1} ({trained[stage]}); "
@@ -98,11 +100,25 @@ def find_origin(text: str) -> Origin:
     return Origin(directory, config, stage, trained)
 
 
+def _stage_of(text: str, run: str, task: str, trained: tuple[str, ...]) -> int:
+    """Return the stage (from 0) that a task's name or number means."""
+    if not task.isdecimal():
+        if task not in trained:
+            raise unknown(f"task of {run}", task, trained)
+        return trained.index(task)
+    if not 1 <= int(task) <= len(trained):
+        raise InputError(
+            f"--fork {text!r}: {run} has trained {len(trained)} tasks; TASK is 1 to {len(trained)}"
+        )
+    return int(task) - 1
+
+
 def plant(
     origin: Origin, config: RunConfig, benchmark: Benchmark, target: RunDirectory
 ) -> list[str]:
-    """Make `target` a run of `config` that stands after the origin's stage. One that is there
-    already stays.
+    """Make `target` a run of `config` that stands after the origin's stage.
+
+    A fork that is there already stays.
 
     Returns:
         In what it differs from the origin, a line each.

@@ -41,8 +41,10 @@ class Journal:
         self.lines[file] += 1
 
     def sync(self) -> None:
-        """Bring all lines to the disk itself, so that a checkpoint never counts lines that a power
-        cut takes away."""
+        """Bring all lines to the disk itself.
+
+        So a checkpoint never counts lines that a power cut takes away.
+        """
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())

@@ -1,5 +1,7 @@
-"""One writer a run directory, also when a killed sweep's last processes outlive it for some
-seconds."""
+"""Each run directory has one writer.
+
+This holds also when a killed sweep's last processes outlive it for some seconds.
+"""
 
 import os
 import socket

@@ -1,5 +1,7 @@
-"""How far a run got, read from its directory: for those who watch a run from another process, or
-after it."""
+"""How far a run got, read from its directory.
+
+It is for those who watch a run from another process, or after it.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +22,7 @@ def is_run(folder: Path) -> bool:
 
 
 def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
-    """What is known after each finished stage: `acc/<task>` of the tasks seen so far, `op` and
-    `bwt`.
+    """Return what is known after each stage: `acc/<task>` of the tasks seen so far, `op` and `bwt`.
 
     A stage is over when all its tasks have been scored. The answers say by their ids which task
     they belong to, so the data need not be here. Joint training has one stage, known to be over
@@ -51,8 +52,7 @@ def _stages(directory: RunDirectory) -> int:
 
 
 def _read_stage(directory: RunDirectory, matrix: PerformanceMatrix, stage: int) -> int:
-    """Read the scores of tasks 0, 1, ... after `stage` into the matrix, up to the first that is
-    missing."""
+    """Read the scores of tasks 0, 1, ... after `stage`, up to the first that is missing."""
     names: list[str] = []
     while (path := directory.predictions(stage, len(names))).is_file():
         lines = read_lines(path)

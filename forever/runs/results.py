@@ -67,6 +67,9 @@ class Result:
         examples = Counter[str]()
         for line in steps:
             examples[line["kind"]] += line["rows"]
+        rows: dict[str, dict[str, int]] = {}
+        for task in benchmark.tasks:
+            rows[task.name] = {"train": len(task.train), "test": len(task.test)}
         replays = {name: Counter[str]() for name in matrix.stages}
         for event in events:
             replays[event["task"]][event["kind"]] += 1
@@ -82,18 +85,13 @@ class Result:
             "stages": list(matrix.stages),
             "metrics": {task.name: task.metric for task in benchmark.tasks},
             "data": {task.name: task.digest() for task in benchmark.tasks},
-            "rows": {
-                task.name: {"train": len(task.train), "test": len(task.test)}
-                for task in benchmark.tasks
-            },
+            "rows": rows,
             "matrix": matrix.rows(),
             "op": matrix.overall(),
             "bwt": matrix.backward_transfer(),
             "fwt": matrix.forward_transfer(),
             "forgetting": matrix.forgetting(),
-            "notes": {
-                name: dict(note) for name, note in zip(matrix.stages, self.notes, strict=True)
-            },
+            "notes": dict(zip(matrix.stages, self.notes, strict=True)),
             "events": {name: dict(counts) for name, counts in replays.items()},
             "updates": dict(Counter(line["kind"] for line in steps)),
             "rows_seen": dict(examples),

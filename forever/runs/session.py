@@ -1,5 +1,6 @@
-"""What must outlive the process of a run: checkpoints of its state, its journal, its result. The
-loop tells it what happened.
+"""What must outlive the process of a run: checkpoints of its state, its journal, its result.
+
+The loop tells it what happened.
 
 A run can be killed at any moment. What is on disk is then at worst a little more than the last
 checkpoint says; the surplus is cut off when the run goes on, and the same lines are written again.
@@ -140,8 +141,10 @@ class Session:
         record: StepRecord,
         remembered: bool,
     ) -> None:
-        """One action is over and the method has reacted to it. `remembered` ones were told to
-        trackers long ago."""
+        """Record an action that is over and to which the method has reacted.
+
+        Trackers were told of `remembered` ones long ago.
+        """
         self.state.add(record)
         if not remembered:
             self.result.spend(action.kind if isinstance(action, Step) else "probe")
@@ -236,8 +239,10 @@ class Session:
         self.trackers.tell("finished", summary)
 
     def _drop_predictions(self) -> None:
-        """Remove answers given by weights that are not in the checkpoint: a damaged one may have
-        thrown the run back."""
+        """Remove answers given by weights that are not in the checkpoint.
+
+        A damaged one may have thrown the run back.
+        """
         valid = self._begun + 1 if self._begun_trained else self._begun
         for folder in (self.directory.path / "predictions").glob("*"):
             if folder.name.isdigit() and int(folder.name) > valid:

@@ -15,8 +15,11 @@ from forever.training.events import LossEvent, ReplayEvent
 
 
 class Tracker:
-    """What a run tells; only its leading rank speaks. This one hears everything and does nothing,
-    so that others override what they care about."""
+    """Hears what a run tells.
+
+    Only the run's leading rank speaks. This one does nothing, so that others override what they
+    care about.
+    """
 
     def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
         """Training begins or goes on."""

@@ -1,5 +1,7 @@
-"""How a learner is made: the backbone, what the method puts around it, and one flat vector of what
-is trained."""
+"""How a learner is made.
+
+It has the backbone, what the method puts around it, and one flat vector of what is trained.
+"""
 
 from typing import Any
 
@@ -23,8 +25,7 @@ def build_learner(
     method: Method[Any] | None = None,
     tasks: int = 1,
 ) -> Learner:
-    """Load the backbone, let the method put around it what it trains, and make that one flat
-    vector.
+    """Load the backbone, let the method put around it what it trains, and flatten that.
 
     Args:
         micro_batch: the number of examples that a device takes at once; None is its whole share.

@@ -20,8 +20,7 @@ def cross_entropy(learner: Learner, examples: Sequence[Encoded]) -> Tensor:
 
 
 def answer_logits(learner: Learner, examples: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
-    """The logits [n, V] where an answer token or EOS comes next, and those tokens [n]; there are no
-    other logits."""
+    """Return the logits [n, V] where an answer token or EOS comes next, and those tokens [n]."""
     model = learner.backbone.model
     ids, real, positions, targets = collate(
         examples, learner.backbone.tokenizer.pad_token_id, learner.backbone.device
@@ -33,8 +32,10 @@ def answer_logits(learner: Learner, examples: Sequence[Encoded]) -> tuple[Tensor
 
 
 def autocast(learner: Learner) -> AbstractContextManager[object]:
-    """A context in which fp32 weights on a GPU compute in bf16 (full fine-tuning); otherwise it
-    changes nothing."""
+    """Make a context in which fp32 weights on a GPU compute in bf16 (full fine-tuning).
+
+    Otherwise it changes nothing.
+    """
     if not learner.autocast:
         return nullcontext()
     return torch.autocast(learner.world.device.type, dtype=torch.bfloat16)

@@ -37,8 +37,7 @@ def fisher_information(learner: Learner, examples: Sequence[Example]) -> Tensor:
 def track_movement(
     mean: Tensor, spread: Tensor, theta: Tensor, grad: Tensor, smoothing: tuple[float, float]
 ) -> None:
-    """Update, in place, the smoothed importance of entries and its uncertainty by one more update;
-    all are [N].
+    """Update, in place, the smoothed importance of entries [N] and its uncertainty by one update.
 
         I = |Theta g|,   mean <- b1 mean + (1 - b1) I,   spread <- b2 spread + (1 - b2) |I - mean|
 

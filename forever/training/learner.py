@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -75,25 +74,21 @@ class Learner:
         self.step = self.updates = self.planned_steps = 0
         self.gauges, self.notes, self.events = {}, {}, []
 
-    def batches(self, examples: Sequence[Example], views: int = 1) -> Iterator[Batch]:
-        """The main stream of the current task: `optim.epochs` shuffled passes, the same for every
-        method of a seed.
+    def batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
+        """Yield the main stream of the current task: `optim.epochs` shuffled passes.
 
-        With several `views` of an example in a batch, the batch holds fewer examples and the number
-        of updates stays: a pass takes `views` times as long, and there are as many fewer of them;
-        the last one may end early.
+        It is the same for every method of a seed.
         """
         assert self.task is not None
-        optim = self.config.optim
-        self.planned_steps = batch_count(len(examples), optim.epochs, optim.batch_size)
-        size = optim.batch_size // views
-        passes = math.ceil(self.planned_steps / batch_count(len(examples), 1, size))
-        stream = batches(examples, passes, size, self.config.seed, "data", self.task.name)
-        return islice(stream, self.planned_steps)
+        epochs, size = self.config.optim.epochs, self.config.optim.batch_size
+        self.planned_steps = batch_count(len(examples), epochs, size)
+        return batches(examples, epochs, size, self.config.seed, "data", self.task.name)
 
     def batch_at(self, number: int, examples: Sequence[Example], *stream: str) -> Batch:
-        """Batch `number` of endless shuffled passes over `examples`, a stream of its own in each
-        task."""
+        """Return batch `number` of endless shuffled passes over `examples`.
+
+        Each task has a stream of its own.
+        """
         assert self.task is not None
         size, seed = self.config.optim.batch_size, self.config.seed
         epoch, place = divmod(number, math.ceil(len(examples) / size))
@@ -101,8 +96,10 @@ class Learner:
         return Batch(tuple(examples[i] for i in order[place * size : (place + 1) * size]), epoch)
 
     def state_dict(self, optimizer: bool) -> dict[str, Tensor]:
-        """The tensors that a checkpoint holds of the model: `theta`, `frozen/...` and, with
-        `optimizer`, its moments as `adam/...`."""
+        """Return the tensors that a checkpoint holds of the model.
+
+        They are `theta`, `frozen/...` and, with `optimizer`, its moments as `adam/...`.
+        """
         tensors = {"theta": self.parameters.flat.data}
         frozen = lora.frozen(self.backbone.model)
         tensors |= {f"frozen/{name}": tensor for name, tensor in frozen.items()}

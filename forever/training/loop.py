@@ -1,5 +1,4 @@
-"""The loop, top to bottom: a run is a sequence of stages, a stage is a generator of steps, a step
-is one update."""
+"""The loop: a run is a sequence of stages, a stage a generator of steps, a step one update."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,8 +22,10 @@ from forever.training.world import World
 def run(
     config: RunConfig, benchmark: Benchmark, session: Session, world: World, micro_batch: int | None
 ) -> None:
-    """Train and score every stage that is not done yet; `session` keeps what must outlive the
-    process."""
+    """Train and score every stage that is not done yet.
+
+    `session` keeps what must outlive the process.
+    """
     # Build the method and the model. Encoding all tasks now finds an example that is too long
     # before hours of training and not in the last task.
     method = build_method(config.method)

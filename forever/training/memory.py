@@ -39,8 +39,10 @@ class Memory:
         return tuple(example for examples in self.kept.values() for example in examples)
 
     def quota(self, count: int) -> int:
-        """How many of a task's `count` examples are kept. The small term undoes binary rounding, as
-        in 0.29 * 100."""
+        """Return how many of a task's `count` examples are kept.
+
+        The small term undoes binary rounding, as in 0.29 * 100.
+        """
         return max(1, int(self.fraction * count + 1e-9)) if self.fraction else 0
 
     def choose(self, task: Task, count: int | None = None) -> tuple[Example, ...]:
@@ -53,8 +55,10 @@ class Memory:
         self.kept[task.name] = self.choose(task) if examples is None else tuple(examples)
 
     def batches(self, epochs: int, learning: str, batch_size: int | None = None) -> Iterator[Batch]:
-        """Shuffled passes over all kept examples; each call while learning the task `learning`
-        shuffles anew."""
+        """Yield batches of shuffled passes over all kept examples.
+
+        Each call while learning the task `learning` shuffles anew.
+        """
         self._passes[learning] += 1
         size = batch_size or self.batch_size
         return batches(

@@ -8,8 +8,10 @@ from forever.models.parameters import FlatParameters
 
 
 def build_optimizer(parameters: FlatParameters, config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW with fresh moments on the flat vector; elementwise, so it equals AdamW on the separate
-    tensors."""
+    """Make AdamW with fresh moments on the flat vector.
+
+    It is elementwise, so it equals AdamW on the separate tensors.
+    """
     return torch.optim.AdamW(
         [parameters.flat],
         lr=config.lr,

@@ -1,5 +1,7 @@
-"""One update, which everything that trains goes through, and one look at a loss. B examples, T
-tokens, V vocabulary."""
+"""One update, which everything that trains goes through, and one look at a loss.
+
+B examples, T tokens, V vocabulary.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -71,8 +73,8 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     lr = learning_rate(config.optim, learner.step, learner.planned_steps)
     update_norm = apply_update(parameters, learner.optimizer, lr, config.optim.clip)
 
-    # One wait for the device an update: three numbers, the same on every rank because decisions
-    # hang on them.
+    # One wait for the device an update. The three numbers are the leader's, since decisions hang on
+    # them.
     loss, added = world.sum_(sums)
     numbers = world.from_leader(torch.stack([loss, added + penalty, update_norm])).tolist()
     _refuse_divergence(learner, numbers)
@@ -80,8 +82,10 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
 
 
 def _refuse_divergence(learner: Learner, numbers: list[float]) -> None:
-    """A clock that reads NaN never replays, and the run would end with a score as if all were
-    well."""
+    """Refuse numbers that are not finite.
+
+    A clock that reads NaN never replays, and the run would end with a score as if all were well.
+    """
     if all(map(math.isfinite, numbers)):
         return
     assert learner.task is not None
@@ -107,8 +111,7 @@ def probe(learner: Learner, action: Probe) -> StepRecord:
 
 
 def add_penalty(parameters: FlatParameters, penalty: Penalty | None) -> Tensor:
-    """Add the gradient 2 beta w (Theta - Theta*) of the penalty and return its value, an fp64
-    scalar."""
+    """Add the gradient 2 beta w (Theta - Theta*) of the penalty and return its value, in fp64."""
     if penalty is None:
         return torch.zeros((), dtype=torch.float64, device=parameters.flat.device)
     drift = parameters.flat.detach() - penalty.anchor

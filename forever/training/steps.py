@@ -1,5 +1,4 @@
-"""What a method asks for and what it is told: the actions of its generator, and the records that
-come back."""
+"""What a method asks for and what it is told: its actions, and the records that come back."""
 
 from __future__ import annotations
 
@@ -29,8 +28,11 @@ class Penalty:
 
 @dataclass(frozen=True)
 class Step:
-    """One optimiser update on a batch. Only updates of kind `task` count as steps of the task;
-    `replay` and `consolidation` train on memory."""
+    """One optimiser update on a batch.
+
+    Only updates of kind `task` count as steps of the task; `replay` and `consolidation` train on
+    memory.
+    """
 
     batch: Batch
     kind: Kind = "task"

@@ -1,5 +1,6 @@
-"""One process or many: who computes which examples, and how they agree. Alone, communication falls
-away.
+"""One process or many: who computes which examples, and how they agree.
+
+Alone, communication falls away.
 
 Every rank holds the same parameters and knows the same global batch; it computes its own examples,
 and the gradients are summed. So one rank, two ranks and one rank with accumulation do the same
@@ -52,13 +53,14 @@ class World:
         return tensor
 
     def gather(self, values: list[Any]) -> list[list[Any]]:
-        """Each rank's JSON values, on every rank. As JSON and not as Python objects, which would be
-        unpickled."""
+        """Return each rank's JSON values, on every rank.
+
+        They travel as JSON and not as Python objects, which would be unpickled.
+        """
         if self.size == 1:
             return [values]
-        data = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8).to(
-            self.device
-        )
+        text = bytearray(json.dumps(values).encode())
+        data = torch.frombuffer(text, dtype=torch.uint8).to(self.device)
         sizes = [torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(data)], device=self.device))
         longest = max(int(size) for size in sizes)
@@ -66,20 +68,25 @@ class World:
         padded[: len(data)] = data
         parts = [torch.zeros_like(padded) for _ in range(self.size)]
         dist.all_gather(parts, padded)
-        return [
-            json.loads(bytes(part[: int(size)].tolist()).decode())
-            for part, size in zip(parts, sizes, strict=True)
-        ]
+        gathered: list[list[Any]] = []
+        for part, size in zip(parts, sizes, strict=True):
+            gathered.append(json.loads(bytes(part[: int(size)].tolist()).decode()))
+        return gathered
 
     def spread(self, items: Sequence[T], work: Callable[[list[T]], Sequence[R]]) -> list[R]:
-        """`work` on all items, each rank doing its share of them: one JSON value an item, in order,
-        on every rank."""
+        """Do `work` on all items, of which each rank does its share.
+
+        Every rank returns one JSON value for each item, in order.
+        """
         parts = self.gather(list(work(self.share(items))))
         return [parts[i % self.size][i // self.size] for i in range(len(items))]
 
     def seed(self, seed: int) -> None:
-        """Start this device's random numbers anew. `torch.manual_seed` would also queue a call for
-        every kind of device that is not in use, with a stack trace, at each update."""
+        """Start this device's random numbers anew.
+
+        `torch.manual_seed` would also queue a call for every kind of device that is not in use,
+        with a stack trace, at each update.
+        """
         if self.device.type == "cuda":
             with torch.cuda.device(self.device):  # manual_seed acts on the current device
                 torch.cuda.manual_seed(seed)

@@ -146,10 +146,12 @@ def test_refusal_is_quick_and_needs_neither_torch_nor_ray(tmp_path: Path) -> Non
     code = (
         "import sys\n"
         "from forever.cli.main import main\n"
-        "sys.argv = ['forever', 'sweep', 'components', '--on', 'superni/7/forever', 'data.root=nowhere']\n"
+        "sys.argv = ['forever', 'sweep', 'components', '--on', 'superni/7/forever']\n"
+        "sys.argv += ['data.root=nowhere']\n"
         "try:\n    main()\n"
         "except SystemExit as stop:\n"
-        "    print(stop.code, [m for m in ('torch', 'ray', 'mlflow', 'transformers') if m in sys.modules])\n"
+        "    heavy = ('torch', 'ray', 'mlflow', 'transformers')\n"
+        "    print(stop.code, [name for name in heavy if name in sys.modules])\n"
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
@@ -239,7 +241,8 @@ def test_the_base_package_is_enough_for_a_run(run_file: str, tmp_path: Path) -> 
         "for name in ('ray', 'mlflow', 'datasets', 'matplotlib', 'jinja2', 'optuna'):\n"
         "    sys.modules[name] = None  # as if it were not installed\n"
         "from forever.cli.main import main\n"
-        f"sys.argv = ['forever', 'run', {run_file!r}, 'optim.epochs=1', '--out', {str(tmp_path / 'out')!r}]\n"
+        f"sys.argv = ['forever', 'run', {run_file!r}, 'optim.epochs=1']\n"
+        f"sys.argv += ['--out', {str(tmp_path / 'out')!r}]\n"
         "main()\n"
     )
     done = subprocess.run(

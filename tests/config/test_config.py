@@ -211,8 +211,12 @@ def test_override_changes_one_thing() -> None:
 def test_override_of_the_method_starts_from_its_defaults() -> None:
     changed = base().override({"method.name": "fixed_interval", "method.memory_epochs": 5})
     assert changed.method.model_dump() == {
-        "name": "fixed_interval", "warmup_steps": 24, "memory_epochs": 5, "consolidation_epochs": 1, "interval": None
-    }  # fmt: skip
+        "name": "fixed_interval",
+        "warmup_steps": 24,
+        "memory_epochs": 5,
+        "consolidation_epochs": 1,
+        "interval": None,
+    }
     # The same method: nothing is lost.
     assert base().override({"method.name": "forever"}).method == base().method
 

@@ -317,7 +317,8 @@ def test_cl_benchmark_layout(cl_root: Path) -> None:
     train, test = read_task(cl_root, "sst-2")
     assert train[1] == Example(
         "sst-2/train/1",
-        "What is the sentiment of the following paragraph? Choose one from the option. Option: Bad, Good.\n",
+        "What is the sentiment of the following paragraph? Choose one from the option. "
+        "Option: Bad, Good.\n",
         "train text 1\nAnswer:",
         "Good",
     )
@@ -517,8 +518,9 @@ TRAIN_ROWS = {
     "task1590": 126,
 }
 TEST_ROWS = {
-    "agnews": 2000, "amazon": 2500, "yelp": 2500, "boolqa": 1000, "imdb": 1000, "multirc": 1000, "qqp": 1000,
-    "mnli": 1500, "sst-2": 872, "wic": 638, "rte": 277, "copa": 100, "cb": 56, "dbpedia": 7600, "yahoo": 500,
+    "agnews": 2000, "amazon": 2500, "yelp": 2500, "boolqa": 1000, "imdb": 1000, "multirc": 1000,
+    "qqp": 1000, "mnli": 1500, "sst-2": 872, "wic": 638, "rte": 277, "copa": 100, "cb": 56,
+    "dbpedia": 7600, "yahoo": 500,
     "task181": 43, "task1572": 20, "task639": 18, "task1590": 16,
 }  # fmt: skip
 

@@ -78,12 +78,13 @@ def test_training_and_decoding_see_the_same_prompt(
 
 def test_template() -> None:
     assert prompt(Example("a", "Do it.", "With this.", "x")) == (
-        "Below is an instruction that describes a task, paired with an input that provides further context. "
-        "Write a response that appropriately completes the request.\n\n"
+        "Below is an instruction that describes a task, paired with an input that provides further "
+        "context. Write a response that appropriately completes the request.\n\n"
         "### Instruction:\nDo it.\n\n### Input:\nWith this.\n\n### Response:\n"
     )
     assert prompt(Example("a", "Do it.", "", "x")) == (
-        "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+        "Below is an instruction that describes a task. Write a response that appropriately "
+        "completes the request.\n\n"
         "### Instruction:\nDo it.\n\n### Response:\n"
     )
 

@@ -1,5 +1,7 @@
-"""Hyper-parameters of all methods, free of torch: a run is refused before anything heavy is
-loaded."""
+"""Hyper-parameters of all methods, free of torch.
+
+So a run is refused before anything heavy is loaded.
+"""
 
 from typing import Annotated
 
@@ -43,8 +45,8 @@ AnyMethodConfig = Annotated[
     Field(discriminator="name"),
 ]
 
-# In the order of the paper's main table: bounds and plain replay, then without memory, with memory,
-# and FOREVER.
+# In the order of the paper's main table: bounds and plain replay, then methods without memory,
+# methods with memory, and FOREVER.
 METHOD_CONFIGS: dict[str, type[MethodConfig]] = {
     "finetune": FinetuneConfig,
     "mtl": MtlConfig,

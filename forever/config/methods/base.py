@@ -1,5 +1,7 @@
-"""What the hyper-parameters of all methods have in common; nothing in `forever.config` loads
-torch."""
+"""What the hyper-parameters of all methods have in common.
+
+Nothing in `forever.config` loads torch.
+"""
 
 from typing import Annotated, Any, ClassVar
 
@@ -79,6 +81,6 @@ class MethodConfig(BaseModel):
         self.needs_lora(run)
         if run.model.adapter:
             raise InputError(
-                f"method {self.name} lays LoRA adapters of its own, and model.adapter is for methods "
-                "with one adapter; use model.rank, alpha, dropout and targets"
+                f"method {self.name} lays LoRA adapters of its own, and model.adapter is for "
+                "methods with one adapter; use model.rank, alpha, dropout and targets"
             )

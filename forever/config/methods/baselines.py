@@ -15,17 +15,24 @@ _ON_HIDDEN_STATES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 
 
 class EwcConfig(MethodConfig):
-    """Sources differ by four orders of magnitude in lambda because their Fisher information
-    differs."""
+    """The hyper-parameters of EWC.
+
+    Sources differ by four orders of magnitude in lambda, because their Fisher information differs.
+    """
 
     name: Literal["ewc"] = "ewc"
     strength: Annotated[float, Field(ge=0)] = 1e4
-    """lambda. Ours: near convergence sum F is 0.01 to 1 and entries drift by 0.01 to 0.05, so that
-    the penalty matters from 1e3 on. Sensible values are 4e2 to 4e5, tuned on one order only."""
+    """lambda is ours; sensible values are 4e2 to 4e5, tuned on one order only.
+
+    Near convergence sum F is 0.01 to 1 and entries drift by 0.01 to 0.05, so that the penalty
+    matters from 1e3 on.
+    """
     mode: Literal["online", "separate"] = "online"
-    """online: Omega <- gamma Omega + F, and mu is the end of the last task (Schwarz et al. 2018).
-    separate: each task has a penalty around its own end (Kirkpatrick et al. 2017). Both need only
-    sums."""
+    """Whether earlier tasks share one anchor or each has its own; both need only sums.
+
+    online: Omega <- gamma Omega + F, and mu is the end of the last task (Schwarz et al. 2018).
+    separate: each task has a penalty around its own end (Kirkpatrick et al. 2017).
+    """
     decay: Annotated[float, Field(ge=0, le=1)] = 1.0
     """gamma: what stays of the earlier tasks' importance. 1 keeps all of it, as the paper does."""
     retired = {"fisher_labels": "gold"}
@@ -40,8 +47,11 @@ class OLoraConfig(MethodConfig):
     norm: Annotated[float, Field(ge=0)] = 0.0
     """l2: only in the code and the appendix; 0 in most scripts, the author tuned it in 0 to 0.5."""
     orth_norm: Literal["l1", "sq"] = "l1"
-    """Sum of absolute values (code) or of squares (paper). At random initialisation of a width of
-    1024 the first is 75 times the second, so an l1 belongs to one of them."""
+    """Sum of absolute values (code) or of squares (paper).
+
+    At random initialisation of a width of 1024 the first is 75 times the second, so an l1 belongs
+    to one of them.
+    """
 
     def check(self, run: RunParts) -> None:
         self.needs_banks(run)
@@ -61,8 +71,7 @@ class MoeLoraConfig(MethodConfig):
 
     name: Literal["moelora"] = "moelora"
     experts: Annotated[int, Field(ge=1)] | None = None
-    """N; None is the number of tasks, which must then be known before the first (MIGU paper). 8 in
-    CoIN."""
+    """N: 8 in CoIN; None is the number of tasks, known before the first one (MIGU paper)."""
     top_k: Annotated[int, Field(ge=1)] = 2
     """k: 2 is the common choice."""
     renormalise: bool = True
@@ -74,8 +83,7 @@ class MoeLoraConfig(MethodConfig):
     temperature: Annotated[float, Field(gt=0)] = 0.1
     """tau of the contrastive term: ours."""
     contrast_tokens: Annotated[int, Field(ge=1)] = 64
-    """Tokens of a micro-batch whose outputs are compared, evenly spread: ours, it bounds the
-    cost."""
+    """Tokens of a micro-batch whose outputs are compared: ours, to bound the cost."""
 
     def check(self, run: RunParts) -> None:
         self.needs_banks(run)
@@ -117,11 +125,15 @@ class MiguConfig(MethodConfig):
 
     name: Literal["migu"] = "migu"
     replay: bool = True
-    """Train on task and memory together, as MixReplay. FOREVER lists MIGU among the methods with
-    memory, and its numbers there follow MixReplay's."""
+    """Train on task and memory together, as MixReplay.
+
+    FOREVER lists MIGU among the methods with memory, and its numbers there follow MixReplay's.
+    """
     masked: Annotated[float, Field(ge=0, le=1)] | None = None
-    """T, the fraction of a matrix's rows that is masked. None is the paper's: 0.4 with replay, 0.7
-    without."""
+    """T, the fraction of a matrix's rows that is masked.
+
+    None is the paper's: 0.4 with replay, 0.7 without.
+    """
     retired = {"hard_mask": False}
 
     def check(self, run: RunParts) -> None:

@@ -1,5 +1,4 @@
-"""Hyper-parameters of fine-tuning, joint training and all methods that replay, with their
-sources."""
+"""Hyper-parameters of fine-tuning, joint training and all methods that replay, with sources."""
 
 from importlib.util import find_spec
 from typing import Annotated, Literal
@@ -16,8 +15,12 @@ from forever.replay.schedules import SCHEDULES
 class FinetuneConfig(MethodConfig):
     name: Literal["finetune"] = "finetune"
     probe_every: Annotated[int, Field(ge=1)] | None = None
-    """Updates between two looks at the loss on the kept examples of earlier tasks, from which the
-    forgetting rate is computed. Nothing is learned from a look. None takes no looks."""
+    """Updates between two looks at the loss on earlier tasks; None takes no looks.
+
+    A look computes the forgetting rate from the kept examples, and nothing is learned.
+
+    The forgetting rate is computed from them, and nothing is learned.
+    """
 
 
 class MtlConfig(MethodConfig):
@@ -33,13 +36,19 @@ class ScheduledReplayConfig(MethodConfig):
     """What every scheduled replay must say. Defaults are FOREVER's."""
 
     warmup_steps: Annotated[int, Field(ge=1)] = 24
-    """S: the updates that make the first day. They count as part of the task, because the paper's
-    sum begins at the first update (docs/protocol.md#clock-and-replay)."""
+    """S: the updates that make the first day.
+
+    They count as part of the task, because the paper's sum begins at the first update
+    (docs/protocol.md#clock-and-replay).
+    """
     memory_epochs: Annotated[int, Field(ge=1)] = 2
     """E_mem: passes over the memory at each event."""
     consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
-    """Passes when the task is over (paper: one short epoch). "matched" adds what is left of the
-    standard schedule's budget, so that schedules can be compared at equal cost."""
+    """Passes when the task is over (paper: one short epoch).
+
+    "matched" adds what is left of the standard schedule's budget, so that schedules can be compared
+    at equal cost.
+    """
 
 
 class ForeverConfig(ScheduledReplayConfig):
@@ -53,13 +62,17 @@ class ForeverConfig(ScheduledReplayConfig):
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.05
     """lambda of the moving average mu."""
     regularizer: RegularizerName = "intensity"
-    """What beta and the weights of the penalty follow: nothing, the intensity of learning (paper),
-    importance, or both."""
+    """What beta and the weights of the penalty follow.
+
+    That is nothing, the intensity of learning (paper), importance, or both.
+    """
     beta: Annotated[float, Field(ge=0)] = 1e-3
     """beta_base."""
     gamma: Annotated[float, Field(ge=0)] = 1.0
-    """Not given in the paper. 1 makes s = clip(r, 0.5, 3), so that the bounds read as bounds on
-    r."""
+    """Not given in the paper.
+
+    1 makes s = clip(r, 0.5, 3), so that the bounds read as bounds on r.
+    """
     min_strength: Annotated[float, Field(ge=0)] = 0.5
     """Lower bound of the strength s (paper)."""
     max_strength: Annotated[float, Field(ge=0)] = 3.0
@@ -88,8 +101,10 @@ class FixedIntervalConfig(ScheduledReplayConfig):
     warmup_steps: Annotated[int, Field(ge=1)] = 24
     """S of the FOREVER whose number of events J is matched; nothing is warmed up."""
     interval: Annotated[int, Field(ge=1)] | None = None
-    """Updates between events; None is floor(T / J). 24 is the literal reading of the paper's
-    example."""
+    """Updates between events; None is floor(T / J).
+
+    24 is the literal reading of the paper's example.
+    """
 
 
 class VbmConfig(ScheduledReplayConfig):
@@ -108,8 +123,10 @@ class VbmConfig(ScheduledReplayConfig):
     """Passes at each event: a recall is one pass, which shows every example `views` times."""
     # Narrower than in the base class, which is safe for a frozen field.
     consolidation_epochs: Annotated[int, Field(ge=0)] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Passes of the last recall, when the task is over. Not "matched": the recalls match the
-    budget."""
+    """Passes of the last recall, when the task is over.
+
+    It is never "matched", since the recalls match the budget.
+    """
     retired = {"variant": "interval"}
 
     def check(self, run: RunParts) -> None:
@@ -121,13 +138,17 @@ class VbmConfig(ScheduledReplayConfig):
 
 
 class SsrConfig(MethodConfig):
-    """Sources: the authors' scripts. It keeps as many examples as others do ("identical memory
-    sizes")."""
+    """The hyper-parameters of SSR, from the authors' scripts.
+
+    It keeps as many examples as others do ("identical memory sizes").
+    """
 
     name: Literal["ssr"] = "ssr"
     demos: Count | None = None
-    """Examples whose pairs make the prompts; None is as many as are kept. In the paper 1 % of all
-    examples make prompts and 10 % are kept."""
+    """Examples whose pairs make the prompts; None is as many as are kept.
+
+    In the paper 1 % of all examples make prompts and 10 % are kept.
+    """
     samples: Count = 3
     """Continuations of each prompt."""
     temperature: Annotated[float, Field(gt=0)] = 0.9
@@ -147,8 +168,10 @@ class SsrConfig(MethodConfig):
     clusters: Count = 20
     """C of K-means, at most the number of examples kept."""
     encoder: Annotated[str, Field(min_length=1)] | None = None
-    """Sentence encoder, a Hugging Face name or folder (sup-SimCSE-RoBERTa-base in the authors'
-    code); None is the backbone."""
+    """Sentence encoder, a Hugging Face name or folder; None is the backbone.
+
+    The authors' code has sup-SimCSE-RoBERTa-base.
+    """
 
     def check(self, run: RunParts) -> None:
         self.needs_lora(run)

@@ -1,5 +1,6 @@
-"""A learned router, which says which of a layer's adapters each token passes through, and two terms
-that keep the experts apart.
+"""A learned router, and two terms that keep the experts apart.
+
+The router says which of a layer's adapters each token passes through.
 
 B batch, T tokens, E experts, D input width, O output width, n real tokens.
 """

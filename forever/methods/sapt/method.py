@@ -1,5 +1,4 @@
-"""SAPT: a shared attention framework for parameter-efficient continual learning of LLMs (Zhao et
-al. 2024, ACL).
+"""SAPT: a shared attention framework for continual learning of LLMs (Zhao et al. 2024, ACL).
 
 In the LoRA form every task has an adapter and a key. A query computed from the prompt attends over
 all keys and so mixes the adapters, in training and at test. On prompts of old tasks the attention
@@ -29,9 +28,9 @@ from forever.config.run import RunConfig
 from forever.data.encoding import Encoded
 from forever.data.tasks import Task
 from forever.methods.base import Card, Method
-from forever.methods.past import Past
 from forever.methods.sapt.selector import Selector, divergence
 from forever.models import lora
+from forever.runs.past import Past
 from forever.training.learner import Learner
 from forever.training.steps import Forward
 

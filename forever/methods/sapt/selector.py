@@ -1,5 +1,6 @@
-"""Which task's adapter a prompt needs: a query from its words attends over the learned keys of all
-tasks (SAPT).
+"""Which task's adapter a prompt needs (SAPT).
+
+A query from the prompt's words attends over the learned keys of all tasks.
 
 B prompts, D model width, H bottleneck, t tasks so far.
 """

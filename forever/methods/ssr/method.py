@@ -27,10 +27,10 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Example, Task
 from forever.evaluation.decoding import Sampling
 from forever.methods.base import Card, Method
-from forever.methods.past import Past
 from forever.methods.ssr.encoders import load_encoder
 from forever.methods.ssr.synthesis import continuations, icl_prompts, parse_icl, select
 from forever.models import lora
+from forever.runs.past import Past
 from forever.seeding import derive
 from forever.training.learner import Learner
 from forever.training.steps import Step, Steps

@@ -1,5 +1,7 @@
-"""Examples that a language model writes (SSR): what it continues, what is read out of that, and
-which of it is kept."""
+"""Examples that a language model writes (SSR).
+
+What it continues, what is read out of that, and which of it is kept.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
