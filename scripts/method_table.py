@@ -102,7 +102,7 @@ def sizes(name: str) -> tuple[int, int]:
             parameters=parameters,
             world=World(device=torch.device("meta")),
         )
-        for stage in range(1 if method.joint else TASKS):
+        for stage in range(1 if method.config.joint else TASKS):
             task = Task(f"task {stage}", train=(), test=(), metric="exact_match")
             learner.begin(stage, task)
             method.begin_task(learner, task)

@@ -109,3 +109,10 @@ class PerformanceMatrix:
             return []
         last = len(self.stages) - 1
         return [100 * fmean(self.items[i, last]) - reference(i) for i in range(last)]
+
+
+def scores_after(matrix: PerformanceMatrix, stage: int) -> dict[str, float | None]:
+    """Return what is known when a stage is over, in percent: scores, and OP and BWT so far."""
+    so_far = matrix.until(stage)
+    scores = {f"acc/{name}": so_far[i, stage] for i, name in enumerate(so_far.tasks)}
+    return {**scores, "op": so_far.overall(), "bwt": so_far.backward_transfer()}

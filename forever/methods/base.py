@@ -51,14 +51,12 @@ class Method(Generic[C]):
     """The base of all methods.
 
     Attributes:
-        joint: whether the method trains on the union of all tasks instead of one after another.
         private: whether it trains weights that no other method has, so that none can follow it.
         tensors: every tensor that must survive a restart and is not in the records, by name.
         state: the same for what is not a tensor, as JSON values.
     """
 
     card: ClassVar[Card]
-    joint = False
     private = False
 
     def __init__(self, config: C) -> None:

@@ -65,7 +65,6 @@ class Mtl(Method[MtlConfig]):
         extra="Nothing; one stage trains on the union of all examples.",
         uncertain="Nothing.",
     )
-    joint = True
 
 
 class MixReplay(Method[MixReplayConfig]):

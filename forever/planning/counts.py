@@ -102,7 +102,7 @@ def plan(
         pace: the pace of an earlier run, see `pace_of`; a longer task goes on at the last value.
     """
     method = build_method(config.method)
-    benchmark = benchmark.joint() if method.joint else benchmark
+    benchmark = benchmark.joint() if config.method.joint else benchmark
     learner = Learner(
         config,
         Memory(config.memory.fraction, config.optim.batch_size, config.seed),

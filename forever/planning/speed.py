@@ -144,7 +144,7 @@ def _measure(
 ) -> Speed:
     begun = _now(world.device)
     method = build_method(config.method)
-    benchmark = benchmark.joint() if method.joint else benchmark
+    benchmark = benchmark.joint() if config.method.joint else benchmark
     learner = build_learner(config, world, micro_batch, method, len(benchmark.stages))
     for task in benchmark.tasks:
         learner.encoder.encode_all(task)

@@ -83,7 +83,7 @@ def find_origin(text: str) -> Origin:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"--fork {text!r}: {directory.config} cannot be read: {reason}") from None
-    if METHODS[config.method.name].joint:
+    if config.method.joint:
         raise InputError(
             f"--fork {text!r}: {config.method.name} learns all tasks at once; there is no stage to "
             "fork at"
@@ -195,7 +195,7 @@ def _check_settings(origin: Origin, config: RunConfig) -> None:
         lines = difference_lines({name: there[name]}, {name: here[name]})
         if lines:
             raise InputError(f"a fork keeps the {name} of its run: {lines[0]}")
-    if METHODS[config.method.name].joint:
+    if config.method.joint:
         raise InputError(
             f"method.name={config.method.name!r} learns all tasks at once and cannot go on from a "
             "stage"

@@ -9,10 +9,8 @@ from typing import Any
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
-from forever.evaluation.metrics import PerformanceMatrix
-from forever.methods.registry import METHODS
+from forever.evaluation.metrics import PerformanceMatrix, scores_after
 from forever.runs.directory import RunDirectory, last_line, read_lines
-from forever.runs.results import scores_after
 from forever.runs.tracking import Tracker, Trackers
 
 read_config = RunDirectory.read_config
@@ -30,7 +28,7 @@ def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
     they belong to, so the data need not be here. Joint training has one stage, known to be over
     only when the result is there.
     """
-    joint = METHODS[directory.read_config().method.name].joint
+    joint = directory.read_config().method.joint
     matrix = PerformanceMatrix((), ())
     scores: list[dict[str, float | None]] = []
     for stage in range(_stages(directory)):
@@ -82,7 +80,7 @@ class Follower:
         trackers: Sequence[Tracker],
     ) -> None:
         self.directory = directory
-        self.benchmark = benchmark.joint() if METHODS[config.method.name].joint else benchmark
+        self.benchmark = benchmark.joint() if config.method.joint else benchmark
         self._trackers = Trackers(trackers)
         self._line: dict[str, Any] | None = None
         self._files = self._stages = 0

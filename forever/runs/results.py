@@ -16,16 +16,6 @@ from forever.runs.directory import RunDirectory, read_lines, write_lines
 SCHEMA_VERSION = 1
 
 
-def scores_after(matrix: PerformanceMatrix, stage: int) -> dict[str, float | None]:
-    """Return each seen task's score when a stage is over, and OP and BWT so far.
-
-    Scores are in percent, OP and BWT in points.
-    """
-    so_far = matrix.until(stage)
-    scores = {f"acc/{name}": so_far[i, stage] for i, name in enumerate(so_far.tasks)}
-    return {**scores, "op": so_far.overall(), "bwt": so_far.backward_transfer()}
-
-
 class Result:
     """The measurements of one run as they come in.
 

@@ -17,12 +17,13 @@ from typing import Any
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
+from forever.evaluation.metrics import scores_after
 from forever.methods.base import Method
 from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory, write_text
 from forever.runs.journal import Journal
-from forever.runs.results import Result, peak_memory, scores_after
+from forever.runs.results import Result, peak_memory
 from forever.runs.tracking import Tracker, Trackers
 from forever.training.learner import Learner, part
 from forever.training.steps import Action, Step, StepRecord

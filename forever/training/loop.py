@@ -29,7 +29,7 @@ def run(
     # Build the method and the model. Encoding all tasks now finds an example that is too long
     # before hours of training and not in the last task.
     method = build_method(config.method)
-    if method.joint:
+    if config.method.joint:
         benchmark = benchmark.joint()
     learner = build_learner(config, world, micro_batch, method, len(benchmark.stages))
     for task in benchmark.tasks:

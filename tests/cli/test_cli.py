@@ -227,7 +227,7 @@ def test_an_interrupt_says_how_to_go_on(
     def interrupt(name: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("forever.sweeps.named_runs.load_run", interrupt)
+    monkeypatch.setattr("forever.cli.main.load_run", interrupt)
     name = "mini/forever" if verb == "run" else "components"
     assert call([verb, name], monkeypatch) == 130
     assert f"interrupted; {again} from the last checkpoint" in capsys.readouterr().err

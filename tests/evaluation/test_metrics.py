@@ -2,8 +2,7 @@
 
 import pytest
 
-from forever.evaluation.metrics import PerformanceMatrix, exact_match, rouge_l, score
-from forever.runs.results import scores_after
+from forever.evaluation.metrics import PerformanceMatrix, exact_match, rouge_l, score, scores_after
 
 #             after stage   1     2     3
 A = [[80.0, 60.0, 50.0], [None, 90.0, 40.0], [None, None, 70.0]]

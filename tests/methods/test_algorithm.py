@@ -339,7 +339,7 @@ def test_mtl_epoch(sizes: list[int], steps: int) -> None:
     rows = Counter(e.id for task in tasks for e in task.train)
     assert Counter(id_ for batch in run.ids("task")[:steps] for id_ in batch) == rows
     assert set(rows.values()) == {1}
-    assert build_method(RunConfig.parse({"method": {"name": "mtl"}}).method).joint
+    assert RunConfig.parse({"method": {"name": "mtl"}}).method.joint
 
 
 def test_mtl_does_not_depend_on_the_order_of_tasks() -> None:

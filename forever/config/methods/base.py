@@ -19,6 +19,7 @@ class MethodConfig(BaseModel):
     """The hyper-parameters of a method. A subclass adds a literal `name`, by which it is chosen.
 
     Attributes:
+        joint: whether the method trains on the union of all tasks instead of one after another.
         retired: fields that earlier versions had, with the only value that is still understood.
             They count in the fingerprint, so that runs of those versions keep their names.
     """
@@ -27,6 +28,7 @@ class MethodConfig(BaseModel):
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
     name: Any  # a literal in every subclass
+    joint: ClassVar[bool] = False
     retired: ClassVar[dict[str, Any]] = {}
 
     @model_validator(mode="before")

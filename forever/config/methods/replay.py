@@ -23,6 +23,7 @@ class FinetuneConfig(MethodConfig):
 
 class MtlConfig(MethodConfig):
     name: Literal["mtl"] = "mtl"
+    joint = True
 
 
 class MixReplayConfig(MethodConfig):
