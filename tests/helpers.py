@@ -1,5 +1,4 @@
-"""What tests share: a toy benchmark, a random backbone, runs and their outcomes, methods driven
-without a model."""
+"""What tests share: a toy benchmark, a random backbone, runs, methods driven without a model."""
 
 import json
 import threading
@@ -235,8 +234,10 @@ KILLED_CLOSES_NO_FILES = [
 
 
 def lora_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The trained A [E, R, D] and B [E, O, R] of every layer, of banks or of PEFT's LoRA, which has
-    E = 1. They are the parameters' own memory."""
+    """The trained A [E, R, D] and B [E, O, R] of every layer, as the parameters' own memory.
+
+    They are those of banks or of PEFT's LoRA, which has E = 1.
+    """
     tensors = {}
     for name, parameter in model.named_parameters():
         layer, _, side = name.removesuffix(".default.weight").rpartition(".")
@@ -290,9 +291,10 @@ def canned_sample(
     sampling: Any,
     gate: Any = None,
 ) -> list[str]:
-    """Stands for `decoding.sample`, whose words from a random model nobody could parse: text that
-    depends on the seed and on the prompt alone, and is at once a written row (SSR), a written
-    prompt (SAPT) and an answer (EWC)."""
+    """Stands for `decoding.sample`, whose words from a random model nobody could parse.
+
+    The text depends on the seed and on the prompt alone, and SSR reads an example out of it.
+    """
     numbers = [seed % 97 for seed in seeds]
     return [
         f"red {n} __inp__ blue {n} old\nOutput: new {len(p.prompt)}"
@@ -316,8 +318,10 @@ def rows_task(name: str, rows: int, labels: Sequence[str] = ("yes", "no")) -> Ta
 
 
 def stub_learner(finished: Sequence[Task] = (), **changes: Any) -> Learner:
-    """A learner without a model whose memory holds rows of `finished`; `changes` are dotted keys of
-    its config."""
+    """A learner without a model whose memory holds rows of `finished`.
+
+    `changes` are dotted keys of its configuration.
+    """
     config = RunConfig.parse(
         {"data": {"benchmark": "toy"}, "method": {"name": "finetune"}}
     ).override(changes)
@@ -332,8 +336,10 @@ def stub_learner(finished: Sequence[Task] = (), **changes: Any) -> Learner:
 
 @dataclass
 class Driven:
-    """What a generator did when it was sent invented records: its actions, and the readings after
-    each task update."""
+    """What a generator did when it was sent invented records.
+
+    It is its actions, and the readings after each task update.
+    """
 
     actions: list[Action]
     gauges: list[dict[str, float | None]]
@@ -365,8 +371,10 @@ def drive(
     norm: Callable[[int], float] = lambda t: 1.0,
     replay_norm: float = 1e6,
 ) -> Driven:
-    """Run a method's generator on a task without a model: task update t moves by norm(t), replays
-    by `replay_norm`."""
+    """Run a method's generator on a task without a model.
+
+    Task update t moves by norm(t), replays move by `replay_norm`.
+    """
     learner.begin(len(learner.memory.kept), task)
     method.begin_task(learner, task)
     driven = Driven([], [], learner)
@@ -400,8 +408,10 @@ def begin(
     micro: int | None = None,
     **changes: Any,
 ) -> tuple[Learner, Any]:
-    """A learner and its method, before the first of three tasks; `changes` are dotted keys, "__"
-    for a dot."""
+    """A learner and its method, before the first of three tasks.
+
+    `changes` are dotted keys, "__" for a dot.
+    """
     dotted = {key.replace("__", "."): value for key, value in changes.items()}
     parsed = RunConfig.parse(config.override(dotted).model_dump(mode="json") | {"method": fields})
     method = build_method(parsed.method)

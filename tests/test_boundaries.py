@@ -1,5 +1,4 @@
-"""Rules about the code itself: what may import what, what must not occur, and how long and how
-dense it may be."""
+"""Rules about the code itself: imports, what must not occur, and how long and dense it may be."""
 
 import ast
 import subprocess

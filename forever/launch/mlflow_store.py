@@ -31,7 +31,7 @@ from forever.errors import InputError
 from forever.format import as_csv
 from forever.runs.directory import RunDirectory, read_json, read_lines, write_text
 from forever.runs.environment import without_credentials
-from forever.runs.progress import read_config, stage_scores
+from forever.runs.progress import stage_scores
 from forever.sweeps.sweep import MANIFEST, read_manifest
 
 Point = tuple[str, float | None, int]
@@ -184,7 +184,7 @@ class Mirror:
 
     def _open(self, store: Store) -> str:
         """Find or create the run, and describe it where it is not described yet."""
-        folder, config = self.directory.path, read_config(self.directory)
+        folder, config = self.directory.path, self.directory.read_config()
         experiment, tags = "", {"method": config.method.name, "seed": str(config.seed)}
         order = config.data.order
         tags["order"] = order if isinstance(order, str) else "custom"

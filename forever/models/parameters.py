@@ -68,9 +68,6 @@ class FlatParameters:
         """||Theta - other||_2 as an fp64 scalar, left on the device."""
         return torch.linalg.vector_norm(self.flat.detach() - other, dtype=torch.float64)
 
-    def names(self) -> list[str]:
-        return list(self.named)
-
     def split(self, values: Tensor) -> dict[str, Tensor]:
         """`values` of shape [N] as one tensor a parameter, by name."""
         sizes = [p.numel() for p in self.named.values()]

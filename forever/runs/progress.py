@@ -13,8 +13,6 @@ from forever.evaluation.metrics import PerformanceMatrix, scores_after
 from forever.runs.directory import RunDirectory, last_line, read_lines
 from forever.runs.tracking import Tracker, Trackers
 
-read_config = RunDirectory.read_config
-
 
 def is_run(folder: Path) -> bool:
     """Whether a run has begun in this folder."""

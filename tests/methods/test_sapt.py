@@ -1,5 +1,4 @@
-"""SAPT: attention, mixture and memory term against their formulas, and the adapter that writes
-prompts."""
+"""SAPT: attention, mixture and memory term against their formulas."""
 
 import inspect
 import math

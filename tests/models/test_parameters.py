@@ -35,7 +35,7 @@ def test_values_and_results_are_unchanged_by_flattening() -> None:
     assert torch.equal(
         flat.flat.data, torch.cat([p.detach().flatten() for p in plain.parameters()])
     )
-    assert flat.names() == [name for name, _ in plain.named_parameters()]
+    assert list(flat.named) == [name for name, _ in plain.named_parameters()]
 
 
 def test_views_stay_tied_through_steps_and_loads() -> None:
@@ -100,7 +100,7 @@ def test_shared_tensors_count_once() -> None:
     shared = nn.Parameter(torch.ones(4))
     flat = FlatParameters([("a", shared), ("b", shared)])
     assert flat.flat.numel() == 4
-    assert flat.names() == ["a"]
+    assert list(flat.named) == ["a"]
 
 
 def test_half_precision_cannot_be_trained() -> None:
