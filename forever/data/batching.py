@@ -32,6 +32,6 @@ def batches(
             yield Batch(tuple(examples[i] for i in order[start : start + batch_size]), epoch)
 
 
-def batch_count(rows: int, epochs: int, batch_size: int) -> int:
+def batch_count(count: int, epochs: int, batch_size: int) -> int:
     """How many batches `batches` yields."""
-    return epochs * math.ceil(rows / batch_size)
+    return epochs * math.ceil(count / batch_size)

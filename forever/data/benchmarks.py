@@ -33,7 +33,7 @@ def load_benchmark(config: DataConfig) -> Benchmark:
     """
     root = None if config.root is None else Path(config.root).expanduser()
     if config.datasets:
-        return _own(config, root)
+        return _described(config, root)
     if config.benchmark == "mini":
         return _limited(
             _held_out(_mini(config.order), config.validation), config.train_rows, config.test_rows
@@ -55,7 +55,7 @@ def load_benchmark(config: DataConfig) -> Benchmark:
     return _sequence(config, tasks)
 
 
-def _own(config: DataConfig, root: Path | None) -> Benchmark:
+def _described(config: DataConfig, root: Path | None) -> Benchmark:
     """The benchmark whose tasks the configuration describes itself."""
     if config.benchmark in ORDERS:
         raise InputError(

@@ -1,4 +1,4 @@
-"""From examples to tensors: encoding with the truncation rule, and collation. B rows, T tokens."""
+"""From examples to tensors: encoding, which cuts long inputs, and collation. B examples, T tokens."""
 
 import random
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Encoded:
 class Encoder:
     """Turns examples into token ids, each example once.
 
-    If a row is too long, the end of its input field gives way and everything else stays whole.
+    If an example is too long, the end of its input field gives way and everything else stays whole.
     Training and decoding cut by the same rule, decoding without room for the answer.
 
     Args:
@@ -118,10 +118,10 @@ class Encoder:
         return len(self._ids(text))
 
     def encode_all(self, task: Task) -> None:
-        """Encode a task's rows, which is remembered.
+        """Encode a task's examples, which is remembered.
 
         Raises:
-            InputError: a row that is too long without its input.
+            InputError: an example is too long without its input.
         """
         for example in task.train:
             self.encode(example)
@@ -134,7 +134,7 @@ class Encoder:
 
 
 def collate(
-    rows: Sequence[Encoded], pad: int, device: torch.device
+    examples: Sequence[Encoded], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Make training tensors, padded on the right: attention is causal, so no token sees a pad.
 
@@ -142,25 +142,25 @@ def collate(
         ids [B, T]; real [B, T], true where a token is no padding; positions [B, T], true where the
         next token is supervised; targets [n], those next tokens.
     """
-    lengths = [len(row.prompt) + len(row.answer) for row in rows]
-    ids = torch.full((len(rows), max(lengths)), pad, dtype=torch.long)
+    lengths = [len(example.prompt) + len(example.answer) for example in examples]
+    ids = torch.full((len(examples), max(lengths)), pad, dtype=torch.long)
     positions = torch.zeros(ids.shape, dtype=torch.bool)
-    for i, row in enumerate(rows):
-        ids[i, : lengths[i]] = torch.tensor(row.prompt + row.answer)
-        positions[i, len(row.prompt) - 1 : lengths[i] - 1] = True
-    targets = torch.tensor([token for row in rows for token in row.answer])
+    for i, example in enumerate(examples):
+        ids[i, : lengths[i]] = torch.tensor(example.prompt + example.answer)
+        positions[i, len(example.prompt) - 1 : lengths[i] - 1] = True
+    targets = torch.tensor([token for example in examples for token in example.answer])
     real = torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]
     return ids.to(device), real.to(device), positions.to(device), targets.to(device)
 
 
 def collate_prompts(
-    rows: Sequence[Encoded], pad: int, device: torch.device
+    examples: Sequence[Encoded], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Left-padded prompts for decoding: ids [B, T] and attention mask [B, T]."""
-    width = max(len(row.prompt) for row in rows)
-    ids = torch.full((len(rows), width), pad, dtype=torch.long)
+    width = max(len(example.prompt) for example in examples)
+    ids = torch.full((len(examples), width), pad, dtype=torch.long)
     mask = torch.zeros_like(ids)
-    for i, row in enumerate(rows):
-        ids[i, width - len(row.prompt) :] = torch.tensor(row.prompt)
-        mask[i, width - len(row.prompt) :] = 1
+    for i, example in enumerate(examples):
+        ids[i, width - len(example.prompt) :] = torch.tensor(example.prompt)
+        mask[i, width - len(example.prompt) :] = 1
     return ids.to(device), mask.to(device)

@@ -60,10 +60,8 @@ def read_task(folder: Path, name: str) -> Splits:
             line).
     """
     if (folder / name).is_dir():
-        own = folder / name
-        return _read_jsonl(own / "train.jsonl", name, "train"), _read_jsonl(
-            own / "test.jsonl", name, "test"
-        )
+        train = _read_jsonl(folder / name / "train.jsonl", name, "train")
+        return train, _read_jsonl(folder / name / "test.jsonl", name, "test")
     for path in sorted(folder.glob("*/*/train.json")):
         if path.parent.name.lower() == name.lower():
             return _read_cl_benchmark(path.parent, name)
@@ -82,11 +80,11 @@ def limited(
     return tuple(rows[i] for i in kept)
 
 
-def _rows(found: Iterable[Example], path: Path) -> tuple[Example, ...]:
-    rows = tuple(found)
-    if not rows:
+def _split(examples: Iterable[Example], path: Path) -> tuple[Example, ...]:
+    split = tuple(examples)
+    if not split:
         raise InputError(f"{path} is empty; a split needs at least one row")
-    return rows
+    return split
 
 
 def _text(record: Any, field: str, where: str) -> str:
@@ -115,22 +113,22 @@ def _read_jsonl(path: Path, task: str, split: str) -> tuple[Example, ...]:
     if not path.is_file():
         raise InputError(f"there is no file {path}; task {task!r} needs train.jsonl and test.jsonl")
 
-    def parse() -> Iterable[Example]:
-        for number, line in enumerate(_content(path).split("\n"), 1):
-            if not line.strip():
-                continue
-            where = f"{path}, line {number}"
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(
-                    f"{where}: not valid JSON ({error.msg}); one object a line is expected"
-                ) from None
-            fields = (_text(record, field, where) for field in ("instruction", "input", "output"))
-            # An empty answer is one: it teaches EOS.
-            yield Example(f"{task}/{split}/{number - 1}", *fields)
-
-    return _rows(parse(), path)
+    examples: list[Example] = []
+    for number, line in enumerate(_content(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"{where}: not valid JSON ({error.msg}); one object a line is expected"
+            ) from None
+        instruction = _text(record, "instruction", where)
+        text = _text(record, "input", where)
+        output = _text(record, "output", where)  # an empty answer is one: it teaches EOS
+        examples.append(Example(f"{task}/{split}/{number - 1}", instruction, text, output))
+    return _split(examples, path)
 
 
 def _read_json(path: Path) -> Any:
@@ -152,19 +150,14 @@ def _read_cl_benchmark(folder: Path, task: str) -> Splits:
 
     def split(name: str) -> tuple[Example, ...]:
         path = folder / f"{name}.json"
-        records = enumerate(_list(_read_json(path), object, f"{path}: a list of rows is expected"))
-        return _rows(
-            (
-                Example(
-                    f"{task}/{name}/{i}",
-                    instruction,
-                    _text(record, "sentence", f"{path}, row {i}") + "\nAnswer:",
-                    _text(record, "label", f"{path}, row {i}"),
-                )
-                for i, record in records
-            ),
-            path,
-        )
+        records = _list(_read_json(path), object, f"{path}: a list of rows is expected")
+        examples: list[Example] = []
+        for number, record in enumerate(records):
+            where = f"{path}, row {number}"
+            text = _text(record, "sentence", where) + "\nAnswer:"
+            label = _text(record, "label", where)
+            examples.append(Example(f"{task}/{name}/{number}", instruction, text, label))
+        return _split(examples, path)
 
     return split("train"), split("test")
 
@@ -175,17 +168,16 @@ def _read_natural_instructions(path: Path, task: str) -> Splits:
     definition = definition[0] if isinstance(definition, list) and definition else definition
     if not isinstance(definition, str):
         raise InputError(f"{path}: field 'Definition' must be a string or a list of strings")
+    rule = f"{path}: field 'Instances' must be a list"
     # By input: an instance that occurs twice must not land in both splits.
-    found: dict[str, tuple[str, str]] = {}
-    for i, instance in enumerate(
-        _list(content.get("Instances"), object, f"{path}: field 'Instances' must be a list")
-    ):
-        where = f"{path}, instance {i}"
+    answers: dict[str, tuple[str, str]] = {}
+    for number, instance in enumerate(_list(content.get("Instances"), object, rule)):
+        where = f"{path}, instance {number}"
         text = _text(instance, "input", where)
         output = instance.get("output")
         first = output[0] if isinstance(output, list) and output else output
-        found.setdefault(text.strip(), (text, _text({"output": first}, "output", where)))
-    pairs = list(found.values())
+        answers.setdefault(text.strip(), (text, _text({"output": first}, "output", where)))
+    pairs = list(answers.values())
     if len(pairs) < _NI_PARTS:
         raise InputError(
             f"{path} has {len(pairs)} instances of different input; a train and a test split need "
@@ -195,6 +187,10 @@ def _read_natural_instructions(path: Path, task: str) -> Splits:
     held_out = min(_NI_TEST, len(pairs) // _NI_PARTS)
 
     def split(name: str, indices: list[int]) -> tuple[Example, ...]:
-        return _rows((Example(f"{task}/{name}/{i}", definition, *pairs[i]) for i in indices), path)
+        examples: list[Example] = []
+        for index in indices:
+            text, answer = pairs[index]
+            examples.append(Example(f"{task}/{name}/{index}", definition, text, answer))
+        return tuple(examples)
 
     return split("train", order[held_out : held_out + _NI_TRAIN]), split("test", order[:held_out])

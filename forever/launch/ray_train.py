@@ -85,14 +85,14 @@ class Setting:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
         placement = replace(self.placement, device=self.share.device)
-        told = list(trackers)
+        listeners = list(trackers)
         if self.mlflow is not None:  # it takes seconds to load
             from forever.launch.mlflow_tracker import MlflowTracker
 
-            told.append(MlflowTracker(self.mlflow))
+            listeners.append(MlflowTracker(self.mlflow))
         try:
             return run_local(
-                config, path, resume=True, trackers=told, placement=placement, world=world
+                config, path, resume=True, trackers=listeners, placement=placement, world=world
             )
         finally:
             gc.collect()

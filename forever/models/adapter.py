@@ -167,9 +167,9 @@ def check_targets(model: nn.Module, targets: Any) -> None:
     for target in sorted(targets):
         if not any(name.endswith(f".{target}") for name in names):
             linear = [n for n, module in model.named_modules() if isinstance(module, nn.Linear)]
-            known = ", ".join(sorted({name.split(".")[-1] for name in linear}))
+            valid = ", ".join(sorted({name.split(".")[-1] for name in linear}))
             raise InputError(
-                f"model.targets: no linear layer is called {target!r}; this model has {known}"
+                f"model.targets: no linear layer is called {target!r}; this model has {valid}"
             )
 
 

@@ -111,9 +111,9 @@ def banks(model: nn.Module) -> Iterator[tuple[str, LoraBank]]:
     if plain.attached(model) is not None:
         return iter(())
     # By `adapt`: a walk through all modules takes a millisecond.
-    known = getattr(model, _KNOWN, None)
-    if known is not None:
-        return iter(known)
+    adapted = getattr(model, _KNOWN, None)
+    if adapted is not None:
+        return iter(adapted)
     modules = model.named_modules()
     return ((name, module) for name, module in modules if isinstance(module, LoraBank))
 

@@ -223,7 +223,7 @@ class _Counter:
 
 
 def _together(encoded: Sequence[Encoded]) -> Work:
-    lengths = [len(each.prompt) + len(each.answer) for each in encoded]
+    lengths = [len(example.prompt) + len(example.answer) for example in encoded]
     return Work(1, sum(lengths), len(lengths) * max(lengths))
 
 

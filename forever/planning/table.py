@@ -139,7 +139,7 @@ def _numbers(run: AskedRun, counts: Counts, speed: Speed | None, price: float) -
         "runs": 1,
         "done": bool(result),
         **{kind: updates.get(kind, 0) for kind in ("task", "replay", "consolidation")},
-        "events": sum(each.get("replay", 0) + each.get("consolidation", 0) for each in events),
+        "events": sum(count.get("replay", 0) + count.get("consolidation", 0) for count in events),
         "train MTok": trained / 1e6,
         "other MTok": counts.total("probe", *AT_THE_END).tokens / 1e6,
         "eval MTok": counts.total("prompts", "answers").tokens / 1e6,
@@ -153,7 +153,7 @@ def _notes(runs: Sequence[AskedRun], counts: Mapping[str, Counts], terms: Terms)
     notes = [_EXACT]
     if any(getattr(run.config.method, "clock", "") == "model" for run in runs):
         notes.append(_BY_MODEL_CLOCK)
-    if any(each.total(*AT_THE_END).calls for each in counts.values()):
+    if any(count.total(*AT_THE_END).calls for count in counts.values()):
         notes.append("Estimate: what a method computes at the end of a task.")
     methods = {run.config.method.name for run in runs}
     notes += [f"Estimate: {why}." for name, why in ESTIMATES.items() if name in methods]

@@ -199,15 +199,15 @@ class Session:
         Raises:
             InputError: they are gone, and the weights that gave them were trained on since.
         """
-        there = self.result.read_answers(stage, task)
+        on_disk = self.result.read_answers(stage, task)
         # A stage begins when all answers of the one before are on disk.
-        if not there and stage < self._begun:
+        if not on_disk and stage < self._begun:
             raise InputError(
                 f"{self.directory.predictions(stage, task)} is missing, and the weights that gave "
                 "its answers were trained on since; put the file back, or give another --out to "
                 "run from the beginning"
             )
-        return there
+        return on_disk
 
     def keep_predictions(
         self, stage: int, task: int, predictions: Sequence[Mapping[str, Any]]
