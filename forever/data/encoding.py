@@ -1,4 +1,7 @@
-"""From examples to tensors: encoding, which cuts long inputs, and collation. B examples, T tokens."""
+"""From examples to tensors: encoding, which cuts long inputs, and collation.
+
+B examples, T tokens.
+"""
 
 import random
 from collections.abc import Sequence
