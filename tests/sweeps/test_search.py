@@ -16,7 +16,7 @@ from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep
 from forever.sweeps.lists import front_table
 from forever.sweeps.search import Search, find_search
-from forever.sweeps.studies import Studies, best, importances, known
+from forever.sweeps.studies import Studies, importances, known
 from forever.sweeps.sweep import read_manifest
 
 optuna = pytest.importorskip("optuna")
@@ -165,7 +165,7 @@ def test_what_finished_before_the_study_was_told_counts(
     execute(base.config, tmp_path / base.key)  # and then the power went
     again = begun(small_search, tmp_path)
     assert [trial.state for trial in again.study.trials] == [STATES.COMPLETE]
-    assert [run.trial for run in best(small_search, tmp_path)] == [base]
+    assert [run.trial for run in Studies(small_search, tmp_path).best()] == [base]
 
 
 def test_another_base_in_the_same_folder_has_a_study_of_its_own(
@@ -224,7 +224,7 @@ def test_the_front_and_what_matters(small_search: Search, tmp_path: Path) -> Non
         result = {"op": op, "bwt": bwt, "seconds": {"task": seconds}}
         directory.result.write_text(json.dumps(result), encoding="utf-8")
         studies.tell(trial.key, "done")
-    front = best(small_search, tmp_path)
+    front = Studies(small_search, tmp_path).best()
     assert [run.trial.key for run in front] == [keys[0], keys[1], keys[2]]
     table = front_table(small_search, tmp_path)
     assert next(iter(table.columns[0].cells)) == "base"

@@ -12,7 +12,7 @@ from forever.errors import InputError
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
 from forever.sweeps.files import load_sweep, shipped_sweeps
-from forever.sweeps.named_runs import CPU_TASKS, SCALES, named_run, scale_of
+from forever.sweeps.named_runs import SCALES, named_run, scale_of
 from forever.sweeps.sweep import Sweep, read_manifest, slug
 
 SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_search]
