@@ -60,7 +60,7 @@ class YamlFile:
                 self._find_lines(value, path)
 
     def where(self, place: tuple[str, ...], message: str) -> str:
-        """The file and the line of the key below a place that a message names, else of the place."""
+        """The file and the line of a place, or of the key below it that a message names."""
         while place and place not in self.lines:
             place = place[:-1]
         line = self.lines.get(place, 1)

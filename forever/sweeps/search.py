@@ -65,9 +65,7 @@ class Search:
             name = " ".join(f"{labels[key]}{text}" for key, text in texts.items())
         reference = "" if self.own_point is None else BASE
         seeds, variants = (self.base.seed,), {name: point}
-        return Sweep(
-            self.name, self.base, variants, seeds, reference=reference, source=self.source
-        )
+        return Sweep(self.name, self.base, variants, seeds, reference=reference, source=self.source)
 
     def trial(self, point: Mapping[str, Any]) -> Trial:
         """The run of a point; its key is stable.
