@@ -237,10 +237,11 @@ def sweep_or_none(name: str) -> SweepFile | None:
     Raises:
         InputError: it is neither.
     """
-    if not name.endswith(SUFFIXES):
-        return None if "/" in name else load_sweep(name)
-    keys = YamlFile.read(Path(name)).values.keys()
-    return load_sweep(name) if {"variants", "variants_of", "space"} & keys else None
+    is_sweep = "/" not in name
+    if name.endswith(SUFFIXES):
+        keys = YamlFile.read(Path(name)).values.keys()
+        is_sweep = not keys.isdisjoint(("variants", "variants_of", "space"))
+    return load_sweep(name) if is_sweep else None
 
 
 def read_sweep(path: Path, name: str = "") -> SweepFile:

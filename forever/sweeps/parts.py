@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
 
 from forever.config.methods import METHOD_CONFIGS
@@ -47,9 +47,10 @@ class Part(BaseModel):
     @classmethod
     def _known_keys(cls, values: Any) -> Any:
         valid = [field.alias or name for name, field in cls.model_fields.items()]
-        for key in values if isinstance(values, Mapping) else ():
-            if key not in valid:
-                raise unknown("key", key, valid)
+        if isinstance(values, dict):
+            strange = [str(key) for key in values if key not in valid]
+            if strange:
+                raise unknown("key", strange[0], valid)
         return values
 
 
@@ -69,10 +70,16 @@ class Relative(Part):
     decimals: int | None = None
 
 
-Value = Annotated[Relative | Any, Field(union_mode="left_to_right")]
+def _read_value(value: Any) -> Any:
+    is_multiple = isinstance(value, dict) and "times" in value
+    return Relative.model_validate(value) if is_multiple else value
 
 
-def resolve(value: Value, key: str, runs: Sequence[RunConfig]) -> Any:
+# What is written in the file, or a Relative.
+Value = Annotated[Any, AfterValidator(_read_value)]
+
+
+def resolve(value: Any, key: str, runs: Sequence[RunConfig]) -> Any:
     """What a value of a file means for a run.
 
     Args:
@@ -111,7 +118,7 @@ def value_of(key: str, run: RunConfig) -> Any:
 def field_schema(run: RunConfig, key: str) -> dict[str, Any]:
     """The JSON schema of a field, of its number if it may be something else, too."""
     parent, _, name = key.rpartition(".")
-    part = value_of(parent, run) if parent else run
+    part = value_of(parent, run) or run
     schema = type(part).model_json_schema()["properties"].get(name, {})
     for option in schema.get("anyOf", ()):
         if option.get("type") in ("number", "integer"):
@@ -214,7 +221,7 @@ class Variant(Part):
 
     def difference(self, base: RunConfig) -> dict[str, Any]:
         """The dotted keys that differ from a base run."""
-        settings = method_settings(base, self.method) if self.method else {}
+        settings = method_settings(base, self.method or base.method.name)
         # A multiple is one of the method that is put in, else of the base, else of the default.
         runs = (base.override(settings), base, RunConfig())
         for key, value in self.changes.items():

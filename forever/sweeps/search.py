@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -38,31 +38,30 @@ class Search:
 
     def ask(self, trial: Any) -> dict[str, Any]:
         """A point of the space from an Optuna trial, as dotted keys."""
+        return self._point(lambda axis: axis.ask(trial))
+
+    def _point(self, choose: Callable[[Axis], Any]) -> dict[str, Any]:
         point: dict[str, Any] = {}
         for axis in self.space:
             if axis.acts(point):
-                point[axis.key] = axis.ask(trial)
+                point[axis.key] = choose(axis)
         return point
 
     @cached_property
     def own_point(self) -> dict[str, Any] | None:
         """The point at which the base lies, with which the others are compared; None if it is
         outside."""
-        point: dict[str, Any] = {}
-        for axis in self.space:
-            if axis.acts(point):
-                point[axis.key] = value_of(axis.key, self.base)
-                if not axis.holds(point[axis.key]):
-                    return None
-        return point
+        point = self._point(lambda axis: value_of(axis.key, self.base))
+        inside = all(axis.holds(point[axis.key]) for axis in self.space if axis.key in point)
+        return point if inside else None
 
     def sweep(self, point: Mapping[str, Any]) -> Sweep:
         """A point as a sweep of one run."""
         name = BASE
         if self.base.override(point) != self.base:
             labels = {axis.key: axis.label for axis in self.space}
-            texts = {key: f"{v:g}" if isinstance(v, float) else str(v) for key, v in point.items()}
-            name = " ".join(f"{labels[key]}{text}" for key, text in texts.items())
+            texts = [f"{labels[key]}{_text(value)}" for key, value in point.items()]
+            name = " ".join(texts)
         reference = "" if self.own_point is None else BASE
         seeds, variants = (self.base.seed,), {name: point}
         return Sweep(self.name, self.base, variants, seeds, reference=reference, source=self.source)
@@ -80,6 +79,10 @@ class Search:
         space = json.dumps([axis.model_dump() for axis in self.space], default=str)
         digest = hashlib.sha256((self.base.fingerprint() + space).encode()).hexdigest()
         return f"{self.base.key()}, space {digest[:6]}"
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def find_search(file: SweepFile, base: RunConfig, seeds: Sequence[int] | None = None) -> Search:

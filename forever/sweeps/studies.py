@@ -8,6 +8,7 @@ shorter one found.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -181,9 +182,9 @@ def importances(folder: Path) -> dict[str, float]:
     """How much of the difference in OP each key of a search explains, most important first.
 
     They are those of the largest study in the folder, over the keys that all its finished runs
-    have. Nothing is said of fewer than four runs.
+    have. Nothing is said of fewer than four runs, or where Optuna is not installed.
     """
-    if not (folder / JOURNAL).is_file():
+    if not (folder / JOURNAL).is_file() or find_spec("optuna") is None:
         return {}
     optuna, storage = _optuna(), _storage(folder)
     studies = [

@@ -159,55 +159,36 @@ def test_a_base_run_of_ones_own_lies_beside_the_sweep(tmp_path: Path) -> None:
         load_sweep(path).base_run("cpu")
 
 
-# A file, the line that is wrong, and what is said of it.
-WRONG = [
-    (
-        "variants:\n base:\n  method.dayz: x",
-        3,
-        "unknown key 'method.dayz'; did you mean 'method.da",
-    ),
-    ("variants:\n base:\n  methodd: x", 3, "unknown key 'methodd'; did you mean 'method'?"),
-    ("title: t\nvariantz: {}", 2, "unknown key 'variantz'; did you mean 'variants'?"),
-    (
-        "variants:\n a:\n b:\n  optim.lr: 1\n  method.beta: -1",
-        5,
-        "variant 'b': method.beta=-1: input should be greater",
-    ),
-    ("variants:\n a: {method: forevr}", 2, "unknown method 'forevr'; did you mean 'forever'?"),
-    ("variants:\n a: {scales: [gpu]}", 2, "unknown scale 'gpu'; did you mean 'cpu'?"),
-    ("variants:\n a: {named: '{memory.size}'}", 2, "unknown key 'memory.size'"),
-    (
-        "variants:\n a: {published: {superni: {ap: 1}}}",
-        2,
-        "variants.a.published.superni.op is missing",
-    ),
-    ("variants:\n a: {method.days: {times: 2}}", 2, "method.days is no number"),
-    ("variants:\n a:\n a:", 3, "'a' occurs twice"),
-    ("variants: {a: 3}", 1, "a variant is a mapping of keys to values, not 3"),
-    ("variants: {a: }\nseeds: {paper: [0]}", 2, "one seed at scale paper shows nothing"),
-    ("variants: {a: }\ntrials: 0", 2, "trials=0: input should be greater than or equal to 1"),
-    (
-        "variants: {a: }\norders: [superny]",
-        2,
-        "unknown benchmark 'superny'; did you mean 'superni'",
-    ),
-    (
-        "variants: {a: }\nfigures:\n- radar\n- radr",
-        4,
-        "unknown kind of figure 'radr'; did you mean",
-    ),
-    ("variants: {a: }\nfigures:\n- kind: sensitivity", 3, "sensitivity has a key and a label"),
-    ("variants: {a: }\nspace: {optim.lr: {among: [1]}}", 1, "has either variants or a space"),
-    ("space:\n optim.lr: {frm: 1, to: 2}", 2, "unknown key 'frm'; did you mean 'from'?"),
-    ("space:\n optim.lr: {from: 1}", 2, "has either `among`, or `from` and `to`"),
-]
+# A file, with / for the end of a line; the line that is wrong; and what is said of it.
+WRONG = """
+variants:/ base:/  method.dayz: x | 3 | unknown key 'method.dayz'; did you mean 'method.days'?
+variants:/ base:/  methodd: x | 3 | unknown key 'methodd'; did you mean 'method'?
+title: t/variantz: {} | 2 | unknown key 'variantz'; did you mean 'variants'?
+variants:/ b:/  optim.lr: 1/  method.beta: -1 | 4 | variant 'b': method.beta=-1: input should be
+variants:/ a: {method: forevr} | 2 | unknown method 'forevr'; did you mean 'forever'?
+variants:/ a: {scales: [gpu]} | 2 | unknown scale 'gpu'; did you mean 'cpu'?
+variants:/ a: {named: '{memory.size}'} | 2 | unknown key 'memory.size'
+variants:/ a: {published: {superni: {ap: 1}}} | 2 | variants.a.published.superni.op is missing
+variants:/ a: {method.days: {times: 2}} | 2 | method.days is no number
+variants:/ a: {optim.lr: {times: 2, oft: seed}} | 2 | unknown key 'oft'; did you mean 'of'?
+variants:/ a: {optim.lr: {times: 2, on: seed}} | 2 | unknown key 'True'; valid: decimals, of, times
+variants:/ a:/ a: | 3 | 'a' occurs twice
+variants: {a: 3} | 1 | a variant is a mapping of keys to values, not 3
+variants: {a: }/seeds: {paper: [0]} | 2 | one seed at scale paper shows nothing
+variants: {a: }/trials: 0 | 2 | trials=0: input should be greater than or equal to 1
+variants: {a: }/orders: [superny] | 2 | unknown benchmark 'superny'; did you mean 'superni'
+variants: {a: }/figures:/- radar/- radr | 4 | unknown kind of figure 'radr'; did you mean 'radar'
+variants: {a: }/figures:/- kind: sensitivity | 3 | sensitivity has a key and a label
+variants: {a: }/space: {optim.lr: {among: [1]}} | 1 | a sweep has either variants or a space
+space:/ optim.lr: {frm: 1, to: 2} | 2 | unknown key 'frm'; did you mean 'from'?
+space:/ optim.lr: {from: 1} | 2 | has either `among`, or `from` and `to`
+"""
 
 
-@pytest.mark.parametrize(("text", "line", "message"), WRONG)
-def test_what_is_wrong_is_said_with_its_line(
-    text: str, line: int, message: str, tmp_path: Path
-) -> None:
-    path = written(tmp_path, text)
+@pytest.mark.parametrize("wrong", WRONG.strip().splitlines())
+def test_what_is_wrong_is_said_with_its_line(wrong: str, tmp_path: Path) -> None:
+    text, line, message = wrong.split(" | ")
+    path = written(tmp_path, text.replace("/", "\n"))
     with pytest.raises(InputError) as error:
         load_sweep(path).expand(named_run("mini/forever"))
     assert str(error.value).startswith(f"{path}, line {line}: ")
