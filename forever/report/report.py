@@ -26,8 +26,8 @@ from forever.report.study import Part, Study, read_study
 from forever.report.tables import console_tables, html_table, latex_table, markdown
 from forever.runs.directory import write_text
 from forever.sweeps import published as paper
-from forever.sweeps import search
 from forever.sweeps.named_runs import scale_of
+from forever.sweeps.studies import importances
 
 __all__ = ["console_tables", "write_report"]
 
@@ -150,10 +150,8 @@ def _pairs(left: str, right: str, values: dict[str, str]) -> pd.DataFrame:
 
 def _importances(study: Study) -> pd.DataFrame:
     """How much each parameter of a search matters; empty for what is no search."""
-    found: dict[str, float] = {}
-    if (study.folder / "study.log").is_file() and hasattr(search, "importances"):
-        found = search.importances(study.folder)  # pyright: ignore[reportAttributeAccessIssue]
-    return _pairs("parameter", "importance", {key: f"{v:.2f}" for key, v in found.items()})
+    shares = {key: f"{share:.2f}" for key, share in importances(study.folder).items()}
+    return _pairs("parameter", "importance", shares)
 
 
 def _latex(study: Study, notes: Any) -> str:

@@ -11,15 +11,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from forever.config.overrides import dotted_keys
 from forever.config.run import RunConfig
 from forever.errors import InputError, unknown
 from forever.sweeps.named_runs import SCALES, orders, scale_of
 from forever.sweeps.parts import (
-    USUAL_FIGURES,
     BenchmarkName,
-    Beside,
-    Dimension,
     DottedKey,
     Figure,
     MethodName,
@@ -28,13 +24,12 @@ from forever.sweeps.parts import (
     Variant,
     filled,
 )
-from forever.sweeps.reading import Lines, read_yaml
+from forever.sweeps.reading import SUFFIXES, YamlFile
+from forever.sweeps.space import Axis
 from forever.sweeps.sweep import Sweep, slug
 
-FOLDERS = ("ablations", "experiments")
-_SUFFIXES = (".yaml", ".yml")
 # How much a wide comparison needs is said in its file; a single seed is no evidence.
-_SEEDS: dict[Scale, tuple[int, ...]] = {"mini": (0,), "cpu": (0,), "paper": (0, 1, 2)}
+_SEEDS = {"mini": (0,), "cpu": (0,), "paper": (0, 1, 2)}
 
 
 class SweepFile(Part):
@@ -42,38 +37,41 @@ class SweepFile(Part):
 
     Attributes:
         name: the name of the file, which is also that of the runs' folder.
+        title: of the report; the name if it is not said.
         place: where the sweep stands in lists; those of the paper come first.
         base: the run that is varied, by scale.
         orders: benchmarks on whose orders every variant runs; none of them is the base's own order.
-        reference: the variant that the others are compared with; the first if it is not said.
+        reference: the variant that the others are compared with; `base`, or else the first, if it
+            is not said.
         variants_of: another sweep whose variants stand before this one's own.
+        beside: the numbers stand beside the table of `variants_of`, and those of a small benchmark
+            beside this one there.
         method, space, trials: of a search: whose space it is, the space, and the number of runs.
         published_numbers: numbers of the paper that are no variant's.
-        beside: the table that the numbers stand beside, if it is in another file.
+        figures: what the report shows; none of them is what reports usually show.
     """
 
     name: str
     title: str
     question: str = ""
     place: int = 100
-    base: dict[Scale, str] = SCALES  # pyright: ignore[reportAssignmentType]
+    base: dict[Scale, str] = SCALES
     orders: tuple[BenchmarkName, ...] = ()
     seeds: dict[Scale, tuple[int, ...]] = _SEEDS
     reference: str = ""
-    variants_of: str | None = None
+    variants_of: str = ""
+    beside: BenchmarkName | None = None
     variants: dict[str, Variant] = {}
     method: MethodName | None = None
-    space: dict[DottedKey, Dimension] = {}
+    space: dict[DottedKey, Axis] = {}
     trials: Annotated[int, Field(ge=1)] = 24
     published_numbers: dict[str, Any] = {}
-    beside: Beside | None = None
-    figures: tuple[Figure, ...] = tuple(Figure(kind=kind) for kind in USUAL_FIGURES)
-    _source: Path | None = PrivateAttr(None)
-    _lines: Lines = PrivateAttr(default_factory=dict)
+    figures: tuple[Figure, ...] = ()
+    _file: YamlFile = PrivateAttr(YamlFile(Path()))
 
     @field_validator("seeds")
     @classmethod
-    def _more_than_one(cls, seeds: dict[Scale, tuple[int, ...]]) -> dict[Scale, tuple[int, ...]]:
+    def _more_than_one(cls, seeds: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         if len(seeds.get("paper", _SEEDS["paper"])) < 2:
             raise InputError("one seed at scale paper shows nothing; give at least two")
         return {**_SEEDS, **seeds}
@@ -90,14 +88,9 @@ class SweepFile(Part):
         return bool(self.space)
 
     @property
-    def own(self) -> bool:
-        """Whether it is somebody's own and not shipped."""
-        return self._source is not None and self._source not in _shipped().values()
-
-    @property
-    def text(self) -> str:
-        """The file as it is written."""
-        return self._source.read_text(encoding="utf-8") if self._source else ""
+    def source(self) -> str:
+        """The text of a file that is not shipped, which is kept beside its runs."""
+        return "" if self._file.path in _shipped().values() else self._file.text
 
     def all_variants(self) -> dict[str, Variant]:
         """The variants of the file that this one builds on, and its own."""
@@ -112,10 +105,8 @@ class SweepFile(Part):
         """
         if scale not in self.base:
             raise unknown("scale", scale, self.base)
-        run = self.base[scale]  # pyright: ignore[reportArgumentType]
-        if run.endswith(_SUFFIXES) and self._source is not None:
-            return str(self._source.parent / run)
-        return run
+        run = self.base[scale]
+        return str(self._file.path.parent / run) if run.endswith(SUFFIXES) else run
 
     def expand(
         self,
@@ -141,14 +132,14 @@ class SweepFile(Part):
             raise InputError(
                 f"seed={base.seed}: a sweep sets the seeds of its runs; give --seeds {base.seed}"
             )
-        places = orders(base, *self.orders) if self.orders else {}
+        places = orders(base, *self.orders)
         if places and "data.order" in changes:
             raise InputError(
                 f"data.order={changes['data.order']}: {self.name} runs on the orders "
                 f"{', '.join(places)}; of the other sweeps each is on one order, that of its base"
             )
-        own_seeds = self.seeds.get(scale_of(base), self.seeds["cpu"])  # pyright: ignore
-        sweep = self._sweep(base, places, tuple(seeds or own_seeds)).only(only)
+        asked_seeds = tuple(seeds or self.seeds.get(scale_of(base), self.seeds["cpu"]))
+        sweep = self._sweep(base, places, asked_seeds).only(only)
         for name in sweep.chosen():
             try:
                 base.override(sweep.variants[name])
@@ -157,41 +148,39 @@ class SweepFile(Part):
         return sweep
 
     def _sweep(self, base: RunConfig, places: dict[str, Any], seeds: tuple[int, ...]) -> Sweep:
-        scale = scale_of(base)
+        names: dict[str, str] = {}  # from those in the file, which are the paper's
         variants: dict[str, dict[str, Any]] = {}
         paper: dict[str, str] = {}
-        names: dict[str, str] = {}
-        here = {
-            key: variant
-            for key, variant in self.all_variants().items()
-            if variant.scales is None or scale in variant.scales
-        }
-        for key, variant in here.items():
+        references: dict[str, str] = {}
+        for key, variant in self.all_variants().items():
+            if variant.scales is not None and scale_of(base) not in variant.scales:
+                continue
+            names[key] = key
             try:
-                difference = variant.difference(base, scale)
-                run = base.override(difference) if variant.named else base
+                difference = variant.difference(base)
+                if variant.named:
+                    names[key] = filled(variant.named, base.override(difference))
             except InputError as error:
                 raise self._wrong(key, error) from None
-            names[key] = filled(variant.named, run) if variant.named else key
             variants[names[key]] = difference
-            if variant.named or variant.stands_for:
-                paper[names[key]] = variant.stands_for or key
-        reference = self.reference or next(iter(names), "")
-        references = {key: variant.reference for key, variant in here.items() if variant.reference}
-        for asked in (reference, *references.values()):
-            if asked not in names:
-                raise unknown(f"reference of {self.name}", asked, names)
-        reference, own = names[reference], {names[a]: names[b] for a, b in references.items()}
-        source = self.text if self.own else ""
-        return Sweep(self.name, base, variants, seeds, places, reference, paper, own, source=source)
+            if variant.named:
+                paper[names[key]] = key
+            if variant.reference:
+                references[key] = variant.reference
+        usual = [key for key in ("base", *names) if key in names]
+        reference = self.reference or "".join(usual[:1])
+        for key in (reference, *references.values()):
+            if key not in names:
+                raise unknown(f"reference of {self.name}", key, names)
+        own_references = {names[key]: names[other] for key, other in references.items()}
+        return Sweep(
+            self.name, base, variants, seeds, places, names[reference], paper, own_references,
+            source=self.source,
+        )  # fmt: skip
 
     def _wrong(self, variant: str, error: InputError) -> InputError:
-        """The error of a variant with the line of the key that it names, else of the variant."""
-        line = self._lines.get(("variants", variant))
-        for path, at in self._lines.items():
-            if path[:2] == ("variants", variant) and len(path) == 3 and path[2] in str(error):
-                line = at
-        where = f"{self._source}, line {line}: " if self.own and line else ""
+        """The error of a variant, in a file of one's own with its line."""
+        where = self._file.where(("variants", variant), str(error)) if self.source else ""
         return InputError(f"{where}sweep {self.name}, variant {variant!r}: {error}")
 
 
@@ -203,7 +192,7 @@ def _shipped() -> dict[str, Path]:
     """The files of the package by name; a checkout has them at its top."""
     package = Path(str(package_files("forever.sweeps"))) / "shipped"
     root = package if package.is_dir() else package.parents[2]
-    paths = [path for folder in FOLDERS for path in (root / folder).glob("*.yaml")]
+    paths = [*root.glob("ablations/*.yaml"), *root.glob("experiments/*.yaml")]
     return {path.stem: path for path in paths}
 
 
@@ -234,7 +223,7 @@ def load_sweep(name_or_path: str) -> SweepFile:
         InputError: there is no such sweep or file, or it says something wrong; one line, with the
             number of the line.
     """
-    if name_or_path.endswith(_SUFFIXES):
+    if name_or_path.endswith(SUFFIXES):
         return read_sweep(Path(name_or_path))
     sweep = find_sweep(name_or_path)
     if sweep is None:
@@ -248,10 +237,11 @@ def sweep_or_none(name: str) -> SweepFile | None:
     Raises:
         InputError: it is neither.
     """
-    if not name.endswith(_SUFFIXES):
-        return None if "/" in name else load_sweep(name)
-    keys = read_yaml(Path(name))[0]
-    return load_sweep(name) if {"variants", "variants_of", "space"} & keys.keys() else None
+    is_sweep = "/" not in name
+    if name.endswith(SUFFIXES):
+        keys = YamlFile.read(Path(name)).values.keys()
+        is_sweep = not keys.isdisjoint(("variants", "variants_of", "space"))
+    return load_sweep(name) if is_sweep else None
 
 
 def read_sweep(path: Path, name: str = "") -> SweepFile:
@@ -263,34 +253,24 @@ def read_sweep(path: Path, name: str = "") -> SweepFile:
     Raises:
         InputError: see `load_sweep`.
     """
-    values, lines = read_yaml(path)
+    file, name = YamlFile.read(path), name or slug(path.stem)
     try:
-        sweep = SweepFile.model_validate({**values, "name": name or slug(path.stem)})
+        sweep = SweepFile.model_validate({"title": name, **file.values, "name": name})
     except ValidationError as error:
-        raise _explained(error, lines, path) from None
-    sweep._source, sweep._lines = path, lines
+        raise _explained(error, file) from None
+    sweep._file = file
     return sweep
 
 
-def _explained(error: ValidationError, lines: Lines, path: Path) -> InputError:
+def _explained(error: ValidationError, file: YamlFile) -> InputError:
     """The first problem of a file as one line: where, the value and the rule."""
     problem = error.errors()[0]
     place = tuple(str(part) for part in problem["loc"] if part not in ("changes", "[key]"))
-    line = next((lines[place[:end]] for end in range(len(place), 0, -1) if place[:end] in lines), 1)
-    where, key = f"{path}, line {line}", ".".join(place)
-    cause = problem.get("ctx", {}).get("error")
-    if problem["type"] == "missing":
-        return InputError(f"{where}: {key} is missing")
-    if problem["type"] == "extra_forbidden":
-        valid: Mapping[str, Any] = SweepFile.model_fields
-        if place[0] in ("figures", "space", "beside"):
-            part = {"figures": Figure, "space": Dimension, "beside": Beside}[place[0]]
-            valid = {field.alias or name: field for name, field in part.model_fields.items()}
-        return InputError(f"{where}: {unknown('key', place[-1], valid)}")
-    if isinstance(cause, InputError):
-        words = set(Variant.model_fields) - {"changes"}
-        if problem["loc"][-1:] == ("[key]",) and place[0] == "variants":
-            cause = unknown("key", place[-1], {*dotted_keys(RunConfig), *words})
-        return InputError(f"{where}: {cause}")
     rule = problem["msg"][0].lower() + problem["msg"][1:]
-    return InputError(f"{where}: {key}={problem['input']!r}: {rule}")
+    message = f"{'.'.join(place)}={problem['input']!r}: {rule}"
+    if problem["type"] == "missing":
+        message = f"{'.'.join(place)} is missing"
+    cause = problem.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        message = str(cause)
+    return InputError(file.where(place, message) + message)

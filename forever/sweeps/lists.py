@@ -1,6 +1,6 @@
 """Tables for the console: all sweeps with their questions, and the best runs of a search."""
 
-from dataclasses import replace
+from collections import Counter
 from pathlib import Path
 
 from rich import box
@@ -8,7 +8,7 @@ from rich.table import Table
 
 from forever.sweeps.files import shipped_sweeps
 from forever.sweeps.search import BASE, Search
-from forever.sweeps.studies import best, known
+from forever.sweeps.studies import Studies
 
 
 def sweeps_table() -> Table:
@@ -24,26 +24,25 @@ def sweeps_table() -> Table:
 def front_table(search: Search, folder: Path) -> Table:
     """The finished runs of a search that no other beats in OP, BWT and time, and the base if it is
     none of them."""
-    runs, front = known(search, folder), best(search, folder)
+    studies = Studies(search, folder)
+    runs, front = studies.known(), studies.best()
+    rows = [(run.trial.variant, run.objectives) for run in front]
+    for run in runs:
+        if run.trial.variant == BASE and run.state == "finished" and run not in front:
+            rows.append(("[dim]base, beaten[/]", run.objectives))
     table = Table(
         title="Best in OP, BWT or time", title_justify="left", box=box.SIMPLE, min_width=80
     )
     table.add_column("run")
     for name in ("OP (%)", "BWT", "s"):
         table.add_column(name, justify="right")
-    for run in runs:
-        is_base = run.trial.variant == BASE and run.state == "finished"
-        if is_base and run.trial.key not in [other.trial.key for other in front]:
-            front.append(replace(run, trial=replace(run.trial, variant="[dim]base, beaten[/]")))
-    for run in front:
-        op, bwt, seconds = run.objectives
-        table.add_row(run.trial.variant, f"{op:.1f}", f"{bwt:+.1f}", f"{seconds:.0f}")
-    states = sorted(run.state for run in runs)
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    for name, (op, bwt, seconds) in rows:
+        table.add_row(name, f"{op:.1f}", f"{bwt:+.1f}", f"{seconds:.0f}")
+    states = sorted(Counter(run.state for run in runs).items())
     # The best of many runs is partly luck, on these examples and with this seed.
     table.caption = (
-        f"{counts}. Scored on examples held out from training, one seed: "
-        "run the chosen ones on the test examples."
+        f"{', '.join(f'{count} {state}' for state, count in states)}. Scored on examples held out "
+        "from training, one seed: run the chosen ones on the test examples."
     )
     table.caption_justify = "left"
     return table

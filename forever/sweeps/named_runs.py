@@ -1,5 +1,5 @@
 """Named runs: `[cpu/]<benchmark>[/<order>]/<method>`, and what each scale changes in the paper's
-settings."""
+settings (scales.yaml)."""
 
 from pathlib import Path
 from typing import Any
@@ -8,64 +8,11 @@ from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.data.orders import ORDERS, default_order
 from forever.errors import InputError, unknown
-from forever.sweeps.reading import read_yaml
+from forever.sweeps.reading import SUFFIXES, YamlFile
 
-# A model of one million parameters learns by other numbers than one of 600 million; these were
-# measured on tiny.
-MINI: dict[str, Any] = {
-    "data.benchmark": "mini",
-    "model.name": "tiny",
-    # On a CPU a third of an update's time, for an adapter that does not overfit.
-    "model.dropout": 0.0,
-    # 5e-3 with batches of 8 is at the edge of stability: rounding moved OP by 2 to 4 points.
-    "optim.lr": 2e-3,
-    "optim.batch_size": 16,
-    "optim.epochs": 10,
-    # 8 of 200 rows, one batch a task; with 20 rows MixReplay forgets next to nothing.
-    "memory.fraction": 0.08,  # 16 of 200 examples, one batch a task
-    "evaluation.max_new_tokens": 16,  # the longest answer has 15 tokens and EOS
-}
-PAPER: dict[str, Any] = {"model.name": "Qwen/Qwen3-0.6B"}
-
+_SETTINGS = YamlFile.read(Path(__file__).with_name("scales.yaml")).values
 # The run from which each experiment differs, by the size of everything in it.
-SCALES = {"mini": "mini/forever", "cpu": "cpu/superni/7/forever", "paper": "superni/7/forever"}
-
-# Real data and a real language model, about twenty minutes of a CPU core: four tasks, 24 updates
-# each, not 1250.
-CPU: dict[str, Any] = {
-    "model.name": "HuggingFaceTB/SmolLM2-135M-Instruct",
-    "model.max_length": 384,
-    "data.train_rows": 96,
-    "data.test_rows": 40,
-    "optim.epochs": 2,
-    "optim.lr": 1e-3,  # with 3e-3 task363 ends at one answer for all rows
-    "memory.fraction": 0.0834,  # 8 of 96 rows, one batch a task; 2 % would be a single row
-    "evaluation.max_new_tokens": 24,
-}
-# What methods need to fit tasks of 130 (mini) or 24 (cpu) updates; everything else is as in their
-# papers. mini: 30 days of S = 4 updates are 120, so the standard schedule gets to its end on a step
-# clock, as with the paper's 30 days of 24 updates in 1250; on the model clock days grow longer as
-# the updates shrink. cpu: S = 24 would be the whole task; 2 leaves room for days 1, 2, 4, 7. SSR's
-# continuations of up to 2048 tokens take hours on a CPU; these lengths hold a prompt and three more
-# rows.
-METHOD_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
-    "mini": {
-        **{name: {"method.warmup_steps": 4} for name in ("forever", "fixed_interval", "vbm")},
-        "ssr": {"method.max_tokens": 320},
-    },
-    "cpu": {
-        **{name: {"method.warmup_steps": 2} for name in ("forever", "fixed_interval", "vbm")},
-        "ssr": {"method.max_tokens": 512, "method.samples": 1},
-    },
-}
-# SuperNI without its long prompts: three classifications and an extraction, in the order in which
-# they come.
-CPU_TASKS = {
-    "superni": {
-        "7": ("task363", "task1510", "task1687", "task875"),
-        "8": ("task1687", "task363", "task1510", "task875"),
-    }
-}
+SCALES: dict[str, str] = {scale: part["base"] for scale, part in _SETTINGS.items()}
 
 
 def named_run(name: str) -> RunConfig:
@@ -74,9 +21,8 @@ def named_run(name: str) -> RunConfig:
     Raises:
         InputError: unknown benchmark, order or method.
     """
-    parts = name.split("/")
-    small = parts[0] == "cpu"
-    parts = parts[1:] if small else parts
+    place = name.removeprefix("cpu/")
+    parts = place.split("/")
     if len(parts) not in (2, 3):
         raise InputError(
             f"{name!r} is no file and not of the form [cpu/]<benchmark>[/<order>]/<method>, "
@@ -85,23 +31,26 @@ def named_run(name: str) -> RunConfig:
     benchmark, method = parts[0], parts[-1]
     if benchmark not in ORDERS:
         raise unknown("benchmark", benchmark, ORDERS)
-    order = parts[1] if len(parts) == 3 else default_order(benchmark)
+    order = "".join(parts[1:-1]) or default_order(benchmark)
     if order not in ORDERS[benchmark]:
         raise unknown(f"order of {benchmark}", order, ORDERS[benchmark])
     if method not in METHOD_CONFIGS:
         raise unknown("method", method, METHOD_CONFIGS)
-    settings: dict[str, Any] = {
-        "data.benchmark": benchmark,
-        "data.order": order,
-        "method.name": method,
-    }
-    scale = "cpu" if small else "paper"
+    scale = "paper" if place == name else "cpu"
     if benchmark == "mini":
         scale = "mini"
-    settings |= {"mini": MINI, "cpu": CPU, "paper": PAPER}[scale]
-    if small and order in CPU_TASKS.get(benchmark, {}):
-        settings["data.order"] = CPU_TASKS[benchmark][order]
-    return RunConfig().override(settings | METHOD_SETTINGS.get(scale, {}).get(method, {}))
+    shorter = _SETTINGS[scale].get("orders", {}).get(benchmark, {})
+    changes = {
+        "data.benchmark": benchmark,
+        "data.order": shorter.get(order, order),
+        "method.name": method,
+    }
+    return RunConfig().override(changes | _SETTINGS[scale]["settings"] | _of(method, scale))
+
+
+def _of(method: str, scale: str) -> dict[str, Any]:
+    """The settings of a method at a scale."""
+    return _SETTINGS.get(scale, {}).get("methods", {}).get(method, {})
 
 
 def scale_of(run: RunConfig) -> str:
@@ -111,7 +60,8 @@ def scale_of(run: RunConfig) -> str:
     if data.benchmark == "mini":
         return "mini"
     # Other sizes may be asked for.
-    if data.train_rows is not None and run.model.max_length == CPU["model.max_length"]:
+    short = run.model.max_length == _SETTINGS["cpu"]["settings"]["model.max_length"]
+    if short and data.train_rows is not None:
         return "cpu"
     whole = data.train_rows is None and data.test_rows is None and data.validation is None
     return "paper" if whole and data.order in ORDERS.get(data.benchmark, {}) else "other"
@@ -126,7 +76,7 @@ def orders(base: RunConfig, *benchmarks: str) -> dict[str, dict[str, Any]]:
     small = "cpu/" if scale_of(base) == "cpu" else ""
     # Another benchmark would begin without them.
     sizes = base.data.model_dump(mode="json", exclude={"root"})
-    if base.data.benchmark == "mini":
+    if benchmarks and base.data.benchmark == "mini":
         benchmarks = ("mini",)
     places: dict[str, dict[str, Any]] = {}
     for benchmark in benchmarks:
@@ -145,9 +95,9 @@ def method_settings(base: RunConfig, method: str) -> dict[str, Any]:
     """
     if method == base.method.name:
         return {}
-    settings = {"method.name": method, **METHOD_SETTINGS.get(scale_of(base), {}).get(method, {})}
+    settings = {"method.name": method, **_of(method, scale_of(base))}
     warmup_steps = getattr(base.method, "warmup_steps", None)
-    if warmup_steps and hasattr(base.override(settings).method, "warmup_steps"):
+    if warmup_steps and "warmup_steps" in METHOD_CONFIGS[method].model_fields:
         settings["method.warmup_steps"] = warmup_steps
     return settings
 
@@ -158,7 +108,6 @@ def load_run(argument: str) -> RunConfig:
     Raises:
         InputError: no such file or name, or a file that is not a configuration.
     """
-    path = Path(argument)
-    if path.suffix not in (".yaml", ".yml"):
+    if not argument.endswith(SUFFIXES):
         return named_run(argument)
-    return RunConfig.parse(read_yaml(path)[0])
+    return RunConfig.parse(YamlFile.read(Path(argument)).values)

@@ -1,11 +1,11 @@
-"""The parts of a sweep's file: variants, figures, a space, and values that depend on the run they
-change (multiples of a base, values by scale, names made of values)."""
+"""The parts of a sweep's file: variants, figures, and values that depend on the run they change
+(multiples, and names made of values)."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
 
 from forever.config.methods import METHOD_CONFIGS
@@ -13,34 +13,48 @@ from forever.config.overrides import dotted_keys
 from forever.config.run import RunConfig
 from forever.data.orders import ORDERS
 from forever.errors import InputError, unknown
-from forever.sweeps.named_runs import method_settings
+from forever.sweeps.named_runs import SCALES, method_settings
 
-Scale = Literal["mini", "cpu", "paper", "other"]
+
+def _one_of(what: str, valid: Collection[str]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in valid:
+            raise unknown(what, name, valid)
+        return name
+
+    return AfterValidator(check)
+
+
+_KINDS = (
+    "intervals", "accuracy", "radar", "pareto", "matrices", "timelines", "replay_loss",
+    "sensitivity", "spacing", "backbones", "training_time", "model_day", "forgetting_rate",
+)  # fmt: skip
+_WORDS = ("method", "named", "reference", "scales", "published")
+_KEYS = tuple(dotted_keys(RunConfig))
+DottedKey = Annotated[str, _one_of("key", _KEYS)]
+ChangedKey = Annotated[str, _one_of("key", (*_KEYS, *_WORDS))]
+MethodName = Annotated[str, _one_of("method", METHOD_CONFIGS)]
+BenchmarkName = Annotated[str, _one_of("benchmark", ORDERS)]
+Scale = Annotated[str, _one_of("scale", (*SCALES, "other"))]
 
 
 class Part(BaseModel):
     """A part of a sweep's file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:
+        valid = [field.alias or name for name, field in cls.model_fields.items()]
+        if isinstance(values, dict):
+            strange = [str(key) for key in values if key not in valid]
+            if strange:
+                raise unknown("key", strange[0], valid)
+        return values
 
 
-def _dotted(key: str) -> str:
-    if key not in dotted_keys(RunConfig):
-        raise unknown("key", key, dotted_keys(RunConfig))
-    return key
-
-
-_PLACE = re.compile(r"\{([^{} ]+)( %)?\}")
-
-
-def _template(text: str) -> str:
-    for match in _PLACE.finditer(text):
-        _dotted(match[1])
-    return text
-
-
-DottedKey = Annotated[str, AfterValidator(_dotted)]
-Template = Annotated[str, AfterValidator(_template)]
+# ---- values that depend on a run
 
 
 class Relative(Part):
@@ -56,17 +70,16 @@ class Relative(Part):
     decimals: int | None = None
 
 
-class ByScale(Part):
-    """A value for runs of some scales, and one for all others."""
-
-    at: dict[Scale, Any]
-    otherwise: Any
+def _read_value(value: Any) -> Any:
+    is_multiple = isinstance(value, dict) and "times" in value
+    return Relative.model_validate(value) if is_multiple else value
 
 
-Value = Annotated[Relative | ByScale | Any, Field(union_mode="left_to_right")]
+# What is written in the file, or a Relative.
+Value = Annotated[Any, AfterValidator(_read_value)]
 
 
-def resolve(value: Value, key: str, runs: Sequence[RunConfig], scale: str) -> Any:
+def resolve(value: Any, key: str, runs: Sequence[RunConfig]) -> Any:
     """What a value of a file means for a run.
 
     Args:
@@ -79,30 +92,19 @@ def resolve(value: Value, key: str, runs: Sequence[RunConfig], scale: str) -> An
     Raises:
         InputError: no run has a number under the key that is multiplied.
     """
-    if isinstance(value, ByScale):
-        return {**value.at}.get(scale, value.otherwise)  # pyright: ignore
     if not isinstance(value, Relative):
         return value
+    of = value.of or key
+    numbers = [value_of(of, run) for run in runs if isinstance(value_of(of, run), int | float)]
+    if not numbers:
+        raise InputError(f"{of} is no number, of which there could be a multiple")
     schema = field_schema(runs[0], key)
     low, high = bounds(schema)
-    product = value.times * number_of(value.of or key, runs)
+    product = value.times * numbers[0]
     if value.decimals is not None:
         product = round(product, value.decimals)
-    kept = min(max(product, low), high)
-    return int(kept) if schema.get("type") == "integer" else kept
-
-
-def number_of(key: str, runs: Sequence[RunConfig]) -> float:
-    """The number that the first of the runs with such a key has under it.
-
-    Raises:
-        InputError: none of them has one.
-    """
-    for run in runs:
-        number = value_of(key, run)
-        if isinstance(number, int | float):
-            return number
-    raise InputError(f"{key} is no number, of which there could be a multiple")
+    product = min(max(product, low), high)
+    return int(product) if schema.get("type") == "integer" else product
 
 
 def value_of(key: str, run: RunConfig) -> Any:
@@ -115,8 +117,8 @@ def value_of(key: str, run: RunConfig) -> Any:
 
 def field_schema(run: RunConfig, key: str) -> dict[str, Any]:
     """The JSON schema of a field, of its number if it may be something else, too."""
-    *parents, name = key.split(".")
-    part = value_of(".".join(parents), run) if parents else run
+    parent, _, name = key.rpartition(".")
+    part = value_of(parent, run) or run
     schema = type(part).model_json_schema()["properties"].get(name, {})
     for option in schema.get("anyOf", ()):
         if option.get("type") in ("number", "integer"):
@@ -129,6 +131,9 @@ def bounds(schema: Mapping[str, Any]) -> tuple[float, float]:
     low = schema.get("minimum", schema.get("exclusiveMinimum", float("-inf")))
     high = schema.get("maximum", schema.get("exclusiveMaximum", float("inf")))
     return low, high
+
+
+_PLACE = re.compile(r"\{([^{} ]+)( %)?\}")
 
 
 def filled(template: str, run: RunConfig) -> str:
@@ -144,15 +149,14 @@ def filled(template: str, run: RunConfig) -> str:
     return _PLACE.sub(text, template)
 
 
-# ---- what a file has several of
+def _template(text: str) -> str:
+    for key, _ in _PLACE.findall(text):
+        if key not in _KEYS:
+            raise unknown("key", key, _KEYS)
+    return text
 
-_Kind = Literal[
-    "intervals", "accuracy", "radar", "pareto", "matrices", "timelines", "replay_loss",
-    "sensitivity", "spacing", "backbones", "training_time", "model_day", "forgetting_rate",
-]  # fmt: skip
-USUAL_FIGURES: tuple[_Kind, ...] = (
-    "intervals", "accuracy", "radar", "pareto", "replay_loss", "matrices", "timelines",
-)  # fmt: skip
+
+# ---- what a file has several of
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,7 @@ class Figure(Part):
             written there, and by what values are multiplied.
     """
 
-    kind: _Kind
+    kind: Annotated[str, _one_of("kind of figure", _KINDS)]
     key: DottedKey | None = None
     label: str | None = None
     unit: float = 1.0
@@ -188,83 +192,38 @@ class Figure(Part):
         return self
 
 
-def _method(name: str) -> str:
-    if name not in METHOD_CONFIGS:
-        raise unknown("method", name, METHOD_CONFIGS)
-    return name
-
-
-def _benchmark(name: str) -> str:
-    if name not in ORDERS:
-        raise unknown("benchmark", name, ORDERS)
-    return name
-
-
-MethodName = Annotated[str, AfterValidator(_method)]
-BenchmarkName = Annotated[str, AfterValidator(_benchmark)]
-
-
 class Variant(Part):
     """A difference from the base run: dotted keys, and these words.
 
     Attributes:
         method: a method with its settings at the base's scale.
         named: a name made of the run's values; the key in the file is then the paper's name.
-        stands_for: the paper's name of a variant that has another one here.
         reference: the variant that this one is compared with, if not the sweep's.
         scales: where there is such a variant; None is everywhere.
         published: the paper's numbers by benchmark.
     """
 
     method: MethodName | None = None
-    named: Template | None = None
-    stands_for: str | None = None
-    reference: str | None = None
+    named: Annotated[str, AfterValidator(_template)] = ""
+    reference: str = ""
     scales: tuple[Scale, ...] | None = None
     published: dict[str, Published] = {}
-    changes: dict[DottedKey, Value] = {}
+    changes: dict[ChangedKey, Value] = {}
 
     @model_validator(mode="before")
     @classmethod
     def _keys_are_changes(cls, values: Any) -> Any:
         if not isinstance(values, dict | None):
             raise InputError(f"a variant is a mapping of keys to values, not {values!r}")
-        words = {key: value for key, value in (values or {}).items() if key in cls.model_fields}
-        changes = {key: value for key, value in (values or {}).items() if key not in words}
+        changes = dict(values or {})
+        words = {word: changes.pop(word) for word in _WORDS if word in changes}
         return {**words, "changes": changes}
 
-    def difference(self, base: RunConfig, scale: str) -> dict[str, Any]:
+    def difference(self, base: RunConfig) -> dict[str, Any]:
         """The dotted keys that differ from a base run."""
-        settings = method_settings(base, self.method) if self.method else {}
+        settings = method_settings(base, self.method or base.method.name)
         # A multiple is one of the method that is put in, else of the base, else of the default.
         runs = (base.override(settings), base, RunConfig())
-        own = {key: resolve(value, key, runs, scale) for key, value in self.changes.items()}
-        return {**settings, **own}
-
-
-class Dimension(Part):
-    """A key of a search's space: one of several values, or a number in a range."""
-
-    among: tuple[Any, ...] = ()
-    low: Value = Field(None, alias="from")
-    high: Value = Field(None, alias="to")
-    log: bool = False
-    condition: dict[DottedKey, tuple[Any, ...]] = Field({}, alias="if")
-    label: str | None = None
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> "Dimension":
-        if bool(self.among) == (self.low is not None and self.high is not None):
-            raise InputError("a key of the space has either `among`, or `from` and `to`")
-        return self
-
-
-class Beside(Part):
-    """The table of another file that a sweep's numbers stand beside.
-
-    Attributes:
-        small: the benchmark of that table that a small one stands for.
-    """
-
-    sweep: str
-    small: str
+        for key, value in self.changes.items():
+            settings[key] = resolve(value, key, runs)
+        return settings

@@ -3,7 +3,7 @@ ours is put beside it."""
 
 import math
 
-from forever.sweeps.files import SweepFile, find_sweep, shipped_sweeps
+from forever.sweeps.files import SweepFile, find_sweep, load_sweep, shipped_sweeps
 from forever.sweeps.parts import Published
 
 BENCHMARKS = ("standard", "long", "superni", "thirty")
@@ -22,22 +22,19 @@ def tables(sweep: SweepFile) -> dict[str, dict[str, Published]]:
     # The upper bound comes last, as in the paper.
     for key, variant in sorted(sweep.variants.items(), key=lambda item: item[0] == "mtl"):
         for benchmark, numbers in variant.published.items():
-            rows.setdefault(benchmark, {})[variant.stands_for or key] = numbers
+            rows.setdefault(benchmark, {})[key] = numbers
     return rows
 
 
+_FILES = shipped_sweeps()
 # By sweep, benchmark and variant.
-TABLES = {name: tables(sweep) for name, sweep in shipped_sweeps().items() if tables(sweep)}
-
-_NUMBERS = {name: sweep.published_numbers for name, sweep in shipped_sweeps().items()}
+TABLES = {name: tables(sweep) for name, sweep in _FILES.items() if tables(sweep)}
 # Rise of the loss on earlier tasks per update, in phases of 60 updates.
-FORGETTING_RATE: tuple[float, ...] = tuple(_NUMBERS["forgetting_rate"]["rates"])
+FORGETTING_RATE = tuple[float, ...](_FILES["forgetting_rate"].published_numbers["rates"])
 # Pearson's r and p of a task's tau_day: in two orders, with the task's BWT, with joint training.
-MODEL_DAY: dict[str, tuple[float, float | None]] = {
-    name: (r, p) for name, (r, p) in _NUMBERS["model_day"].items()
-}
+MODEL_DAY: dict[str, tuple[float, float | None]] = _FILES["model_day"].published_numbers
 # Minutes an epoch, by backbone and method.
-TRAINING_TIME: dict[str, dict[str, float]] = _NUMBERS["training_time"]
+TRAINING_TIME: dict[str, dict[str, float]] = _FILES["training_time"].published_numbers
 
 
 def agreement(
@@ -71,31 +68,31 @@ def table_of(sweep: SweepFile | str | None, benchmark: str) -> tuple[str, str] |
 
     A benchmark of another size, such as `mini`, stands for the one of the table. A table with
     several benchmarks has none that it could stand for, unless the sweep's file says which.
-    """
-    place = _place(sweep, benchmark)
-    return (place[0].name, place[1]) if place else None
-
-
-def published(sweep: SweepFile | str | None, benchmark: str, variant: str) -> Published | None:
-    """The paper's row that a variant stands beside, or None.
 
     Args:
         sweep: a sweep's file, or the name of one that is shipped.
     """
-    place = _place(sweep, benchmark)
-    return tables(place[0])[place[1]].get(variant) if place else None
+    name, place, _ = _table(sweep, benchmark)
+    return (name, place) if name else None
 
 
-def _place(sweep: SweepFile | str | None, benchmark: str) -> tuple[SweepFile, str] | None:
+def published(sweep: SweepFile | str | None, benchmark: str, variant: str) -> Published | None:
+    """The paper's row that a variant stands beside, or None; the sweep is as in `table_of`."""
+    return _table(sweep, benchmark)[2].get(variant)
+
+
+def _table(sweep: SweepFile | str | None, benchmark: str) -> tuple[str, str, dict[str, Published]]:
     file = find_sweep(sweep) if isinstance(sweep, str) else sweep
-    if file is not None and file.beside is not None:
-        benchmark = benchmark if benchmark in BENCHMARKS else file.beside.small
-        file = find_sweep(file.beside.sweep)
+    small = benchmark not in BENCHMARKS
+    if file is not None and file.beside:
+        if small:
+            benchmark = file.beside
+        file = load_sweep(file.variants_of)
     if file is None:
-        return None
+        return "", "", {}
     rows = tables(file)
-    if benchmark in rows:
-        return file, benchmark
-    if len(rows) == 1 and benchmark not in BENCHMARKS:
-        return file, next(iter(rows))
-    return None
+    if small and len(rows) == 1:
+        benchmark = next(iter(rows))
+    if benchmark not in rows:
+        return "", "", {}
+    return file.name, benchmark, rows[benchmark]

@@ -8,6 +8,7 @@ shorter one found.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Known:
         """One of "finished", "failed", "stopped" and "interrupted"."""
         if self.result is not None:
             return "finished"
-        return self.ended["state"] if self.ended else "interrupted"
+        return (self.ended or {"state": "interrupted"})["state"]
 
     @property
     def objectives(self) -> tuple[float, float, float]:
@@ -87,6 +88,12 @@ class Studies:
         runs = [self._run(point) for point in points]
         return list({run.trial.key: run for run in runs}.values())
 
+    def best(self) -> list[Known]:
+        """The finished runs that no other beats in OP, BWT and time; highest OP first."""
+        front = {trial.user_attrs.get("key") for trial in self.study.best_trials}
+        runs = [run for run in self.known() if run.trial.key in front and run.result is not None]
+        return sorted(runs, key=lambda run: run.objectives, reverse=True)
+
     def _run(self, point: dict[str, Any]) -> Known:
         """What the folder says of a point's run."""
         trial = self.search.trial(point)
@@ -96,8 +103,10 @@ class Studies:
     def begin(self, again: Sequence[Known]) -> None:
         """Close what an earlier call left open, and ask for these runs first."""
         for left in self.study.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
-            point = left.user_attrs.get("point")
-            self._tell(left.number, self._run(point) if point else None)
+            if "point" in left.user_attrs:
+                self._close(left.number, self._run(left.user_attrs["point"]))
+            else:
+                self._refuse(left.number)
         for left in self.stops.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
             self.stops.tell(left.number, state=self.states.FAIL)
         self.again = [run.point for run in again]
@@ -116,23 +125,22 @@ class Studies:
                 self.study.enqueue_trial(self.again.pop(0))
             asked = self.study.ask()
             try:
-                point = self.search.ask(asked)
-                run = self._run(point)
+                run = self._run(self.search.ask(asked))
             except InputError:  # values that do not go together
-                self._tell(asked, None)
+                self._refuse(asked)
                 continue
             key = run.trial.key
             if key in self.running:
-                self._tell(asked, None)  # its numbers come with its twin
+                self._refuse(asked)  # its numbers come with its twin
                 continue
             if wanted or key not in asked_before:
                 asked.set_user_attr("key", key)
-                asked.set_user_attr("point", point)
-                self.search.sweep(point).write_manifest(self.folder)
-            if run.result is None and (wanted or key not in asked_before):
-                self.running[key] = asked, self.stops.ask()
-                return run.trial
-            self._tell(asked, run)
+                asked.set_user_attr("point", run.point)
+                self.search.sweep(run.point).write_manifest(self.folder)
+                if run.result is None:
+                    self.running[key] = asked, self.stops.ask()
+                    return run.trial
+            self._close(asked, run)
         return None
 
     def falls_behind(self, key: str, stage: int, op: float) -> bool:
@@ -147,49 +155,49 @@ class Studies:
         run = self._run(asked.user_attrs["point"])
         if run.result is None:
             run = Known(run.trial, run.point, None, {"state": state})
-        self._tell(asked, run)
-        op = None if run.result is None else run.objectives[0]
-        self.stops.tell(twin, op, state=self._state(run))
+        op, outcome = None, self._close(asked, run)
+        if run.result is not None:
+            op = run.result["op"]
+        self.stops.tell(twin, op, state=outcome)
 
-    def _tell(self, asked: Any, run: Known | None) -> None:
-        objectives = None if run is None or run.result is None else run.objectives
-        self.study.tell(asked, objectives, state=self._state(run))
+    def _refuse(self, asked: Any) -> None:
+        """Tell Optuna that there is no run at a point."""
+        self.study.tell(asked, state=self.states.FAIL)
 
-    def _state(self, run: Known | None) -> Any:
+    def _close(self, asked: Any, run: Known) -> Any:
+        """Tell Optuna what became of a run; returns its state there."""
         states = {"finished": self.states.COMPLETE, "stopped": self.states.PRUNED}
-        return states.get(run.state if run else "", self.states.FAIL)
+        state = states.get(run.state, self.states.FAIL)
+        objectives = None if run.result is None else run.objectives
+        self.study.tell(asked, objectives, state=state)
+        return state
 
 
 def known(search: Search, folder: Path) -> list[Known]:
     """The runs that a search has asked for in a folder, in the order in which it did."""
-    return Studies(search, folder).known() if (folder / JOURNAL).is_file() else []
-
-
-def best(search: Search, folder: Path) -> list[Known]:
-    """The finished runs that no other beats in OP, BWT and time; highest OP first."""
-    if not (folder / JOURNAL).is_file():
-        return []
-    studies = Studies(search, folder)
-    front = {trial.user_attrs.get("key") for trial in studies.study.best_trials}
-    runs = [run for run in studies.known() if run.trial.key in front and run.result is not None]
-    return sorted(runs, key=lambda run: run.objectives, reverse=True)
+    return Studies(search, folder).known()
 
 
 def importances(folder: Path) -> dict[str, float]:
     """How much of the difference in OP each key of a search explains, most important first.
 
     They are those of the largest study in the folder, over the keys that all its finished runs
-    have. Nothing is said of fewer than four runs.
+    have. Nothing is said of fewer than four runs, or where Optuna is not installed.
     """
-    if not (folder / JOURNAL).is_file():
+    if not (folder / JOURNAL).is_file() or find_spec("optuna") is None:
         return {}
     optuna, storage = _optuna(), _storage(folder)
-    names = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
-    studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
+    studies = [
+        optuna.load_study(study_name=name, storage=storage)
+        for name in optuna.get_all_study_names(storage)
+    ]
     searches = [study for study in studies if len(study.directions) == len(DIRECTIONS)]
-    finished = (optuna.trial.TrialState.COMPLETE,)
-    study = max(searches, key=lambda study: len(study.get_trials(states=finished)))
-    if len(study.get_trials(states=finished)) < _ENOUGH:
+
+    def finished(study: Any) -> int:
+        return len(study.get_trials(states=(optuna.trial.TrialState.COMPLETE,)))
+
+    study = max(searches, key=finished)
+    if finished(study) < _ENOUGH:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -12,6 +12,8 @@ from forever.errors import InputError, unknown
 from forever.runs.directory import read_json, write_text
 
 MANIFEST = "sweep.json"
+# The first versions wrote none of these.
+_ABSENT: dict[str, Any] = {"paper": {}, "references": {}}
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,12 @@ class Sweep:
         variants: by name, the dotted keys that differ from the base.
         seeds: every variant runs with each of them.
         orders: by name, the dotted keys of benchmark and order; every variant runs on each. None:
-        the base's own.
+            the base's own.
         reference: the variant that the others are compared with in reports.
         references: of variants that are compared with another one, such as the same method on their
-        own backbone; with
-            themselves: with none.
+            own backbone; with themselves: with none.
         paper: variants that stand for one of the paper's under another name, which is what small
-        runs need.
+            runs need.
         selected: the variants to run now; None: all.
         source: the text of a file that is not shipped, which is kept beside the runs.
     """
@@ -71,24 +72,22 @@ class Sweep:
         Raises:
             InputError: a variant that does not fit the base.
         """
-        trials: list[Trial] = []
-        for seed in self.seeds:
-            for order, place in (self.orders or {_own_order(self.base): {}}).items():
-                for variant in self.chosen():
-                    changes = {**self.variants[variant], **place, "seed": seed}
-                    try:
-                        config = self.base.override(changes)
-                    except InputError as error:
-                        raise InputError(
-                            f"sweep {self.name}, variant {variant!r}: {error}"
-                        ) from None
-                    key = f"{slug(variant)}-o{slug(order)}-s{seed}-{config.fingerprint()[:8]}"
-                    trials.append(Trial(key, variant, order, seed, config))
-        return trials
+        order = self.base.data.order
+        places = self.orders or {order if isinstance(order, str) else "custom": {}}
+        return [
+            self._trial(variant, order, {**place, "seed": seed})
+            for seed in self.seeds
+            for order, place in places.items()
+            for variant in self.chosen()
+        ]
 
-    def override(self, changes: Mapping[str, Any]) -> "Sweep":
-        """The same sweep on another base: dotted keys as for a run."""
-        return replace(self, base=self.base.override(changes))
+    def _trial(self, variant: str, order: str, place: Mapping[str, Any]) -> Trial:
+        try:
+            config = self.base.override({**self.variants[variant], **place})
+        except InputError as error:
+            raise InputError(f"sweep {self.name}, variant {variant!r}: {error}") from None
+        key = f"{slug(variant)}-o{slug(order)}-s{config.seed}-{config.fingerprint()[:8]}"
+        return Trial(key, variant, order, config.seed, config)
 
     def only(self, names: Sequence[str]) -> "Sweep":
         """The variants of these names and those that they are compared with; no names: all of them.
@@ -108,11 +107,9 @@ class Sweep:
         Variants of one sweep are in its order, in whatever order they were asked for.
         """
         path = folder / MANIFEST
-        before = (
-            read_manifest(folder)
-            if path.is_file()
-            else {"trials": [], "paper": {}, "references": {}}
-        )
+        before: dict[str, Any] = {**_ABSENT, "trials": []}
+        if path.is_file():
+            before = read_manifest(folder)
         trials = {trial["key"]: trial for trial in before["trials"]}
         for trial in self.trials():
             trials[trial.key] = {
@@ -138,10 +135,6 @@ class Sweep:
             write_text(folder / self.COPY, self.source)
 
 
-def _own_order(base: RunConfig) -> str:
-    return base.data.order if isinstance(base.data.order, str) else "custom"
-
-
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What `write_manifest` wrote: `name`, `reference`, `references`, `paper`, and `trials` with
     `key`, `variant`, `benchmark`, `order`, `seed`.
@@ -153,13 +146,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{folder} holds no sweep: there is no {MANIFEST} in it")
     manifest = read_json(path)
-    # The first versions wrote none of these.
-    absent = {"paper": {}, "references": {}}
-    return {
-        **absent,
-        **manifest,
-        "trials": [{"benchmark": "", **trial} for trial in manifest["trials"]],
-    }
+    trials = [{"benchmark": "", **trial} for trial in manifest["trials"]]
+    return {**_ABSENT, **manifest, "trials": trials}
 
 
 def slug(text: str) -> str:

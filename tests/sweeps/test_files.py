@@ -13,6 +13,7 @@ import pytest
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.sweeps.asked import asked_runs
 from forever.sweeps.files import find_sweep, load_sweep, shipped_sweeps, sweep_of, sweep_or_none
 from forever.sweeps.named_runs import SCALES, load_run, named_run
 from forever.sweeps.parts import Figure
@@ -44,9 +45,11 @@ demo 15ef6056cbf5f5c4 b3e3ee854abffcd9 7bcef887be7ea5e5
 """
 
 
-@pytest.mark.parametrize("line", KEYS.split("\n")[1:-1], ids=lambda line: line.split()[0])
-def test_runs_keep_their_folders(line: str) -> None:
-    name, *digests = line.split()
+PINNED = [line.split() for line in KEYS.strip().splitlines()]
+
+
+@pytest.mark.parametrize(("name", "digests"), [(line[0], line[1:]) for line in PINNED])
+def test_runs_keep_their_folders(name: str, digests: list[str]) -> None:
     for (scale, run), digest in zip(SCALES.items(), digests, strict=True):
         seeds = (0, 1, 2) if scale == "paper" else (0,)
         keys = [trial.key for trial in load_sweep(name).expand(load_run(run), seeds).trials()]
@@ -54,67 +57,83 @@ def test_runs_keep_their_folders(line: str) -> None:
 
 
 def test_every_sweep_is_pinned_and_lies_in_a_folder() -> None:
-    assert [line.split()[0] for line in KEYS.split("\n")[1:-1]] == SWEEPS
-    files = [
-        path.stem
-        for folder in ("ablations", "experiments")
-        for path in (ROOT / folder).glob("*.yaml")
-    ]
-    assert sorted(files) == sorted(shipped_sweeps())
+    assert [line[0] for line in PINNED] == SWEEPS
+    files = [*ROOT.glob("ablations/*.yaml"), *ROOT.glob("experiments/*.yaml")]
+    assert sorted(path.stem for path in files) == sorted(shipped_sweeps())
 
 
 @pytest.mark.parametrize("name", shipped_sweeps())
 def test_a_shipped_file_says_what_it_is_for(name: str) -> None:
     sweep = load_sweep(name)
     assert sweep is find_sweep(name) is sweep_of(Path("nowhere"), name)
-    assert sweep.title
+    assert sweep.title != name
     assert sweep.question.endswith("?")
     assert len(sweep.seeds["paper"]) >= 3  # one seed is no evidence
     assert {"matrices", "timelines"} <= {figure.kind for figure in sweep.figures}
-    assert not sweep.own
+    assert not sweep.source
 
 
 def test_figures_and_tables() -> None:
     memory = load_sweep("memory_size").figures
     label = "memory (% of a task's examples)"
     assert Figure(kind="sensitivity", key="memory.fraction", label=label, unit=100) in memory
-    assert find_sweep("an old name") is None
-    assert table_of(None, "mini") is None
-    assert (
-        published(find_sweep("components"), "mini", "+FIR")
-        == TABLES["components"]["superni"]["+FIR"]
-    )
+    assert find_sweep("an old name") is table_of(None, "mini") is None
+    fir = TABLES["components"]["superni"]["+FIR"]
+    assert published(find_sweep("components"), "mini", "+FIR") == fir
     methods = {variant.method for variant in load_sweep("main_results").variants.values()}
     assert methods == {*METHOD_CONFIGS}
+
+
+# ---- files of one's own
+
+
+def written(folder: Path, text: str, name: str = "mine.yaml") -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_a_question_and_variants_are_enough(tmp_path: Path) -> None:
+    text = """
+        question: Does a late replay help?
+        variants: {late: {method.days: [4, 7, 15, 30]}, base: {}, once: {method.days: [7]}}
+    """
+    file = load_sweep(written(tmp_path, text))
+    sweep = file.expand(load_run(file.base_run("mini")))
+    assert (file.title, file.base, sweep.reference, sweep.seeds) == ("mine", SCALES, "base", (0,))
+    days = [trial.config.method.model_dump()["days"] for trial in sweep.trials()]
+    assert days == [[4.0, 7.0, 15.0, 30.0], "ebbinghaus", [7.0]]
+    asked = asked_runs(written(tmp_path, text), file.base_run("mini"), {}, None, tmp_path)
+    assert [run.label for run in asked] == ["late", "base", "once"]
+    assert file.expand(load_run(file.base_run("paper"))).seeds == (0, 1, 2)
+    unnamed = load_sweep(written(tmp_path, "variants: {b: {}, a: {method.days: [7]}}"))
+    assert unnamed.expand(load_run("mini/forever")).reference == "b"
 
 
 MINE = """
 title: Clip the gradient less
 question: Does it help?
-seeds: [7, 8]
+seeds: {mini: [7, 8]}
 variants:
   base: {published: {superni: {op: 42.5}}}
   double: {optim.clip: {times: 2}}
-  by S: {method.smoothing: {times: 0.01, of: method.warmup_steps}, stands_for: slow}
-  small: {optim.epochs: {at: {mini: 3}, otherwise: 1}, scales: [mini], reference: double}
+  by S: {method.smoothing: {times: 0.01, of: method.warmup_steps}, named: "λ = {method.smoothing}"}
+  small: {optim.epochs: 3, scales: [mini], reference: double}
 """
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
-    path = tmp_path / "less clipping.yaml"
-    path.write_text(MINE.replace("seeds: [7, 8]", "seeds: {mini: [7, 8]}"), encoding="utf-8")
-    file = load_sweep(str(path))
+    file = load_sweep(written(tmp_path, MINE, "less clipping.yaml"))
     sweep = file.expand(load_run(file.base_run("mini")))
     assert (sweep.name, sweep.seeds, sweep.reference) == ("less_clipping", (7, 8), "base")
     assert sweep.variants == {
         "base": {},
         "double": {"optim.clip": 2.0},
-        "by S": {"method.smoothing": 0.04},
+        "λ = 0.04": {"method.smoothing": 0.04},
         "small": {"optim.epochs": 3},
     }
-    assert (sweep.paper, sweep.references) == ({"by S": "slow"}, {"small": "double"})
-    assert list(file.expand(load_run(SCALES["cpu"])).variants) == ["base", "double", "by S"]
-    assert file.expand(load_run(SCALES["paper"])).seeds == (0, 1, 2)
+    assert (sweep.paper, sweep.references) == ({"λ = 0.04": "by S"}, {"small": "double"})
+    assert list(file.expand(load_run(SCALES["cpu"])).variants) == ["base", "double", "λ = 0.02"]
     sweep.write_manifest(tmp_path / "runs")
     kept = sweep_of(tmp_path / "runs", read_manifest(tmp_path / "runs")["name"])
     assert kept is not None
@@ -125,110 +144,64 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_a_shipped_file_is_the_same_sweep(tmp_path: Path) -> None:
-    path = tmp_path / "components.yaml"
-    path.write_text((ROOT / "ablations/components.yaml").read_text(encoding="utf-8"), "utf-8")
-    base = named_run("mini/forever")
-    assert (
-        load_sweep(str(path)).expand(base).trials()
-        == load_sweep("components").expand(base).trials()
-    )
+    text = (ROOT / "ablations/components.yaml").read_text(encoding="utf-8")
+    copy, base = load_sweep(written(tmp_path, text, "components.yaml")), named_run("mini/forever")
+    assert copy.expand(base).trials() == load_sweep("components").expand(base).trials()
 
 
 def test_a_base_run_of_ones_own_lies_beside_the_sweep(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text("seed: 0\n", encoding="utf-8")
-    path = tmp_path / "mine.yaml"
-    path.write_text("title: t\nbase: {mini: run.yaml}\nvariants: {a: }\n", encoding="utf-8")
-    assert load_run(load_sweep(str(path)).base_run("mini")) == RunConfig.parse({"seed": 0})
-    assert sweep_or_none(str(path)) is not None
-    assert sweep_or_none(str(tmp_path / "run.yaml")) is sweep_or_none("mini/forever") is None
+    run = written(tmp_path, "seed: 0\n", "run.yaml")
+    path = written(tmp_path, "base: {mini: run.yaml}\nvariants: {a: }\n")
+    assert load_run(load_sweep(path).base_run("mini")) == RunConfig.parse({"seed": 0})
+    assert sweep_or_none(path) is not None
+    assert sweep_or_none(run) is sweep_or_none("mini/forever") is None
     with pytest.raises(InputError, match="unknown scale 'cpu'; valid: mini"):
-        load_sweep(str(path)).base_run("cpu")
+        load_sweep(path).base_run("cpu")
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        (
-            "variants:\n  base:\n    method.dayz: x\n",
-            4,
-            "unknown key 'method.dayz'; did you mean 'method.days'?",
-        ),
-        (
-            "variants:\n  base:\n    methodd: x\n",
-            4,
-            "unknown key 'methodd'; did you mean 'method'?",
-        ),
-        ("variantz: {}\n", 2, "unknown key 'variantz'; did you mean 'variants'?"),
-        (
-            "variants:\n  a:\n  b:\n    method.beta: -1\n",
-            5,
-            "variant 'b': method.beta=-1: input should be greater",
-        ),
-        (
-            "variants:\n  a: {method: forevr}\n",
-            3,
-            "unknown method 'forevr'; did you mean 'forever'?",
-        ),
-        ("variants:\n  a: {scales: [gpu]}\n", 3, "scales.0='gpu': input should be 'mini', 'cpu'"),
-        ("variants:\n  a: {named: '{memory.size}'}\n", 3, "unknown key 'memory.size'"),
-        (
-            "variants:\n  a: {published: {superni: {ap: 1}}}\n",
-            3,
-            "variants.a.published.superni.op is missing",
-        ),
-        ("variants:\n  a: {method.days: {times: 2}}\n", 3, "method.days is no number"),
-        ("variants:\n  a:\n  a:\n", 4, "'a' occurs twice"),
-        ("variants: {a: 3}\n", 2, "a variant is a mapping of keys to values, not 3"),
-        ("variants: {a: }\nseeds: {paper: [0]}\n", 3, "one seed at scale paper shows nothing"),
-        (
-            "variants: {a: }\norders: [superny]\n",
-            3,
-            "unknown benchmark 'superny'; did you mean 'superni'?",
-        ),
-        (
-            "variants: {a: }\nfigures:\n- intervals\n- radr\n",
-            5,
-            "figures.1.kind='radr': input should be",
-        ),
-        (
-            "variants: {a: }\nfigures:\n- kind: sensitivity\n",
-            4,
-            "sensitivity has a key and a label",
-        ),
-        (
-            "variants: {a: }\nspace: {optim.lr: {among: [1]}}\n",
-            1,
-            "a sweep has either variants or a space",
-        ),
-        ("space:\n  optim.lr: {frm: 1, to: 2}\n", 3, "unknown key 'frm'; did you mean 'from'?"),
-        ("space:\n  optim.lr: {from: 1}\n", 3, "has either `among`, or `from` and `to`"),
-    ],
-)
-def test_what_is_wrong_is_said_with_its_line(
-    text: str, line: int, message: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("title: t\n" + text, encoding="utf-8")
+# A file, with / for the end of a line; the line that is wrong; and what is said of it.
+WRONG = """
+variants:/ base:/  method.dayz: x | 3 | unknown key 'method.dayz'; did you mean 'method.days'?
+variants:/ base:/  methodd: x | 3 | unknown key 'methodd'; did you mean 'method'?
+title: t/variantz: {} | 2 | unknown key 'variantz'; did you mean 'variants'?
+variants:/ b:/  optim.lr: 1/  method.beta: -1 | 4 | variant 'b': method.beta=-1: input should be
+variants:/ a: {method: forevr} | 2 | unknown method 'forevr'; did you mean 'forever'?
+variants:/ a: {scales: [gpu]} | 2 | unknown scale 'gpu'; did you mean 'cpu'?
+variants:/ a: {named: '{memory.size}'} | 2 | unknown key 'memory.size'
+variants:/ a: {published: {superni: {ap: 1}}} | 2 | variants.a.published.superni.op is missing
+variants:/ a: {method.days: {times: 2}} | 2 | method.days is no number
+variants:/ a: {optim.lr: {times: 2, oft: seed}} | 2 | unknown key 'oft'; did you mean 'of'?
+variants:/ a: {optim.lr: {times: 2, on: seed}} | 2 | unknown key 'True'; valid: decimals, of, times
+variants:/ a:/ a: | 3 | 'a' occurs twice
+variants: {a: 3} | 1 | a variant is a mapping of keys to values, not 3
+variants: {a: }/seeds: {paper: [0]} | 2 | one seed at scale paper shows nothing
+variants: {a: }/trials: 0 | 2 | trials=0: input should be greater than or equal to 1
+variants: {a: }/orders: [superny] | 2 | unknown benchmark 'superny'; did you mean 'superni'
+variants: {a: }/figures:/- radar/- radr | 4 | unknown kind of figure 'radr'; did you mean 'radar'
+variants: {a: }/figures:/- kind: sensitivity | 3 | sensitivity has a key and a label
+variants: {a: }/space: {optim.lr: {among: [1]}} | 1 | a sweep has either variants or a space
+space:/ optim.lr: {frm: 1, to: 2} | 2 | unknown key 'frm'; did you mean 'from'?
+space:/ optim.lr: {from: 1} | 2 | has either `among`, or `from` and `to`
+"""
+
+
+@pytest.mark.parametrize("wrong", WRONG.strip().splitlines())
+def test_what_is_wrong_is_said_with_its_line(wrong: str, tmp_path: Path) -> None:
+    text, line, message = wrong.split(" | ")
+    path = written(tmp_path, text.replace("/", "\n"))
     with pytest.raises(InputError) as error:
-        load_sweep(str(path)).expand(named_run("mini/forever"))
+        load_sweep(path).expand(named_run("mini/forever"))
     assert str(error.value).startswith(f"{path}, line {line}: ")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("variants: {a: }", "title is missing"),
-        ("- a", "must hold keys"),
-        ("title: [a", "not valid YAML"),
-    ],
+    ("text", "message"), [("- a", "must hold keys"), ("title: [a", "not valid YAML")]
 )
 def test_what_is_no_sweep(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message):
-        load_sweep(str(path))
+        load_sweep(written(tmp_path, text))
     with pytest.raises(InputError, match="there is no file"):
         load_sweep(str(tmp_path / "other.yaml"))
 

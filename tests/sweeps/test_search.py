@@ -16,8 +16,8 @@ from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep
 from forever.sweeps.lists import front_table
 from forever.sweeps.search import Search, find_search
-from forever.sweeps.studies import Studies, best, importances, known
-from forever.sweeps.sweep import read_manifest
+from forever.sweeps.studies import Studies, importances, known
+from forever.sweeps.sweep import Trial, read_manifest
 
 optuna = pytest.importorskip("optuna")
 pytestmark = [
@@ -32,18 +32,16 @@ STATES = optuna.trial.TrialState
 
 @pytest.fixture
 def small_search(small_config: RunConfig) -> Search:
-    return find_search(load_sweep("search"), small_config)
+    return searched(small_config)
+
+
+def searched(base: RunConfig, **changes: Any) -> Search:
+    return find_search(load_sweep("search"), base.override(changes))
 
 
 def draws(search: Search, count: int) -> list[dict[str, Any]]:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     return [search.ask(study.ask()) for _ in range(count)]
-
-
-def finish(studies: Studies, trial: Any) -> None:
-    """Train a run, and tell the study."""
-    execute(trial.config, studies.folder / trial.key)
-    studies.tell(trial.key, "done")
 
 
 def begun(search: Search, folder: Path, again: Any = ()) -> Studies:
@@ -52,18 +50,28 @@ def begun(search: Search, folder: Path, again: Any = ()) -> Studies:
     return studies
 
 
+def asked(studies: Studies, count: int) -> list[Trial]:
+    trials = [studies.ask() for _ in range(count)]
+    return [trial for trial in trials if trial is not None]
+
+
+def stop(studies: Studies, trial: Trial) -> None:
+    RunDirectory(studies.folder / trial.key).end("stopped", "after 2 of 3 tasks")
+    studies.tell(trial.key, "stopped")
+
+
 # ---- the space
 
 
 def test_the_space_asks_only_what_acts(small_search: Search) -> None:
     """And all of it: every choice comes, numbers stay within their range and have two digits."""
     points = draws(small_search, 200)
-    asked = {point["method.regularizer"]: {*point} for point in points}
+    keys = {point["method.regularizer"]: {*point} for point in points}
     always = {"method.days", "method.warmup_steps", "method.memory_epochs", "method.regularizer"}
-    assert asked["none"] == always
-    assert asked["importance"] == always | {"method.beta"}
-    assert asked["intensity"] == always | {"method.beta", "method.gamma", "method.smoothing"}
-    assert asked["intensity_importance"] == asked["intensity"]
+    assert keys["none"] == always
+    assert keys["importance"] == always | {"method.beta"}
+    assert keys["intensity"] == always | {"method.beta", "method.gamma", "method.smoothing"}
+    assert keys["intensity_importance"] == keys["intensity"]
     assert {point["method.days"] for point in points} == {*small_search.space[0].choices}
     assert {point["method.memory_epochs"] for point in points} == {1, 2, 3, 4}
     betas = [point["method.beta"] for point in points if "method.beta" in point]
@@ -74,24 +82,22 @@ def test_the_space_asks_only_what_acts(small_search: Search) -> None:
 
 
 def test_the_base_lies_in_the_space_or_not(small_search: Search, small_config: RunConfig) -> None:
-    own = small_search.own_point
-    assert own is not None
-    trial = small_search.trial(own)
+    point = small_search.own_point
+    assert point is not None
+    trial = small_search.trial(point)
     assert (trial.variant, trial.config) == ("base", small_search.base)
-    other = small_search.trial({**own, "method.beta": 1.1e-3})
+    other = small_search.trial({**point, "method.beta": 1.1e-3})
     assert other.variant == "ebbinghaus S1 E2 intensity β0.0011 γ1 λ0.05"
     assert other.key != trial.key
-    for changes in (
-        {"method.memory_epochs": 9}, {"method.days": [1.0, 2.0]}, {"method.beta": 1.234e-3}
-    ):  # fmt: skip
-        base = small_config.override(changes)
-        assert find_search(load_sweep("search"), base).own_point is None
+    outside = {"method.memory_epochs": 9, "method.days": [1.0, 2.0], "method.beta": 1.234e-3}
+    for key, value in outside.items():
+        assert searched(small_config, **{key: value}).own_point is None
 
 
 @pytest.mark.parametrize("method", METHOD_CONFIGS)
 def test_every_method_has_a_space(method: str, small_config: RunConfig) -> None:
     """Its fields within their bounds; a point may be one that the method refuses, with a reason."""
-    search = find_search(load_sweep("search"), small_config.override({"method.name": method}))
+    search = searched(small_config, **{"method.name": method})
     assert search.trials == load_sweep("search").trials
     assert search.base.data.validation == 0.2
     refusals = 0
@@ -102,25 +108,29 @@ def test_every_method_has_a_space(method: str, small_config: RunConfig) -> None:
             refusals += 1
     assert refusals < 20
     keys = [axis.key for axis in search.space]
-    bare = method in ("finetune", "mtl", "mix_replay")
-    assert keys == ["optim.lr"] if bare else all(key.startswith("method.") for key in keys)
+    if method in ("finetune", "mtl", "mix_replay"):
+        assert keys == ["optim.lr"]
+    else:
+        assert all(key.startswith("method.") for key in keys)
 
 
-def test_a_space_of_fields_keeps_to_their_bounds(small_config: RunConfig) -> None:
-    def axes(method: str) -> dict[str, Any]:
-        base = small_config.override({"method.name": method})
-        search = find_search(load_sweep("search"), base)
-        return {axis.key.removeprefix("method."): axis for axis in search.space}
-
-    ewc = axes("ewc")
-    assert ewc["mode"].choices == ("online", "separate")
-    assert (ewc["decay"].low, ewc["decay"].high) == (0.0, 1.0)
-    assert (ewc["strength"].low, ewc["strength"].high, ewc["strength"].log) == (1e3, 1e5, True)
-    assert axes("migu")["replay"].choices == (False, True)
-    quantile = axes("recurrent_kif")["quantile"]
-    assert (quantile.low, quantile.high) == (0.0, 0.99)  # 1 itself is outside
-    views = axes("vbm")["views"]
-    assert (views.low, views.high, views.log) == (1, 16, True)
+@pytest.mark.parametrize(
+    ("method", "name", "expected"),
+    [
+        ("ewc", "mode", {"choices": ("online", "separate")}),
+        ("ewc", "decay", {"low": 0.0, "high": 1.0}),
+        ("ewc", "strength", {"low": 1e3, "high": 1e5, "log": True}),
+        ("migu", "replay", {"choices": (False, True)}),
+        ("recurrent_kif", "quantile", {"low": 0.0, "high": 0.99}),  # 1 itself is outside
+        ("vbm", "views", {"low": 1, "high": 16, "log": True}),
+    ],
+)
+def test_a_space_of_fields_keeps_to_their_bounds(
+    method: str, name: str, expected: dict[str, Any], small_config: RunConfig
+) -> None:
+    space = searched(small_config, **{"method.name": method}).space
+    axes = {axis.key: axis.model_dump() for axis in space}
+    assert expected.items() <= axes[f"method.{name}"].items()
 
 
 # ---- the study
@@ -128,51 +138,45 @@ def test_a_space_of_fields_keeps_to_their_bounds(small_config: RunConfig) -> Non
 
 def test_a_study_goes_on_where_it_was_interrupted(small_search: Search, tmp_path: Path) -> None:
     first = begun(small_search, tmp_path)
-    base, second, third = first.ask(), first.ask(), first.ask()
-    assert base is not None
-    assert second is not None
-    assert third is not None
-    assert base.config == small_search.base
-    assert len({base.key, second.key, third.key}) == 3
-    finish(first, base)
-    RunDirectory(tmp_path / second.key).end("stopped", "after 2 of 3 tasks")
-    first.tell(second.key, "stopped")
+    trials = asked(first, 3)
+    keys = [trial.key for trial in trials]
+    assert trials[0].config == small_search.base
+    assert len({*keys}) == 3
+    execute(trials[0].config, tmp_path / keys[0])
+    first.tell(keys[0], "done")
+    stop(first, trials[1])
     runs = known(small_search, tmp_path)
     assert [run.state for run in runs] == ["finished", "stopped", "interrupted"]
-    assert [run.trial for run in runs] == [base, second, third]
+    assert [run.trial for run in runs] == trials
     manifest = read_manifest(tmp_path)
     assert manifest["reference"] == "base"
-    assert [trial["key"] for trial in manifest["trials"]] == [base.key, second.key, third.key]
+    assert [trial["key"] for trial in manifest["trials"]] == keys
 
     again = begun(small_search, tmp_path, runs[2:])  # as after a kill
-    assert again.ask() == third
-    fourth = again.ask()
-    assert fourth is not None
-    assert fourth.key not in (base.key, second.key, third.key)
-    whole = [trial.values for trial in again.study.trials if trial.state == STATES.COMPLETE]
-    assert whole == [list(runs[0].objectives)]
-    pruned = [trial.values for trial in again.study.trials if trial.state == STATES.PRUNED]
-    assert pruned == [None]  # OP over two tasks is no OP over three
+    third, fourth = asked(again, 2)
+    assert third == trials[2]
+    assert fourth.key not in keys
+    values = {trial.state: trial.values for trial in again.study.trials}
+    assert values[STATES.COMPLETE] == list(runs[0].objectives)
+    assert values[STATES.PRUNED] is None  # OP over two tasks is no OP over three
     assert len(known(small_search, tmp_path)) == 4
 
 
 def test_what_finished_before_the_study_was_told_counts(
     small_search: Search, tmp_path: Path
 ) -> None:
-    first = begun(small_search, tmp_path)
-    base = first.ask()
-    assert base is not None
+    (base,) = asked(begun(small_search, tmp_path), 1)
     execute(base.config, tmp_path / base.key)  # and then the power went
     again = begun(small_search, tmp_path)
     assert [trial.state for trial in again.study.trials] == [STATES.COMPLETE]
-    assert [run.trial for run in best(small_search, tmp_path)] == [base]
+    assert [run.trial for run in again.best()] == [base]
 
 
 def test_another_base_in_the_same_folder_has_a_study_of_its_own(
     small_search: Search, small_config: RunConfig, tmp_path: Path
 ) -> None:
     begun(small_search, tmp_path).ask()
-    other = find_search(load_sweep("search"), small_config.override({"optim.lr": 0.02}))
+    other = searched(small_config, **{"optim.lr": 0.02})
     begun(other, tmp_path).ask()
     assert len(known(small_search, tmp_path)) == len(known(other, tmp_path)) == 1
     assert len(read_manifest(tmp_path)["trials"]) == 2
@@ -182,10 +186,10 @@ def test_another_base_in_the_same_folder_has_a_study_of_its_own(
 
 def test_a_small_space_is_used_up(small_config: RunConfig, tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
-    path.write_text("title: t\nspace:\n  method.days: {among: [uniform, ebbinghaus]}\n")
+    path.write_text("space:\n  method.days: {among: [uniform, ebbinghaus]}\n")
     studies = begun(find_search(load_sweep(str(path)), small_config), tmp_path / "tiny")
-    asked = [studies.ask(), studies.ask()]
-    assert {trial.config.method.days for trial in asked if trial} == {"uniform", "ebbinghaus"}  # pyright: ignore
+    days = {trial.config.method.model_dump()["days"] for trial in asked(studies, 2)}
+    assert days == {"uniform", "ebbinghaus"}
     assert studies.ask() is None
     assert (tmp_path / "tiny" / "sweep.yaml").read_text() == path.read_text()
 
@@ -193,17 +197,12 @@ def test_a_small_space_is_used_up(small_config: RunConfig, tmp_path: Path) -> No
 def test_runs_are_stopped_after_equally_many_tasks(small_search: Search, tmp_path: Path) -> None:
     """Not before memory plays a part, and by what earlier calls saw, too."""
     first = begun(small_search, tmp_path)
-    for op in (50.0, 40.0, 45.0):
-        trial = first.ask()
-        assert trial is not None
+    for op, trial in zip((50.0, 40.0, 45.0), asked(first, 3), strict=True):
         first.falls_behind(trial.key, 1, 90.0)
         first.falls_behind(trial.key, 2, op)
-        RunDirectory(tmp_path / trial.key).end("stopped", "after 2 of 3 tasks")
-        first.tell(trial.key, "stopped")
+        stop(first, trial)
     later = begun(small_search, tmp_path)
-    good, bad = later.ask(), later.ask()
-    assert good is not None
-    assert bad is not None
+    good, bad = asked(later, 2)
     assert not later.falls_behind(good.key, 1, 0.0)
     assert not later.falls_behind(good.key, 2, 51.0)
     assert not later.falls_behind(bad.key, 1, 99.0)
@@ -214,18 +213,15 @@ def test_the_front_and_what_matters(small_search: Search, tmp_path: Path) -> Non
     assert importances(tmp_path) == {}
     studies = begun(small_search, tmp_path)
     scores = [(50, -9, 30), (40, -1, 30), (30, -9, 5), (40, -9, 30), (50, -9, 31), (20, -20, 40)]
-    keys = []
+    trials = []
     for op, bwt, seconds in scores:
-        trial = studies.ask()
-        assert trial is not None
-        keys.append(trial.key)
-        directory = RunDirectory(tmp_path / trial.key)
-        directory.create(trial.config, {})
+        trials += asked(studies, 1)
+        directory = RunDirectory(tmp_path / trials[-1].key)
+        directory.create(trials[-1].config, {})
         result = {"op": op, "bwt": bwt, "seconds": {"task": seconds}}
         directory.result.write_text(json.dumps(result), encoding="utf-8")
-        studies.tell(trial.key, "done")
-    front = best(small_search, tmp_path)
-    assert [run.trial.key for run in front] == [keys[0], keys[1], keys[2]]
+        studies.tell(trials[-1].key, "done")
+    assert [run.trial for run in studies.best()] == trials[:3]
     table = front_table(small_search, tmp_path)
     assert next(iter(table.columns[0].cells)) == "base"
     assert "6 finished" in str(table.caption)
