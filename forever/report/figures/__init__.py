@@ -18,35 +18,17 @@ from forever.report.figures.sensitivity import sensitivity, spacing
 from forever.report.figures.style import Drawing, png
 from forever.report.figures.timelines import timeline_figure, timelines
 from forever.report.study import Part, Study
+from forever.sweeps.parts import USUAL_FIGURES
 from forever.sweeps.sweep import slug
 
-__all__ = ["FIGURES", "Picture", "kinds_of", "matrix_figure", "pictures", "timeline_figure"]
+__all__ = ["FIGURES", "Picture", "matrix_figure", "pictures", "timeline_figure"]
 
+_KINDS = (
+    intervals, accuracy, radar, pareto, sensitivity, spacing, backbones, training_time, model_day,
+    forgetting_rate, replay_loss, matrices, timelines,
+)  # fmt: skip
 # What can be drawn of a part of a study; each draws nothing where there is nothing to show.
-FIGURES: dict[str, Callable[[Part], Iterator[Drawing]]] = {
-    "intervals": intervals,
-    "accuracy": accuracy,
-    "radar": radar,
-    "pareto": pareto,
-    "sensitivity": sensitivity,
-    "spacing": spacing,
-    "backbones": backbones,
-    "training_time": training_time,
-    "model_day": model_day,
-    "forgetting_rate": forgetting_rate,
-    "replay_loss": replay_loss,
-    "matrices": matrices,
-    "timelines": timelines,
-}
-# What a folder shows that is no sweep, or whose sweep's file names no figures.
-_DEFAULT = ("intervals", "accuracy", "radar", "pareto", "replay_loss", "matrices", "timelines")
-
-
-def kinds_of(study: Study) -> tuple[str, ...]:
-    """The kinds of figures that a report shows, in the order of the sweep's file."""
-    if study.file is None or not study.file.figures:
-        return _DEFAULT
-    return tuple(figure.kind for figure in study.file.figures)
+FIGURES: dict[str, Callable[[Part], Iterator[Drawing]]] = {draw.__name__: draw for draw in _KINDS}
 
 
 @dataclass(frozen=True)
@@ -54,9 +36,9 @@ class Picture:
     """A figure as a file.
 
     Attributes:
-        name: of its file, without suffix.
+        name: the name of its file, without suffix.
         group: where it stands: "overview", "matrix" or "timeline".
-        width: in CSS pixels, 96 an inch.
+        width: its width in CSS pixels, 96 an inch.
     """
 
     name: str
@@ -71,12 +53,16 @@ class Picture:
 
 
 def pictures(study: Study, part: Part) -> Iterator[Picture]:
-    """All figures of a part of a study."""
-    suffix = f"-{slug(part.benchmark)}" if part.several else ""
-    where = f" ({part.benchmark})" if part.several else ""
+    """All figures of a part of a study, in the order of the sweep's file, which may name none."""
     if not part.measured:
         return
-    for kind in kinds_of(study):
+    kinds: tuple[str, ...] = USUAL_FIGURES
+    if study.file is not None and study.file.figures:
+        kinds = tuple(figure.kind for figure in study.file.figures)
+    suffix, where = "", ""
+    if part.several:
+        suffix, where = f"-{slug(part.benchmark)}", f" ({part.benchmark})"
+    for kind in kinds:
         for drawing in FIGURES[kind](part):
             width = round(96 * drawing.figure.get_size_inches()[0])
             name, caption = drawing.name + suffix, drawing.caption + where

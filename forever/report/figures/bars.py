@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from forever.report.analyses import minutes_an_epoch
-from forever.report.bootstrap import Estimate
 from forever.report.figures.style import (
     ACCENT,
     GREY,
@@ -16,22 +15,22 @@ from forever.report.figures.style import (
     LARGE,
     SMALL,
     Drawing,
+    Number,
+    ends_of,
     known,
-    label,
     new_figure,
+    place_name,
 )
 from forever.report.study import Part
 
 REFERENCE = "forever"  # the method in the accent colour
-BAR = "#B4B4B4"
 
-# By backbone and method; without an interval where there is none.
-Bars = Mapping[str, Mapping[str, Estimate | float | None]]
+Bars = Mapping[str, Mapping[str, Number]]  # by backbone and method
 
 
 def backbones(part: Part) -> Iterator[Drawing]:
-    op: dict[str, dict[str, Estimate]] = {}
-    bwt: dict[str, dict[str, Estimate]] = {}
+    op: dict[str, dict[str, Number]] = {}
+    bwt: dict[str, dict[str, Number]] = {}
     for row in part.measured:
         backbone, method = row.runs[0].backbone, str(row.results[0]["method"])
         op.setdefault(backbone, {})[method] = row.compared("op")
@@ -57,77 +56,47 @@ def bars_figure(panels: Mapping[str, Bars], reference: str = REFERENCE) -> Figur
         reference: the method in the accent colour.
     """
     places = _places(panels)
-    width = max([4.0, *(x for x, *_ in places)]) + 1  # a single bar is not a wall
-    heights = [1.9] * len(panels)
-    figure, axes = new_figure(max(4.0, 1.2 + 0.21 * width), heights, 1.3 + sum(heights))
-    for axis, (name, groups) in zip(axes, panels.items(), strict=True):
+    width = max([4.0, *places]) + 1  # a single bar is not a wall
+    figure, axes = new_figure(max(4.0, 1.2 + 0.21 * width), [1.9] * len(panels))
+    for axis, (name, bars) in zip(axes, panels.items(), strict=True):
         axis.spines["bottom"].set_visible(False)
         axis.tick_params(axis="x", length=0)
-        label(axis, y=name)
-        for x, group, method in places:
-            colour = ACCENT if method == reference else BAR
-            _draw_bar(axis, x, groups.get(group, {}).get(method), colour)
+        axis.set(ylabel=name, xlim=(-0.8, width - 0.2))
         axis.axhline(0, color=GREY, linewidth=0.8)
-        axis.set_xlim(-0.8, width - 0.2)
-    names = [method for *_, method in places]
-    axes[-1].set_xticks([x for x, *_ in places], names, rotation=90, fontsize=SMALL)
+        for x, (group, method) in places.items():
+            value, low, high = ends_of(bars.get(group, {}).get(method))
+            if known(value):
+                colour = ACCENT if method == reference else "#B4B4B4"
+                axis.bar(x, value, width=0.82, color=colour, linewidth=0)
+                axis.vlines(x, low, high, color=INK, linewidth=1.0)
+            else:
+                axis.text(x, 0, "–", fontsize=LARGE, color=INK, ha="center", va="bottom")
+    names = [method for _, method in places.values()]
+    axes[-1].set_xticks(list(places), names, rotation=90, fontsize=SMALL)
     for tick in axes[-1].get_xticklabels():
         if tick.get_text() == reference:
             tick.set(color=ACCENT, fontweight="bold")
-    for group in dict.fromkeys(group for _, group, _ in places):
-        xs = [x for x, other, _ in places if other == group]
-        _name_group(axes[0], group, (min(xs) + max(xs)) / 2)
+    for group, members in groupby(places, key=lambda x: places[x][0]):
+        xs = list(members)
+        place_name(axes[0], (xs[0] + xs[-1]) / 2, group, ha="center", fontsize=LARGE - 1)
     return figure
 
 
-def _places(panels: Mapping[str, Bars]) -> list[tuple[float, str, str]]:
-    """Where each bar stands, with its group and method: methods in one order, a free place between
-    groups."""
-    groups = dict.fromkeys(group for bars in panels.values() for group in bars)
+def _places(panels: Mapping[str, Bars]) -> dict[float, tuple[str, str]]:
+    """The group and method at each x: methods in one order, a free place between groups."""
+    groups: dict[str, None] = {}
     methods: dict[str, None] = {}
+    measured: set[tuple[str, str]] = set()
     for bars in panels.values():
-        for found in bars.values():
-            methods |= dict.fromkeys(found)
-    places: list[tuple[float, str, str]] = []
-    x = 0.0
+        for group, numbers in bars.items():
+            groups[group] = None
+            for method, number in numbers.items():
+                methods[method] = None
+                if known(ends_of(number)[0]):
+                    measured.add((group, method))
+    places: dict[float, tuple[str, str]] = {}
     for group in groups:
-        before = x
-        for method in methods:
-            found = [bars.get(group, {}).get(method) for bars in panels.values()]
-            if any(known(_value(number)) for number in found):
-                places.append((x, group, method))
-                x += 1
-        x += x > before
+        start = max(places, default=-2.0) + 2
+        members = [(group, method) for method in methods if (group, method) in measured]
+        places |= {start + number: member for number, member in enumerate(members)}
     return places
-
-
-def _value(number: Estimate | float | None) -> float | None:
-    return number.value if isinstance(number, Estimate) else number
-
-
-def _draw_bar(axis: Axes, x: float, number: Estimate | float | None, colour: str) -> None:
-    value = _value(number)
-    if not known(value):
-        axis.annotate(
-            "–", (x, 0), fontsize=LARGE, color=INK, textcoords="offset points", xytext=(0, 5),
-            ha="center", va="center",
-        )  # fmt: skip
-        return
-    axis.bar(x, value, width=0.82, color=colour, linewidth=0)
-    if isinstance(number, Estimate) and number.high > number.low:
-        axis.plot([x, x], [number.low, number.high], color=INK, linewidth=1.0)
-
-
-def _name_group(axis: Axes, name: str, middle: float) -> None:
-    """Above the first panel."""
-    axis.annotate(
-        name,
-        (middle, 1),
-        xycoords=("data", "axes fraction"),
-        xytext=(0, 5),
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        fontsize=LARGE - 1,
-        color=INK,
-    )

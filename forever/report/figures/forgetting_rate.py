@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-import numpy as np
-from matplotlib.axes import Axes
+import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from forever.report.analyses import forgetting_rates
 from forever.report.figures.style import (
     BANDS,
+    DOTTED,
     GREY,
-    INK,
     SMALL,
     Drawing,
     Look,
+    draw_band,
     draw_line,
-    known,
-    label,
     legend,
     looks_of,
     new_figure,
@@ -30,7 +25,7 @@ from forever.report.figures.style import (
 from forever.report.study import Part
 from forever.sweeps import published as paper
 
-COMPARABLE = 3.0  # factor between two scales up to which they share an axis
+COMPARABLE = 3.0  # factor between the highest rates up to which ours and the paper's share an axis
 
 Rates = Mapping[str, Sequence[Sequence[float]]]  # by variant, of each task of each run, by phase
 
@@ -40,124 +35,59 @@ def forgetting_rate(part: Part) -> Iterator[Drawing]:
     if not by_variant:
         return
     run = next(run for run in part.finished if run.variant in by_variant)
-    curves = {variant: list(found.values()) for variant, found in by_variant.items()}
-    phase = int(run.settings["method.probe_every"])
-    figure = forgetting_rate_figure(
-        curves, phase, looks_of(part), paper.FORGETTING_RATE, part.reference
-    )
+    rates = {variant: list(curves.values()) for variant, curves in by_variant.items()}
+    published = comparable(rates, paper.FORGETTING_RATE)
     caption = "Rise of the loss on earlier tasks while a task is learned, nothing replayed."
+    if len(rates) <= BANDS:
+        caption += " Bands: one standard deviation over tasks and runs."
+    if published:
+        caption += " Hollow: the paper's rates."
+    else:
+        caption += " The paper's rates are of another size: the table of findings has them."
+    phase = int(run.settings["method.probe_every"])
+    figure = forgetting_rate_figure(rates, phase, looks_of(part), published)
     yield Drawing("forgetting-rate", caption, figure)
 
 
+def comparable(rates: Rates, published: Sequence[float]) -> Sequence[float]:
+    """The published rates if the highest mean of ours is of their size, else none."""
+    highest = [pd.DataFrame(curves).mean().abs().max() for curves in rates.values()]
+    factor = max(published) / max(highest)
+    return published if 1 / COMPARABLE <= factor <= COMPARABLE else ()
+
+
 def forgetting_rate_figure(
-    rates: Rates,
-    phase: int,
-    look_of: Mapping[str, Look],
-    published: Sequence[float] = (),
-    reference: str | None = None,
+    rates: Rates, phase: int, look_of: Mapping[str, Look], published: Sequence[float] = ()
 ) -> Figure:
     """How fast the loss on earlier tasks rises in each phase of a task: the mean over tasks and
-    runs.
-
-    Bands are one standard deviation over tasks and runs: of all variants if there are up to BANDS,
-    else of the reference. Published rates are hollow, with an axis of their own if they are of
-    another size: its zero is where ours is, and its highest rate is as high as the reference's
-    (without one: as the highest of all).
+    runs, and for up to BANDS variants one standard deviation of them.
 
     Args:
         rates: by variant, for each task of each run, the rise in nats an update in phases 1, 2, ...
             A task that ends earlier has fewer; NaN where nothing was measured.
         phase: updates in a phase, counted from the start of the task.
-        published: the paper's rates for phases 1, 2, ...
+        published: the paper's rates for phases 1, 2, ..., drawn hollow.
     """
-    figure, (axis,) = new_figure(8, [3.8])
-    tables = {name: _table(curves) for name, curves in rates.items()}
-    tables = {name: table for name, table in tables.items() if np.isfinite(table).any()}
-    means: dict[str, np.ndarray] = {}
-    lines: list[Line2D] = []
-    has_band = False
-    for name, table in tables.items():
-        look = look_of[name]
-        mean = means[name] = _over_curves(table, np.mean)
-        x = np.arange(1, len(mean) + 1)
-        lines.append(draw_line(axis, x, mean, look, name))
-        if len(tables) <= BANDS or name == reference:
-            has_band = has_band or len(table) > 1
-            spread = _over_curves(table, _deviation)
-            band = mean - spread, mean + spread
-            axis.fill_between(x, *band, color=look.colour, alpha=0.12, linewidth=0)
+    figure, (axis,) = new_figure(8, [2.5])
+    last = max(1, len(published))
+    for name, curves in rates.items():
+        table = pd.DataFrame(curves, dtype=float)  # a row a curve, a column a phase
+        mean, spread = table.mean(), table.std()
+        if mean.notna().any():
+            x = mean.index + 1
+            last = max(last, len(x))
+            draw_line(axis, x, mean, look_of[name], name)
+            if len(rates) <= BANDS:
+                draw_band(axis, x, mean - spread, mean + spread, look_of[name])
+    if published:
+        look = Look(GREY, "o", DOTTED, 1.0, zorder=4, hollow=True)
+        draw_line(axis, range(1, len(published) + 1), published, look, "published")
     axis.axhline(0, color=GREY, linewidth=0.8, zorder=1)
-    label(
-        axis, "updates since the task began", "rise of the loss on earlier tasks\n(nats an update)"
-    )
-    _small_powers(axis)
-    _phase_ticks(axis, max([*map(len, means.values()), len(published)], default=1), phase)
-    scale = [means[reference]] if reference in means else list(means.values())
-    handles: list[Any] = [*lines, *_draw_published(axis, scale, published)]
-    if has_band:
-        name = "± 1 s.d. over tasks and runs"
-        handles.append(Patch(color=INK, alpha=0.12, linewidth=0, label=name))
-    legend(figure, handles)
-    return figure
-
-
-def _table(curves: Sequence[Sequence[float]]) -> np.ndarray:
-    """Curves as rows of one length, NaN where they have ended: [curves, phases]."""
-    table = np.full((len(curves), max(map(len, curves), default=0)), np.nan)
-    for row, curve in zip(table, curves, strict=True):
-        row[: len(curve)] = curve
-    return table
-
-
-def _over_curves(table: np.ndarray, statistic: Any) -> np.ndarray:
-    """A statistic of each phase over the curves that have it."""
-    columns = [column[np.isfinite(column)] for column in table.T]
-    return np.array([statistic(column) if len(column) else math.nan for column in columns])
-
-
-def _deviation(values: np.ndarray) -> float:
-    """The standard deviation; a single number has none."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-
-
-def _small_powers(axis: Axes) -> None:
-    """Numbers of several digits as a power of ten above the axis, in the size of the numbers."""
+    axis.set(xlabel="updates since the task began", xlim=(0.7, last + 0.3))
+    axis.set(ylabel="rise of the loss on earlier tasks\n(nats an update)")
     axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
     axis.yaxis.get_offset_text().set_fontsize(SMALL + 0.5)
-
-
-def _phase_ticks(axis: Axes, last: int, phase: int) -> None:
     ticks = range(1, last + 1, math.ceil(last / 8))
     axis.set_xticks(ticks, [f"{(place - 1) * phase}–{place * phase}" for place in ticks])
-    axis.set_xlim(0.7, last + 0.3)
-
-
-def _draw_published(
-    axis: Axes, means: Sequence[np.ndarray], published: Sequence[float]
-) -> list[Line2D]:
-    """Hollow markers; on the right axis if the highest of them and of the means differ by more than
-    COMPARABLE."""
-    if not any(map(known, published)):
-        return []
-    values = np.array(published, dtype=float)
-    ours = max((float(np.nanmax(np.abs(mean))) for mean in means), default=0.0)
-    factor = float(np.nanmax(np.abs(values))) / ours if ours else 1.0
-    shared = not factor or 1 / COMPARABLE <= factor <= COMPARABLE
-    look = Look(GREY, "o", (0, (1.5, 1.2)), 1.0, 4)
-    x = np.arange(1, len(values) + 1)
-    if shared:
-        return [draw_line(axis, x, values, look, "published", hollow=True)]
-    low, high = axis.get_ylim()
-    room = 0.05 * (high - low)
-    scaled = values / factor  # where the published points will be on the left axis
-    low = min(low, float(np.nanmin(scaled)) - room)
-    high = max(high, float(np.nanmax(scaled)) + room)
-    axis.set_ylim(low, high)
-    right = axis.twinx()
-    right.set_ylim(factor * low, factor * high)
-    right.set_ylabel("published rate", color=GREY)
-    _small_powers(right)
-    right.tick_params(labelsize=SMALL + 0.5, color=GREY, labelcolor=GREY, length=3)
-    right.spines[["top", "left", "bottom"]].set_visible(False)
-    right.spines["right"].set_color(GREY)
-    return [draw_line(right, x, values, look, "published (right axis)", hollow=True)]
+    legend(figure)
+    return figure

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
@@ -13,22 +12,20 @@ from forever.report.figures.style import (
     ACCENT,
     Drawing,
     Look,
-    draw_line,
-    draw_whisker,
+    draw_numbers,
+    freeze,
     known,
-    label,
     legend,
-    log_scale,
     looks_of,
     name_points,
     new_figure,
     plain,
+    scale,
     tidy,
 )
 from forever.report.study import Part
 
 NAMED = 16  # points; more names beside points, as of a search, cannot be read
-WIDE = 5  # largest over smallest number, from where an axis is logarithmic
 
 Points = Mapping[str, tuple[float, Estimate]]  # by variant, seconds and score
 
@@ -51,26 +48,25 @@ def pareto_figure(
 
     What lacks one of the two is not drawn. More than NAMED points have no names.
     """
-    shown: dict[str, tuple[float, Estimate]] = {}
-    for name, (time, estimate) in points.items():
-        if known(time) and time > 0 and known(estimate.value):
-            shown[name] = time, estimate
-    figure, (axis,) = new_figure(6.6, [4.2])
+    figure, (axis,) = new_figure(6.6, [2.9])
     tidy(axis, "both")
-    for name, (time, estimate) in shown.items():
-        draw_whisker(axis, time, estimate, look_of[name])
-        draw_line(axis, [time], [estimate.value], look_of[name], name, joined=False)
-    label(axis, "seconds a run, training and evaluation", "OP (%)")
     axis.margins(0.1, 0.1)
-    times = [time for time, _ in shown.values()]
-    if times and max(times) / min(times) >= WIDE:
-        log_scale(axis, "x")
-    else:
-        axis.xaxis.set_major_formatter(FuncFormatter(plain))
-    scores = {name: (time, estimate.value) for name, (time, estimate) in shown.items()}
-    _draw_front(axis, front(scores))
-    legend(figure, [line for line in axis.lines if line.get_label() == "front"], "lower center")
-    if len(shown) <= NAMED:
+    axis.set(xlabel="seconds a run, training and evaluation", ylabel="OP (%)")
+    axis.xaxis.set_major_formatter(FuncFormatter(plain))
+    scores: dict[str, tuple[float, float]] = {}
+    for name, (seconds, estimate) in points.items():
+        if known(seconds) and known(estimate.value):
+            scores[name] = seconds, estimate.value
+            draw_numbers(axis, {seconds: estimate}, look_of[name], name)
+    scale(axis, "x", [seconds for seconds, _ in scores.values()])
+    best = front(scores)
+    if best:
+        # To the right edge: what lies below and right of the steps is beaten.
+        freeze(axis)
+        x, y = zip(*[*best, (axis.get_xlim()[1], best[-1][1])], strict=True)
+        style = {"color": ACCENT, "linewidth": 1.0, "alpha": 0.7, "zorder": 1, "label": "front"}
+        legend(figure, axis.step(x, y, where="post", **style), "lower center")
+    if len(scores) <= NAMED:
         name_points(axis, scores, reference)
     return figure
 
@@ -83,26 +79,7 @@ def front(points: Mapping[str, tuple[float, float]]) -> list[tuple[float, float]
     [(1.0, 50.0), (3.0, 60.0)]
     """
     best: list[tuple[float, float]] = []
-    for time, score in sorted(points.values(), key=lambda point: (point[0], -point[1])):
+    for seconds, score in sorted(points.values(), key=lambda point: (point[0], -point[1])):
         if not best or score > best[-1][1]:
-            best.append((time, score))
+            best.append((seconds, score))
     return best
-
-
-def _draw_front(axis: Axes, best: Sequence[tuple[float, float]]) -> None:
-    """Steps from point to point; what lies below and right of them is beaten."""
-    if not best:
-        return
-    limits = axis.get_xlim(), axis.get_ylim()
-    x, y = zip(*best, strict=True)
-    axis.step(
-        [*x, limits[0][1]],
-        [*y, y[-1]],
-        where="post",
-        color=ACCENT,
-        linewidth=1.0,
-        alpha=0.7,
-        zorder=1,
-        label="front",
-    )
-    axis.set(xlim=limits[0], ylim=limits[1])

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.projections.polar import PolarAxes
 
 from forever.report.figures.style import (
     GREY,
@@ -18,7 +17,7 @@ from forever.report.figures.style import (
     SMALL,
     Drawing,
     Look,
-    known,
+    draw_line,
     legend,
     looks_of,
 )
@@ -44,7 +43,7 @@ def radar(part: Part) -> Iterator[Drawing]:
         return
     caption = "Final score on each task as a share of joint training's (dashed: 1); mean over runs."
     if len(kept) > TOGETHER:
-        rank = sorted(kept, key=lambda name: -fmean(v or 0.0 for v in kept[name].values()))
+        rank = sorted(kept, key=lambda name: -sum(v or 0.0 for v in kept[name].values()))
         chosen = {*rank[: TOGETHER - 1], part.reference}
         kept = {name: scores for name, scores in kept.items() if name in chosen}
         caption += f" The {len(kept)} that keep most, with the reference."
@@ -67,59 +66,33 @@ def radar_figure(retention: Mapping[str, Retention], look_of: Mapping[str, Look]
         retention: by variant and task; it may exceed 1. A task without a number, or one that the
             variant lacks, leaves a gap.
     """
-    shown = {name: kept for name, kept in retention.items() if any(map(known, kept.values()))}
-    tasks = list(dict.fromkeys(task for kept in shown.values() for task in kept))
-    values: dict[str, np.ndarray] = {}
-    for name, kept in shown.items():
-        values[name] = np.array([kept.get(task) for task in tasks], dtype=float)
-    top = max([1.0, *(float(np.nanmax(each)) for each in values.values())]) * 1.05
+    tasks = list(dict.fromkeys(task for kept in retention.values() for task in kept))
+    angles = np.linspace(0, 2 * np.pi, len(tasks) + 1)
     figure = Figure(figsize=(6.6, 4.8), layout="constrained")
     axis: Any = figure.add_subplot(projection="polar")
-    _draw_rings(axis, tasks, top)
-    angles = _angles(len(tasks))
-    for name, heights in values.items():
-        look = look_of[name]
-        axis.plot(
-            np.append(angles, 2 * np.pi),
-            np.append(heights, heights[:1]),
-            label=name,
-            color=look.colour,
-            linewidth=look.width,
-            linestyle=look.dashes,
-            marker=look.marker,
-            markersize=3.5,
-            zorder=look.zorder,
-        )
+    top = 1.0
+    for name, kept in retention.items():
+        heights = np.array([kept.get(task) for task in [*tasks, *tasks[:1]]], dtype=float)
+        if np.isfinite(heights).any():
+            draw_line(axis, angles, heights, look_of[name], name).set_markersize(3.5)
+            top = max(top, float(np.nanmax(heights)))
+    _draw_rings(axis, angles[:-1], tasks, 1.05 * top)
     legend(figure)
     return figure
 
 
-def _angles(count: int) -> np.ndarray:
-    return np.linspace(0, 2 * np.pi, count, endpoint=False)
-
-
-def _draw_rings(axis: PolarAxes, tasks: Sequence[str], top: float) -> None:
-    """Empty axes with joint training as a dashed circle, and names outside the rings, aligned away
-    from them."""
-    axis.set_theta_offset(np.pi / 2)
-    axis.set_theta_direction(-1)
-    axis.set_ylim(0, top)
+def _draw_rings(axis: Any, angles: np.ndarray, tasks: Sequence[str], top: float) -> None:
+    """Rings with joint training as a dashed circle, and names outside, aligned away from them."""
+    axis.set(theta_offset=np.pi / 2, theta_direction=-1, ylim=(0, top))
     axis.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "0.5", "", "1"])
     axis.set_rlabel_position(180 / max(len(tasks), 1))  # between the first two spokes
     axis.tick_params(axis="y", labelsize=SMALL - 1, labelcolor=GREY)
-    axis.set_xticks(_angles(len(tasks)), [""] * len(tasks))
+    axis.set_xticks(angles, [""] * len(tasks))
     axis.grid(color=GRID, linewidth=0.6)
     axis.spines["polar"].set_visible(False)
     circle = np.linspace(0, 2 * np.pi, 181)
     axis.plot(circle, np.ones(181), color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-    for angle, name in zip(_angles(len(tasks)), tasks, strict=True):
-        ha = _aligned(math.sin(angle), 0.15, ("right", "center", "left"))
-        va = _aligned(math.cos(angle), 0.9, ("top", "center", "bottom"))
-        place: dict[str, Any] = {"ha": ha, "va": va}
-        axis.text(float(angle), 1.04 * top, name, fontsize=SMALL, color=INK, **place)
-
-
-def _aligned(side: float, near: float, names: tuple[str, str, str]) -> str:
-    if abs(side) < near:
-        return names[1]
-    return names[2] if side > 0 else names[0]
+    for angle, name in zip(angles, tasks, strict=True):
+        side = np.sign(round(3 * math.sin(angle)))  # 0 near the top and the bottom
+        ha = {-1: "right", 0: "center", 1: "left"}[side]
+        axis.text(angle, 1.07 * top, name, fontsize=SMALL, color=INK, ha=ha, va="center")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from forever.report.figures.stages import KINDS, Lines, run_figure
-from forever.report.figures.style import Drawing, known, label, legend, log_scale
+from forever.report.figures.style import Drawing, known, legend, scale
 from forever.report.study import Part
-
-MANY = 40  # events; more have small marks
 
 
 def replay_loss(part: Part) -> Iterator[Drawing]:
@@ -36,86 +34,53 @@ def replay_loss_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
         steps: the lines of steps.jsonl.
         events: the lines of events.jsonl.
     """
-    kinds = [kind for kind, *_ in KINDS]
-    penalised = any((line.get("penalty") or 0) > 0 for line in steps if line["kind"] in kinds)
-    heights, total = ([1.6, 1.0], 5.8) if penalised else ([1.6], 3.9)
-    figure, axes = run_figure(steps, heights, total, title)
-    size = 5.0 if len(events) <= MANY else 3.5
-    _draw_updates(axes[0], steps, "loss", size)
-    label(axes[0], y="cross-entropy\non memory (nats)")
-    if penalised:
-        _draw_updates(axes[1], steps, "penalty", size)
-        label(axes[1], y="scaled penalty")
-    _draw_events(axes[0], steps, events, 0.9 * size)
+    on_memory = [line for line in steps if line["kind"] != "task"]
+    fields = {"loss": "cross-entropy\non memory (nats)"}
+    if any((line.get("penalty") or 0) > 0 for line in on_memory):
+        fields["penalty"] = "scaled penalty"
+    figure, axes = run_figure(steps, [2.6, 1.7][: len(fields)], title)
+    for axis, (field, name) in zip(axes, fields.items(), strict=True):
+        axis.set_ylabel(name)
+        for kind, _, colour in KINDS:
+            _draw_updates(axis, steps, kind, field, colour)
+    for kind, marker, colour in KINDS:
+        chosen = [event for event in events if event["kind"] == kind]
+        _draw_events(axes[0], steps, chosen, {"color": colour, "marker": marker})
     for axis in axes:
-        _scale(axis)
+        drawn = [np.ravel(np.asarray(line.get_ydata(), dtype=float)) for line in axis.lines]
+        if not scale(axis, "y", np.concatenate([*drawn, []])):
+            axis.set_ylim(bottom=0)
     legend(figure, place="lower center")
     return figure
 
 
-def _draw_updates(axis: Axes, steps: Lines, field: str, size: float) -> None:
+def _draw_updates(axis: Axes, steps: Lines, kind: str, field: str, colour: str) -> None:
     """A dot an update on memory."""
-    for kind, _, colour in KINDS:
-        lines = [(x, line) for x, line in enumerate(steps, 1) if line["kind"] == kind]
-        values = [line.get(field) for _, line in lines]
-        if any(map(known, values)):
-            axis.plot(
-                [x for x, _ in lines],
-                np.array(values, dtype=float),
-                color=colour,
-                label=f"{kind} update",
-                linestyle="none",
-                marker=".",
-                markersize=size,
-                alpha=0.6,
-                markeredgewidth=0,
-            )
+    places = {x: line.get(field) for x, line in enumerate(steps, 1) if line["kind"] == kind}
+    if any(map(known, places.values())):
+        style: dict[str, Any] = {"color": colour, "alpha": 0.6, "label": f"{kind} update"}
+        style |= {"linestyle": "none", "marker": ".", "markersize": 4, "markeredgewidth": 0}
+        axis.plot(list(places), np.array(list(places.values()), dtype=float), **style)
 
 
-class _Span(NamedTuple):
-    """An event and the positions of its first and last update."""
+def _draw_events(axis: Axes, steps: Lines, events: Lines, style: dict[str, Any]) -> None:
+    """A line from before (hollow) to after (filled), as wide as the event is long.
 
-    event: Mapping[str, Any]
-    first: int
-    last: int
-
-
-def _spans(steps: Lines, events: Lines) -> Iterator[_Span]:
-    """Events that have updates and losses; found by kind, task and step, of which no two events
-    have the same."""
+    The updates of an event have its kind, task and step, which no two events share.
+    """
     places: dict[tuple[str, str, int], list[int]] = {}
     for x, line in enumerate(steps, 1):
         places.setdefault((line["kind"], line["task"], line["step"]), []).append(x)
+    drawn: list[tuple[int, int, float, float]] = []
     for event in events:
         xs = places.get((event["kind"], event["task"], event["step"]))
-        if xs and known(event.get("loss_before")) and known(event.get("loss_after")):
-            yield _Span(event, xs[0], xs[-1])
-
-
-def _draw_events(axis: Axes, steps: Lines, events: Lines, size: float) -> None:
-    """A line from before (hollow) to after (filled), as wide as the event is long."""
-    spans = list(_spans(steps, events))
-    for kind, marker, colour in KINDS:
-        chosen = [span for span in spans if span.event["kind"] == kind]
-        if not chosen:
-            continue
-        firsts, lasts = [span.first for span in chosen], [span.last for span in chosen]
-        before = [span.event["loss_before"] for span in chosen]
-        after = [span.event["loss_after"] for span in chosen]
-        axis.plot([firsts, lasts], [before, after], color=colour, linewidth=1.0, zorder=3)
-        style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": size}
-        style |= {"linestyle": "none", "zorder": 4, "clip_on": False}
-        name = f"before a {kind}"
-        axis.plot(firsts, before, markerfacecolor="white", label=name, **style)
-        axis.plot(lasts, after, label=f"after a {kind}", **style)
-
-
-def _scale(axis: Axes) -> None:
-    """Logarithmic if the numbers span more than a power of ten, else from zero."""
-    drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axis.lines]
-    values = np.concatenate([*drawn, [np.nan]])
-    values = values[np.isfinite(values)]
-    if len(values) and values.min() > 0 and values.max() / values.min() > 10:
-        log_scale(axis, "y")
-    else:
-        axis.set_ylim(bottom=0)
+        before, after = event.get("loss_before"), event.get("loss_after")
+        if xs and known(before) and known(after):
+            drawn.append((xs[0], xs[-1], before, after))
+    if drawn:
+        firsts, lasts, befores, afters = zip(*drawn, strict=True)
+        kind = events[0]["kind"]
+        axis.plot([firsts, lasts], [befores, afters], color=style["color"], linewidth=1, zorder=3)
+        style = {"markersize": 4, "linestyle": "none", "zorder": 4, "clip_on": False, **style}
+        axis.plot(firsts, befores, markerfacecolor="white", label=f"before a {kind}", **style)
+        axis.plot(lasts, afters, label=f"after a {kind}", **style)

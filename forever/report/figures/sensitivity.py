@@ -3,49 +3,37 @@ spacing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
-from forever.report.bootstrap import Estimate
 from forever.report.figures.style import (
     ACCENT,
+    DOTTED,
     Drawing,
-    Look,
-    draw_line,
-    draw_whisker,
-    known,
-    label,
+    Number,
+    draw_numbers,
     legend,
     looks,
+    mark,
     new_figure,
+    scale,
 )
 from forever.report.study import Part
-
-LOGARITHMIC = 8  # largest over smallest value, from where values count as powers
 
 Setting = float | str
 
 
-@dataclass(frozen=True)
-class Point:
-    """The scores of a method at one value of a setting; None where nothing was measured."""
+class Point(NamedTuple):
+    """The scores of a method at one value of a setting; `published` are the paper's."""
 
     method: str
     setting: Setting
-    op: Estimate | None
-    bwt: Estimate | None = None
-
-    @classmethod
-    def published(
-        cls, method: str, setting: Setting, op: float | None, bwt: float | None = None
-    ) -> Point:
-        """The numbers of a paper, which have no interval."""
-        exact = [Estimate(value, value, value, 0) if known(value) else None for value in (op, bwt)]
-        return cls(method, setting, *exact)
+    op: Number
+    bwt: Number = None
+    published: bool = False
 
 
 def sensitivity(part: Part) -> Iterator[Drawing]:
@@ -63,143 +51,82 @@ def spacing(part: Part) -> Iterator[Drawing]:
 
 def _drawing(part: Part, settings: Mapping[str, Setting], name: str) -> Drawing:
     points: list[Point] = []
-    published: list[Point] = []
     for row in part.measured:
         method, setting = str(row.results[0]["method"]), settings[row.variant]
         points.append(Point(method, setting, row.compared("op"), row.compared("bwt")))
         if row.paper and row.same_setting:
-            published.append(Point.published(method, setting, row.paper.op, row.paper.bwt))
+            points.append(Point(method, setting, row.paper.op, row.paper.bwt, published=True))
     default = settings.get(part.reference or "")
-    figure = sensitivity_figure(points, name, "forever", default, published)
+    figure = sensitivity_figure(points, name, "forever", default)
     caption = f"OP and BWT against {name}, with 95 % intervals."
-    if published:
+    if any(point.published for point in points):
         caption += " Hollow: the paper's numbers."
     return Drawing("sensitivity", caption, figure)
 
 
 def sensitivity_figure(
-    points: Sequence[Point],
-    name: str,
-    reference: str | None = None,
-    default: Setting | None = None,
-    published: Sequence[Point] = (),
+    points: Sequence[Point], name: str, reference: str | None = None, default: Setting | None = None
 ) -> Figure:
     """OP, and BWT below it, against a setting, a line a method, with intervals.
 
     Values of the setting that are names stand side by side, unjoined, in the order in which they
-    come. Numbers are on a log2 axis if they are positive and span a factor of LOGARITHMIC.
+    come. Numbers of the paper are hollow, in the method's colour.
 
     Args:
-        name: of the setting, such as "memory (% of the rows)".
+        name: what the setting is called, such as "memory (% of the rows)".
         reference: the method in bold.
         default: the value that all other experiments use; its place is marked.
-        published: numbers of the paper, only if they are comparable: hollow, in the method's
-            colour.
     """
-    everything = [*points, *published]
-    panels = ["op", "bwt"] if any(point.bwt is not None for point in everything) else ["op"]
-    places = _places(everything)
-    methods = looks(dict.fromkeys(point.method for point in everything), reference)
-    figure, axes = new_figure(7.2, [2.4] * len(panels), 1.3 + 2.4 * len(panels))
-    step = _step(places, len(methods))
-    for axis, field in zip(axes, panels, strict=True):
-        label(axis, y={"op": "OP (%)", "bwt": "BWT (points)"}[field])
+    fields = {"op": "OP (%)"}
+    if any(point.bwt is not None for point in points):
+        fields["bwt"] = "BWT (points)"
+    places = _places(points)
+    look_of = looks(dict.fromkeys(point.method for point in points), reference)
+    figure, axes = new_figure(7.2, [2.4] * len(fields))
+    for axis, (field, quantity) in zip(axes, fields.items(), strict=True):
+        axis.set_ylabel(quantity)
         if default in places:
-            x = places[default]
-            axis.axvline(x, color=ACCENT, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
-        for number, (method, look) in enumerate(methods.items()):
-            shift = step * (number - (len(methods) - 1) / 2)
-            paper_look = look._replace(dashes=(0, (1.5, 1.2)), width=1.0)
-            _draw(axis, _found(points, places, method, field), places, look, method, shift)
-            theirs = _found(published, places, method, field)
-            _draw(axis, theirs, places, paper_look, f"{method}, published", shift)
-        _limit(axis, [getattr(point, field) for point in everything])
+            mark(axis.axvline, places[default], ACCENT)
+        for number, (method, look) in enumerate(look_of.items()):
+            # Printer's points: methods stand beside each other at each place.
+            shift = min(2.2, 14 / len(look_of)) * (number - (len(look_of) - 1) / 2)
+            hollow = look._replace(dashes=DOTTED, width=1.0, hollow=True)
+            for kind, published in ((look, False), (hollow, True)):
+                numbers: dict[float, Number] = {}
+                for point in points:
+                    if (point.method, point.published) == (method, published):
+                        numbers[places[point.setting]] = getattr(point, field)
+                label = f"{method}, published" if published else method
+                if _has_names(places):
+                    kind = kind._replace(dashes="none")
+                draw_numbers(axis, numbers, kind, label, shift)
+    axes[-1].set_xlabel(name)
     _scale(axes[-1], places, default)
-    label(axes[-1], x=f"{name}, log scale" if _logarithmic(places) else name)
     legend(figure)
     return figure
 
 
-def _step(places: Mapping[Setting, float], count: int) -> float:
-    """Points between methods at the same place: names have more room than numbers."""
-    if _numeric(places):
-        return min(2.2, 14 / max(count, 1))
-    return min(9.0, 330 / (len(places) * max(count, 1) + 1))
+def _has_names(settings: Iterable[Setting]) -> bool:
+    return any(isinstance(setting, str) for setting in settings)
 
 
 def _places(points: Sequence[Point]) -> dict[Setting, float]:
     """Where each value of the setting stands: numbers at themselves, names at 0, 1, 2, ..."""
-    settings = list(dict.fromkeys(point.setting for point in points))
-    if any(isinstance(setting, str) for setting in settings):
+    settings = dict.fromkeys(point.setting for point in points)
+    if _has_names(settings):
         return {setting: float(place) for place, setting in enumerate(settings)}
-    return {setting: float(setting) for setting in sorted(settings)}
-
-
-def _numeric(places: Mapping[Setting, float]) -> bool:
-    return not any(isinstance(setting, str) for setting in places)
-
-
-def _logarithmic(places: Mapping[Setting, float]) -> bool:
-    low, high = min(places.values(), default=0), max(places.values(), default=0)
-    return _numeric(places) and low > 0 and high / low >= LOGARITHMIC
-
-
-def _found(
-    points: Sequence[Point], places: Mapping[Setting, float], method: str, field: str
-) -> dict[float, Estimate]:
-    """What one method has in one panel, from left to right."""
-    estimates: dict[float, Estimate] = {}
-    for point in points:
-        estimate: Estimate | None = getattr(point, field)
-        if point.method == method and estimate is not None and known(estimate.value):
-            estimates[places[point.setting]] = estimate
-    return dict(sorted(estimates.items()))
-
-
-def _draw(
-    axis: Axes,
-    estimates: Mapping[float, Estimate],
-    places: Mapping[Setting, float],
-    look: Look,
-    name: str,
-    shift: float,
-) -> None:
-    """Nothing is drawn, nor named in the legend, if there is nothing."""
-    if not estimates:
-        return
-    for x, estimate in estimates.items():
-        draw_whisker(axis, x, estimate, look, shift)
-    values = [estimate.value for estimate in estimates.values()]
-    hollow = name.endswith(", published")
-    joined = _numeric(places)
-    draw_line(axis, list(estimates), values, look, name, hollow=hollow, joined=joined, shift=shift)
-
-
-def _limit(axis: Axes, estimates: Sequence[Estimate | None]) -> None:
-    """Around values and intervals: matplotlib's own limits do not know of shifted lines."""
-    ends: list[float] = []
-    for estimate in estimates:
-        if estimate is not None:
-            ends += filter(known, (estimate.value, estimate.low, estimate.high))
-    if ends:
-        room = 0.06 * (max(ends) - min(ends)) or 1.0
-        axis.set_ylim(min(ends) - room, max(ends) + room)
+    return {setting: float(setting) for setting in settings}
 
 
 def _scale(axis: Axes, places: Mapping[Setting, float], default: Setting | None) -> None:
     """A tick at each value, bold at the default."""
-    low, high = min(places.values(), default=0), max(places.values(), default=1)
-    if _logarithmic(places):
-        axis.set_xscale("log", base=2)
-        factor = (high / low) ** 0.08
-        axis.set_xlim(low / factor, high * factor)
+    axis.margins(x=0.08)
+    if _has_names(places):
+        axis.set_xlim(-0.5, len(places) - 0.5)
     else:
-        room = 0.08 * (high - low) or 0.5
-        room = room if _numeric(places) else 0.5
-        axis.set_xlim(low - room, high + room)
+        scale(axis, "x", places.values())
     names = [setting if isinstance(setting, str) else f"{setting:g}" for setting in places]
     axis.set_xticks(list(places.values()), names)
-    axis.xaxis.set_minor_locator(NullLocator())
     for setting, tick in zip(places, axis.get_xticklabels(), strict=True):
         if setting == default:
             tick.set(color=ACCENT, fontweight="bold")

@@ -17,9 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-from matplotlib.transforms import ScaledTranslation, Transform
+from matplotlib.transforms import ScaledTranslation
 
 from forever.report.bootstrap import Estimate
 from forever.report.format import minus
@@ -30,9 +29,14 @@ PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#AA4499",
            "#999933", "#882255", "#44AA99", "#DDAA33", "#777777")  # fmt: skip
 # One more than colours: a pair of the two comes again after 110 variants only.
 MARKERS = "osD^vPX<>ph"
-DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))
+DASHED, DOTTED = (0, (5, 1.5)), (0, (1.5, 1.2))
 SMALL, NORMAL, LARGE = 7.5, 9.0, 10.5  # points
 BANDS = 4  # variants; more bands hide each other
+MANY_STAGES = 7  # more names beside each other must be slanted
+WIDE = 8  # largest over smallest number from where an axis is logarithmic
+SLANTED: dict[str, Any] = {"rotation": 40, "rotation_mode": "anchor"}
+
+Number = Estimate | float | None  # with an interval, without one, or not measured
 
 
 class Drawing(NamedTuple):
@@ -52,9 +56,16 @@ def png(figure: Figure, dpi: int = 150) -> bytes:
 
 
 def known(value: float | None) -> TypeGuard[float]:
-    """Whether there is a number: what was not measured is None or NaN, and must not be drawn as
-    zero."""
+    """Whether there is a number: what was not measured must not be drawn as zero."""
     return value is not None and math.isfinite(value)
+
+
+def ends_of(number: Number) -> tuple[float, float, float]:
+    """The value and its interval from low to high; NaN where nothing was measured."""
+    if isinstance(number, Estimate):
+        return number.value, number.low, number.high
+    value = math.nan if number is None else float(number)
+    return value, value, value
 
 
 class Look(NamedTuple):
@@ -62,9 +73,10 @@ class Look(NamedTuple):
 
     colour: str
     marker: str
-    dashes: str | tuple[float, tuple[float, ...]]
-    width: float  # points
-    zorder: int
+    dashes: Any = "-"
+    width: float = 1.4  # points
+    zorder: int = 2
+    hollow: bool = False  # as numbers that are not ours
 
 
 def looks(variants: Iterable[str], reference: str | None = None) -> dict[str, Look]:
@@ -73,10 +85,10 @@ def looks(variants: Iterable[str], reference: str | None = None) -> dict[str, Lo
     for number, name in enumerate(variants):
         marker = MARKERS[number % len(MARKERS)]
         if name == reference:
-            by_name[name] = Look(ACCENT, marker, "-", 2.4, 3)
+            by_name[name] = Look(ACCENT, marker, width=2.4, zorder=3)
         else:
-            colour = PALETTE[number % len(PALETTE)]
-            by_name[name] = Look(colour, marker, DASHES[number // 4 % len(DASHES)], 1.4, 2)
+            dashes = ("-", DASHED, DOTTED)[number // 4 % 3]
+            by_name[name] = Look(PALETTE[number % len(PALETTE)], marker, dashes)
     return by_name
 
 
@@ -85,40 +97,26 @@ def looks_of(part: Part) -> dict[str, Look]:
     return looks([row.variant for row in part.rows], part.reference)
 
 
-def new_figure(
-    width: float, heights: Sequence[float], total: float | None = None
-) -> tuple[Figure, list[Axes]]:
-    """A figure with panels below each other.
-
-    Args:
-        width, total: in inches; `total` is the sum of the heights if it is not given.
-        heights: of the panels, in inches or as ratios.
-    """
-    figure = Figure(figsize=(width, total or sum(heights)), layout="constrained")
-    panels = figure.subplots(
-        len(heights), 1, sharex=True, height_ratios=list(heights), squeeze=False
-    )
+def new_figure(width: float, heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
+    """A figure with panels of these heights below each other, in inches, and room for names."""
+    figure = Figure(figsize=(width, 1.3 + sum(heights)), layout="constrained")
+    panels = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)
     axes: list[Axes] = list(panels[:, 0])
     for axis in axes:
         tidy(axis)
     return figure, axes
 
 
-def tidy(axis: Axes, grid: Literal["x", "y", "both", ""] = "y") -> None:
+def tidy(axis: Axes, grid: Literal["x", "y", "both"] = "y") -> None:
     """Two spines instead of four, small labels, a pale grid behind the data."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(GREY)
     axis.tick_params(labelsize=SMALL + 0.5, color=GREY, labelcolor=INK, length=3)
+    axis.xaxis.label.set_size(NORMAL)
+    axis.yaxis.label.set_size(NORMAL)
     axis.set_axisbelow(True)
-    if grid:
-        axis.grid(axis=grid, color=GRID, linewidth=0.6)
-
-
-def label(axis: Axes, x: str = "", y: str = "") -> None:
-    if x:
-        axis.set_xlabel(x, fontsize=NORMAL)
-    if y:
-        axis.set_ylabel(y, fontsize=NORMAL)
+    axis.grid(visible=False)
+    axis.grid(axis=grid, color=GRID, linewidth=0.6)
 
 
 def legend(figure: Figure, handles: Sequence[Any] = (), place: str = "right upper") -> None:
@@ -134,73 +132,78 @@ def legend(figure: Figure, handles: Sequence[Any] = (), place: str = "right uppe
         figure.legend(list(by_name.values()), list(by_name), fontsize=SMALL + 0.5, **style)
 
 
-def draw_line(
-    axis: Axes,
-    x: Any,
-    y: Any,
-    look: Look,
-    name: str,
-    *,
-    hollow: bool = False,
-    joined: bool = True,
-    shift: float = 0.0,
-) -> Line2D:
-    """A line with markers; a gap where y is NaN.
-
-    Args:
-        hollow: markers of numbers that are not ours.
-        joined: False for x that have no order.
-        shift: points to the right, so that what has the same x stands side by side.
-    """
+def draw_line(axis: Axes, x: Any, y: Any, look: Look, name: str, **style: Any) -> Line2D:
+    """A line with markers; a gap where y is NaN."""
     (line,) = axis.plot(
-        x,
-        y,
-        label=name,
-        color=look.colour,
-        linewidth=look.width,
-        linestyle=look.dashes if joined else "none",
-        marker=look.marker,
-        markersize=5,
-        markerfacecolor="white" if hollow else look.colour,
-        zorder=look.zorder,
-        transform=shifted(axis, shift),
-    )
+        x, y, label=name, color=look.colour, linewidth=look.width, linestyle=look.dashes,
+        marker=look.marker, markersize=5, markerfacecolor="white" if look.hollow else look.colour,
+        zorder=look.zorder, **style,
+    )  # fmt: skip
     return line
 
 
-def draw_whisker(axis: Axes, x: float, estimate: Estimate, look: Look, shift: float = 0.0) -> None:
-    """The interval of an estimate as an upright line; nothing if it has no width."""
-    if estimate.high > estimate.low:
-        axis.plot(
-            [x, x],
-            [estimate.low, estimate.high],
-            color=look.colour,
-            linewidth=1.2,
-            alpha=0.5,
-            zorder=look.zorder,
-            transform=shifted(axis, shift),
-        )
+def draw_numbers(
+    axis: Axes, numbers: Mapping[float, Number], look: Look, name: str, shift: float = 0.0
+) -> None:
+    """A line from number to number with upright intervals; nothing if nothing was measured.
 
-
-def shifted(axis: Axes, points: float) -> Transform:
-    """Data coordinates, moved to the right by printer's points."""
-    if not points:
-        return axis.transData
+    Args:
+        numbers: the numbers by their x.
+        shift: printer's points to the right, so that what has the same x stands side by side.
+    """
+    measured = [(x, *ends_of(numbers[x])) for x in sorted(numbers) if known(ends_of(numbers[x])[0])]
+    if not measured:
+        return
+    x, values, lows, highs = zip(*measured, strict=True)
     figure: Any = axis.get_figure(root=True)
-    return axis.transData + ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
+    moved = axis.transData + ScaledTranslation(shift / 72, 0, figure.dpi_scale_trans)
+    style: dict[str, Any] = {"zorder": look.zorder, "transform": moved}
+    axis.vlines(x, lows, highs, color=look.colour, linewidth=1.2, alpha=0.5, **style)
+    draw_line(axis, x, values, look, name, transform=moved)
 
 
-def log_scale(axis: Axes, which: Literal["x", "y"]) -> None:
-    """A logarithmic axis that says so, with plain numbers at 1, 2, 5, 10, 20, ...; and at 3 and 30
-    if there is room."""
+def draw_band(axis: Axes, x: Any, low: Any, high: Any, look: Look) -> None:
+    """The ground between two lines, in the colour of the line that it belongs to."""
+    axis.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0)
+
+
+def mark(draw: Any, value: float, colour: str = GREY) -> None:
+    """A thin dashed line, by an axis's `axvline` or `axhline`, for what others are compared with."""
+    draw(value, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
+
+
+def freeze(axis: Axes) -> None:
+    """Keep the limits that the axes have for what is drawn by now."""
+    axis.set(xlim=axis.get_xlim(), ylim=axis.get_ylim())
+
+
+def place_name(axis: Axes, x: float, name: str, **style: Any) -> None:
+    """A name above the axes, at x."""
+    axis.annotate(
+        name, (x, 1), xycoords=("data", "axes fraction"), xytext=(0, 5),
+        textcoords="offset points", va="bottom", color=INK, **style,
+    )  # fmt: skip
+
+
+def scale(axis: Axes, which: Literal["x", "y"], values: Any) -> bool:
+    """Make an axis logarithmic if its numbers are positive and span a factor of WIDE.
+
+    It says so, with plain numbers at 1, 2, 5, 10, 20, ...; and at 3 and 30 if there is room.
+
+    Returns:
+        Whether it is logarithmic.
+    """
+    finite = [value for value in values if known(value)]
+    if not finite or min(finite) <= 0 or max(finite) / min(finite) < WIDE:
+        return False
     axis.set(**{f"{which}scale": "log"})
-    ticks = axis.xaxis if which == "x" else axis.yaxis
+    ticks = {"x": axis.xaxis, "y": axis.yaxis}[which]
     ticks.set_label_text(f"{ticks.get_label_text()}, log scale")
-    low, high = ticks.get_view_interval()
-    wide = high / low > 30
-    ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if wide else (1.0, 2.0, 3.0, 5.0)))
+    subs = (1.0, 2.0, 5.0) if max(finite) / min(finite) > 30 else (1.0, 2.0, 3.0, 5.0)
+    ticks.set_major_locator(LogLocator(subs=subs))
     ticks.set_minor_locator(NullLocator())
     ticks.set_major_formatter(FuncFormatter(plain))
+    return True
 
 
 def plain(value: float, _: object = None) -> str:
@@ -210,7 +213,7 @@ def plain(value: float, _: object = None) -> str:
 
 def name_points(
     axis: Axes, points: Mapping[str, tuple[float, float]], bold: str | None = None
-) -> list[Text]:
+) -> None:
     """A name beside each point, with a thin line to it where it had to move away.
 
     The layout is frozen for that: call it last.
@@ -218,15 +221,14 @@ def name_points(
     from adjustText import adjust_text  # imports pyplot, which keeps state
 
     if not points:
-        return []
+        return
     figure: Any = axis.get_figure(root=True)
     FigureCanvasAgg(figure).draw()
     figure.set_layout_engine("none")
-    texts: list[Text] = []
-    for name, (x, y) in points.items():
-        weight, colour = ("bold", ACCENT) if name == bold else ("normal", INK)
-        texts.append(axis.text(x, y, name, fontsize=SMALL, fontweight=weight, color=colour))
+    texts = [axis.text(x, y, name, fontsize=SMALL) for name, (x, y) in points.items()]
+    for text in texts:
+        if text.get_text() == bold:
+            text.set(fontweight="bold", color=ACCENT)
     x, y = np.array(list(points.values())).T
     line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.5}
     adjust_text(texts, x, y, ax=axis, arrowprops=line, expand=(1.25, 2.2))
-    return texts

@@ -4,19 +4,16 @@ replayed."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
-from forever.report.figures.stages import KINDS, Lines, run_figure, stages_of
-from forever.report.figures.style import INK, Drawing, label, legend
+from forever.report.figures.stages import KINDS, Lines, run_figure, spans
+from forever.report.figures.style import ACCENT, INK, Drawing, legend, scale
 from forever.report.study import Part
 from forever.sweeps.sweep import slug
-
-DELTA, CLOCK = "#88AACC", "#004488"
 
 
 def timelines(part: Part) -> Iterator[Drawing]:
@@ -40,100 +37,71 @@ def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
         steps: the lines of steps.jsonl. Methods without a clock get the upper panel only.
         events: the lines of events.jsonl.
     """
-    ticking = any(line.get("days") for line in steps)
-    heights, total = ([1.0, 1.25], 5.0) if ticking else ([1.0], 2.8)
-    figure, axes = run_figure(steps, heights, total, title)
-    for axis in axes:
-        _draw_replays(axis, steps)
-    _draw_delta(axes[0], steps)
-    if ticking:
+    has_clock = any(line.get("days") for line in steps)
+    figure, axes = run_figure(steps, [1.6, 2.0][: 1 + has_clock], title)
+    colours = {kind: colour for kind, _, colour in KINDS}
+    for kind, first, last in spans(steps, "kind"):
+        for axis in axes:
+            if kind in colours:  # the updates that are spent on memory
+                ends = first - 0.5, last + 0.5
+                axis.axvspan(*ends, color=colours[kind], alpha=0.3, linewidth=0)
+    _draw_distances(axes[0], steps)
+    if has_clock:
         _draw_clock(axes[1], steps, events)
     legend(figure, place="lower center")
     return figure
 
 
-def _draw_replays(axis: Axes, steps: Lines) -> None:
-    """The updates that are spent on replay, as wide as they are many."""
-    colours = {kind: colour for kind, _, colour in KINDS}
-    first = 1
-    for kind, lines in groupby(steps, key=lambda line: line["kind"]):
-        count = sum(1 for _ in lines)
-        if kind in colours:
-            ends = first - 0.5, first + count - 0.5
-            axis.axvspan(*ends, color=colours[kind], alpha=0.3, linewidth=0)
-        first += count
-
-
-def _broken(steps: Lines, values: Sequence[float | None]) -> tuple[np.ndarray, np.ndarray]:
-    """Points of a line that breaks between tasks and where a value is None."""
-    places, heights = [0.0], [np.nan]
-    for stage in stages_of(steps):
-        places += [*range(stage.first, stage.last + 1), stage.last]
-        heights += [*values[stage.first - 1 : stage.last], None]
-    return np.array(places), np.array(heights, dtype=float)
-
-
-def _draw_delta(axis: Axes, steps: Lines) -> None:
-    """Task updates only: the clock does not count replay updates. A dot a value, as some stand
-    alone."""
-    for field, name, colour, width in (
-        ("update_norm", "Δ", DELTA, 0.8),
-        ("mu", "μ (moving average of Δ)", INK, 1.0),
-    ):
-        values = [line.get(field) if line["kind"] == "task" else None for line in steps]
-        if any(value is not None for value in values):
-            axis.plot(
-                *_broken(steps, values),
-                color=colour,
-                linewidth=width,
-                marker="o",
-                markersize=1.4 * width,
-                markeredgewidth=0,
-                label=name,
-            )
+def _draw_distances(axis: Axes, steps: Lines) -> None:
+    """Those of task updates: the clock does not count others."""
+    of_task = [line if line["kind"] == "task" else {} for line in steps]
+    distances = [line.get("update_norm") for line in of_task]
+    _draw_by_task(axis, steps, distances, color="#88AACC", linewidth=0.8, label="Δ")
+    means = [line.get("mu") for line in of_task]
+    _draw_by_task(axis, steps, means, color=INK, linewidth=1.0, label="μ (moving average of Δ)")
     axis.set_ylim(bottom=0)
-    label(axis, y="Δ: distance moved\nby a task update (L2)")
+    axis.set_ylabel("Δ: distance moved\nby a task update (L2)")
+
+
+def _draw_by_task(axis: Axes, steps: Lines, values: Sequence[float | None], **style: Any) -> None:
+    """A line that breaks between tasks and where a value is None; with a dot a value, as some stand
+    alone."""
+    places, heights = [0.0], [np.nan]
+    for _, first, last in spans(steps, "task"):
+        places += [*range(first, last + 1), last]
+        heights += [*values[first - 1 : last], None]
+    table = np.array([places, heights], dtype=float)
+    if np.isfinite(table[1]).any():
+        axis.plot(table[0], table[1], marker="o", markersize=1.3, markeredgewidth=0, **style)
 
 
 def _draw_clock(axis: Axes, steps: Lines, events: Lines) -> None:
+    """The clock with the events that it called, and ticks at the scheduled days within reach."""
     # 0: a day has no length until the warm-up is over.
     days = [line.get("days") or None for line in steps]
-    axis.plot(*_broken(steps, days), color=CLOCK, linewidth=1.2, label="clock since the task began")
-    place: dict[tuple[str, int], int] = {}
+    _draw_by_task(
+        axis, steps, days, color=ACCENT, linewidth=1.2, label="clock since the task began"
+    )
+    places: dict[tuple[str, int], int] = {}
     for x, line in enumerate(steps, 1):
         if line["kind"] == "task":
-            place[line["task"], line["step"]] = x
+            places[line["task"], line["step"]] = x
     for kind, marker, colour in KINDS:
         happened = [event for event in events if event["kind"] == kind and event["days"] > 0]
         if happened:
+            x = [places[event["task"], event["step"]] for event in happened]
+            style: dict[str, Any] = {"s": 22, "edgecolor": "white", "linewidth": 0.5, "zorder": 4}
+            style |= {"marker": marker, "color": colour, "clip_on": False}
             axis.scatter(
-                [place[event["task"], event["step"]] for event in happened],
-                [event["days"] for event in happened],
-                label="replay, at its day" if kind == "replay" else kind,
-                marker=marker,
-                color=colour,
-                s=22,
-                edgecolor="white",
-                linewidth=0.5,
-                zorder=4,
-                clip_on=False,
+                x, [event["days"] for event in happened], label=f"{kind}, at its day", **style
             )
-    label(axis, y=f"clock: {_unit_of_clock(steps)}")
-    _scale_clock(axis, steps, max(day for day in days if day))
-
-
-def _scale_clock(axis: Axes, steps: Lines, last: float) -> None:
-    """Ticks at the scheduled days that came within reach."""
-    planned = sorted({float(line["next_day"]) for line in steps if line.get("next_day")})
-    planned = [day for day in planned if day <= last]
+    axis.set_ylabel(f"clock: {_unit_of_clock(steps)}")
+    reached = max(day for day in days if day)
+    scheduled = {float(line.get("next_day") or np.inf) for line in steps}
+    planned = sorted(day for day in scheduled if day <= reached)
     # Spaced like 1, 2, 4, 7, 15, 30: equal distances in the logarithm.
-    if planned and planned[-1] / planned[0] > 8:
-        axis.set_yscale("log", base=2)
-        axis.set_ylabel(f"{axis.get_ylabel()}, log scale")
-        axis.set_ylim(bottom=planned[0] * 0.8)
-        axis.yaxis.set_minor_locator(NullLocator())
-    else:
-        axis.set_ylim(bottom=0)
+    bottom = 0.8 * planned[0] if scale(axis, "y", planned) else 0
+    axis.set_ylim(bottom=bottom)
     if 0 < len(planned) <= 12:
         axis.set_yticks(planned, [f"{day:g}" for day in planned])
 
