@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
+from forever.report.figures.analyses import forgetting_rate, model_day
 from forever.report.figures.bars import backbones, training_time
-from forever.report.figures.forgetting_rate import forgetting_rate
-from forever.report.figures.intervals import accuracy, intervals
+from forever.report.figures.journals import replay_loss, timeline_figure, timelines
 from forever.report.figures.matrices import matrices, matrix_figure
-from forever.report.figures.model_day import model_day
-from forever.report.figures.pareto import pareto
-from forever.report.figures.radar import radar
-from forever.report.figures.replay_loss import replay_loss
 from forever.report.figures.sensitivity import sensitivity, spacing
-from forever.report.figures.style import Drawing, png
-from forever.report.figures.timelines import timeline_figure, timelines
+from forever.report.figures.style import Picture
+from forever.report.figures.variants import accuracy, intervals, pareto, radar
 from forever.report.study import Part, Study
 from forever.sweeps.parts import USUAL_FIGURES
 from forever.sweeps.sweep import slug
@@ -28,28 +23,7 @@ _KINDS = (
     forgetting_rate, replay_loss, matrices, timelines,
 )  # fmt: skip
 # What can be drawn of a part of a study; each draws nothing where there is nothing to show.
-FIGURES: dict[str, Callable[[Part], Iterator[Drawing]]] = {draw.__name__: draw for draw in _KINDS}
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure as a file.
-
-    Attributes:
-        name: the name of its file, without suffix.
-        group: where it stands: "overview", "matrix" or "timeline".
-        width: its width in CSS pixels, 96 an inch.
-    """
-
-    name: str
-    group: str
-    caption: str
-    png: bytes
-    width: int
-
-    @property
-    def uri(self) -> str:
-        return "data:image/png;base64," + base64.b64encode(self.png).decode("ascii")
+FIGURES: dict[str, Callable[[Part], Iterator[Picture]]] = {draw.__name__: draw for draw in _KINDS}
 
 
 def pictures(study: Study, part: Part) -> Iterator[Picture]:
@@ -59,11 +33,10 @@ def pictures(study: Study, part: Part) -> Iterator[Picture]:
     kinds: tuple[str, ...] = USUAL_FIGURES
     if study.file is not None and study.file.figures:
         kinds = tuple(figure.kind for figure in study.file.figures)
-    suffix, where = "", ""
-    if part.several:
-        suffix, where = f"-{slug(part.benchmark)}", f" ({part.benchmark})"
     for kind in kinds:
-        for drawing in FIGURES[kind](part):
-            width = round(96 * drawing.figure.get_size_inches()[0])
-            name, caption = drawing.name + suffix, drawing.caption + where
-            yield Picture(name, drawing.group, caption, png(drawing.figure), width)
+        for picture in FIGURES[kind](part):
+            if part.several:
+                name = f"{picture.name}-{slug(part.benchmark)}"
+                caption = f"{picture.caption} ({part.benchmark})"
+                picture = replace(picture, name=name, caption=caption)
+            yield picture

@@ -11,7 +11,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from forever.report.figures.style import INK, LARGE, SLANTED, SMALL, Drawing, new_figure
+from forever.report.figures import style
 from forever.report.format import number
 from forever.report.study import Part
 from forever.sweeps.sweep import slug
@@ -20,12 +20,12 @@ from forever.sweeps.sweep import slug
 _BLUES = ListedColormap(colormaps["Blues"](np.linspace(0, 0.65, 256)))
 
 
-def matrices(part: Part) -> Iterator[Drawing]:
+def matrices(part: Part) -> Iterator[style.Picture]:
     """The first run of each variant."""
     for row in part.measured:
         title = row.runs[0].title
         figure = matrix_figure(row.results[0], title)
-        yield Drawing(f"matrix-{slug(row.variant)}", title, figure, "matrix")
+        yield style.Picture(f"matrix-{slug(row.variant)}", title, figure, "matrix")
 
 
 def matrix_figure(result: Mapping[str, Any], title: str | None = None) -> Figure:
@@ -39,32 +39,30 @@ def matrix_figure(result: Mapping[str, Any], title: str | None = None) -> Figure
     """
     scores = np.array(result["matrix"], dtype=float)  # None becomes NaN
     tasks, stages = scores.shape
-    figure, (axis,) = new_figure(2.3 + 0.52 * stages, [0.3 + 0.36 * tasks])
+    figure, (axis,) = style.new_figure(2.3 + 0.52 * stages, [0.3 + 0.36 * tasks])
     axis.grid(visible=False)
-    style: dict[str, Any] = {"vmin": 0, "vmax": 100, "edgecolors": "white", "linewidth": 1}
-    image = axis.pcolormesh(np.ma.masked_invalid(scores), cmap=_BLUES, **style)
+    cells: dict[str, Any] = {"vmin": 0, "vmax": 100, "edgecolors": "white", "linewidth": 1}
+    image = axis.pcolormesh(np.ma.masked_invalid(scores), cmap=_BLUES, **cells)
     hatched: dict[str, Any] = {"hatch": "////", "edgecolor": "#E2E2E2", "linewidth": 0}
-    framed: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.9}
+    framed: dict[str, Any] = {"edgecolor": style.INK, "linewidth": 0.9}
+    middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.SMALL}
     for (i, j), score in np.ndenumerate(scores):
         if np.isnan(score):
             axis.add_patch(Rectangle((j, i), 1, 1, fill=False, **hatched))
             continue
-        middle: dict[str, Any] = {"ha": "center", "va": "center"}
-        axis.text(j + 0.5, i + 0.5, f"{score:.1f}", fontsize=SMALL, color=INK, **middle)
+        axis.text(j + 0.5, i + 0.5, f"{score:.1f}", **middle)
         if i == j and stages == tasks:
             axis.add_patch(Rectangle((j + 0.04, i + 0.04), 0.92, 0.92, fill=False, **framed))
     axis.set(xlim=(0, stages), ylim=(tasks, 0), xlabel="after training on", ylabel="score on")
-    axis.set_yticks(np.arange(tasks) + 0.5, result["tasks"], fontsize=SMALL)
-    axis.set_xticks(
-        np.arange(stages) + 0.5, result["stages"], fontsize=SMALL, ha="right", **SLANTED
-    )
-    axis.tick_params(length=0)
+    axis.set_yticks(np.arange(tasks) + 0.5, result["tasks"])
+    axis.set_xticks(np.arange(stages) + 0.5, result["stages"], ha="right", **style.SLANTED)
+    axis.tick_params(length=0, labelsize=style.SMALL)
     axis.spines[:].set_visible(False)
     bar: Any = figure.colorbar(image, shrink=0.8, aspect=18, pad=0.03, ticks=range(0, 101, 25))
-    bar.set_label("score (%)", fontsize=SMALL)
-    bar.ax.tick_params(labelsize=SMALL, length=2)
+    bar.set_label("score (%)", fontsize=style.SMALL)
+    bar.ax.tick_params(labelsize=style.SMALL, length=2)
     bar.outline.set_visible(False)
     name = title or f"{result['method']}, seed {result['seed']}"
     op, bwt = number(result["op"], "{:.1f}"), number(result["bwt"], "{:+.1f}")
-    figure.suptitle(f"{name}\nOP {op} · BWT {bwt}", fontsize=LARGE, color=INK)
+    figure.suptitle(f"{name}\nOP {op} · BWT {bwt}", fontsize=style.LARGE, color=style.INK)
     return figure

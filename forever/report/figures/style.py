@@ -7,9 +7,12 @@ colour says is also said by a marker, a line style or a number.
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
@@ -17,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
@@ -34,18 +38,39 @@ SMALL, NORMAL, LARGE = 7.5, 9.0, 10.5  # points
 BANDS = 4  # variants; more bands hide each other
 MANY_STAGES = 7  # more names beside each other must be slanted
 WIDE = 8  # largest over smallest number from where an axis is logarithmic
+# What others are compared with.
+MARK: dict[str, Any] = {"color": ACCENT, "linewidth": 0.8, "linestyle": DASHED, "zorder": 0}
 SLANTED: dict[str, Any] = {"rotation": 40, "rotation_mode": "anchor"}
 
 Number = Estimate | float | None  # with an interval, without one, or not measured
 
 
-class Drawing(NamedTuple):
-    """A figure with the name of its file; `group` says where in the report it stands."""
+@dataclass(frozen=True)
+class Picture:
+    """A figure as a file.
+
+    Attributes:
+        name: the name of the file, without suffix.
+        group: where in the report it stands: "overview", "matrix" or "timeline".
+    """
 
     name: str
     caption: str
     figure: Figure
     group: str = "overview"
+
+    @property
+    def width(self) -> int:
+        """The width in CSS pixels, 96 an inch."""
+        return round(96 * self.figure.get_size_inches()[0])
+
+    @cached_property
+    def png(self) -> bytes:
+        return png(self.figure)
+
+    @property
+    def uri(self) -> str:
+        return "data:image/png;base64," + base64.b64encode(self.png).decode("ascii")
 
 
 def png(figure: Figure, dpi: int = 150) -> bytes:
@@ -119,17 +144,18 @@ def tidy(axis: Axes, grid: Literal["x", "y", "both"] = "y") -> None:
     axis.grid(axis=grid, color=GRID, linewidth=0.6)
 
 
-def legend(figure: Figure, handles: Sequence[Any] = (), place: str = "right upper") -> None:
-    """The legend outside the axes: of all named artists, each name once, unless some are given."""
-    by_name = {str(handle.get_label()): handle for handle in handles}
-    if not handles:
-        for axis in figure.axes:
-            for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
-                by_name.setdefault(name, handle)
+def legend(figure: Figure, below: bool = False) -> None:
+    """The legend beside or below the axes: of all named artists, each name once."""
+    by_name: dict[str, Any] = {}
+    for axis in figure.axes:
+        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+            by_name.setdefault(name, handle)
     if by_name:
-        style: dict[str, Any] = {"loc": f"outside {place}", "frameon": False}
-        style["ncols"] = 6 if "center" in place else 1
-        figure.legend(list(by_name.values()), list(by_name), fontsize=SMALL + 0.5, **style)
+        place: dict[str, Any] = {"loc": "outside right upper"}
+        if below:
+            place = {"loc": "outside lower center", "ncols": 6}
+        names, lines = list(by_name), list(by_name.values())
+        figure.legend(lines, names, frameon=False, fontsize=SMALL + 0.5, **place)
 
 
 def draw_line(axis: Axes, x: Any, y: Any, look: Look, name: str, **style: Any) -> Line2D:
@@ -145,21 +171,21 @@ def draw_line(axis: Axes, x: Any, y: Any, look: Look, name: str, **style: Any) -
 def draw_numbers(
     axis: Axes, numbers: Mapping[float, Number], look: Look, name: str, shift: float = 0.0
 ) -> None:
-    """A line from number to number with upright intervals; nothing if nothing was measured.
-
-    Args:
-        numbers: the numbers by their x.
-        shift: printer's points to the right, so that what has the same x stands side by side.
-    """
-    measured = [(x, *ends_of(numbers[x])) for x in sorted(numbers) if known(ends_of(numbers[x])[0])]
-    if not measured:
-        return
-    x, values, lows, highs = zip(*measured, strict=True)
-    figure: Any = axis.get_figure(root=True)
-    moved = axis.transData + ScaledTranslation(shift / 72, 0, figure.dpi_scale_trans)
-    style: dict[str, Any] = {"zorder": look.zorder, "transform": moved}
-    axis.vlines(x, lows, highs, color=look.colour, linewidth=1.2, alpha=0.5, **style)
-    draw_line(axis, x, values, look, name, transform=moved)
+    """A line from number to number, by their x, with upright intervals; nothing if there is no
+    number. `shift`: printer's points to the right, so that lines stand side by side."""
+    measured: list[tuple[float, float, float, float]] = []
+    for x in sorted(numbers):
+        value, low, high = ends_of(numbers[x])
+        if known(value):
+            measured.append((x, value, low, high))
+    if measured:
+        x, values, lows, highs = zip(*measured, strict=True)
+        figure: Any = axis.get_figure(root=True)
+        moved = axis.transData + ScaledTranslation(shift / 72, 0, figure.dpi_scale_trans)
+        upright: dict[str, Any] = {"zorder": look.zorder, "transform": moved}
+        axis.vlines(x, lows, highs, color=look.colour, linewidth=1.2, alpha=0.5, **upright)
+        axis.update_datalim(np.column_stack([[*x, *x], [*lows, *highs]]))  # not known if moved
+        draw_line(axis, x, values, look, name, transform=moved)
 
 
 def draw_band(axis: Axes, x: Any, low: Any, high: Any, look: Look) -> None:
@@ -167,40 +193,34 @@ def draw_band(axis: Axes, x: Any, low: Any, high: Any, look: Look) -> None:
     axis.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0)
 
 
-def mark(draw: Any, value: float, colour: str = GREY) -> None:
-    """A thin dashed line, by an axis's `axvline` or `axhline`, for what others are compared with."""
-    draw(value, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
-
-
 def freeze(axis: Axes) -> None:
     """Keep the limits that the axes have for what is drawn by now."""
     axis.set(xlim=axis.get_xlim(), ylim=axis.get_ylim())
 
 
-def place_name(axis: Axes, x: float, name: str, **style: Any) -> None:
+def name_above(axis: Axes, x: float, name: str, **options: Any) -> None:
     """A name above the axes, at x."""
-    axis.annotate(
-        name, (x, 1), xycoords=("data", "axes fraction"), xytext=(0, 5),
-        textcoords="offset points", va="bottom", color=INK, **style,
-    )  # fmt: skip
+    above: dict[str, Any] = {"xytext": (0, 5), "textcoords": "offset points", "va": "bottom"}
+    axis.annotate(name, (x, 1), xycoords=("data", "axes fraction"), **above, **options)
 
 
-def scale(axis: Axes, which: Literal["x", "y"], values: Any) -> bool:
-    """Make an axis logarithmic if its numbers are positive and span a factor of WIDE.
+def embolden(texts: Iterable[Text], name: str | None) -> None:
+    """Make those that say this name bold."""
+    for text in texts:
+        if text.get_text() == name:
+            text.set(color=ACCENT, fontweight="bold")
 
-    It says so, with plain numbers at 1, 2, 5, 10, 20, ...; and at 3 and 30 if there is room.
 
-    Returns:
-        Whether it is logarithmic.
-    """
-    finite = [value for value in values if known(value)]
-    if not finite or min(finite) <= 0 or max(finite) / min(finite) < WIDE:
+def scale(axis: Axes, which: Literal["x", "y"]) -> bool:
+    """Make an axis logarithmic if what is drawn is positive and spans a factor of WIDE, and say
+    whether it is."""
+    ticks = {"x": axis.xaxis, "y": axis.yaxis}[which]
+    low, high = ticks.get_data_interval()
+    if not 0 < WIDE * low <= high:
         return False
     axis.set(**{f"{which}scale": "log"})
-    ticks = {"x": axis.xaxis, "y": axis.yaxis}[which]
     ticks.set_label_text(f"{ticks.get_label_text()}, log scale")
-    subs = (1.0, 2.0, 5.0) if max(finite) / min(finite) > 30 else (1.0, 2.0, 3.0, 5.0)
-    ticks.set_major_locator(LogLocator(subs=subs))
+    ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ticks.set_minor_locator(NullLocator())
     ticks.set_major_formatter(FuncFormatter(plain))
     return True
@@ -220,15 +240,11 @@ def name_points(
     """
     from adjustText import adjust_text  # imports pyplot, which keeps state
 
-    if not points:
-        return
     figure: Any = axis.get_figure(root=True)
     FigureCanvasAgg(figure).draw()
     figure.set_layout_engine("none")
     texts = [axis.text(x, y, name, fontsize=SMALL) for name, (x, y) in points.items()]
-    for text in texts:
-        if text.get_text() == bold:
-            text.set(fontweight="bold", color=ACCENT)
+    embolden(texts, bold)
     x, y = np.array(list(points.values())).T
     line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.5}
     adjust_text(texts, x, y, ax=axis, arrowprops=line, expand=(1.25, 2.2))
