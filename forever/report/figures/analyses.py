@@ -3,7 +3,9 @@ the length of its model day goes with."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -39,10 +41,15 @@ def forgetting_rate(part: Part) -> Iterator[style.Picture]:
     yield style.Picture("forgetting-rate", caption, figure)
 
 
+def by_phase(curves: Sequence[Sequence[float]]) -> pd.DataFrame:
+    """A row a phase, a column a curve; NaN where a curve has ended."""
+    return pd.DataFrame([*zip_longest(*curves, fillvalue=math.nan)], dtype=float)
+
+
 def comparable(rates: Rates, published: Sequence[float]) -> Sequence[float]:
     """The published rates if the highest of our means is of their size, else none."""
-    highest = [pd.DataFrame(curves, dtype=float).mean().max() for curves in rates.values()]
-    ours, theirs = max(highest), max(published)
+    ours = max(by_phase(curves).mean(axis=1).max() for curves in rates.values())
+    theirs = max(published)
     return published if ours / COMPARABLE <= theirs <= COMPARABLE * ours else ()
 
 
@@ -61,8 +68,8 @@ def forgetting_rate_figure(
     figure, (axis,) = style.new_figure(8, [2.5])
     last = max(1, len(published))
     for name, curves in rates.items():
-        table = pd.DataFrame(curves, dtype=float)  # a row a curve, a column a phase
-        mean, spread = table.mean(), table.std()
+        table = by_phase(curves)
+        mean, spread = table.mean(axis=1), table.std(axis=1)
         if mean.notna().any():
             x = mean.index + 1
             last = max(last, len(x))

@@ -39,7 +39,7 @@ BANDS = 4  # variants; more bands hide each other
 MANY_STAGES = 7  # more names beside each other must be slanted
 WIDE = 8  # largest over smallest number from where an axis is logarithmic
 # What others are compared with.
-MARK: dict[str, Any] = {"color": ACCENT, "linewidth": 0.8, "linestyle": DASHED, "zorder": 0}
+MARK: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": DASHED, "zorder": 0}
 SLANTED: dict[str, Any] = {"rotation": 40, "rotation_mode": "anchor"}
 
 Number = Estimate | float | None  # with an interval, without one, or not measured
