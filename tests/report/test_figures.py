@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -22,9 +23,8 @@ from forever.report.figures.analyses import (
     forgetting_rate_figure,
     model_day_figure,
 )
-from forever.report.figures.bars import bars_figure
-from forever.report.figures.journals import replay_loss_figure
-from forever.report.figures.sensitivity import Point, sensitivity_figure
+from forever.report.figures.runs import replay_loss_figure
+from forever.report.figures.scores import Point, bars_figure, sensitivity_figure
 from forever.report.figures.style import looks, png
 from forever.report.figures.variants import (
     accuracy_figure,
@@ -199,7 +199,7 @@ def test_intervals_are_written_beside_their_dots() -> None:
 @pytest.mark.parametrize("count", [1, 14])
 def test_variants_share_a_radar(count: int) -> None:
     retention = {m: dict.fromkeys(TASKS, 0.5 + 0.05 * n) for n, m in enumerate(METHODS[:count])}
-    figure = radar_figure(retention, LOOKS)
+    figure = radar_figure(pd.DataFrame(retention), LOOKS)
     drawn = lines_of(figure.axes[0])
     assert {name: y[:-1] for name, (_, y) in drawn.items()} == {
         name: list(scores.values()) for name, scores in retention.items()
@@ -211,41 +211,26 @@ def test_variants_share_a_radar(count: int) -> None:
 
 
 def test_a_missing_task_is_a_gap_in_the_radar() -> None:
-    scores: dict[str, float | None] = dict.fromkeys(TASKS, 0.5)
-    lacks = dict(list(scores.items())[:-1])
-    retention = {"whole": scores, "less": {**scores, TASKS[3]: None}, "lacks": lacks, "not run": {}}
-    drawn = lines_of(radar_figure(retention, looks(retention)).axes[0])
-    assert set(drawn) == {"whole", "less", "lacks"}
-    assert [np.flatnonzero(np.isnan(y)).tolist() for _, y in drawn.values()] == [[], [3], [14]]
+    table = pd.DataFrame(0.5, TASKS, ["whole", "less", "not run"])
+    table.loc[TASKS[3], "less"] = table.loc[:, "not run"] = math.nan
+    drawn = lines_of(radar_figure(table, looks(table)).axes[0])
+    assert set(drawn) == {"whole", "less"}
+    assert np.flatnonzero(np.isnan(drawn["less"][1])).tolist() == [3]
 
 
-def test_front_is_what_nothing_beats() -> None:
-    points = {"a": (2.0, 50.0), "b": (1.0, 40.0), "tie": (1.0, 30.0), "c": (4.0, 60.0)}
-    points["beaten"] = (3.0, 50.0)
-    assert front(points) == [(1.0, 40.0), (2.0, 50.0), (4.0, 60.0)]
-
-
-def test_pareto_names_every_point() -> None:
-    random = np.random.default_rng(0)
-    points: dict[str, tuple[float, Estimate]] = {}
-    for method in METHODS:
-        points[method] = 100 + 40 * random.random(), around(50 + 30 * random.random())
-    figure = pareto_figure(points, LOOKS, METHODS[0])
+def test_pareto_shows_every_point_and_what_nothing_beats() -> None:
+    """Of a search the many trials have no legend."""
+    assert front([(2, 50), (1, 40), (1, 30), (4, 60), (3, 50)]) == [(1, 40), (2, 50), (4, 60)]
+    points = {f"t{n}": (10.0 * (n + 1), around(40.0 + n)) for n in range(30)}
+    figure = pareto_figure(points, looks(points))
     (axis,) = figure.axes
-    drawn = {name: xy for name, xy in lines_of(axis).items() if name != "front"}
-    assert drawn == {name: ([time], [e.value]) for name, (time, e) in points.items()}
-    names = [text for text in axis.texts if text.get_text()]
-    assert {text.get_text() for text in names} == set(points)
-    assert overlaps(figure, names) <= 1
-    ends = [end for _, e in points.values() for end in (e.low, e.high)]
-    assert_inside(axis, [time for time, _ in points.values()], ends)
-
-
-def test_the_many_trials_of_a_search_have_no_names() -> None:
-    points = {f"t{n}": (10.0 * (n + 1), around(40.0 + n, 0.0)) for n in range(30)}
-    (axis,) = pareto_figure(points, looks(points)).axes
-    assert (len(axis.texts), axis.get_xscale()) == (0, "log")
-    assert max(lines_of(axis)["front"][1]) == 69.0
+    drawn = lines_of(axis)
+    assert max(drawn.pop("front")[1]) == 69.0
+    assert drawn == {name: ([seconds], [op.value]) for name, (seconds, op) in points.items()}
+    assert_inside(axis, [10.0, 300.0], [38.0, 71.0])
+    assert (axis.get_xscale(), legend_of(figure)) == ("log", [])
+    few = pareto_figure({name: points[name] for name in ("t0", "t1")}, looks(points))
+    assert (few.axes[0].get_xscale(), legend_of(few)) == ("linear", ["t0", "t1", "front"])
 
 
 # ---- bars

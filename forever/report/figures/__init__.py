@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from forever.report.figures.analyses import forgetting_rate, model_day
-from forever.report.figures.bars import backbones, training_time
-from forever.report.figures.journals import replay_loss, timeline_figure, timelines
-from forever.report.figures.matrices import matrices, matrix_figure
-from forever.report.figures.sensitivity import sensitivity, spacing
+from forever.report.figures.runs import (
+    matrices,
+    matrix_figure,
+    replay_loss,
+    timeline_figure,
+    timelines,
+)
+from forever.report.figures.scores import backbones, sensitivity, spacing, training_time
 from forever.report.figures.style import Picture
 from forever.report.figures.variants import accuracy, intervals, pareto, radar
 from forever.report.study import Part, Study

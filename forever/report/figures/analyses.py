@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -54,7 +55,7 @@ def comparable(rates: Rates, published: Sequence[float]) -> Sequence[float]:
 
 
 def forgetting_rate_figure(
-    rates: Rates, phase: int, look_of: Mapping[str, style.Look], published: Sequence[float] = ()
+    rates: Rates, phase: int, look_of: style.Looks, published: Sequence[float] = ()
 ) -> Figure:
     """How fast the loss on earlier tasks rises in each phase of a task: the mean over tasks and
     runs, and for up to BANDS variants one standard deviation of them.
@@ -126,9 +127,11 @@ def model_day_figure(pairs: Mapping[str, Pairs], orders: Sequence[str]) -> Figur
         axis.set(xlabel=labels[name][0], ylabel=labels[name][1])
         axis.set_title(correlation(list(points.values())), fontsize=style.SMALL + 0.5)
         if name == "other order":
-            style.freeze(axis)
+            axis.set(xlim=axis.get_xlim(), ylim=axis.get_ylim())
             axis.axline((x[0], x[0]), slope=1, **style.MARK)  # where both days are equally long
-            style.name_points(axis, points)
+            for task, place in points.items():
+                beside: dict[str, Any] = {"xytext": (4, 3), "textcoords": "offset points"}
+                axis.annotate(task, place, fontsize=style.SMALL, **beside)
     return figure
 
 

@@ -17,15 +17,13 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from forever.report.bootstrap import Estimate
-from forever.report.format import minus
 from forever.report.study import Part
 
 INK, GREY, ACCENT, GRID = "#222222", "#777777", "#004488", "#E4E4E4"
@@ -102,6 +100,9 @@ class Look(NamedTuple):
     width: float = 1.4  # points
     zorder: int = 2
     hollow: bool = False  # as numbers that are not ours
+
+
+Looks = Mapping[str, Look]  # by variant
 
 
 def looks(variants: Iterable[str], reference: str | None = None) -> dict[str, Look]:
@@ -193,11 +194,6 @@ def draw_band(axis: Axes, x: Any, low: Any, high: Any, look: Look) -> None:
     axis.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0)
 
 
-def freeze(axis: Axes) -> None:
-    """Keep the limits that the axes have for what is drawn by now."""
-    axis.set(xlim=axis.get_xlim(), ylim=axis.get_ylim())
-
-
 def name_above(axis: Axes, x: float, name: str, **options: Any) -> None:
     """A name above the axes, at x."""
     above: dict[str, Any] = {"xytext": (0, 5), "textcoords": "offset points", "va": "bottom"}
@@ -222,29 +218,5 @@ def scale(axis: Axes, which: Literal["x", "y"]) -> bool:
     ticks.set_label_text(f"{ticks.get_label_text()}, log scale")
     ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ticks.set_minor_locator(NullLocator())
-    ticks.set_major_formatter(FuncFormatter(plain))
+    ticks.set_major_formatter(StrMethodFormatter("{x:,.12g}"))
     return True
-
-
-def plain(value: float, _: object = None) -> str:
-    """A number without exponent, thousands set off by commas."""
-    return minus(f"{value:,.12g}")
-
-
-def name_points(
-    axis: Axes, points: Mapping[str, tuple[float, float]], bold: str | None = None
-) -> None:
-    """A name beside each point, with a thin line to it where it had to move away.
-
-    The layout is frozen for that: call it last.
-    """
-    from adjustText import adjust_text  # imports pyplot, which keeps state
-
-    figure: Any = axis.get_figure(root=True)
-    FigureCanvasAgg(figure).draw()
-    figure.set_layout_engine("none")
-    texts = [axis.text(x, y, name, fontsize=SMALL) for name, (x, y) in points.items()]
-    embolden(texts, bold)
-    x, y = np.array(list(points.values())).T
-    line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.5}
-    adjust_text(texts, x, y, ax=axis, arrowprops=line, expand=(1.25, 2.2))

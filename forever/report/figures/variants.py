@@ -4,19 +4,23 @@ far, and how much of each task they keep."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from forever.report.bootstrap import Estimate
 from forever.report.figures import style
 from forever.report.format import estimated
-from forever.report.row import Row
+from forever.report.row import Row, seconds_of
 from forever.report.study import Part
+
+NAMED = 16  # points of OP against time; of more, as of a search, the legend is too long
+TOGETHER = 8  # variants in one radar; more hide each other
 
 Results = Sequence[Mapping[str, Any]]  # contents of result.json
 
@@ -29,9 +33,7 @@ def intervals(part: Part) -> Iterator[style.Picture]:
 
 
 def interval_figure(
-    estimates: Mapping[str, Estimate],
-    look_of: Mapping[str, style.Look],
-    reference: str | None = None,
+    estimates: Mapping[str, Estimate], look_of: style.Looks, reference: str | None = None
 ) -> Figure:
     """OP and its interval a variant, as dots and whiskers; a line marks the reference's OP."""
     figure, (axis,) = style.new_figure(7.5, [0.3 * len(estimates)])
@@ -60,7 +62,7 @@ def accuracy(part: Part) -> Iterator[style.Picture]:
     yield style.Picture("accuracy", caption, accuracy_figure(results, style.looks_of(part)))
 
 
-def accuracy_figure(results: Mapping[str, Results], look_of: Mapping[str, style.Look]) -> Figure:
+def accuracy_figure(results: Mapping[str, Results], look_of: style.Looks) -> Figure:
     """Mean score on the tasks seen so far, over stages; a line a variant.
 
     Up to BANDS variants have a band from their lowest to their highest run. Joint training is a
@@ -100,64 +102,48 @@ def seen(result: Mapping[str, Any]) -> list[float]:
     return [fmean(row[stage] for row in matrix[: stage + 1]) for stage in range(len(matrix))]
 
 
-NAMED = 16  # points; more names beside points, as of a search, cannot be read
-
-Points = Mapping[str, tuple[float, Estimate]]  # by variant, seconds and score
-
-
 def pareto(part: Part) -> Iterator[style.Picture]:
     points: dict[str, tuple[float, Estimate]] = {}
-    for row in part.frame.to_dict("records"):
-        if row["op"] is not None and not row["bound"]:
-            points[row["variant"]] = row["seconds"], row["op"]
+    for row in part.measured:
+        if not row.bound:
+            points[row.variant] = fmean(map(seconds_of, row.runs)), row.compared("op")
     if len(points) > 2:
-        figure = pareto_figure(points, style.looks_of(part), part.reference)
+        figure = pareto_figure(points, style.looks_of(part))
         caption = "OP against time. The line joins what nothing beats in both."
         yield style.Picture("pareto", caption, figure)
 
 
-def pareto_figure(
-    points: Points, look_of: Mapping[str, style.Look], reference: str | None = None
-) -> Figure:
-    """OP against time, with the front: the points that none beats in both. More than NAMED points
-    have no names."""
+def pareto_figure(points: Mapping[str, tuple[float, Estimate]], look_of: style.Looks) -> Figure:
+    """OP against seconds, with the front: the points that none beats in both."""
     figure, (axis,) = style.new_figure(6.6, [2.9])
     style.tidy(axis, "both")
     axis.margins(0.1, 0.1)
     axis.set(xlabel="seconds a run, training and evaluation", ylabel="OP (%)")
-    axis.xaxis.set_major_formatter(FuncFormatter(style.plain))
-    scores: dict[str, tuple[float, float]] = {}
     for name, (seconds, estimate) in points.items():
-        scores[name] = seconds, estimate.value
         style.draw_numbers(axis, {seconds: estimate}, look_of[name], name)
     style.scale(axis, "x")
-    style.freeze(axis)
+    axis.set(xlim=axis.get_xlim(), ylim=axis.get_ylim())
     # To the right edge: what lies below and right of the steps is beaten.
-    best = front(scores)
+    best = front((seconds, estimate.value) for seconds, estimate in points.values())
     x, y = zip(*best, (axis.get_xlim()[1], best[-1][1]), strict=True)
     axis.step(x, y, where="post", color=style.ACCENT, linewidth=1.0, zorder=1, label="front")
-    if len(scores) <= NAMED:
-        style.name_points(axis, scores, reference)
+    if len(points) <= NAMED:
+        style.legend(figure)
     return figure
 
 
-def front(points: Mapping[str, tuple[float, float]]) -> list[tuple[float, float]]:
+def front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """The (seconds, score) that no other point beats in one without losing in the other, by rising
     time.
 
-    >>> front({"a": (1.0, 50.0), "b": (2.0, 40.0), "c": (3.0, 60.0)})
+    >>> front([(1.0, 50.0), (2.0, 40.0), (3.0, 60.0)])
     [(1.0, 50.0), (3.0, 60.0)]
     """
     best: list[tuple[float, float]] = []
-    for seconds, score in sorted(points.values(), key=lambda point: (point[0], -point[1])):
+    for seconds, score in sorted(points, key=lambda point: (point[0], -point[1])):
         if not best or score > best[-1][1]:
             best.append((seconds, score))
     return best
-
-
-TOGETHER = 8  # variants in one radar; more hide each other
-
-Retention = Mapping[str, float | None]  # by task: final score as a share of joint training's
 
 
 def radar(part: Part) -> Iterator[style.Picture]:
@@ -165,49 +151,43 @@ def radar(part: Part) -> Iterator[style.Picture]:
     if not joint:
         return
     best = final_scores(joint[0])
-    kept: dict[str, Retention] = {}
-    for row in part.measured:
-        if row is not joint[0]:
-            scores = final_scores(row).items()
-            kept[row.variant] = {task: score / best[task] for task, score in scores if best[task]}
-    if not any(kept.values()):
+    others = [row for row in part.measured if row is not joint[0]]
+    kept = pd.DataFrame({row.variant: final_scores(row) / best[best > 0] for row in others})
+    kept = kept.reindex(best.index)
+    if not kept.notna().to_numpy().any():
         return
     caption = "Final score on each task as a share of joint training's (dashed: 1); mean over runs."
-    if len(kept) > TOGETHER:
-        rank = sorted(kept, key=lambda name: -fmean(v or 0.0 for v in kept[name].values()))
-        for name in set(rank[TOGETHER - 1 :]) - {part.reference}:
-            del kept[name]
-        caption += f" The {len(kept)} that keep most, with the reference."
+    if len(others) > TOGETHER:
+        rank = list(kept.mean().sort_values(ascending=False).index)
+        kept = kept.drop(columns=[name for name in rank[TOGETHER - 1 :] if name != part.reference])
+        caption += f" The {kept.shape[1]} that keep most, with the reference."
     yield style.Picture("retention", caption, radar_figure(kept, style.looks_of(part)))
 
 
-def final_scores(row: Row) -> dict[str, float]:
+def final_scores(row: Row) -> pd.Series:
     """The score on each task at the end, the mean over runs."""
-    scores: dict[str, list[float]] = {}
+    scores: list[pd.Series] = []
     for result in row.results:
-        for task, line in zip(result["tasks"], result["matrix"], strict=True):
-            scores.setdefault(task, []).append(line[-1])
-    return {task: fmean(values) for task, values in scores.items()}
+        matrix = np.array(result["matrix"], dtype=float)
+        scores.append(pd.Series(matrix[:, -1], result["tasks"]))
+    return pd.concat(scores, axis=1).mean(axis=1)
 
 
-def radar_figure(retention: Mapping[str, Retention], look_of: Mapping[str, style.Look]) -> Figure:
+def radar_figure(retention: pd.DataFrame, look_of: style.Looks) -> Figure:
     """What each variant keeps of each task, on an axis a task, clockwise from the top.
 
     Args:
-        retention: by variant and task; it may exceed 1. A task without a number, or one that the
-            variant lacks, leaves a gap.
+        retention: a row a task, a column a variant; it may exceed 1. NaN leaves a gap.
     """
-    tasks = list(dict.fromkeys(task for kept in retention.values() for task in kept))
-    angles = np.linspace(0, 2 * np.pi, len(tasks) + 1)
+    angles = np.linspace(0, 2 * np.pi, len(retention) + 1)
     figure = Figure(figsize=(6.6, 4.8), layout="constrained")
     axis: Any = figure.add_subplot(projection="polar")
-    top = 1.0
     for name, kept in retention.items():
-        heights = np.array([kept.get(task) for task in [*tasks, tasks[0]]], dtype=float)
-        if np.isfinite(heights).any():
-            style.draw_line(axis, angles, heights, look_of[name], name).set_markersize(3.5)
-            top = max(top, float(np.nanmax(heights)))
-    _draw_rings(axis, angles[:-1], tasks, 1.05 * top)
+        if kept.notna().any():
+            heights = np.append(kept, kept.iloc[0])
+            style.draw_line(axis, angles, heights, look_of[str(name)], str(name))
+    top = max(1.0, retention.max().max())
+    _draw_rings(axis, angles[:-1], list(retention.index), 1.05 * top)
     style.legend(figure)
     return figure
 

@@ -1,5 +1,5 @@
-"""Scores over the values of one setting: how much of the memory, how long a warm-up, which
-spacing."""
+"""OP and BWT by backbone and method as bars, minutes of training too, and over the values of one
+setting: how much of the memory, how long a warm-up, which spacing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,69 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from forever.report.analyses import minutes_an_epoch
 from forever.report.figures import style
 from forever.report.format import setting as written
 from forever.report.study import Part
 
+Bars = Mapping[str, Mapping[str, style.Number]]  # by backbone and method
 Setting = float | str
+
+
+def backbones(part: Part) -> Iterator[style.Picture]:
+    panels: dict[str, dict[str, dict[str, style.Number]]] = {"OP (%)": {}, "BWT (points)": {}}
+    for row in part.measured:
+        method = str(row.results[0]["method"])
+        for bars, field in zip(panels.values(), ("op", "bwt"), strict=True):
+            bars.setdefault(row.runs[0].backbone, {})[method] = row.compared(field)
+    caption = "OP and BWT of each method on each backbone, with 95 % intervals."
+    yield style.Picture("backbones", caption, bars_figure(panels))
+
+
+def training_time(part: Part) -> Iterator[style.Picture]:
+    caption = "Minutes of training an epoch and task, replay and merges included."
+    figure = bars_figure({"minutes an epoch": minutes_an_epoch(part)})
+    yield style.Picture("training-time", caption, figure)
+
+
+def bars_figure(panels: Mapping[str, Bars], reference: str = "forever") -> Figure:
+    """Bars with intervals, grouped by backbone, a panel a quantity below each other.
+
+    Args:
+        panels: by the label of the y axis, such as "OP (%)": a number by group and method. The
+            first has all groups and methods. What lacks a number, such as joint training's BWT,
+            has a dash.
+        reference: the method in the accent colour.
+    """
+    first = next(iter(panels.values()))
+    methods = dict.fromkeys(method for numbers in first.values() for method in numbers)
+    places: dict[float, tuple[str, str]] = {}
+    for group, numbers in first.items():
+        start = max(places, default=-2.0) + 2  # a free place between groups
+        members = [method for method in methods if method in numbers]
+        places |= {start + place: (group, method) for place, method in enumerate(members)}
+    width = max([4.0, *places]) + 1  # a single bar is not a wall
+    figure, axes = style.new_figure(max(4.0, 1.2 + 0.21 * width), [1.9] * len(panels))
+    for axis, (label, bars) in zip(axes, panels.items(), strict=True):
+        axis.spines["bottom"].set_visible(False)
+        axis.tick_params(axis="x", length=0)
+        axis.set(ylabel=label, xlim=(-0.8, width - 0.2))
+        axis.axhline(0, color=style.GREY, linewidth=0.8)
+        for x, (group, method) in places.items():
+            value, low, high = style.ends_of(bars[group].get(method))
+            if style.known(value):
+                colour = style.ACCENT if method == reference else "#B4B4B4"
+                axis.bar(x, value, width=0.82, color=colour, linewidth=0)
+                axis.vlines(x, low, high, color=style.INK, linewidth=1.0)
+            else:
+                axis.text(x, 0, "–", fontsize=style.LARGE, ha="center", va="bottom")
+    names = [method for _, method in places.values()]
+    axes[-1].set_xticks(list(places), names, rotation=90, fontsize=style.SMALL)
+    style.embolden(axes[-1].get_xticklabels(), reference)
+    for group in dict.fromkeys(group for group, _ in places.values()):
+        xs = [x for x, (other, _) in places.items() if other == group]
+        style.name_above(axes[0], (xs[0] + xs[-1]) / 2, group, ha="center")
+    return figure
 
 
 class Point(NamedTuple):
@@ -69,7 +127,9 @@ def sensitivity_figure(
     labels = {"op": "OP (%)", "bwt": "BWT (points)"}
     if all(point.bwt is None for point in points):
         del labels["bwt"]
-    places = _places(points)
+    places: dict[Setting, float] = {}  # numbers at themselves, names at 0, 1, 2, ...
+    for _, setting, *_ in points:
+        places.setdefault(setting, float(len(places) if isinstance(setting, str) else setting))
     has_names = any(isinstance(setting, str) for setting in places)
     looks = style.looks(dict.fromkeys(point.method for point in points), reference)
     lines: dict[tuple[str, bool], list[Point]] = {}
@@ -102,12 +162,3 @@ def sensitivity_figure(
         style.embolden(axes[-1].get_xticklabels(), written(default))
     style.legend(figure)
     return figure
-
-
-def _places(points: Sequence[Point]) -> dict[Setting, float]:
-    """Where each value of the setting stands: numbers at themselves, names at 0, 1, 2, ..."""
-    places: dict[Setting, float] = {}
-    for point in points:
-        setting = point.setting
-        places.setdefault(setting, float(len(places) if isinstance(setting, str) else setting))
-    return places

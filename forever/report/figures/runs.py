@@ -1,5 +1,5 @@
-"""The journal of a run along the axis of its updates: its timeline, and what replays do to the
-loss on memory."""
+"""The figures of one run: its performance matrix, its timeline, and what replays do to the loss on
+memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from forever.report.figures import style
+from forever.report.format import number
 from forever.report.study import Part
 from forever.sweeps.sweep import slug
 
@@ -21,22 +25,66 @@ Lines = Sequence[Mapping[str, Any]]  # of a journal
 
 # Events on memory, with their markers and colours.
 KINDS = (("replay", "o", "#EE7733"), ("consolidation", "D", "#009988"))
-_WORDS = {"kind": object, "task": object}
-_STEPS = ("step", "loss", "penalty", "update_norm", "mu", "days", "next_day")
-_EVENTS = ("step", "days", "loss_before", "loss_after")
+_TYPES: dict[str, Any] = {"kind": object, "task": object, "step": float} | dict.fromkeys(
+    ["days", "next_day", "update_norm", "mu", "loss", "penalty", "loss_before", "loss_after"], float
+)
+# Light enough for dark numbers everywhere.
+_BLUES = ListedColormap(colormaps["Blues"](np.linspace(0, 0.65, 256)))
 
 
-def updates_of(steps: Lines) -> pd.DataFrame:
-    """The lines of steps.jsonl by their place in the run, from 1; NaN where a line has nothing."""
-    table = pd.DataFrame(steps, columns=[*_WORDS, *_STEPS])
+def matrices(part: Part) -> Iterator[style.Picture]:
+    """The first run of each variant."""
+    for row in part.measured:
+        title = row.runs[0].title
+        figure = matrix_figure(row.results[0], title)
+        yield style.Picture(f"matrix-{slug(row.variant)}", title, figure, "matrix")
+
+
+def matrix_figure(result: Mapping[str, Any], title: str | None = None) -> Figure:
+    """The performance matrix as a heat map: a row a task, a column a stage, scores in percent, the
+    diagonal framed, hatched where nothing was measured.
+
+    Args:
+        result: the content of result.json. Colours always span 0 to 100, so that two figures can be
+            compared.
+        title: what stands before OP and BWT; the method and the seed if None.
+    """
+    scores = np.array(result["matrix"], dtype=float)  # None becomes NaN
+    tasks, stages = scores.shape
+    figure, (axis,) = style.new_figure(2.3 + 0.52 * stages, [0.3 + 0.36 * tasks])
+    axis.grid(visible=False)
+    cells: dict[str, Any] = {"vmin": 0, "vmax": 100, "edgecolors": "white", "linewidth": 1}
+    image = axis.pcolormesh(np.ma.masked_invalid(scores), cmap=_BLUES, **cells)
+    hatched: dict[str, Any] = {"hatch": "////", "edgecolor": "#E2E2E2", "linewidth": 0}
+    framed: dict[str, Any] = {"edgecolor": style.INK, "linewidth": 0.9}
+    middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.SMALL}
+    for (i, j), score in np.ndenumerate(scores):
+        if np.isnan(score):
+            axis.add_patch(Rectangle((j, i), 1, 1, fill=False, **hatched))
+            continue
+        axis.text(j + 0.5, i + 0.5, f"{score:.1f}", **middle)
+        if i == j and stages == tasks:
+            axis.add_patch(Rectangle((j + 0.04, i + 0.04), 0.92, 0.92, fill=False, **framed))
+    axis.set(xlim=(0, stages), ylim=(tasks, 0), xlabel="after training on", ylabel="score on")
+    axis.set_yticks(np.arange(tasks) + 0.5, result["tasks"])
+    axis.set_xticks(np.arange(stages) + 0.5, result["stages"], ha="right", **style.SLANTED)
+    axis.tick_params(length=0, labelsize=style.SMALL)
+    axis.spines[:].set_visible(False)
+    bar: Any = figure.colorbar(image, shrink=0.8, aspect=18, pad=0.03, ticks=range(0, 101, 25))
+    bar.set_label("score (%)", fontsize=style.SMALL)
+    bar.ax.tick_params(labelsize=style.SMALL, length=2)
+    bar.outline.set_visible(False)
+    name = title or f"{result['method']}, seed {result['seed']}"
+    op, bwt = number(result["op"], "{:.1f}"), number(result["bwt"], "{:+.1f}")
+    figure.suptitle(f"{name}\nOP {op} · BWT {bwt}", fontsize=style.LARGE, color=style.INK)
+    return figure
+
+
+def table_of(lines: Lines) -> pd.DataFrame:
+    """A row a line, by its place from 1; NaN where a line has no number."""
+    table = pd.DataFrame(lines, columns=list(_TYPES)).astype(_TYPES)
     table.index = pd.RangeIndex(1, len(table) + 1, name="place")
-    return table.astype(_WORDS | dict.fromkeys(_STEPS, float))
-
-
-def events_of(events: Lines) -> pd.DataFrame:
-    """The lines of events.jsonl."""
-    table = pd.DataFrame(events, columns=[*_WORDS, *_EVENTS])
-    return table.astype(_WORDS | dict.fromkeys(_EVENTS, float))
+    return table
 
 
 def spans(column: pd.Series) -> Iterator[tuple[str, int, int]]:
@@ -62,9 +110,8 @@ def run_figure(
         turned = {"ha": "left", **style.SLANTED}
     for name, first, last in stages:
         style.name_above(axes[0], (first + last) / 2, name, fontsize=style.SMALL, **turned)
-    axes[-1].set(
-        xlabel="update of the run, replay included", xlim=(0.5, max(len(updates), 1) + 0.5)
-    )
+    axes[-1].set_xlabel("update of the run, replay included")
+    axes[-1].set_xlim(0.5, max(len(updates), 1) + 0.5)
     axes[-1].xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
     figure.suptitle(title, fontsize=style.LARGE, color=style.INK)
     return figure, axes
@@ -92,7 +139,7 @@ def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
         steps: the lines of steps.jsonl. Methods without a clock get the upper panel only.
         events: the lines of events.jsonl.
     """
-    updates = updates_of(steps)
+    updates = table_of(steps)
     has_clock = bool(updates["days"].gt(0).any())
     figure, axes = run_figure(updates, [1.6, 2.0][: 1 + has_clock], title)
     for kind, _, colour in KINDS:
@@ -105,7 +152,7 @@ def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
     _draw(axes[0], updates, updates["mu"].where(of_task), "μ (moving average of Δ)", style.INK, 1.0)
     axes[0].set_ylim(bottom=0)
     if has_clock:
-        _draw_clock(axes[1], updates, events_of(events))
+        _draw_clock(axes[1], updates, table_of(events))
     style.legend(figure, below=True)
     return figure
 
@@ -163,7 +210,7 @@ def replay_loss_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
         steps: the lines of steps.jsonl.
         events: the lines of events.jsonl.
     """
-    updates = updates_of(steps)
+    updates = table_of(steps)
     labels = {"loss": "cross-entropy\non memory (nats)", "penalty": "scaled penalty"}
     if not updates.loc[updates["kind"] != "task", "penalty"].gt(0).any():
         del labels["penalty"]
@@ -171,7 +218,7 @@ def replay_loss_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
     # The updates of an event have its kind, task and step, which no two events share.
     keys = ["kind", "task", "step"]
     places = updates.reset_index().groupby(keys)["place"].agg(["first", "last"])
-    placed = events_of(events).dropna(subset=["loss_before", "loss_after"])
+    placed = table_of(events).dropna(subset=["loss_before", "loss_after"])
     placed = placed.join(places, on=keys, how="inner")
     dots: dict[str, Any] = {"linestyle": "none", "markersize": 5}
     for kind, marker, colour in KINDS:
