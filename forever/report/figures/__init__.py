@@ -1,4 +1,4 @@
-"""The figures of a report: a module a kind, and which kinds a report shows."""
+"""The figures of a report, by kind, and which kinds a report shows."""
 
 from __future__ import annotations
 

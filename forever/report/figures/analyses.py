@@ -18,6 +18,7 @@ from forever.report.format import minus
 from forever.report.study import Part
 from forever.sweeps import published as paper
 
+_TAU = r"$\tau_\mathrm{day}$"
 COMPARABLE = 3.0  # factor between the highest rates up to which ours and the paper's share an axis
 
 Rates = Mapping[str, Sequence[Sequence[float]]]  # by variant, of each task of each run, by phase
@@ -76,7 +77,8 @@ def forgetting_rate_figure(
             last = max(last, len(x))
             style.draw_line(axis, x, mean, look_of[name], name)
             if len(rates) <= style.BANDS:
-                style.draw_band(axis, x, mean - spread, mean + spread, look_of[name])
+                ends = mean - spread, mean + spread
+                axis.fill_between(x, ends[0], ends[1], color=look_of[name].colour, **style.BAND)
     if published:
         look = style.Look(style.GREY, "o", style.DOTTED, 1.0, zorder=4, hollow=True)
         style.draw_line(axis, range(1, len(published) + 1), published, look, "published")
@@ -89,9 +91,6 @@ def forgetting_rate_figure(
     axis.set_xticks(ticks, [f"{(place - 1) * phase}–{place * phase}" for place in ticks])
     style.legend(figure)
     return figure
-
-
-_TAU = r"$\tau_\mathrm{day}$"
 
 
 def model_day(part: Part) -> Iterator[style.Picture]:
@@ -136,10 +135,9 @@ def model_day_figure(pairs: Mapping[str, Pairs], orders: Sequence[str]) -> Figur
 
 
 def correlation(points: Sequence[tuple[float, float]]) -> str:
-    """Pearson's r with its p and the number of pairs; it is not defined for fewer than three or for
-    constants."""
+    """Pearson's r with its p and the number of pairs."""
     test = pearson(points)
-    if test is None:
+    if test is None:  # fewer than three or constants
         return f"r not defined (n = {len(points)})"
     r, p = test
     probability = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"

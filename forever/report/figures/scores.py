@@ -3,6 +3,7 @@ setting: how much of the memory, how long a warm-up, which spacing."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -45,9 +46,11 @@ def bars_figure(panels: Mapping[str, Bars], reference: str = "forever") -> Figur
     first = next(iter(panels.values()))
     methods = dict.fromkeys(method for numbers in first.values() for method in numbers)
     places: dict[float, tuple[str, str]] = {}
+    middles: dict[str, float] = {}
     for group, numbers in first.items():
         start = max(places, default=-2.0) + 2  # a free place between groups
         members = [method for method in methods if method in numbers]
+        middles[group] = start + (len(members) - 1) / 2
         places |= {start + place: (group, method) for place, method in enumerate(members)}
     width = max([4.0, *places]) + 1  # a single bar is not a wall
     figure, axes = style.new_figure(max(4.0, 1.2 + 0.21 * width), [1.9] * len(panels))
@@ -58,7 +61,7 @@ def bars_figure(panels: Mapping[str, Bars], reference: str = "forever") -> Figur
         axis.axhline(0, color=style.GREY, linewidth=0.8)
         for x, (group, method) in places.items():
             value, low, high = style.ends_of(bars[group].get(method))
-            if style.known(value):
+            if math.isfinite(value):
                 colour = style.ACCENT if method == reference else "#B4B4B4"
                 axis.bar(x, value, width=0.82, color=colour, linewidth=0)
                 axis.vlines(x, low, high, color=style.INK, linewidth=1.0)
@@ -67,9 +70,8 @@ def bars_figure(panels: Mapping[str, Bars], reference: str = "forever") -> Figur
     names = [method for _, method in places.values()]
     axes[-1].set_xticks(list(places), names, rotation=90, fontsize=style.SMALL)
     style.embolden(axes[-1].get_xticklabels(), reference)
-    for group in dict.fromkeys(group for group, _ in places.values()):
-        xs = [x for x, (other, _) in places.items() if other == group]
-        style.name_above(axes[0], (xs[0] + xs[-1]) / 2, group, ha="center")
+    for group, middle in middles.items():
+        style.name_above(axes[0], middle, group, ha="center")
     return figure
 
 

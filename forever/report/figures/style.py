@@ -1,8 +1,7 @@
 """What all figures share: colours, sizes, and how lines, axes and names are drawn.
 
-Matplotlib is used without pyplot, so there is no window and no state shared by threads. Colours are
-Paul Tol's schemes for colour-blind readers (https://personal.sron.nl/~pault/), and whatever a
-colour says is also said by a marker, a line style or a number.
+Matplotlib is used without pyplot, which keeps state. Colours are Paul Tol's for the colour-blind
+(https://personal.sron.nl/~pault/), and a marker, a line style or a number says the same.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from matplotlib.transforms import ScaledTranslation
@@ -38,6 +36,7 @@ MANY_STAGES = 7  # more names beside each other must be slanted
 WIDE = 8  # largest over smallest number from where an axis is logarithmic
 # What others are compared with.
 MARK: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": DASHED, "zorder": 0}
+BAND: dict[str, Any] = {"alpha": 0.12, "linewidth": 0}
 SLANTED: dict[str, Any] = {"rotation": 40, "rotation_mode": "anchor"}
 
 Number = Estimate | float | None  # with an interval, without one, or not measured
@@ -76,11 +75,6 @@ def png(figure: Figure, dpi: int = 150) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi, facecolor="white")
     return buffer.getvalue()
-
-
-def known(value: float | None) -> TypeGuard[float]:
-    """Whether there is a number: what was not measured must not be drawn as zero."""
-    return value is not None and math.isfinite(value)
 
 
 def ends_of(number: Number) -> tuple[float, float, float]:
@@ -155,18 +149,17 @@ def legend(figure: Figure, below: bool = False) -> None:
         place: dict[str, Any] = {"loc": "outside right upper"}
         if below:
             place = {"loc": "outside lower center", "ncols": 6}
-        names, lines = list(by_name), list(by_name.values())
-        figure.legend(lines, names, frameon=False, fontsize=SMALL + 0.5, **place)
+        place |= {"frameon": False, "fontsize": SMALL + 0.5}
+        figure.legend(list(by_name.values()), list(by_name), **place)
 
 
-def draw_line(axis: Axes, x: Any, y: Any, look: Look, name: str, **style: Any) -> Line2D:
+def draw_line(axis: Axes, x: Any, y: Any, look: Look, name: str, **options: Any) -> None:
     """A line with markers; a gap where y is NaN."""
-    (line,) = axis.plot(
+    axis.plot(
         x, y, label=name, color=look.colour, linewidth=look.width, linestyle=look.dashes,
         marker=look.marker, markersize=5, markerfacecolor="white" if look.hollow else look.colour,
-        zorder=look.zorder, **style,
+        zorder=look.zorder, **options,
     )  # fmt: skip
-    return line
 
 
 def draw_numbers(
@@ -177,7 +170,7 @@ def draw_numbers(
     measured: list[tuple[float, float, float, float]] = []
     for x in sorted(numbers):
         value, low, high = ends_of(numbers[x])
-        if known(value):
+        if math.isfinite(value):
             measured.append((x, value, low, high))
     if measured:
         x, values, lows, highs = zip(*measured, strict=True)
@@ -187,11 +180,6 @@ def draw_numbers(
         axis.vlines(x, lows, highs, color=look.colour, linewidth=1.2, alpha=0.5, **upright)
         axis.update_datalim(np.column_stack([[*x, *x], [*lows, *highs]]))  # not known if moved
         draw_line(axis, x, values, look, name, transform=moved)
-
-
-def draw_band(axis: Axes, x: Any, low: Any, high: Any, look: Look) -> None:
-    """The ground between two lines, in the colour of the line that it belongs to."""
-    axis.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0)
 
 
 def name_above(axis: Axes, x: float, name: str, **options: Any) -> None:

@@ -22,8 +22,6 @@ from forever.report.study import Part
 NAMED = 16  # points of OP against time; of more, as of a search, the legend is too long
 TOGETHER = 8  # variants in one radar; more hide each other
 
-Results = Sequence[Mapping[str, Any]]  # contents of result.json
-
 
 def intervals(part: Part) -> Iterator[style.Picture]:
     if len(part.measured) > 1:
@@ -62,11 +60,14 @@ def accuracy(part: Part) -> Iterator[style.Picture]:
     yield style.Picture("accuracy", caption, accuracy_figure(results, style.looks_of(part)))
 
 
-def accuracy_figure(results: Mapping[str, Results], look_of: style.Looks) -> Figure:
-    """Mean score on the tasks seen so far, over stages; a line a variant.
+def accuracy_figure(
+    results: Mapping[str, Sequence[Mapping[str, Any]]], look_of: style.Looks
+) -> Figure:
+    """Mean score on the tasks seen so far, over stages; a line a variant, for up to BANDS with a
+    band from the lowest to the highest run. Joint training is a point at the end.
 
-    Up to BANDS variants have a band from their lowest to their highest run. Joint training is a
-    point at the end.
+    Args:
+        results: by variant, the content of result.json of each run.
     """
     figure, (axis,) = style.new_figure(9, [2.7])
     curves: dict[str, np.ndarray] = {}  # [runs, stages]
@@ -77,11 +78,12 @@ def accuracy_figure(results: Mapping[str, Results], look_of: style.Looks) -> Fig
     last = max(map(len, orders))
     # In the order in which the lines end, from top to bottom.
     for variant in sorted(curves, key=lambda name: -curves[name][:, -1].mean()):
-        low, mean, high = (along(curves[variant], axis=0) for along in (np.min, np.mean, np.max))
+        runs, colour = curves[variant], look_of[variant].colour
+        mean = runs.mean(axis=0)
         x = np.arange(last - len(mean), last) + 1
         style.draw_line(axis, x, mean, look_of[variant], variant, clip_on=False)
         if len(curves) <= style.BANDS:
-            style.draw_band(axis, x, low, high, look_of[variant])
+            axis.fill_between(x, runs.min(axis=0), runs.max(axis=0), color=colour, **style.BAND)
     axis.set(xlabel="tasks learned", ylabel="mean score on tasks seen so far (%)")
     axis.set_xlim(0.8, last + 0.2)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -134,11 +136,7 @@ def pareto_figure(points: Mapping[str, tuple[float, Estimate]], look_of: style.L
 
 def front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """The (seconds, score) that no other point beats in one without losing in the other, by rising
-    time.
-
-    >>> front([(1.0, 50.0), (2.0, 40.0), (3.0, 60.0)])
-    [(1.0, 50.0), (3.0, 60.0)]
-    """
+    time."""
     best: list[tuple[float, float]] = []
     for seconds, score in sorted(points, key=lambda point: (point[0], -point[1])):
         if not best or score > best[-1][1]:
