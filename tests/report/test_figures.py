@@ -16,13 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from forever.report.bootstrap import Estimate
-from forever.report.figures import matrix_figure, timeline_figure
-from forever.report.figures.analyses import (
-    comparable,
-    correlation,
-    forgetting_rate_figure,
-    model_day_figure,
-)
+from forever.report.figures import analyses, matrix_figure, timeline_figure
 from forever.report.figures.runs import replay_loss_figure
 from forever.report.figures.scores import Point, bars_figure, sensitivity_figure
 from forever.report.figures.style import looks, png
@@ -86,9 +80,6 @@ def overlaps(figure: Figure, texts: list[Any]) -> int:
     return count
 
 
-# ---- the performance matrix
-
-
 def result(tasks: int, method: str = "forever") -> dict[str, Any]:
     names = [f"task{i}" for i in range(tasks)]
     matrix = [[None if j < i else 50.0 + i - j for j in range(tasks)] for i in range(tasks)]
@@ -108,9 +99,6 @@ def test_matrix_shows_every_measured_cell_and_no_other(content: dict) -> None:
     assert numbers == [f"{value:.1f}" for value in measured]
     bwt = "–" if content is JOINT else "−3.2"
     assert figure.get_suptitle() == f"{content['method']}, seed 0\nOP 48.0 · BWT {bwt}"
-
-
-# ---- journals of a made-up run
 
 
 def run_of(tasks: int, updates: int, penalty: float | None) -> tuple[list[dict], list[dict]]:
@@ -138,32 +126,20 @@ def test_events_stand_at_their_updates(tasks: int, updates: int) -> None:
     events.append({"kind": "look", "task": "task0", "step": 1})  # which is no replay
     loss, timeline = replay_loss_figure(steps, events, "a"), timeline_figure(steps, events, "a")
     assert png(loss, dpi=50) != png(timeline, dpi=50)
-    drawn = lines_of(loss.axes[0])
-    marks: dict[str, np.ndarray] = {}
-    for points in timeline.axes[1].collections:
-        marks[str(points.get_label())] = np.asarray(points.get_offsets())
+    above, below = (lines_of(axis) for axis in loss.axes)
+    marks = {points.get_label(): points.get_offsets() for points in timeline.axes[1].collections}
     for kind in ("replay", "consolidation"):
         chosen = [event for event in events if event["kind"] == kind]
-        for part, offset in (("before", 0), ("after", 2)):
-            x, y = drawn[f"{part} a {kind}"]
-            assert y == [event[f"loss_{part}"] for event in chosen]
-            for place, event in zip(x, chosen, strict=True):
-                first = steps[int(place) - 1 - offset]
-                assert (first["loss"], first["kind"], first["task"]) == (1.0, kind, event["task"])
-        x, y = drawn[f"{kind} update"]
-        assert y == [line["loss"] for line in steps if line["kind"] == kind]
-        assert {steps[int(place) - 1]["kind"] for place in x} == {kind}
-        assert lines_of(loss.axes[1])[f"{kind} update"] == (x, [0.01] * len(x))
-        assert_inside(loss.axes[0], x, y)
+        x = [place for place, line in enumerate(steps, 1) if line["kind"] == kind]  # three an event
+        assert above[f"before a {kind}"] == (x[::3], [event["loss_before"] for event in chosen])
+        assert above[f"after a {kind}"] == (x[2::3], [event["loss_after"] for event in chosen])
+        assert above[f"{kind} update"] == (x, [1.0, 2.0, 3.0] * len(chosen))
+        assert below[f"{kind} update"] == (x, [0.01] * len(x))
         # On the timeline at the task's update that called it.
-        for (place, day), event in zip(marks[f"{kind}, at its day"], chosen, strict=True):
-            line = steps[int(place) - 1]
-            assert (line["task"], line["step"], line["kind"]) == (
-                event["task"], event["step"], "task",
-            )  # fmt: skip
-            assert day == event["days"]
-    assert all(99.0 not in y for _, y in drawn.values())  # the task's own updates
-    x, y = lines_of(timeline.axes[0])["Δ"]
+        days = [[first - 1, event["days"]] for first, event in zip(x[::3], chosen, strict=True)]
+        assert np.asarray(marks[f"{kind}, at its day"]).tolist() == days
+    assert all(99.0 not in y for _, y in above.values())  # the task's own updates
+    _, y = lines_of(timeline.axes[0])["Δ"]
     assert np.isfinite(y).sum() == tasks * updates  # the clock does not count replays
 
 
@@ -174,9 +150,6 @@ def test_journals_that_lack_something(penalty: float | None) -> None:
     assert legend_of(replay_loss_figure(steps, events)) == []
     assert len(timeline_figure(steps, events).axes) == 1  # no day has passed
     assert all(png(draw([], []), dpi=50) for draw in (timeline_figure, replay_loss_figure))
-
-
-# ---- variants side by side
 
 
 def test_accuracy_is_the_mean_over_tasks_seen() -> None:
@@ -198,24 +171,17 @@ def test_intervals_are_written_beside_their_dots() -> None:
 
 @pytest.mark.parametrize("count", [1, 14])
 def test_variants_share_a_radar(count: int) -> None:
-    retention = {m: dict.fromkeys(TASKS, 0.5 + 0.05 * n) for n, m in enumerate(METHODS[:count])}
-    figure = radar_figure(pd.DataFrame(retention), LOOKS)
+    shares = np.full((15, 1), 0.5) + 0.05 * np.arange(count)  # which may exceed 1
+    table = pd.DataFrame(shares, TASKS, METHODS[:count])
+    table.loc[TASKS[3], METHODS[0]] = math.nan  # which leaves a gap
+    table["not run"] = math.nan
+    figure = radar_figure(table, LOOKS)
     drawn = lines_of(figure.axes[0])
-    assert {name: y[:-1] for name, (_, y) in drawn.items()} == {
-        name: list(scores.values()) for name, scores in retention.items()
-    }
-    # A share above 1 is not cut off.
-    assert figure.axes[0].get_ylim()[1] > max(y[0] for _, y in drawn.values())
+    for name in METHODS[:count]:
+        np.testing.assert_array_equal(drawn[name][1][:-1], table[name])
+    assert figure.axes[0].get_ylim()[1] > shares.max()
     assert legend_of(figure) == METHODS[:count]
     assert overlaps(figure, list(figure.axes[0].texts)) == 0
-
-
-def test_a_missing_task_is_a_gap_in_the_radar() -> None:
-    table = pd.DataFrame(0.5, TASKS, ["whole", "less", "not run"])
-    table.loc[TASKS[3], "less"] = table.loc[:, "not run"] = math.nan
-    drawn = lines_of(radar_figure(table, looks(table)).axes[0])
-    assert set(drawn) == {"whole", "less"}
-    assert np.flatnonzero(np.isnan(drawn["less"][1])).tolist() == [3]
 
 
 def test_pareto_shows_every_point_and_what_nothing_beats() -> None:
@@ -231,9 +197,6 @@ def test_pareto_shows_every_point_and_what_nothing_beats() -> None:
     assert (axis.get_xscale(), legend_of(figure)) == ("log", [])
     few = pareto_figure({name: points[name] for name in ("t0", "t1")}, looks(points))
     assert (few.axes[0].get_xscale(), legend_of(few)) == ("linear", ["t0", "t1", "front"])
-
-
-# ---- bars
 
 
 def test_bars_stand_by_group_and_missing_ones_do_not() -> None:
@@ -255,36 +218,30 @@ def test_bars_stand_by_group_and_missing_ones_do_not() -> None:
     assert overlaps(figure, [*below.get_xticklabels(), *above.texts]) == 0
 
 
-# ---- findings
-
-
 def test_model_days_and_their_correlations() -> None:
     """One number a panel: what report.json and the ledger have."""
     days = {t: (1.0 + n, 2.0 * (1 + n)) for n, t in enumerate(TASKS)}
     bwt = {t: (1.5 * (1 + n), -float(n)) for n, t in enumerate(TASKS[:-1])}
     joint = {t: (1.5 * (1 + n), 50.0) for n, t in enumerate(TASKS)}
     pairs = {"other order": days, "BWT": bwt, "joint training": joint}
-    figure = model_day_figure(pairs, ["7", "8"])
+    figure = analyses.model_day_figure(pairs, ["7", "8"])
     assert [axis.get_title() for axis in figure.axes] == [
         "r = 1.00, p < 0.001, n = 15", "r = −1.00, p < 0.001, n = 14", "r not defined (n = 15)",
     ]  # fmt: skip
     for axis, points in zip(figure.axes, (days, bwt, joint), strict=True):
         assert data_of(axis.get_lines()[0]) == tuple(map(list, zip(*points.values(), strict=True)))
     assert figure.axes[0].get_xlabel().endswith("order 7")
-    assert len(model_day_figure({"BWT": bwt}, ["1"]).axes) == 1
-
-
-def test_pearson_against_numbers_known_from_elsewhere() -> None:
-    """Anscombe's first set: r = 0.816, p = 0.002."""
+    assert len(analyses.model_day_figure({"BWT": bwt}, ["1"]).axes) == 1
+    # Anscombe's first set: r = 0.816, p = 0.002.
     x = [10, 8, 13, 9, 11, 14, 6, 4, 12, 7, 5]
     y = [8.04, 6.95, 7.58, 8.81, 8.33, 9.96, 7.24, 4.26, 10.84, 4.82, 5.68]
-    assert correlation(list(zip(x, y, strict=True))) == "r = 0.82, p = 0.002, n = 11"
-    assert correlation([(1, 1), (2, 2)]) == "r not defined (n = 2)"
+    assert analyses.correlation(list(zip(x, y, strict=True))) == "r = 0.82, p = 0.002, n = 11"
+    assert analyses.correlation([(1, 1), (2, 2)]) == "r not defined (n = 2)"
 
 
 def test_rates_are_means_over_the_curves_that_last_so_long() -> None:
     rates = {"a": [[4.0, 2.0, 1.0], [2.0, 1.0], [3.0, math.nan]], "b": [[1.0]], "none": [[]]}
-    figure = forgetting_rate_figure(rates, 60, looks(rates, "a"), [2.0, 1.0])
+    figure = analyses.forgetting_rate_figure(rates, 60, looks(rates, "a"), [2.0, 1.0])
     (axis,) = figure.axes
     assert lines_of(axis) == {
         "a": ([1, 2, 3], [3.0, 1.5, 1.0]),
@@ -294,17 +251,10 @@ def test_rates_are_means_over_the_curves_that_last_so_long() -> None:
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["0–60", "60–120", "120–180"]
     band = np.concatenate([path.vertices for path in axis.collections[0].get_paths()])
     assert {3.0 - 1.0, 3.0 + 1.0} <= set(band[band[:, 0] == 1, 1])  # of 4, 2 and 3
+    assert analyses.comparable(rates, [2.0, 1.0]) == [2.0, 1.0]
+    assert analyses.comparable(rates, [0.01]) == analyses.comparable(rates, [500.0]) == ()
     many = {name: [[3.0, 2.0], [2.0, 1.0]] for name in METHODS}
-    assert len(forgetting_rate_figure(many, 60, LOOKS).axes[0].collections) == 0
-
-
-def test_published_rates_of_another_size_are_left_out() -> None:
-    assert comparable({"a": [[4.0, 2.0], [2.0]]}, [2.0, 1.0]) == [2.0, 1.0]
-    assert comparable({"a": [[4.0, 2.0]]}, [0.01, 0.02]) == ()
-    assert comparable({"a": [[4.0, 2.0]]}, [500.0]) == ()
-
-
-# ---- scores over a setting
+    assert len(analyses.forgetting_rate_figure(many, 60, LOOKS).axes[0].collections) == 0
 
 
 @pytest.mark.parametrize("count", [1, 14])
@@ -336,18 +286,15 @@ def test_scores_that_are_missing_or_published() -> None:
     assert legend_of(figure) == ["a", "a, published"]
     hollow = {str(line.get_label()): line.get_markerfacecolor() == "white" for line in axis.lines}
     assert (hollow["a"], hollow["a, published"]) == (False, True)
-
-
-def test_names_of_a_setting_are_not_joined() -> None:
-    names = ["uniform", "standard", "reverse"]
-    points = [Point("a", name, around(50.0 + n)) for n, name in enumerate(names)]
-    (axis,) = sensitivity_figure(points, "spacing", default="standard").axes
-    (line,) = [line for line in axis.lines if line.get_label() == "a"]
-    assert (data_of(line)[1], line.get_linestyle()) == ([50.0, 51.0, 52.0], "None")
-    assert [tick.get_text() for tick in axis.get_xticklabels()] == names
-
-
-# ---- all figures
+    # Names are not joined.
+    points = [Point("a", name, around(50.0)) for name in ("uniform", "standard", "reverse")]
+    (axis,) = sensitivity_figure(points, "spacing").axes
+    assert (data_of(axis.lines[0]), axis.lines[0].get_linestyle()) == (
+        ([0, 1, 2], [50] * 3),
+        "None",
+    )
+    ticks = [tick.get_text() for tick in axis.get_xticklabels()]
+    assert ticks == ["uniform", "standard", "reverse"]
 
 
 def test_no_pyplot() -> None:
