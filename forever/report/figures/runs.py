@@ -132,13 +132,8 @@ def timelines(part: Part) -> Iterator[style.Picture]:
 
 
 def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
-    """One run over all its updates: how far each update moves, what the clock shows, when the
-    memory is replayed.
-
-    Args:
-        steps: the lines of steps.jsonl. Methods without a clock get the upper panel only.
-        events: the lines of events.jsonl.
-    """
+    """One run over all its updates, from the lines of steps.jsonl and events.jsonl: how far each
+    update moves, when the memory is replayed, and, if it has a clock, what that shows."""
     updates = table_of(steps)
     has_clock = bool(updates["days"].gt(0).any())
     figure, axes = run_figure(updates, [1.6, 2.0][: 1 + has_clock], title)
@@ -200,15 +195,11 @@ def replay_loss(part: Part) -> Iterator[style.Picture]:
 
 
 def replay_loss_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
-    """What each replay does to the loss on memory, over all updates of one run.
+    """What each replay does to the loss on memory, from the lines of steps.jsonl and events.jsonl.
 
     Above: the cross-entropy of an event's first batch right before (hollow) and right after the
     event (filled), and of each replay update on its batch. Below: the scaled penalty of these
     updates; only if there is one.
-
-    Args:
-        steps: the lines of steps.jsonl.
-        events: the lines of events.jsonl.
     """
     updates = table_of(steps)
     labels = {"loss": "cross-entropy\non memory (nats)", "penalty": "scaled penalty"}

@@ -44,17 +44,12 @@ Number = Estimate | float | None  # with an interval, without one, or not measur
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as a file.
+    """A figure as a file."""
 
-    Attributes:
-        name: the name of the file, without suffix.
-        group: where in the report it stands: "overview", "matrix" or "timeline".
-    """
-
-    name: str
+    name: str  # of the file, without suffix
     caption: str
     figure: Figure
-    group: str = "overview"
+    group: str = "overview"  # or "matrix", "timeline": where in the report it stands
 
     @property
     def width(self) -> int:

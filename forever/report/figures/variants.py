@@ -55,7 +55,7 @@ def accuracy(part: Part) -> Iterator[style.Picture]:
     if all(result["method"] == "mtl" for row in part.measured for result in row.results):
         return
     caption = "Mean score on the tasks learned so far, after each task; mean over runs."
-    if len(results) <= style.BANDS:
+    if len(results) <= style.BANDS and part.most_runs > 1:
         caption += " Bands: lowest to highest run."
     yield style.Picture("accuracy", caption, accuracy_figure(results, style.looks_of(part)))
 
@@ -96,10 +96,9 @@ def accuracy_figure(
 
 
 def seen(result: Mapping[str, Any]) -> list[float]:
-    """After each stage, the mean score in percent on the tasks learned by then; OP alone for joint
-    training."""
+    """After each stage, the mean score in percent on the tasks learned by then."""
     matrix = result["matrix"]
-    if len(result["stages"]) != len(result["tasks"]):
+    if len(result["stages"]) != len(result["tasks"]):  # joint training
         return [result["op"]]
     return [fmean(row[stage] for row in matrix[: stage + 1]) for stage in range(len(matrix))]
 
