@@ -1,28 +1,27 @@
 """What all figures share: colours, sizes, and how lines, axes and names are drawn.
 
-Matplotlib is used without pyplot, so there is no window and no state shared by threads. Colours are
-Paul Tol's schemes for colour-blind readers (https://personal.sron.nl/~pault/), and whatever a
-colour says is also said by a marker, a line style or a number.
+Matplotlib is used without pyplot, which keeps state. Colours are Paul Tol's for the colour-blind
+(https://personal.sron.nl/~pault/), and a marker, a line style or a number says the same.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeGuard
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-from matplotlib.transforms import ScaledTranslation, Transform
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from forever.report.bootstrap import Estimate
-from forever.report.format import minus
 from forever.report.study import Part
 
 INK, GREY, ACCENT, GRID = "#222222", "#777777", "#004488", "#E4E4E4"
@@ -30,18 +29,40 @@ PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#AA4499",
            "#999933", "#882255", "#44AA99", "#DDAA33", "#777777")  # fmt: skip
 # One more than colours: a pair of the two comes again after 110 variants only.
 MARKERS = "osD^vPX<>ph"
-DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))
+DASHED, DOTTED = (0, (5, 1.5)), (0, (1.5, 1.2))
 SMALL, NORMAL, LARGE = 7.5, 9.0, 10.5  # points
 BANDS = 4  # variants; more bands hide each other
+MANY_STAGES = 7  # more names beside each other must be slanted
+WIDE = 8  # largest over smallest number from where an axis is logarithmic
+# What others are compared with.
+MARK: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": DASHED, "zorder": 0}
+BAND: dict[str, Any] = {"alpha": 0.12, "linewidth": 0}
+SLANTED: dict[str, Any] = {"rotation": 40, "rotation_mode": "anchor"}
+
+Number = Estimate | float | None  # with an interval, without one, or not measured
 
 
-class Drawing(NamedTuple):
-    """A figure with the name of its file; `group` says where in the report it stands."""
+@dataclass(frozen=True)
+class Picture:
+    """A figure as a file."""
 
-    name: str
+    name: str  # of the file, without suffix
     caption: str
     figure: Figure
-    group: str = "overview"
+    group: str = "overview"  # or "matrix", "timeline": where in the report it stands
+
+    @property
+    def width(self) -> int:
+        """The width in CSS pixels, 96 an inch."""
+        return round(96 * self.figure.get_size_inches()[0])
+
+    @cached_property
+    def png(self) -> bytes:
+        return png(self.figure)
+
+    @property
+    def uri(self) -> str:
+        return "data:image/png;base64," + base64.b64encode(self.png).decode("ascii")
 
 
 def png(figure: Figure, dpi: int = 150) -> bytes:
@@ -51,10 +72,12 @@ def png(figure: Figure, dpi: int = 150) -> bytes:
     return buffer.getvalue()
 
 
-def known(value: float | None) -> TypeGuard[float]:
-    """Whether there is a number: what was not measured is None or NaN, and must not be drawn as
-    zero."""
-    return value is not None and math.isfinite(value)
+def ends_of(number: Number) -> tuple[float, float, float]:
+    """The value and its interval from low to high; NaN where nothing was measured."""
+    if isinstance(number, Estimate):
+        return number.value, number.low, number.high
+    value = math.nan if number is None else float(number)
+    return value, value, value
 
 
 class Look(NamedTuple):
@@ -62,9 +85,13 @@ class Look(NamedTuple):
 
     colour: str
     marker: str
-    dashes: str | tuple[float, tuple[float, ...]]
-    width: float  # points
-    zorder: int
+    dashes: Any = "-"
+    width: float = 1.4  # points
+    zorder: int = 2
+    hollow: bool = False  # as numbers that are not ours
+
+
+Looks = Mapping[str, Look]  # by variant
 
 
 def looks(variants: Iterable[str], reference: str | None = None) -> dict[str, Look]:
@@ -73,10 +100,10 @@ def looks(variants: Iterable[str], reference: str | None = None) -> dict[str, Lo
     for number, name in enumerate(variants):
         marker = MARKERS[number % len(MARKERS)]
         if name == reference:
-            by_name[name] = Look(ACCENT, marker, "-", 2.4, 3)
+            by_name[name] = Look(ACCENT, marker, width=2.4, zorder=3)
         else:
-            colour = PALETTE[number % len(PALETTE)]
-            by_name[name] = Look(colour, marker, DASHES[number // 4 % len(DASHES)], 1.4, 2)
+            dashes = ("-", DASHED, DOTTED)[number // 4 % 3]
+            by_name[name] = Look(PALETTE[number % len(PALETTE)], marker, dashes)
     return by_name
 
 
@@ -85,148 +112,94 @@ def looks_of(part: Part) -> dict[str, Look]:
     return looks([row.variant for row in part.rows], part.reference)
 
 
-def new_figure(
-    width: float, heights: Sequence[float], total: float | None = None
-) -> tuple[Figure, list[Axes]]:
-    """A figure with panels below each other.
-
-    Args:
-        width, total: in inches; `total` is the sum of the heights if it is not given.
-        heights: of the panels, in inches or as ratios.
-    """
-    figure = Figure(figsize=(width, total or sum(heights)), layout="constrained")
-    panels = figure.subplots(
-        len(heights), 1, sharex=True, height_ratios=list(heights), squeeze=False
-    )
+def new_figure(width: float, heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
+    """A figure with panels of these heights below each other, in inches, and room for names."""
+    figure = Figure(figsize=(width, 1.3 + sum(heights)), layout="constrained")
+    panels = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)
     axes: list[Axes] = list(panels[:, 0])
     for axis in axes:
         tidy(axis)
     return figure, axes
 
 
-def tidy(axis: Axes, grid: Literal["x", "y", "both", ""] = "y") -> None:
+def tidy(axis: Axes, grid: Literal["x", "y", "both"] = "y") -> None:
     """Two spines instead of four, small labels, a pale grid behind the data."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(GREY)
     axis.tick_params(labelsize=SMALL + 0.5, color=GREY, labelcolor=INK, length=3)
+    axis.xaxis.label.set_size(NORMAL)
+    axis.yaxis.label.set_size(NORMAL)
     axis.set_axisbelow(True)
-    if grid:
-        axis.grid(axis=grid, color=GRID, linewidth=0.6)
+    axis.grid(visible=False)
+    axis.grid(axis=grid, color=GRID, linewidth=0.6)
 
 
-def label(axis: Axes, x: str = "", y: str = "") -> None:
-    if x:
-        axis.set_xlabel(x, fontsize=NORMAL)
-    if y:
-        axis.set_ylabel(y, fontsize=NORMAL)
-
-
-def legend(figure: Figure, handles: Sequence[Any] = (), place: str = "right upper") -> None:
-    """The legend outside the axes: of all named artists, each name once, unless some are given."""
-    by_name = {str(handle.get_label()): handle for handle in handles}
-    if not handles:
-        for axis in figure.axes:
-            for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
-                by_name.setdefault(name, handle)
+def legend(figure: Figure, below: bool = False) -> None:
+    """The legend beside or below the axes: of all named artists, each name once."""
+    by_name: dict[str, Any] = {}
+    for axis in figure.axes:
+        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+            by_name.setdefault(name, handle)
     if by_name:
-        style: dict[str, Any] = {"loc": f"outside {place}", "frameon": False}
-        style["ncols"] = 6 if "center" in place else 1
-        figure.legend(list(by_name.values()), list(by_name), fontsize=SMALL + 0.5, **style)
+        place: dict[str, Any] = {"loc": "outside right upper"}
+        if below:
+            place = {"loc": "outside lower center", "ncols": 6}
+        place |= {"frameon": False, "fontsize": SMALL + 0.5}
+        figure.legend(list(by_name.values()), list(by_name), **place)
 
 
-def draw_line(
-    axis: Axes,
-    x: Any,
-    y: Any,
-    look: Look,
-    name: str,
-    *,
-    hollow: bool = False,
-    joined: bool = True,
-    shift: float = 0.0,
-) -> Line2D:
-    """A line with markers; a gap where y is NaN.
-
-    Args:
-        hollow: markers of numbers that are not ours.
-        joined: False for x that have no order.
-        shift: points to the right, so that what has the same x stands side by side.
-    """
-    (line,) = axis.plot(
-        x,
-        y,
-        label=name,
-        color=look.colour,
-        linewidth=look.width,
-        linestyle=look.dashes if joined else "none",
-        marker=look.marker,
-        markersize=5,
-        markerfacecolor="white" if hollow else look.colour,
-        zorder=look.zorder,
-        transform=shifted(axis, shift),
-    )
-    return line
+def draw_line(axis: Axes, x: Any, y: Any, look: Look, name: str, **options: Any) -> None:
+    """A line with markers; a gap where y is NaN."""
+    axis.plot(
+        x, y, label=name, color=look.colour, linewidth=look.width, linestyle=look.dashes,
+        marker=look.marker, markersize=5, markerfacecolor="white" if look.hollow else look.colour,
+        zorder=look.zorder, **options,
+    )  # fmt: skip
 
 
-def draw_whisker(axis: Axes, x: float, estimate: Estimate, look: Look, shift: float = 0.0) -> None:
-    """The interval of an estimate as an upright line; nothing if it has no width."""
-    if estimate.high > estimate.low:
-        axis.plot(
-            [x, x],
-            [estimate.low, estimate.high],
-            color=look.colour,
-            linewidth=1.2,
-            alpha=0.5,
-            zorder=look.zorder,
-            transform=shifted(axis, shift),
-        )
+def draw_numbers(
+    axis: Axes, numbers: Mapping[float, Number], look: Look, name: str, shift: float = 0.0
+) -> None:
+    """A line from number to number, by their x, with upright intervals; nothing if there is no
+    number. `shift`: printer's points to the right, so that lines stand side by side."""
+    measured: list[tuple[float, float, float, float]] = []
+    for x in sorted(numbers):
+        value, low, high = ends_of(numbers[x])
+        if math.isfinite(value):
+            measured.append((x, value, low, high))
+    if measured:
+        x, values, lows, highs = zip(*measured, strict=True)
+        figure: Any = axis.get_figure(root=True)
+        moved = axis.transData + ScaledTranslation(shift / 72, 0, figure.dpi_scale_trans)
+        upright: dict[str, Any] = {"zorder": look.zorder, "transform": moved}
+        axis.vlines(x, lows, highs, color=look.colour, linewidth=1.2, alpha=0.5, **upright)
+        axis.update_datalim(np.column_stack([[*x, *x], [*lows, *highs]]))  # not known if moved
+        draw_line(axis, x, values, look, name, transform=moved)
 
 
-def shifted(axis: Axes, points: float) -> Transform:
-    """Data coordinates, moved to the right by printer's points."""
-    if not points:
-        return axis.transData
-    figure: Any = axis.get_figure(root=True)
-    return axis.transData + ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
+def name_above(axis: Axes, x: float, name: str, **options: Any) -> None:
+    """A name above the axes, at x."""
+    above: dict[str, Any] = {"xytext": (0, 5), "textcoords": "offset points", "va": "bottom"}
+    axis.annotate(name, (x, 1), xycoords=("data", "axes fraction"), **above, **options)
 
 
-def log_scale(axis: Axes, which: Literal["x", "y"]) -> None:
-    """A logarithmic axis that says so, with plain numbers at 1, 2, 5, 10, 20, ...; and at 3 and 30
-    if there is room."""
+def embolden(texts: Iterable[Text], name: str | None) -> None:
+    """Make those that say this name bold."""
+    for text in texts:
+        if text.get_text() == name:
+            text.set(color=ACCENT, fontweight="bold")
+
+
+def scale(axis: Axes, which: Literal["x", "y"]) -> bool:
+    """Make an axis logarithmic if what is drawn is positive and spans a factor of WIDE, and say
+    whether it is."""
+    ticks = {"x": axis.xaxis, "y": axis.yaxis}[which]
+    low, high = ticks.get_data_interval()
+    if not 0 < WIDE * low <= high:
+        return False
     axis.set(**{f"{which}scale": "log"})
-    ticks = axis.xaxis if which == "x" else axis.yaxis
     ticks.set_label_text(f"{ticks.get_label_text()}, log scale")
-    low, high = ticks.get_view_interval()
-    wide = high / low > 30
-    ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if wide else (1.0, 2.0, 3.0, 5.0)))
+    ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ticks.set_minor_locator(NullLocator())
-    ticks.set_major_formatter(FuncFormatter(plain))
-
-
-def plain(value: float, _: object = None) -> str:
-    """A number without exponent, thousands set off by commas."""
-    return minus(f"{value:,.12g}")
-
-
-def name_points(
-    axis: Axes, points: Mapping[str, tuple[float, float]], bold: str | None = None
-) -> list[Text]:
-    """A name beside each point, with a thin line to it where it had to move away.
-
-    The layout is frozen for that: call it last.
-    """
-    from adjustText import adjust_text  # imports pyplot, which keeps state
-
-    if not points:
-        return []
-    figure: Any = axis.get_figure(root=True)
-    FigureCanvasAgg(figure).draw()
-    figure.set_layout_engine("none")
-    texts: list[Text] = []
-    for name, (x, y) in points.items():
-        weight, colour = ("bold", ACCENT) if name == bold else ("normal", INK)
-        texts.append(axis.text(x, y, name, fontsize=SMALL, fontweight=weight, color=colour))
-    x, y = np.array(list(points.values())).T
-    line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.5}
-    adjust_text(texts, x, y, ax=axis, arrowprops=line, expand=(1.25, 2.2))
-    return texts
+    ticks.set_major_formatter(StrMethodFormatter("{x:,.12g}"))
+    return True
