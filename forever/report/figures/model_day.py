@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from forever.report.analyses import Pairs, day_pairs, model_days, pearson
+from forever.report.analyses import Pairs, day_orders, day_pairs, pearson
 from forever.report.figures.style import ACCENT, GREY, INK, SMALL, Drawing, label, name_points, tidy
 from forever.report.format import minus
 from forever.report.study import Part
@@ -17,7 +17,7 @@ _TAU = r"$\tau_\mathrm{day}$"
 
 
 def model_day(part: Part) -> Iterator[Drawing]:
-    figure = model_day_figure(day_pairs(part), model_days(part).orders)
+    figure = model_day_figure(day_pairs(part), day_orders(part))
     caption = "The length of a task's model day beside what it could go with."
     yield Drawing("model-day", caption, figure)
 
