@@ -11,8 +11,9 @@ committed by its report.json, for the claims (forever/report/claims.py), and nee
 
 import shlex
 from pathlib import Path
-from statistics import fmean
 from typing import Any
+
+import pandas as pd
 
 from forever.report.claims import read_claims, sections, tally
 from forever.report.facts import machine
@@ -76,36 +77,32 @@ def section(group: Path) -> str:
 
 def _read(folder: Path) -> dict[str, Any]:
     result, where = read_json(folder / "result.json"), read_json(folder / "environment.json")
-    events = [kinds.get(kind, 0) for kinds in result["events"].values() for kind in _REPLAYS]
+    updates, events = result["updates"], [*result["events"].values()]
     return {
         **result,
         "command": shlex.join(where["argv"]),
         "revision": where["revision"] or "-",
         "hardware": machine(where),
-        "replays": sum(events),
-        "all_updates": sum(result["updates"].values()),
-        "on_memory": sum(result["updates"].get(kind, 0) for kind in _REPLAYS),
+        "replays": sum(kinds.get(kind, 0) for kinds in events for kind in _REPLAYS),
+        "all_updates": sum(updates.values()),
+        "on_memory": sum(updates.get(kind, 0) for kind in _REPLAYS),
         "minutes": sum(result["seconds"].values()) / 60,
     }
 
 
 def _cells(runs: list[dict[str, Any]]) -> list[str]:
-    def spread(key: str) -> str:
-        values = [run[key] for run in runs if run[key] is not None]
-        if not values:
-            return "-"
-        around = f" [{min(values):.1f}, {max(values):.1f}]" if len(values) > 1 else ""
-        return f"{fmean(values):.1f}{around}"
+    table = pd.DataFrame(runs).astype(dict.fromkeys(("op", "bwt", "forgetting"), float))
+    each = [", ".join(table[key].astype(str).unique()) for key in ("seed", "revision", "hardware")]
+    spread = [_spread(table[key].dropna()) for key in ("op", "bwt", "forgetting")]
+    counts = [f"{table[key].mean():.0f}" for key in ("replays", "all_updates", "on_memory")]
+    return [each[0], *spread, *counts, f"{table['minutes'].mean():.1f}", *each[1:]]
 
-    def each(key: str) -> str:
-        return ", ".join(dict.fromkeys(str(run[key]) for run in runs))
 
-    def mean(key: str, digits: int = 0) -> str:
-        return f"{fmean(run[key] for run in runs):.{digits}f}"
-
-    scores = [spread(key) for key in ("op", "bwt", "forgetting")]
-    counts = [mean(key) for key in ("replays", "all_updates", "on_memory")]
-    return [each("seed"), *scores, *counts, mean("minutes", 1), each("revision"), each("hardware")]
+def _spread(values: pd.Series) -> str:
+    if values.empty:
+        return "-"
+    around = f" [{values.min():.1f}, {values.max():.1f}]" if len(values) > 1 else ""
+    return f"{values.mean():.1f}{around}"
 
 
 if __name__ == "__main__":
