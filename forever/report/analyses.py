@@ -10,7 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -96,7 +96,8 @@ def slowing(curves: Curves) -> dict[str, Any]:
             mean = fmean(values)
             exact["tasks", place] = Replicated(mean, np.full(RESAMPLES, mean))
         fall = asdict(summarise(exact, (-math.inf, math.inf))[0])
-    return {"rates": pd.DataFrame(curves.values()).mean().tolist(), "fall": fall}
+    phases = zip_longest(*curves.values(), fillvalue=math.nan)
+    return {"rates": [float(np.nanmean(phase)) for phase in phases], "fall": fall}
 
 
 # ---- model days
