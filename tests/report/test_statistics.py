@@ -242,7 +242,8 @@ def test_orders_are_drawn_and_seeds_within_them() -> None:
     variance 1: 2.776 * sqrt(1 / 6)."""
     one, _ = summarise(settled({"1": [1.0] * 3, "2": [11.0] * 3}), (-100, 100))
     assert (one.low, one.value, one.high, one.runs) == (1.0, 6.0, 11.0, 6)
-    two, _ = summarise(settled(dict.fromkeys("12", [-1.0, 0.0, 1.0]), 40_000), (-100, 100))
+    agreeing = settled({"1": [-1.0, 0.0, 1.0], "2": [-1.0, 0.0, 1.0]}, 40_000)
+    two, _ = summarise(agreeing, (-100, 100))
     assert (two.low, two.high) == pytest.approx((-1.133, 1.133), rel=0.06)
 
 
