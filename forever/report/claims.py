@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,7 @@ def read_claims(folder: Path) -> list[Claim]:
 def claims(reports: Sequence[Report]) -> list[Claim]:
     """Every claim, once for each answer."""
     rows: list[Claim] = []
-    asked = [claim for name in paper.TABLES for claim in _differences(name)]
-    for claim, answers in [*asked, _forgetting(), *_correlations(), *_times()]:
+    for claim, answers in chain(*map(_differences, paper.TABLES), _findings()):
         answered: list[Claim] = []
         for report in reports:
             for ours, status, runs in answers(report):
@@ -190,11 +190,22 @@ def _analyses(report: Report, name: str) -> list[Mapping[str, Any]]:
     return [part["analyses"][name] for part in report["parts"] if name in part["analyses"]]
 
 
-def _forgetting() -> Asked:
+def _findings() -> Iterator[Asked]:
     text = "forgetting slows down within a task: rate of the first phase less the last's (rates)"
     rates = paper.FORGETTING_RATE
     published = f"{rates[0] - rates[-1]:+.4f} ({_rates(rates)})"
-    return Claim("forgetting_rate", text, published), _answer_forgetting
+    yield Claim("forgetting_rate", text, published), _answer_forgetting
+    for name, (r, p) in paper.MODEL_DAY.items():
+        published = f"r = {r:.2f}" + ("" if p is None else f", p = {p:.4f}")
+        claim = Claim("model_day", f"correlation of tau_day with {name}", published)
+        yield claim, partial(_answer_correlation, name)
+    # Minutes depend on the machine; what a method costs beside MixReplay does so less.
+    for backbone, minutes in paper.TRAINING_TIME.items():
+        for method in minutes:
+            if method != "mix_replay":
+                text = f"an epoch of {method} as a multiple of mix_replay's, {backbone}"
+                claim = Claim("training_time", text, _multiple(minutes, method))
+                yield claim, partial(_answer_time, backbone, method)
 
 
 def _answer_forgetting(report: Report) -> Answers:
@@ -214,13 +225,6 @@ def _answer_forgetting(report: Report) -> Answers:
 
 def _rates(values: Sequence[float]) -> str:
     return ", ".join(f"{rate:.4f}" for rate in values)
-
-
-def _correlations() -> Iterator[Asked]:
-    for name, (r, p) in paper.MODEL_DAY.items():
-        published = f"r = {r:.2f}" + ("" if p is None else f", p = {p:.4f}")
-        claim = Claim("model_day", f"correlation of tau_day with {name}", published)
-        yield claim, partial(_answer_correlation, name)
 
 
 def _answer_correlation(name: str, report: Report) -> Answers:
@@ -249,17 +253,6 @@ def _correlated(r: float, p: float | None, ours: Mapping[str, float]) -> Status:
     return Status.REPRODUCED if math.tanh(farthest) < _WEAK else Status.TOO_FEW_TASKS
 
 
-def _times() -> Iterator[Asked]:
-    """Minutes depend on the machine; what a method costs beside MixReplay does so less."""
-    for backbone, minutes in paper.TRAINING_TIME.items():
-        for method in minutes:
-            if method == "mix_replay":
-                continue
-            text = f"an epoch of {method} as a multiple of mix_replay's, {backbone}"
-            claim = Claim("training_time", text, _multiple(minutes, method))
-            yield claim, partial(_answer_time, backbone, method)
-
-
 def _multiple(minutes: Mapping[str, float], method: str) -> str:
     return f"{minutes[method] / minutes['mix_replay']:.2f}"
 
@@ -277,19 +270,18 @@ def _answer_time(backbone: str, method: str, report: Report) -> Answers:
 
 def tally(rows: Sequence[Claim]) -> list[str]:
     """How many claims were answered at each scale, and how."""
-    texts = {(claim.table, claim.text) for claim in rows}
-    answered = {(claim.table, claim.text) for claim in rows if claim.report}
-    summary = f"{len(answered)} of {len(texts)} claims have an answer"
-    if not any(claim.scale == "paper" for claim in rows):
-        summary += ", none at full scale, which needs a GPU"
-    counts: list[list[str]] = []
+    table: list[list[str]] = []
     for scale in SCALES:
         statuses = Counter(claim.status for claim in rows if claim.scale == scale)
         if statuses:
-            sums = [sum(statuses[status] for status in of) for of in OUTCOMES.values()]
-            counts.append([scale, str(statuses.total()), *map(str, sums)])
-    table = markdown_table(("scale", "answers", *OUTCOMES), counts) if counts else []
-    return [*table, *([""] if table else []), f"{summary}.", ""]
+            counts = [sum(map(statuses.__getitem__, members)) for members in OUTCOMES.values()]
+            table.append([scale, str(statuses.total()), *map(str, counts)])
+    lines = [*markdown_table(("scale", "answers", *OUTCOMES), table), ""] if table else []
+    texts = {(claim.table, claim.text) for claim in rows}
+    answered = {(claim.table, claim.text) for claim in rows if claim.report}
+    at_full_scale = any(claim.scale == "paper" for claim in rows)
+    missing = "" if at_full_scale else ", none at full scale, which needs a GPU"
+    return [*lines, f"{len(answered)} of {len(texts)} claims have an answer{missing}.", ""]
 
 
 def sections(rows: Sequence[Claim]) -> list[str]:
@@ -297,15 +289,14 @@ def sections(rows: Sequence[Claim]) -> list[str]:
     tables: dict[str, list[Claim]] = {}
     for claim in rows:
         tables.setdefault(claim.table, []).append(claim)
-    tried: list[str] = []
-    untried: list[str] = []
-    for name, asked in tables.items():
-        is_tried = any(claim.report for claim in asked)
-        section = [f"### {name}", "", *(_answers(asked) if is_tried else _not_attempted(asked)), ""]
+    untried = {name for name, asked in tables.items() if not any(c.report for c in asked)}
+    lines: list[str] = []
+    for name in sorted(tables, key=lambda name: name in untried):
+        write = _not_attempted if name in untried else _answers
+        lines += [f"### {name}", "", *write(tables[name]), ""]
         if unknown := _unknown(name):
-            section += [f"The paper's numbers of {'; '.join(unknown)} are not known here.", ""]
-        (tried if is_tried else untried).extend(section)
-    return tried + untried
+            lines += [f"The paper's numbers of {'; '.join(unknown)} are not known here.", ""]
+    return lines
 
 
 def _not_attempted(asked: Sequence[Claim]) -> list[str]:

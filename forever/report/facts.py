@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,39 +19,56 @@ MAIN_FIELDS = (
     "optim.schedule", "memory.fraction",
 )  # fmt: skip
 UNFINISHED = "no run is finished"
-_PACKAGES = ("forever-cl", "torch", "transformers")
+_PACKAGES = {"forever-cl", "torch", "transformers"}
 
 
 def facts(study: Study) -> dict[str, str]:
     """What ran, by what it is."""
-    runs, example = study.finished, study.example
+    example, seen = study.example, _seen(study)
     assert example is not None, "a study has finished runs"
-    one_variant = len({run.variant for run in runs}) == 1
-    one_order = len({run.outcome["order"] for run in runs}) == 1
-    tasks = example.outcome["tasks"]
-    revisions = {str(where.get("revision") or "unknown") for where in environments(runs)}
-    notes = [note for run in runs for note in run.outcome["notes"].values()]
-    truncated = sum(note.get("truncated", 0) for note in notes)
+    one_order, tasks = len(seen["tasks"]) == 1, example.outcome["tasks"]
+    whose = f" of {example.variant}" if len(seen["variants"]) > 1 else ""
+    rows = sorted({min(seen["test rows"]), max(seen["test rows"])})
+    hardware = listed(sorted(seen["gpus"] or seen["cpus"]))
+    if seen["workers"] != {1}:
+        hardware += f" ({listed(sorted(seen['workers']))} workers a run)"
     return {
-        "settings" if one_variant else f"settings of {example.variant}": _settings(example),
+        f"settings{whose}": _settings(example),
         "tasks": " → ".join(tasks) if one_order else listed(tasks),
-        "test rows a task": _test_rows(runs),
+        "test rows a task": " to ".join(map(str, rows)),
         "seeds": listed(seeds(study)),
-        "orders": listed(sorted({run.order for run in runs})),
-        "hardware": _hardware(runs),
-        "revision": listed(sorted(revisions) or ["unknown"]),
-        "versions": listed(_versions(runs)),
-        "truncated training rows": f"{truncated} in all runs together",
+        "orders": listed(sorted(seen["orders"])),
+        "hardware": hardware,
+        "revision": listed(sorted(seen["revisions"]) or ["unknown"]),
+        "versions": listed(sorted(seen["versions"])),
+        "truncated training rows": f"{sum(seen['truncated'])} in all runs together",
     }
+
+
+def _seen(study: Study) -> dict[str, Any]:
+    """What the finished runs have, each thing once."""
+    seen: dict[str, Any] = defaultdict(set, truncated=[])
+    for run in study.finished:
+        seen["variants"].add(run.variant)
+        seen["orders"].add(run.order)
+        seen["tasks"].add(run.outcome["order"])
+        seen["workers"].add(run.outcome.get("world_size", 1))
+        for count in run.outcome["rows"].values():
+            seen["test rows"].add(count["test"])
+        for note in run.outcome["notes"].values():
+            seen["truncated"].append(note.get("truncated", 0))
+        for where in run.environments:
+            seen["gpus"].update(where.get("gpus", ()))
+            seen["cpus"].add(f"{where.get('cpu')}, {where.get('cores')} cores")
+            seen["revisions"].add(str(where.get("revision") or "unknown"))
+            packages = where.get("packages", {})
+            for name in packages.keys() & _PACKAGES:
+                seen["versions"].add(f"{name} {packages[name]}")
+    return seen
 
 
 def seeds(study: Study) -> list[int]:
     return sorted({run.seed for run in study.finished})
-
-
-def environments(runs: Sequence[Run]) -> list[Mapping[str, Any]]:
-    """Where runs were trained, and with what."""
-    return [environment for run in runs for environment in run.environments]
 
 
 def machine(environment: Mapping[str, Any]) -> str:
@@ -61,7 +79,7 @@ def machine(environment: Mapping[str, Any]) -> str:
 
 def origins(runs: Sequence[Run]) -> dict[str, list[str]]:
     """What a reader needs to make the runs again: revisions, machines and commands, each once."""
-    places = environments(runs)
+    places = [where for run in runs for where in run.environments]
     return {
         "revisions": distinct(where.get("revision") for where in places),
         "hardware": distinct(map(machine, places)),
@@ -70,9 +88,12 @@ def origins(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def _settings(run: Run) -> str:
-    of_method = [key for key in run.settings if key.startswith("method.")]
-    shown = {key: run.settings.get(key) for key in (*MAIN_FIELDS, *of_method)}
-    return _pairs({key: value for key, value in shown.items() if value is not None})
+    shown: dict[str, Any] = {}
+    for key in (*MAIN_FIELDS, *run.settings):
+        is_shown = key in MAIN_FIELDS or key.startswith("method.")
+        if is_shown and run.settings.get(key) is not None:
+            shown[key] = run.settings[key]
+    return _pairs(shown)
 
 
 def _pairs(settings: Mapping[str, Any]) -> str:
@@ -85,34 +106,12 @@ def _value(key: str, value: Any) -> str:
     return Path(value).name if is_folder else setting(value)
 
 
-def _test_rows(runs: Sequence[Run]) -> str:
-    counts = {rows["test"] for run in runs for rows in run.outcome["rows"].values()}
-    return " to ".join(map(str, sorted({min(counts), max(counts)})))
-
-
-def _hardware(runs: Sequence[Run]) -> str:
-    gpus: set[str] = set()
-    cpus: set[str] = set()
-    for where in environments(runs):
-        gpus.update(where.get("gpus", ()))
-        cpus.add(f"{where.get('cpu')}, {where.get('cores')} cores")
-    workers = {run.outcome.get("world_size", 1) for run in runs}
-    text = listed(sorted(gpus or cpus))
-    return text if workers == {1} else f"{text} ({listed(sorted(workers))} workers a run)"
-
-
-def _versions(runs: Sequence[Run]) -> list[str]:
-    versions: set[str] = set()
-    for where in environments(runs):
-        packages = where.get("packages", {})
-        versions.update(f"{name} {packages[name]}" for name in _PACKAGES if name in packages)
-    return sorted(versions)
-
-
 def subject(study: Study) -> str:
     """Benchmarks and models in one line."""
-    examples = [part.example.outcome for part in study.parts if part.example]
-    names = [f"{result['benchmark']}, {len(result['tasks'])} tasks" for result in examples]
+    names: list[str] = []
+    for part in study.parts:
+        if part.example:
+            names.append(f"{part.benchmark}, {len(part.example.outcome['tasks'])} tasks")
     models = {_value("model.name", run.settings["model.name"]) for run in study.finished}
     return f"{' · '.join(names)} · {listed(sorted(models))}"
 

@@ -66,7 +66,7 @@ class Study:
             parts.append(Part(**{**shared, **place, "runs": runs}))
         return parts
 
-    @property
+    @cached_property
     def rows(self) -> list[Row]:
         """The rows of all parts."""
         return [row for part in self.parts for row in part.rows]
@@ -112,7 +112,7 @@ class Part(Study):
     several: bool = False
 
     @cached_property
-    def rows(self) -> list[Row]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def rows(self) -> list[Row]:
         """All variants in the order of the sweep, bounds last."""
 
         def published(variant: str) -> Published | None:
