@@ -10,15 +10,18 @@ committed by its report.json, for the claims (forever/report/claims.py), and nee
 """
 
 import shlex
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from forever.report.claims import read_claims, sections, tally
+from forever.report.claims import Claim, Report, Status, read_claims, unknown
 from forever.report.facts import machine
 from forever.report.format import markdown_table
 from forever.runs.directory import read_json
+from forever.sweeps.named_runs import SCALES
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "results"
 LEDGER = Path(__file__).parents[1] / "experiments" / "RESULTS.md"
@@ -51,12 +54,76 @@ COLUMNS = (
 )  # fmt: skip
 
 
+# What the statuses come down to.
+OUTCOMES = {
+    "reproduced": (Status.REPRODUCED,),
+    "not shown": (Status.NO_DIFFERENCE, Status.TOO_WIDE, Status.NO_CORRELATION,
+                  Status.TOO_FEW_TASKS),
+    "contradicted": (Status.OPPOSITE, Status.THEY_DIFFER, Status.OTHER_CORRELATION),
+    "not judged": (Status.NOT_JUDGED, Status.MEASURED, Status.AS_FINETUNING),
+}  # fmt: skip
+_ANSWER = ("claim", "ours", "published", "status", "scale", "runs")
+
+
 def page() -> str:
     """The whole page."""
     groups = sorted(folder for folder in FOLDER.glob("*") if folder.is_dir())
     claims = read_claims(FOLDER)
     lines = [HEAD, CLAIMS, *tally(claims), *sections(claims)]
     return "\n".join([*lines, *map(section, groups)])
+
+
+def tally(rows: Sequence[Claim]) -> list[str]:
+    """How many claims were answered at each scale, and how."""
+    table: list[list[str]] = []
+    for scale in SCALES:
+        statuses = Counter(claim.status for claim in rows if claim.scale == scale)
+        if statuses:
+            counts = [sum(map(statuses.__getitem__, members)) for members in OUTCOMES.values()]
+            table.append([scale, str(statuses.total()), *map(str, counts)])
+    lines = [*markdown_table(("scale", "answers", *OUTCOMES), table), ""] if table else []
+    texts = {(claim.table, claim.text) for claim in rows}
+    answered = {(claim.table, claim.text) for claim in rows if claim.report}
+    at_full_scale = any(claim.scale == "paper" for claim in rows)
+    missing = "" if at_full_scale else ", none at full scale, which needs a GPU"
+    return [*lines, f"{len(answered)} of {len(texts)} claims have an answer{missing}.", ""]
+
+
+def sections(rows: Sequence[Claim]) -> list[str]:
+    """Claims as Markdown, a heading and a table a sweep, what was tried first."""
+    tables: dict[str, list[Claim]] = {}
+    for claim in rows:
+        tables.setdefault(claim.table, []).append(claim)
+    untried = {name for name, asked in tables.items() if not any(c.report for c in asked)}
+    lines: list[str] = []
+    for name in sorted(tables, key=lambda name: name in untried):
+        write = _not_attempted if name in untried else _answers
+        lines += [f"### {name}", "", *write(tables[name]), ""]
+        if missing := unknown(name):
+            lines += [f"The paper's numbers of {'; '.join(missing)} are not known here.", ""]
+    return lines
+
+
+def _not_attempted(asked: Sequence[Claim]) -> list[str]:
+    table = markdown_table(("claim", "published"), [(c.text, c.published) for c in asked])
+    return [f"Not attempted: `forever sweep {asked[0].table} --scale paper`.", "", *table]
+
+
+def _answers(asked: Sequence[Claim]) -> list[str]:
+    """The table of a sweep that was tried, and below it where the numbers come from."""
+    rows: list[tuple[str, ...]] = []
+    reports: dict[int, Report] = {}
+    for claim in sorted(asked, key=lambda claim: claim.report is None):
+        text = (claim.text, claim.ours, claim.published, claim.status.value)
+        rows.append((*text, claim.scale, claim.runs))
+        if claim.report:
+            reports[id(claim.report)] = claim.report
+    lines = [*markdown_table(_ANSWER, rows), ""]
+    for report in reports.values():
+        where = f"{', '.join(report['revisions'])}; {', '.join(report['hardware'])}"
+        lines.append(f"- {report['scale']}, {where}:")
+        lines += [f"  `{command}`" for command in report["commands"]]
+    return lines
 
 
 def section(group: Path) -> str:

@@ -1,4 +1,4 @@
-"""What the paper claims and what our runs say to it: the first part of RESULTS.md.
+"""What the paper claims and what our runs say to it, as RESULTS.md shows it.
 
 A claim is a difference of the paper's tables: a variant against the reference of its table, on one
 benchmark. The runs of a sweep are committed by copying its report.json to
@@ -8,7 +8,6 @@ experiments/results/<name>-<scale>/.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -17,13 +16,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from forever.report.format import markdown_table
 from forever.runs.directory import read_json
 from forever.sweeps import published as paper
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import SCALES, named_run
 
-HEAD = ("claim", "ours", "published", "status", "scale", "runs")
 _SIGNIFICANT = 0.05
 _WEAK = 0.5  # a correlation that explains less than a quarter of the variance
 
@@ -47,15 +44,6 @@ class Status(Enum):
     AS_FINETUNING = "not judged: ends as fine-tuning does, to the last digit"
     NOT_ATTEMPTED = "not attempted"
 
-
-# What the statuses come down to.
-OUTCOMES = {
-    "reproduced": (Status.REPRODUCED,),
-    "not shown": (Status.NO_DIFFERENCE, Status.TOO_WIDE, Status.NO_CORRELATION,
-                  Status.TOO_FEW_TASKS),
-    "contradicted": (Status.OPPOSITE, Status.THEY_DIFFER, Status.OTHER_CORRELATION),
-    "not judged": (Status.NOT_JUDGED, Status.MEASURED, Status.AS_FINETUNING),
-}  # fmt: skip
 
 _OF_AGREEMENT = {
     "agrees": Status.REPRODUCED,
@@ -265,63 +253,7 @@ def _answer_time(backbone: str, method: str, report: Report) -> Answers:
                 yield _multiple(minutes, method), Status.MEASURED, report["finished"]
 
 
-# ---- as Markdown
-
-
-def tally(rows: Sequence[Claim]) -> list[str]:
-    """How many claims were answered at each scale, and how."""
-    table: list[list[str]] = []
-    for scale in SCALES:
-        statuses = Counter(claim.status for claim in rows if claim.scale == scale)
-        if statuses:
-            counts = [sum(map(statuses.__getitem__, members)) for members in OUTCOMES.values()]
-            table.append([scale, str(statuses.total()), *map(str, counts)])
-    lines = [*markdown_table(("scale", "answers", *OUTCOMES), table), ""] if table else []
-    texts = {(claim.table, claim.text) for claim in rows}
-    answered = {(claim.table, claim.text) for claim in rows if claim.report}
-    at_full_scale = any(claim.scale == "paper" for claim in rows)
-    missing = "" if at_full_scale else ", none at full scale, which needs a GPU"
-    return [*lines, f"{len(answered)} of {len(texts)} claims have an answer{missing}.", ""]
-
-
-def sections(rows: Sequence[Claim]) -> list[str]:
-    """Claims as Markdown, a heading and a table a sweep, what was tried first."""
-    tables: dict[str, list[Claim]] = {}
-    for claim in rows:
-        tables.setdefault(claim.table, []).append(claim)
-    untried = {name for name, asked in tables.items() if not any(c.report for c in asked)}
-    lines: list[str] = []
-    for name in sorted(tables, key=lambda name: name in untried):
-        write = _not_attempted if name in untried else _answers
-        lines += [f"### {name}", "", *write(tables[name]), ""]
-        if unknown := _unknown(name):
-            lines += [f"The paper's numbers of {'; '.join(unknown)} are not known here.", ""]
-    return lines
-
-
-def _not_attempted(asked: Sequence[Claim]) -> list[str]:
-    table = markdown_table(("claim", "published"), [(c.text, c.published) for c in asked])
-    return [f"Not attempted: `forever sweep {asked[0].table} --scale paper`.", "", *table]
-
-
-def _answers(asked: Sequence[Claim]) -> list[str]:
-    """The table of a sweep that was tried, and below it where the numbers come from."""
-    rows: list[tuple[str, ...]] = []
-    reports: dict[int, Report] = {}
-    for claim in sorted(asked, key=lambda claim: claim.report is None):
-        text = (claim.text, claim.ours, claim.published, claim.status.value)
-        rows.append((*text, claim.scale, claim.runs))
-        if claim.report:
-            reports[id(claim.report)] = claim.report
-    lines = [*markdown_table(HEAD, rows), ""]
-    for report in reports.values():
-        where = f"{', '.join(report['revisions'])}; {', '.join(report['hardware'])}"
-        lines.append(f"- {report['scale']}, {where}:")
-        lines += [f"  `{command}`" for command in report["commands"]]
-    return lines
-
-
-def _unknown(name: str) -> list[str]:
+def unknown(name: str) -> list[str]:
     """The variants of a paper's table of which no number is known here."""
     if name not in paper.TABLES:
         return []

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from forever.report.claims import claims, read_claims, sections, tally
+from forever.report.claims import claims, read_claims
 from forever.sweeps import published as paper
-from scripts.ledger import LEDGER, page, section
+from scripts.ledger import LEDGER, page, section, sections, tally
 
 
 def test_page_is_what_the_files_say() -> None:
