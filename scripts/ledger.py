@@ -47,7 +47,6 @@ point counts as none, and is reproduced by an interval within one point of zero.
 are small stand-ins: what they agree or disagree with is the sign. Runs are those that were
 compared; where a finding is no comparison, all.
 """
-_REPLAYS = ("replay", "consolidation")
 COLUMNS = (
     "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes",
     "revision", "hardware",
@@ -144,15 +143,17 @@ def section(group: Path) -> str:
 
 def _read(folder: Path) -> dict[str, Any]:
     result, where = read_json(folder / "result.json"), read_json(folder / "environment.json")
-    updates, events = result["updates"], [*result["events"].values()]
+    updates, events = Counter(result["updates"]), Counter[str]()
+    for kinds in result["events"].values():
+        events.update(kinds)
     return {
         **result,
         "command": shlex.join(where["argv"]),
         "revision": where["revision"] or "-",
         "hardware": machine(where),
-        "replays": sum(kinds.get(kind, 0) for kinds in events for kind in _REPLAYS),
-        "all_updates": sum(updates.values()),
-        "on_memory": sum(updates.get(kind, 0) for kind in _REPLAYS),
+        "replays": events["replay"] + events["consolidation"],
+        "all_updates": updates.total(),
+        "on_memory": updates["replay"] + updates["consolidation"],
         "minutes": sum(result["seconds"].values()) / 60,
     }
 

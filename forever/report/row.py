@@ -66,10 +66,12 @@ class Row:
         if self.paper is None:
             return None
         numbers = {"op": self.paper.op, "bwt": self.paper.bwt}
-        base = self.paper_reference if self.reference != self.variant else None
-        base_op, base_bwt = (base.op, base.bwt) if base else (None, None)
-        numbers["difference"] = _less(self.paper.op, base_op)
-        numbers["bwt_difference"] = _less(self.paper.bwt, base_bwt)
+        numbers |= {"difference": None, "bwt_difference": None}
+        base = self.paper_reference
+        if base is not None and self.reference != self.variant:
+            numbers["difference"] = self.paper.op - base.op
+            if self.paper.bwt is not None and base.bwt is not None:
+                numbers["bwt_difference"] = self.paper.bwt - base.bwt
         return numbers
 
     @property
@@ -101,10 +103,6 @@ class Row:
         return self.mean(lambda run: run.seconds * run.outcome.get("world_size", 1) / 3600)
 
 
-def _less(number: float | None, base: float | None) -> float | None:
-    return None if number is None or base is None else number - base
-
-
 def build_rows(
     runs: Sequence[Run],
     reference: str | None,
@@ -121,54 +119,40 @@ def build_rows(
         published: gives a variant's row of the paper's table.
     """
     planned: dict[str, list[Run]] = {}
+    finished: dict[str, list[Run]] = {}
+    methods: dict[str, set[str]] = {}
     for run in runs:
         planned.setdefault(run.variant, []).append(run)
-    finished: dict[str, list[Run]] = {}
-    for name, of_variant in planned.items():
-        finished[name] = [run for run in of_variant if run.result is not None]
-    bounds = _bounds(finished, reference)
+        done = finished.setdefault(run.variant, [])
+        if run.result is not None:
+            done.append(run)
+            methods.setdefault(run.variant, set()).add(run.outcome["method"])
+    bounds = {name for name in methods if name != reference and methods[name].issubset(BOUNDS)}
+    if len(bounds) == len(finished):  # nothing lies between them
+        bounds = set()
     matrices = {name: _matrices(done) for name, done in finished.items()}
     compared = compare(matrices, reference, outside=bounds, references=references)
-    tuned = [name for name, done in finished.items() if _methods(done) == {"finetune"}]
+    tuned = [name for name in methods if methods[name] == {"finetune"}]
+    plain = compared[tuned[0]] if tuned else None
     rows: list[Row] = []
     for name, done in finished.items():
-        other = references.get(name, reference)
-        comparison, plain = compared.get(name), compared.get(tuned[0]) if tuned else None
+        other, ours = references.get(name, reference), compared.get(name)
+        same = ours and plain and (ours.op, ours.bwt) == (plain.op, plain.bwt)
         row = Row(
             variant=name,
             runs=done,
             planned=len(planned[name]),
             stopped=sum(run.state == "stopped early" for run in planned[name]),
             bound=name in bounds,
-            comparison=comparison,
+            comparison=ours,
             reference=other,
             paper=published(name),
             paper_reference=published(other) if other else None,
             paper_variant=paper.get(name, name),
-            idle=name not in tuned and _as(comparison, plain),
+            idle=bool(same) and name not in tuned,
         )
         rows.append(row)
     return sorted(rows, key=lambda row: row.bound)
-
-
-def _methods(runs: Sequence[Run]) -> set[str]:
-    return {run.outcome["method"] for run in runs}
-
-
-def _as(ours: Comparison | None, plain: Comparison | None) -> bool:
-    """Whether a variant ends as fine-tuning does."""
-    if ours is None or plain is None:
-        return False
-    return (ours.op, ours.bwt) == (plain.op, plain.bwt)
-
-
-def _bounds(finished: Mapping[str, Sequence[Run]], reference: str | None) -> list[str]:
-    bounds: list[str] = []
-    for name, runs in finished.items():
-        if runs and name != reference and _methods(runs).issubset(BOUNDS):
-            bounds.append(name)
-    only_bounds = len(bounds) == len(finished)  # nothing lies between them
-    return [] if only_bounds else bounds
 
 
 def _matrices(runs: Sequence[Run]) -> dict[Unit, PerformanceMatrix]:
