@@ -74,18 +74,25 @@ def page() -> str:
 
 def tally(rows: Sequence[Claim]) -> list[str]:
     """How many claims were answered at each scale, and how."""
+    answers = {scale: Counter[Status]() for scale in SCALES}
+    texts: set[tuple[str, str]] = set()
+    answered: set[tuple[str, str]] = set()
+    for claim in rows:
+        texts.add((claim.table, claim.text))
+        if claim.report:
+            answered.add((claim.table, claim.text))
+            answers[claim.scale][claim.status] += 1
+    summary = f"{len(answered)} of {len(texts)} claims have an answer"
+    if not answers["paper"]:
+        summary += ", none at full scale, which needs a GPU"
     table: list[list[str]] = []
-    for scale in SCALES:
-        statuses = Counter(claim.status for claim in rows if claim.scale == scale)
+    for scale, statuses in answers.items():
         if statuses:
             counts = [sum(map(statuses.__getitem__, members)) for members in OUTCOMES.values()]
-            table.append([scale, str(statuses.total()), *map(str, counts)])
-    lines = [*markdown_table(("scale", "answers", *OUTCOMES), table), ""] if table else []
-    texts = {(claim.table, claim.text) for claim in rows}
-    answered = {(claim.table, claim.text) for claim in rows if claim.report}
-    at_full_scale = any(claim.scale == "paper" for claim in rows)
-    missing = "" if at_full_scale else ", none at full scale, which needs a GPU"
-    return [*lines, f"{len(answered)} of {len(texts)} claims have an answer{missing}.", ""]
+            table.append([scale, *map(str, (statuses.total(), *counts))])
+    if not table:
+        return [f"{summary}.", ""]
+    return [*markdown_table(("scale", "answers", *OUTCOMES), table), "", f"{summary}.", ""]
 
 
 def sections(rows: Sequence[Claim]) -> list[str]:
@@ -93,10 +100,10 @@ def sections(rows: Sequence[Claim]) -> list[str]:
     tables: dict[str, list[Claim]] = {}
     for claim in rows:
         tables.setdefault(claim.table, []).append(claim)
-    untried = {name for name, asked in tables.items() if not any(c.report for c in asked)}
+    tried = {claim.table for claim in rows if claim.report}
     lines: list[str] = []
-    for name in sorted(tables, key=lambda name: name in untried):
-        write = _not_attempted if name in untried else _answers
+    for name in sorted(tables, key=lambda name: name not in tried):
+        write = _answers if name in tried else _not_attempted
         lines += [f"### {name}", "", *write(tables[name]), ""]
         if missing := unknown(name):
             lines += [f"The paper's numbers of {'; '.join(missing)} are not known here.", ""]

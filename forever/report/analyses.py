@@ -32,11 +32,12 @@ Pairs = Mapping[str, tuple[float, float]]  # by task
 def analyses(part: Part) -> dict[str, Any]:
     """Those that the runs of a part can tell, by name."""
     curves = forgetting_rates(part)
-    by_name = {
-        "forgetting_rate": {name: slowing(known) for name, known in curves.items() if known},
-        "model_day": correlations(part) if part.name == "model_day" else {},
-        "training_time": minutes_an_epoch(part) if part.name in TIMED else {},
-    }
+    rates = {name: slowing(known) for name, known in curves.items() if known}
+    by_name: dict[str, Any] = {"forgetting_rate": rates}
+    if part.name == "model_day":
+        by_name["model_day"] = correlations(part)
+    if part.name in TIMED:
+        by_name["training_time"] = minutes_an_epoch(part)
     return {name: value for name, value in by_name.items() if value}
 
 
@@ -225,9 +226,10 @@ def _forgetting(variants: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
         if slowed["fall"]:
             fall, last = Estimate(**slowed["fall"]), len(slowed["rates"]) - 1
             what = f"{variant}: phase 1 less phase {last + 1}"
-            theirs = published[0] - published[last] if last in published else None
-            ours, theirs = estimated(fall, "{:+.4f}"), number(theirs, "{:+.4f}")
-            yield Finding(what, ours, theirs, several(fall.runs, "task"))
+            theirs = NOTHING
+            if last in published:
+                theirs = number(published[0] - published[last], "{:+.4f}")
+            yield Finding(what, estimated(fall, "{:+.4f}"), theirs, several(fall.runs, "task"))
 
 
 def _model_day(correlations: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:

@@ -152,11 +152,12 @@ def summarise(
         seeds.setdefault(number, []).append(run.value)
     value = float(np.mean([run.value for run in runs.values()]))
     centre = np.mean([run.samples for run in runs.values()], axis=0)
-    shared = np.array([np.mean(values) for values in seeds.values()]) if together else None
+    count, shared = len(runs), None
+    if together:
+        count, shared = len(seeds), np.array([*map(np.mean, seeds.values())])
     samples = centre + _run_effects([*map(np.array, orders.values())], len(centre), seed, shared)
     tail = (1 - LEVEL) / 2
     low, high = np.clip(np.quantile(samples, [tail, 1 - tail]), *limits)
-    count = len(seeds if together else runs)
     return Estimate(value, float(low), float(high), count), _p_value(samples)
 
 

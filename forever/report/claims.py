@@ -184,7 +184,9 @@ def _findings() -> Iterator[Asked]:
     published = f"{rates[0] - rates[-1]:+.4f} ({_rates(rates)})"
     yield Claim("forgetting_rate", text, published), _answer_forgetting
     for name, (r, p) in paper.MODEL_DAY.items():
-        published = f"r = {r:.2f}" + ("" if p is None else f", p = {p:.4f}")
+        published = f"r = {r:.2f}"
+        if p is not None:
+            published += f", p = {p:.4f}"
         claim = Claim("model_day", f"correlation of tau_day with {name}", published)
         yield claim, partial(_answer_correlation, name)
     # Minutes depend on the machine; what a method costs beside MixReplay does so less.

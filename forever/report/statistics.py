@@ -82,18 +82,18 @@ def compare(
         if runs:
             by_variant[name] = {unit: next(replicates) for unit in runs}
     comparisons: dict[str, Comparison] = {}
-    judged: dict[str, Comparison] = {}
+    judged: dict[str, Estimate] = {}
     for name, runs in by_variant.items():
         other = (references or {}).get(name, reference)
         base = by_variant.get(other or "", {}) if other != name else {}
         comparison = comparisons[name] = _compare(runs, base, seed)
         # From one seed nothing can be said of others, however many test items there are.
         if comparison.difference and comparison.difference.runs > 1 and name not in outside:
-            judged[name] = comparison
-    corrected = holm([comparison.p or 0.0 for comparison in judged.values()])
-    for (name, comparison), p in zip(judged.items(), corrected, strict=True):
-        value = comparison.difference.value if comparison.difference else 0.0
-        comparisons[name] = replace(comparison, p_holm=p, verdict=verdict(value, p))
+            judged[name] = comparison.difference
+    corrected = holm([comparisons[name].p or 0.0 for name in judged])
+    for (name, difference), p in zip(judged.items(), corrected, strict=True):
+        judgement = verdict(difference.value, p)
+        comparisons[name] = replace(comparisons[name], p_holm=p, verdict=judgement)
     return comparisons
 
 
