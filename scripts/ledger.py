@@ -10,14 +10,18 @@ committed by its report.json, for the claims (forever/report/claims.py), and nee
 """
 
 import shlex
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from forever.report.claims import read_claims, sections, tally
+import pandas as pd
+
+from forever.report.claims import Claim, Report, Status, read_claims, unknown
 from forever.report.facts import machine
 from forever.report.format import markdown_table
 from forever.runs.directory import read_json
+from forever.sweeps.named_runs import SCALES
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "results"
 LEDGER = Path(__file__).parents[1] / "experiments" / "RESULTS.md"
@@ -43,11 +47,21 @@ point counts as none, and is reproduced by an interval within one point of zero.
 are small stand-ins: what they agree or disagree with is the sign. Runs are those that were
 compared; where a finding is no comparison, all.
 """
-_REPLAYS = ("replay", "consolidation")
 COLUMNS = (
     "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes",
     "revision", "hardware",
 )  # fmt: skip
+
+
+# What the statuses come down to.
+OUTCOMES = {
+    "reproduced": (Status.REPRODUCED,),
+    "not shown": (Status.NO_DIFFERENCE, Status.TOO_WIDE, Status.NO_CORRELATION,
+                  Status.TOO_FEW_TASKS),
+    "contradicted": (Status.OPPOSITE, Status.THEY_DIFFER, Status.OTHER_CORRELATION),
+    "not judged": (Status.NOT_JUDGED, Status.MEASURED, Status.AS_FINETUNING),
+}  # fmt: skip
+_ANSWER = ("claim", "ours", "published", "status", "scale", "runs")
 
 
 def page() -> str:
@@ -56,6 +70,66 @@ def page() -> str:
     claims = read_claims(FOLDER)
     lines = [HEAD, CLAIMS, *tally(claims), *sections(claims)]
     return "\n".join([*lines, *map(section, groups)])
+
+
+def tally(rows: Sequence[Claim]) -> list[str]:
+    """How many claims were answered at each scale, and how."""
+    answers = {scale: Counter[Status]() for scale in SCALES}
+    texts: set[tuple[str, str]] = set()
+    answered: set[tuple[str, str]] = set()
+    for claim in rows:
+        texts.add((claim.table, claim.text))
+        if claim.report:
+            answered.add((claim.table, claim.text))
+            answers[claim.scale][claim.status] += 1
+    summary = f"{len(answered)} of {len(texts)} claims have an answer"
+    if not answers["paper"]:
+        summary += ", none at full scale, which needs a GPU"
+    table: list[list[str]] = []
+    for scale, statuses in answers.items():
+        if statuses:
+            counts = [sum(map(statuses.__getitem__, members)) for members in OUTCOMES.values()]
+            table.append([scale, *map(str, (statuses.total(), *counts))])
+    if not table:
+        return [f"{summary}.", ""]
+    return [*markdown_table(("scale", "answers", *OUTCOMES), table), "", f"{summary}.", ""]
+
+
+def sections(rows: Sequence[Claim]) -> list[str]:
+    """Claims as Markdown, a heading and a table a sweep, what was tried first."""
+    tables: dict[str, list[Claim]] = {}
+    for claim in rows:
+        tables.setdefault(claim.table, []).append(claim)
+    tried = {claim.table for claim in rows if claim.report}
+    lines: list[str] = []
+    for name in sorted(tables, key=lambda name: name not in tried):
+        write = _answers if name in tried else _not_attempted
+        lines += [f"### {name}", "", *write(tables[name]), ""]
+        if missing := unknown(name):
+            lines += [f"The paper's numbers of {'; '.join(missing)} are not known here.", ""]
+    return lines
+
+
+def _not_attempted(asked: Sequence[Claim]) -> list[str]:
+    table = markdown_table(("claim", "published"), [(c.text, c.published) for c in asked])
+    return [f"Not attempted: `forever sweep {asked[0].table} --scale paper`.", "", *table]
+
+
+def _answers(asked: Sequence[Claim]) -> list[str]:
+    """The table of a sweep that was tried, and below it where the numbers come from."""
+    rows: list[tuple[str, ...]] = []
+    reports: dict[int, Report] = {}
+    for claim in sorted(asked, key=lambda claim: claim.report is None):
+        text = (claim.text, claim.ours, claim.published, claim.status.value)
+        rows.append((*text, claim.scale, claim.runs))
+        if claim.report:
+            reports[id(claim.report)] = claim.report
+    lines = [*markdown_table(_ANSWER, rows), ""]
+    for report in reports.values():
+        where = f"{', '.join(report['revisions'])}; {', '.join(report['hardware'])}"
+        lines.append(f"- {report['scale']}, {where}:")
+        lines += [f"  `{command}`" for command in report["commands"]]
+    return lines
 
 
 def section(group: Path) -> str:
@@ -76,36 +150,34 @@ def section(group: Path) -> str:
 
 def _read(folder: Path) -> dict[str, Any]:
     result, where = read_json(folder / "result.json"), read_json(folder / "environment.json")
-    events = [kinds.get(kind, 0) for kinds in result["events"].values() for kind in _REPLAYS]
+    updates, events = Counter(result["updates"]), Counter[str]()
+    for kinds in result["events"].values():
+        events.update(kinds)
     return {
         **result,
         "command": shlex.join(where["argv"]),
         "revision": where["revision"] or "-",
         "hardware": machine(where),
-        "replays": sum(events),
-        "all_updates": sum(result["updates"].values()),
-        "on_memory": sum(result["updates"].get(kind, 0) for kind in _REPLAYS),
+        "replays": events["replay"] + events["consolidation"],
+        "all_updates": updates.total(),
+        "on_memory": updates["replay"] + updates["consolidation"],
         "minutes": sum(result["seconds"].values()) / 60,
     }
 
 
 def _cells(runs: list[dict[str, Any]]) -> list[str]:
-    def spread(key: str) -> str:
-        values = [run[key] for run in runs if run[key] is not None]
-        if not values:
-            return "-"
-        around = f" [{min(values):.1f}, {max(values):.1f}]" if len(values) > 1 else ""
-        return f"{fmean(values):.1f}{around}"
+    table = pd.DataFrame(runs).astype(dict.fromkeys(("op", "bwt", "forgetting"), float))
+    each = [", ".join(table[key].astype(str).unique()) for key in ("seed", "revision", "hardware")]
+    spread = [_spread(table[key].dropna()) for key in ("op", "bwt", "forgetting")]
+    counts = [f"{table[key].mean():.0f}" for key in ("replays", "all_updates", "on_memory")]
+    return [each[0], *spread, *counts, f"{table['minutes'].mean():.1f}", *each[1:]]
 
-    def each(key: str) -> str:
-        return ", ".join(dict.fromkeys(str(run[key]) for run in runs))
 
-    def mean(key: str, digits: int = 0) -> str:
-        return f"{fmean(run[key] for run in runs):.{digits}f}"
-
-    scores = [spread(key) for key in ("op", "bwt", "forgetting")]
-    counts = [mean(key) for key in ("replays", "all_updates", "on_memory")]
-    return [each("seed"), *scores, *counts, mean("minutes", 1), each("revision"), each("hardware")]
+def _spread(values: pd.Series) -> str:
+    if values.empty:
+        return "-"
+    around = f" [{values.min():.1f}, {values.max():.1f}]" if len(values) > 1 else ""
+    return f"{values.mean():.1f}{around}"
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ A report reads nothing but such folders, so its tests need no model and take no 
 
 import json
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-import yaml
 
 from forever.config.run import RunConfig
 from forever.evaluation.metrics import PerformanceMatrix
@@ -102,9 +101,9 @@ def journal(
     probe_every = getattr(config.method, "probe_every", None)
     for k, task in enumerate(tasks):
         if probe_every and k:
-            looks = range(0, UPDATES + 1, probe_every)
-            losses = [{"task": task, "step": s, "losses": {"a": 1 + s**0.5}} for s in looks]
-            events += [{"kind": "look", **look} for look in losses]
+            for step in range(0, UPDATES + 1, probe_every):
+                look = {"task": task, "step": step, "losses": {"a": 1 + step**0.5}}
+                events.append({"kind": "look", **look})
         for step in range(1, UPDATES + 1):
             days = step / 4 if step >= 4 else 0.0
             line: dict[str, Any] = {"task": task, "step": step, "kind": "task", "rows": 4}
@@ -112,7 +111,7 @@ def journal(
             if method == "forever":
                 line |= {"mu": 0.1 if days else None, "days": days, "next_day": 1.0 if k else None}
             steps.append(line)
-            kind = "replay" if days in DAYS and step < UPDATES else ""
+            kind = "replay" if days in DAYS else ""
             kind = "consolidation" if step == UPDATES else kind
             if kind and k and method == "forever":
                 event = {"kind": kind, "task": task, "step": step, "days": days}
@@ -131,11 +130,10 @@ def result(
     """The content of result.json."""
     tasks, stages = matrix.tasks, matrix.stages
     cells = [[matrix[i, j] for j in range(len(stages))] for i in range(len(tasks))]
-    kinds = [line["kind"] for line in steps]
-    happened = {task: [e["kind"] for e in events if e["task"] == task] for task in tasks}
+    happened = {task: Counter(e["kind"] for e in events if e["task"] == task) for task in tasks}
     bwt = matrix.backward_transfer()
-    notes = {"truncated": 1, "tau_day": 0.0}
-    updates = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+    updates = dict(Counter(line["kind"] for line in steps))
+    notes = {task: {"truncated": 1, "tau_day": 1 + draw.random()} for task in tasks}
     return {
         "method": config.method.name,
         "benchmark": config.data.benchmark,
@@ -148,18 +146,10 @@ def result(
         "op": fmean(cells[i][-1] or 0.0 for i in range(len(tasks))),
         "bwt": bwt,
         "forgetting": None if bwt is None else abs(bwt) + 1,
-        "notes": {task: {**notes, "tau_day": 1 + draw.random()} for task in tasks},
-        "events": {
-            task: {k: found.count(k) for k in dict.fromkeys(found)}
-            for task, found in happened.items()
-        },
+        "notes": notes,
+        "events": {task: dict(kinds) for task, kinds in happened.items()},
         "updates": updates,
         "rows_seen": {kind: 4 * count for kind, count in updates.items()},
         "seconds": {"task": 10 + 5 * draw.random(), "replay": 3.0, "evaluation": 1.0},
         "world_size": 1,
     }
-
-
-def write_config(path: Path, config: RunConfig) -> None:
-    """The configuration of a run directory, anew."""
-    write_text(path / "config.yaml", yaml.safe_dump(config.model_dump(mode="json")))

@@ -10,34 +10,35 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from forever.report.bootstrap import RESAMPLES, Replicated, Unit, summarise
-from forever.report.format import NOTHING, number, several
+from forever.report.bootstrap import RESAMPLES, Estimate, Replicated, Unit, summarise
+from forever.report.format import NOTHING, estimated, number, several
 from forever.report.study import Part
 from forever.sweeps import published as paper
 
 PHASES = 5  # of a task; its later updates are left out
 TIMED = ("training_time", "backbones")  # sweeps whose minutes are comparable
 
-Curves = Mapping[tuple[str, int], list[float]]  # by task and run
+Curves = dict[tuple[str, int], list[float]]  # by task and run
 Pairs = Mapping[str, tuple[float, float]]  # by task
 
 
 def analyses(part: Part) -> dict[str, Any]:
     """Those that the runs of a part can tell, by name."""
     curves = forgetting_rates(part)
-    rates = {name: slowing(found) for name, found in curves.items() if found}
-    told = {
-        "forgetting_rate": rates,
-        "model_day": correlations(part) if part.name == "model_day" else {},
-        "training_time": minutes_an_epoch(part) if part.name in TIMED else {},
-    }
-    return {name: value for name, value in told.items() if value}
+    rates = {name: slowing(known) for name, known in curves.items() if known}
+    by_name: dict[str, Any] = {"forgetting_rate": rates}
+    if part.name == "model_day":
+        by_name["model_day"] = correlations(part)
+    if part.name in TIMED:
+        by_name["training_time"] = minutes_an_epoch(part)
+    return {name: value for name, value in by_name.items() if value}
 
 
 # ---- the rate of forgetting
@@ -52,30 +53,27 @@ def rates(tasks: Sequence[str], events: Iterable[Mapping[str, Any]]) -> dict[str
             beginning, as in the paper, where few tasks can be forgotten yet: 5 of 15.
         events: the lines of events.jsonl.
     """
-    late = tasks[len(tasks) // 3 :]
-    looks: dict[str, list[tuple[int, float]]] = {}
+    looks: dict[str, list[tuple[int, float]]] = {task: [] for task in tasks[len(tasks) // 3 :]}
     for event in events:
-        if event["kind"] == "look" and event["task"] in late:
-            looks.setdefault(event["task"], []).append(
-                (event["step"], fmean(event["losses"].values()))
-            )
-    found: dict[str, list[float]] = {}
+        if event["kind"] == "look" and event["task"] in looks:
+            looks[event["task"]].append((event["step"], fmean(event["losses"].values())))
+    by_task: dict[str, list[float]] = {}
     for task, seen in looks.items():
         rises = [(b - a) / (end - start) for (start, a), (end, b) in pairwise(seen)]
-        found[task] = rises[:PHASES]
-    return found
+        if rises:
+            by_task[task] = rises[:PHASES]
+    return by_task
 
 
-def forgetting_rates(part: Part) -> dict[str, dict[tuple[str, int], list[float]]]:
+def forgetting_rates(part: Part) -> dict[str, Curves]:
     """By variant, task and run, the rise of the loss on earlier tasks per update in phases 1, 2,
     ..."""
-    by_variant: dict[str, dict[tuple[str, int], list[float]]] = {}
-    for number_, run in enumerate(part.finished):
+    by_variant: dict[str, Curves] = {}
+    for place, run in enumerate(part.finished):
         if run.settings.get("method.probe_every") is not None:
             curves = by_variant.setdefault(run.variant, {})
             for task, curve in rates(run.outcome["tasks"], run.events).items():
-                if curve:
-                    curves[task, number_] = curve
+                curves[task, place] = curve
     return by_variant
 
 
@@ -88,11 +86,8 @@ def slowing(curves: Curves) -> dict[str, Any]:
     phase, or one task that reaches the last.
     """
     last = max(map(len, curves.values())) - 1
-    phases: dict[int, list[float]] = defaultdict(list)
     falls: dict[str, list[float]] = defaultdict(list)
     for (task, _), curve in curves.items():
-        for phase, rate in enumerate(curve):
-            phases[phase].append(rate)
         if len(curve) > last:
             falls[task].append(curve[0] - curve[last])
     fall = None
@@ -102,55 +97,35 @@ def slowing(curves: Curves) -> dict[str, Any]:
             mean = fmean(values)
             exact["tasks", place] = Replicated(mean, np.full(RESAMPLES, mean))
         fall = asdict(summarise(exact, (-math.inf, math.inf))[0])
-    return {"rates": [fmean(phases[phase]) for phase in range(last + 1)], "fall": fall}
+    phases = zip_longest(*curves.values(), fillvalue=math.nan)
+    return {"rates": [float(np.nanmean(phase)) for phase in phases], "fall": fall}
 
 
 # ---- model days
 
 
-class ModelDays(NamedTuple):
-    """tau_day and BWT by order and task, joint training's score by task; means over seeds."""
-
-    days: dict[tuple[str, str], float]
-    bwt: dict[tuple[str, str], float]
-    joint: dict[str, float]
-
-    @property
-    def orders(self) -> list[str]:
-        return list(dict.fromkeys(order for order, _ in self.days))
-
-    def of_order(self, order: str) -> dict[str, float]:
-        return {task: day for (other, task), day in self.days.items() if other == order}
-
-
-def model_days(part: Part) -> ModelDays:
-    days: dict[tuple[str, str], list[float]] = defaultdict(list)
-    bwt: dict[tuple[str, str], list[float]] = defaultdict(list)
-    joint: dict[str, list[float]] = defaultdict(list)
+def model_days(part: Part) -> pd.DataFrame:
+    """tau_day ("day"), BWT and joint training's score ("joint"), a row for each run and task; NaN
+    where a run has none."""
+    records: list[dict[str, Any]] = []
     for run in part.finished:
         tasks, matrix = run.outcome["tasks"], run.outcome["matrix"]
-        is_joint = run.outcome["method"] == "mtl"
         for i, task in enumerate(tasks):
-            if is_joint:
-                joint[task].append(matrix[i][-1])
+            record = {"order": run.order, "task": task}
+            if run.outcome["method"] == "mtl":
+                record["joint"] = matrix[i][-1]
             elif run.settings.get("method.clock") == "model":
-                day = run.outcome["notes"][task].get("tau_day")
-                if day is not None:
-                    days[run.order, task].append(day)
+                record["day"] = run.outcome["notes"][task].get("tau_day")
                 if i + 1 < len(tasks):  # nothing can be forgotten of the last task
-                    bwt[run.order, task].append(matrix[i][-1] - matrix[i][i])
-    return ModelDays(_means(days), _means(bwt), _means(joint))
+                    record["BWT"] = matrix[i][-1] - matrix[i][i]
+            records.append(record)
+    frame = pd.DataFrame(records, columns=["order", "task", "day", "BWT", "joint"])
+    return frame.astype({"day": float, "BWT": float, "joint": float})
 
 
-def _means(values: Mapping[Any, Sequence[float]]) -> dict[Any, float]:
-    return {key: fmean(found) for key, found in values.items()}
-
-
-def _over_orders(values: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    by_task: dict[str, list[float]] = defaultdict(list)
-    for (_, task), value in values.items():
-        by_task[task].append(value)
-    return _means(by_task)
+def day_orders(part: Part) -> list[str]:
+    """The orders whose tasks have a model day."""
+    return list(model_days(part).dropna(subset=["day"])["order"].unique())
 
 
 def day_pairs(part: Part) -> dict[str, Pairs]:
@@ -160,42 +135,43 @@ def day_pairs(part: Part) -> dict[str, Pairs]:
     A pair a task: for BWT and joint training the mean of tau_day and BWT over the orders, since the
     paper's p of 0.0291 belongs to 15 pairs.
     """
-    found = model_days(part)
-    orders = [found.of_order(order) for order in found.orders]
-    first, second = [*orders, {}, {}][:2]
-    mean_days = _over_orders(found.days)
+    frame = model_days(part)
+    # Over seeds first, and then over orders, of which one may have more seeds.
+    seeds = frame.groupby(["order", "task"], sort=False)[["day", "BWT"]].mean()
+    orders = seeds.groupby("task", sort=False).mean()
+    days = [seeds.loc[order, "day"] for order in day_orders(part)]
+    other_order = _pairs(days[0], days[1]) if len(days) > 1 else {}
+    joint = frame.groupby("task", sort=False)["joint"].mean()
     return {
-        "other order": _pairs(first, second),
-        "BWT": _pairs(mean_days, _over_orders(found.bwt)),
-        "joint training": _pairs(mean_days, found.joint),
+        "other order": other_order,
+        "BWT": _pairs(orders["day"], orders["BWT"]),
+        "joint training": _pairs(orders["day"], joint),
     }
 
 
-def _pairs(x: Mapping[str, float], y: Mapping[str, float]) -> Pairs:
-    return {task: (x[task], y[task]) for task in x if task in y}
+def _pairs(x: pd.Series, y: pd.Series) -> Pairs:
+    both = pd.concat([x, y], axis=1, join="inner").dropna()
+    return dict(zip(both.index, both.itertuples(index=False, name=None), strict=True))
 
 
 def correlations(part: Part) -> dict[str, dict[str, float | int]]:
     """Pearson's r of `day_pairs`, its two-sided p and the number of pairs; absent where it is not
     defined."""
-    found: dict[str, dict[str, float | int]] = {}
+    by_name: dict[str, dict[str, float | int]] = {}
     for name, points in day_pairs(part).items():
-        correlation = pearson(list(points.values()))
-        if correlation is not None:
+        if correlation := pearson(list(points.values())):
             r, p = correlation
-            found[name] = {"r": r, "p": p, "pairs": len(points)}
-    return found
+            by_name[name] = {"r": r, "p": p, "pairs": len(points)}
+    return by_name
 
 
 def pearson(points: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
-    """r and its two-sided p; None for fewer than three pairs or constants, of which there is no
-    r."""
+    """r and its two-sided p; None for fewer than three pairs or constants, which have no r."""
     from scipy.stats import pearsonr
 
-    x, y = [point[0] for point in points], [point[1] for point in points]
-    if len(points) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
+    if len(points) < 3 or any(len(set(axis)) == 1 for axis in zip(*points, strict=True)):
         return None
-    test: Any = pearsonr(x, y)
+    test: Any = pearsonr(*zip(*points, strict=True))
     return float(test.statistic), float(test.pvalue)
 
 
@@ -205,23 +181,20 @@ def pearson(points: Sequence[tuple[float, float]]) -> tuple[float, float] | None
 def minutes_an_epoch(part: Part) -> dict[str, dict[str, float]]:
     """By backbone and method: all that training took, replay and merges included, by task and
     epoch."""
-    found: dict[str, dict[str, list[float]]] = {}
+    minutes: dict[str, dict[str, list[float]]] = {}
     for run in part.finished:
         phases = run.outcome["seconds"]
         training = sum(phases.values()) - phases.get("evaluation", 0.0)
         epochs = len(run.outcome["stages"]) * int(run.settings["optim.epochs"])
-        methods = found.setdefault(run.backbone, {})
+        methods = minutes.setdefault(run.backbone, {})
         methods.setdefault(run.outcome["method"], []).append(training / 60 / epochs)
-    return {name: _means(methods) for name, methods in found.items()}
+    means: dict[str, dict[str, float]] = {}
+    for backbone, methods in minutes.items():
+        means[backbone] = {method: fmean(values) for method, values in methods.items()}
+    return means
 
 
 # ---- findings as text
-
-_WITH = {
-    "other order": "its length in the other order",
-    "BWT": "the task's BWT",
-    "joint training": "joint training's score",
-}
 
 
 class Finding(NamedTuple):
@@ -235,53 +208,52 @@ class Finding(NamedTuple):
 
 def findings(part: Part) -> list[Finding]:
     """What the analyses of a part say beside the paper; nothing for most studies."""
-    told = analyses(part)
+    known = analyses(part)
     return [
-        *_forgetting(told.get("forgetting_rate", {})),
-        *_model_day(told.get("model_day", {})),
-        *_training_time(part, told.get("training_time", {})),
+        *_forgetting(known.get("forgetting_rate", {})),
+        *_model_day(known.get("model_day", {})),
+        *_training_time(part, known.get("training_time", {})),
     ]
 
 
-def _forgetting(told: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+def _forgetting(variants: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     published = dict(enumerate(paper.FORGETTING_RATE))
-    for variant, found in told.items():
-        last = len(found["rates"]) - 1
-        for phase, rate in enumerate(found["rates"]):
+    for variant, slowed in variants.items():
+        for phase, rate in enumerate(slowed["rates"]):
             what = f"{variant}: forgetting per update, phase {phase + 1}"
             theirs = number(published.get(phase), "{:.4f}")
             yield Finding(what, number(rate, "{:.4f}"), theirs, NOTHING)
-        if fall := found["fall"]:
-            value, low, high = (number(fall[key], "{:+.4f}") for key in ("value", "low", "high"))
-            theirs = published[0] - published[last] if last in published else None
-            yield Finding(
-                f"{variant}: phase 1 less phase {last + 1}",
-                f"{value} [{low}, {high}]",
-                number(theirs, "{:+.4f}"),
-                several(fall["runs"], "task"),
-            )
+        if slowed["fall"]:
+            fall, last = Estimate(**slowed["fall"]), len(slowed["rates"]) - 1
+            what = f"{variant}: phase 1 less phase {last + 1}"
+            theirs = NOTHING
+            if last in published:
+                theirs = number(published[0] - published[last], "{:+.4f}")
+            yield Finding(what, estimated(fall, "{:+.4f}"), theirs, several(fall.runs, "task"))
 
 
-def _model_day(told: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:
-    for name, found in told.items():
-        what = f"a task's model day with {_WITH[name]}"
-        ours = _correlation(found["r"], found["p"])
-        yield Finding(what, ours, _correlation(*paper.MODEL_DAY[name]), f"{found['pairs']} tasks")
+def _model_day(correlations: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:
+    names = {
+        "other order": "its length in the other order",
+        "BWT": "the task's BWT",
+        "joint training": "joint training's score",
+    }
+    for name, ours in correlations.items():
+        what, theirs = f"a task's model day with {names[name]}", _r(*paper.MODEL_DAY[name])
+        yield Finding(what, _r(ours["r"], ours["p"]), theirs, f"{ours['pairs']} tasks")
 
 
-def _correlation(r: float, p: float | None) -> str:
+def _r(r: float, p: float | None) -> str:
     text = f"r = {number(r, '{:+.2f}')}"
     return text if p is None else f"{text}, p = {p:.2g}"
 
 
-def _training_time(part: Part, told: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:
+def _training_time(part: Part, backbones: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:
     runs = Counter((run.backbone, run.outcome["method"]) for run in part.finished)
-    for backbone, minutes in told.items():
+    for backbone, minutes in backbones.items():
         published = paper.TRAINING_TIME.get(backbone, {})
         for method, value in minutes.items():
-            yield Finding(
-                f"{method}, {backbone}: minutes an epoch",
-                number(value, "{:.2g}" if value < 1 else "{:.1f}"),
-                number(published.get(method), "{:.1f}"),
-                several(runs[backbone, method], "run"),
-            )
+            what = f"{method}, {backbone}: minutes an epoch"
+            ours = number(value, "{:.2g}" if value < 1 else "{:.1f}")
+            theirs = number(published.get(method), "{:.1f}")
+            yield Finding(what, ours, theirs, several(runs[backbone, method], "run"))

@@ -3,30 +3,26 @@
 What is resampled, and what is shared:
 
 - items: the test rows of a task are drawn with replacement, once a replicate, for all runs, stages
-and variants at a
-  time. All of them answered the same rows, so what makes a row hard for everyone cancels out of a
-  difference and out of BWT. Tasks are fixed: the numbers speak about these tasks.
+  and variants at a time. All of them answered the same rows, so what makes a row hard for everyone
+  cancels out of a difference and out of BWT. Tasks are fixed: the numbers speak about these tasks.
 - orders and seeds: the orders of a benchmark are drawn with replacement, and for each drawn order
-as many of its seeds
-  as it has. A difference is formed run by run first, variant and reference with the same order and
-  seed, so it is paired here too.
+  as many of its seeds as it has. A difference is formed run by run first, variant and reference
+  with the same order and seed, so it is paired here too.
 
 A replicate is the mean over all runs under the drawn items, plus what the drawn runs differ from
 the mean of all runs on the true items. Drawing from S seeds gives intervals that are too short if S
 is small (Hesterberg 2015, "What teachers should know about the bootstrap": variance short by
 (S-1)/S, normal instead of t tails). Therefore the part that comes from drawing seeds is stretched
 by sqrt(S / (S-1)) sqrt(f / chi^2_f), f the sum of S-1 over the orders, with chi^2 drawn anew each
-time, which gives Student tails. Runs also differ by the luck of single answers, and that part is
-drawn twice, with the items and with the runs, as the luck of seeds is once more with the orders:
-where it dominates, intervals are too wide rather than too narrow. The orders' part is not
-stretched: they are the benchmark's own two or three and not a sample of all. With one seed each
+time, which gives Student tails. The luck of single answers is drawn twice, with the items and with
+the runs, so where it dominates, intervals are too wide rather than too narrow. The orders' part is
+not stretched: they are the benchmark's own two or three and not a sample of all. With one seed each
 they are the only repetitions, and are drawn and stretched as seeds are. Joint training gives the
 same in every order: where it takes part, a seed is drawn for all orders together, f is S-1, and a
 seed counts as one run.
 
-With one run nothing is known about seeds, and only items are resampled: such an interval says how
-far another test set could move the score of *this* run. An interval over items of a task on which
-all rows score the same has no width.
+With one run only items are resampled: such an interval says how far another test set could move the
+score of *this* run. Over items on which all rows score the same it has no width.
 """
 
 from __future__ import annotations
@@ -51,28 +47,28 @@ Runs = Mapping[Unit, PerformanceMatrix]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval, both in percent or points. `runs`: how many runs it is the
-    mean of; those of one seed are one where joint training takes part, which is the same in all
-    orders."""
+    """A number with its 95 % interval, both in percent or points.
+
+    Attributes:
+        runs: how many runs it is the mean of; those of one seed are one where joint training takes
+            part, which is the same in all orders.
+    """
 
     value: float
     low: float
     high: float
     runs: int
 
-    @property
-    def basis(self) -> str:
-        """What the interval covers."""
-        return "items only, 1 run" if self.runs == 1 else f"runs and items, {self.runs} runs"
-
 
 @dataclass(frozen=True)
 class Replicated:
-    """A score of one run, and the same score under each resample of the items: shape
-    [resamples]."""
+    """A score of one run, and under each resample of the items: shape [resamples]."""
 
     value: float
     samples: np.ndarray
+
+    def __sub__(self, other: Replicated) -> Replicated:
+        return Replicated(self.value - other.value, self.samples - other.samples)
 
 
 @dataclass(frozen=True)
@@ -87,47 +83,39 @@ def resample_items(
     matrices: Sequence[PerformanceMatrix], resamples: int, seed: int
 ) -> list[RunReplicates]:
     """OP and BWT of each run, all under the same resamples of the items."""
-    # By task and scores, so that equal scores stay exactly equal.
-    means: dict[tuple[str, bytes], np.ndarray] = {}
-    columns: dict[tuple[str, int], list[bytes]] = {}
+    # By task, number of rows and content, so that equal scores stay exactly equal.
+    vectors: dict[tuple[str, int], dict[bytes, np.ndarray]] = {}
     for matrix in matrices:
         for task, scores in _needed(matrix):
-            key = (task, scores.tobytes())
-            if key not in means:
-                means[key] = np.empty(resamples)
-                columns.setdefault((task, len(scores)), []).append(key[1])
-    for (task, rows), contents in columns.items():
-        # [rows, distinct vectors].
-        vectors = np.stack([np.frombuffer(content) for content in contents], axis=1)
-        drawn = _resampled_means(vectors, resamples, derive(seed, "items", task, rows))
+            vectors.setdefault((task, len(scores)), {})[scores.tobytes()] = scores
+    means: dict[tuple[str, bytes], np.ndarray] = {}
+    for (task, rows), contents in vectors.items():
+        distinct = np.stack(list(contents.values()), axis=1)
+        drawn = _resampled_means(distinct, resamples, derive(seed, "items", task, rows))
         for content, column in zip(contents, drawn.T, strict=True):
-            means[task, content] = column
+            means[task, content] = column.copy()
     return [_replicate(matrix, means) for matrix in matrices]
 
 
 def _needed(matrix: PerformanceMatrix) -> list[tuple[str, np.ndarray]]:
-    """The item scores that OP and BWT are made of, in percent."""
+    """The item scores that OP and BWT are made of, in percent: of all tasks at the end, and of all
+    but the last when just learned."""
     last = len(matrix.stages) - 1
     cells = [(i, last) for i in range(len(matrix.tasks))]
     if matrix.backward_transfer() is not None:
         cells += [(i, i) for i in range(last)]
-    return [
-        (matrix.tasks[i], 100 * np.asarray(matrix.items[i, j], dtype=np.float64)) for i, j in cells
-    ]
+    return [(matrix.tasks[i], 100 * np.asarray(matrix.items[i, j], float)) for i, j in cells]
 
 
 def _replicate(
     matrix: PerformanceMatrix, means: Mapping[tuple[str, bytes], np.ndarray]
 ) -> RunReplicates:
-    rows = [means[task, scores.tobytes()] for task, scores in _needed(matrix)]
-    count = len(matrix.tasks)
-    final, learned = rows[:count], rows[count:]
-    op = Replicated(matrix.overall(), np.mean(final, axis=0))
-    bwt = matrix.backward_transfer()
+    rows = np.array([means[task, scores.tobytes()] for task, scores in _needed(matrix)])
+    final, learned = np.split(rows, [len(matrix.tasks)])
+    op, bwt = Replicated(matrix.overall(), final.mean(axis=0)), matrix.backward_transfer()
     if bwt is None:
         return RunReplicates(op, None)
-    changes = [after - before for after, before in zip(final[:-1], learned, strict=True)]
-    return RunReplicates(op, Replicated(bwt, np.mean(changes, axis=0)))
+    return RunReplicates(op, Replicated(bwt, (final[:-1] - learned).mean(axis=0)))
 
 
 def _resampled_means(vectors: np.ndarray, resamples: int, seed: int) -> np.ndarray:
@@ -153,8 +141,8 @@ def summarise(
     """The mean over runs with its interval, and the two-sided p-value of zero.
 
     Args:
-        limits: what the number cannot exceed; a stretched interval is cut there. seed: of the draws
-        of runs.
+        limits: what the number cannot exceed; a stretched interval is cut there.
+        seed: of the draws of runs.
         together: draw a seed for all orders at once.
     """
     orders: dict[Hashable, list[float]] = {}
@@ -164,16 +152,13 @@ def summarise(
         seeds.setdefault(number, []).append(run.value)
     value = float(np.mean([run.value for run in runs.values()]))
     centre = np.mean([run.samples for run in runs.values()], axis=0)
-    shared = np.array([np.mean(values) for values in seeds.values()]) if together else None
-    effects = _run_effects(
-        [np.array(values) for values in orders.values()], len(centre), seed, shared
-    )
-    samples = centre + effects
+    count, shared = len(runs), None
+    if together:
+        count, shared = len(seeds), np.array([*map(np.mean, seeds.values())])
+    samples = centre + _run_effects([*map(np.array, orders.values())], len(centre), seed, shared)
     tail = (1 - LEVEL) / 2
     low, high = np.clip(np.quantile(samples, [tail, 1 - tail]), *limits)
-    return Estimate(value, float(low), float(high), len(seeds if together else runs)), _p_value(
-        samples
-    )
+    return Estimate(value, float(low), float(high), count), _p_value(samples)
 
 
 def _run_effects(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,53 +14,61 @@ from forever.report.run import Run
 from forever.report.study import Part, Study, differences
 
 MAIN_FIELDS = (
-    "data.benchmark",
-    "data.train_rows",
-    "data.test_rows",
-    "model.name",
-    "model.tuning",
-    "model.rank",
-    "model.alpha",
-    "model.targets",
-    "optim.lr",
-    "optim.batch_size",
-    "optim.epochs",
-    "optim.schedule",
-    "memory.fraction",
-)
+    "data.benchmark", "data.train_rows", "data.test_rows", "model.name", "model.tuning",
+    "model.rank", "model.alpha", "model.targets", "optim.lr", "optim.batch_size", "optim.epochs",
+    "optim.schedule", "memory.fraction",
+)  # fmt: skip
 UNFINISHED = "no run is finished"
-_PACKAGES = ("forever-cl", "torch", "transformers")
+_PACKAGES = {"forever-cl", "torch", "transformers"}
 
 
 def facts(study: Study) -> dict[str, str]:
     """What ran, by what it is."""
-    runs = study.finished
-    one_variant = len({run.variant for run in runs}) == 1
-    settings = "settings" if one_variant else f"settings of {study.example.variant}"
+    example, seen = study.example, _seen(study)
+    assert example is not None, "a study has finished runs"
+    one_order, tasks = len(seen["tasks"]) == 1, example.outcome["tasks"]
+    whose = f" of {example.variant}" if len(seen["variants"]) > 1 else ""
+    rows = sorted({min(seen["test rows"]), max(seen["test rows"])})
+    hardware = listed(sorted(seen["gpus"] or seen["cpus"]))
+    if seen["workers"] != {1}:
+        hardware += f" ({listed(sorted(seen['workers']))} workers a run)"
     return {
-        settings: _settings(study.example),
-        "tasks": _tasks(study),
-        "test rows a task": _test_rows(runs),
+        f"settings{whose}": _settings(example),
+        "tasks": " → ".join(tasks) if one_order else listed(tasks),
+        "test rows a task": " to ".join(map(str, rows)),
         "seeds": listed(seeds(study)),
-        "orders": listed(sorted({run.order for run in runs})),
-        "hardware": _hardware_in_words(runs),
-        "revision": listed(sorted(str(r or "unknown") for r in revisions(runs)) or ["unknown"]),
-        "versions": listed(_versions(runs)),
-        "truncated training rows": f"{_truncated(runs)} in all runs together",
+        "orders": listed(sorted(seen["orders"])),
+        "hardware": hardware,
+        "revision": listed(sorted(seen["revisions"]) or ["unknown"]),
+        "versions": listed(sorted(seen["versions"])),
+        "truncated training rows": f"{sum(seen['truncated'])} in all runs together",
     }
+
+
+def _seen(study: Study) -> dict[str, Any]:
+    """What the finished runs have, each thing once."""
+    seen: dict[str, Any] = defaultdict(set, truncated=[])
+    for run in study.finished:
+        seen["variants"].add(run.variant)
+        seen["orders"].add(run.order)
+        seen["tasks"].add(run.outcome["order"])
+        seen["workers"].add(run.outcome.get("world_size", 1))
+        for count in run.outcome["rows"].values():
+            seen["test rows"].add(count["test"])
+        for note in run.outcome["notes"].values():
+            seen["truncated"].append(note.get("truncated", 0))
+        for where in run.environments:
+            seen["gpus"].update(where.get("gpus", ()))
+            seen["cpus"].add(f"{where.get('cpu')}, {where.get('cores')} cores")
+            seen["revisions"].add(str(where.get("revision") or "unknown"))
+            packages = where.get("packages", {})
+            for name in packages.keys() & _PACKAGES:
+                seen["versions"].add(f"{name} {packages[name]}")
+    return seen
 
 
 def seeds(study: Study) -> list[int]:
     return sorted({run.seed for run in study.finished})
-
-
-def environments(runs: list[Run]) -> list[Mapping[str, Any]]:
-    """Where runs were trained, and with what."""
-    return [environment for run in runs for environment in run.environments]
-
-
-def revisions(runs: list[Run]) -> list[str | None]:
-    return list(dict.fromkeys(found.get("revision") for found in environments(runs)))
 
 
 def machine(environment: Mapping[str, Any]) -> str:
@@ -68,18 +77,23 @@ def machine(environment: Mapping[str, Any]) -> str:
     return f"{chip}, {environment['cores']} cores"
 
 
-def machines(runs: list[Run]) -> list[str]:
-    return distinct(machine(found) for found in environments(runs))
-
-
-def commands(runs: list[Run]) -> list[str]:
-    return distinct(shlex.join(found["argv"]) for found in environments(runs))
+def origins(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """What a reader needs to make the runs again: revisions, machines and commands, each once."""
+    places = [where for run in runs for where in run.environments]
+    return {
+        "revisions": distinct(where.get("revision") for where in places),
+        "hardware": distinct(map(machine, places)),
+        "commands": distinct(shlex.join(where["argv"]) for where in places),
+    }
 
 
 def _settings(run: Run) -> str:
-    own = [key for key in run.settings if key.startswith("method.")]
-    shown = {key: run.settings.get(key) for key in (*MAIN_FIELDS, *own)}
-    return _pairs({key: value for key, value in shown.items() if value is not None})
+    shown: dict[str, Any] = {}
+    for key in (*MAIN_FIELDS, *run.settings):
+        is_shown = key in MAIN_FIELDS or key.startswith("method.")
+        if is_shown and run.settings.get(key) is not None:
+            shown[key] = run.settings[key]
+    return _pairs(shown)
 
 
 def _pairs(settings: Mapping[str, Any]) -> str:
@@ -92,48 +106,12 @@ def _value(key: str, value: Any) -> str:
     return Path(value).name if is_folder else setting(value)
 
 
-def _tasks(study: Study) -> str:
-    tasks = study.example.outcome["tasks"]
-    one_order = len({run.outcome["order"] for run in study.finished}) == 1
-    return " → ".join(tasks) if one_order else listed(tasks)
-
-
-def _test_rows(runs: list[Run]) -> str:
-    counts: set[int] = set()
-    for run in runs:
-        counts.update(count["test"] for count in run.outcome["rows"].values())
-    low, high = min(counts), max(counts)
-    return f"{low}" if low == high else f"{low} to {high}"
-
-
-def _hardware_in_words(runs: list[Run]) -> str:
-    gpus: set[str] = set()
-    cpus: set[str] = set()
-    for found in environments(runs):
-        gpus.update(found.get("gpus", ()))
-        cpus.add(f"{found.get('cpu')}, {found.get('cores')} cores")
-    workers = {run.outcome.get("world_size", 1) for run in runs}
-    text = listed(sorted(gpus or cpus))
-    return text if workers == {1} else f"{text} ({listed(sorted(workers))} workers a run)"
-
-
-def _versions(runs: list[Run]) -> list[str]:
-    versions: set[str] = set()
-    for found in environments(runs):
-        packages = found.get("packages", {})
-        versions.update(f"{name} {packages[name]}" for name in _PACKAGES if name in packages)
-    return sorted(versions)
-
-
-def _truncated(runs: list[Run]) -> int:
-    notes = [note for run in runs for note in run.outcome["notes"].values()]
-    return sum(note.get("truncated", 0) for note in notes)
-
-
 def subject(study: Study) -> str:
     """Benchmarks and models in one line."""
-    examples = [part.example.outcome for part in study.parts if part.example]
-    names = [f"{result['benchmark']}, {len(result['tasks'])} tasks" for result in examples]
+    names: list[str] = []
+    for part in study.parts:
+        if part.example:
+            names.append(f"{part.benchmark}, {len(part.example.outcome['tasks'])} tasks")
     models = {_value("model.name", run.settings["model.name"]) for run in study.finished}
     return f"{' · '.join(names)} · {listed(sorted(models))}"
 
@@ -144,25 +122,25 @@ def changes(study: Study) -> dict[str, str]:
     for part in study.parts:
         for row in part.rows:
             if by_variant.get(row.variant, UNFINISHED) == UNFINISHED:
-                by_variant[row.variant] = _changes(part, row)
+                by_variant[row.variant] = _changes(part.example, row)
     return by_variant
 
 
-def _changes(part: Part, row: Row) -> str:
-    if part.example is None or not row.runs:
+def _changes(example: Run | None, row: Row) -> str:
+    if example is None or not row.runs:
         return UNFINISHED
-    if changed := differences(part.example.settings, row.runs[0].settings):
+    if changed := differences(example.settings, row.runs[0].settings):
         return _pairs(changed)
-    return "the reference" if row.variant == part.example.variant else "none"
+    return "the reference" if row.variant == example.variant else "none"
 
 
 def too_small_for(part: Part) -> list[str]:
     """The published differences that the test set cannot show with these runs, in words."""
-    found: list[str] = []
+    told: list[str] = []
     for row in part.rows:
         published = (row.published or {}).get("difference")
         resolution, ours = row.compared("resolution"), row.compared("difference")
         if published and resolution and resolution > abs(published):
             chance = f"chance ±{resolution:.1f} with {several(ours.runs, 'run')}"
-            found.append(f"{row.variant} ({number(published, '{:+.1f}')}, {chance})")
-    return found
+            told.append(f"{row.variant} ({number(published, '{:+.1f}')}, {chance})")
+    return told

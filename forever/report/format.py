@@ -34,15 +34,12 @@ def number(value: float | None, form: str) -> str:
     return text.lstrip("+-") if is_zero else minus(text)
 
 
-def interval(estimate: Estimate, form: str) -> str:
-    return f"[{number(estimate.low, form)}, {number(estimate.high, form)}]"
-
-
 def estimated(estimate: Estimate | None, form: str) -> str:
     """A number and its interval."""
     if estimate is None:
         return NOTHING
-    return f"{number(estimate.value, form)} {interval(estimate, form)}"
+    low, high = number(estimate.low, form), number(estimate.high, form)
+    return f"{number(estimate.value, form)} [{low}, {high}]"
 
 
 def mean_count(value: float | None) -> str:
@@ -87,9 +84,9 @@ def markdown_table(
     head: Sequence[str], rows: Iterable[Sequence[str]], align: Sequence[str] = ()
 ) -> list[str]:
     """The lines of a Markdown table. `align`: "---" (the default), ":---" or "---:" a column."""
-    rules = align or ["---"] * len(head)
-    lines = ["|" + "|".join(rules) + "|"]
+    lines: list[str] = []
     for row in (head, *rows):
         cells = [cell.replace("|", "\\|") or NOTHING for cell in row]
-        lines.append("| " + " | ".join(cells) + " |")
-    return [lines[1], lines[0], *lines[2:]]
+        lines.append(f"| {' | '.join(cells)} |")
+    rules = "|".join(align or ["---"] * len(head))
+    return [lines[0], f"|{rules}|", *lines[1:]]

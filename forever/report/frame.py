@@ -14,7 +14,8 @@ import pandas as pd
 
 from forever.report.bootstrap import Estimate
 from forever.report.format import NOTHING, estimated, mean_count, number, seconds
-from forever.report.row import Row, seconds_of
+from forever.report.row import Row
+from forever.report.run import Run
 
 Cells = Mapping[str, Any]  # a row of the frame
 
@@ -25,7 +26,7 @@ class Column:
 
     Attributes:
         name: the key in the frame and in report.json.
-        value: computes it from what is known of a variant.
+        value: computes it from what is known of a variant; None for what is only shown.
         title: the heading; a column without one is shown nowhere.
         text: writes the cell.
         tables: the tables that show it: "scores" and "costs" (one in HTML, two in LaTeX),
@@ -36,13 +37,33 @@ class Column:
     """
 
     name: str
-    value: Callable[[Row], Any]
+    value: Callable[[Row], Any] | None = None
     title: str = ""
     text: Callable[[Cells], str] = lambda row: NOTHING
     tables: tuple[str, ...] = ()
     about: str = ""
     stored: bool = True
     short: str = ""
+
+
+def _field(name: str, *words: Any, **more: Any) -> Column:
+    """A column that a row has under that name."""
+    return Column(name, lambda row: getattr(row, name), *words, **more)
+
+
+def _compared(name: str, *words: Any, **more: Any) -> Column:
+    """A column that a row's comparison has under that name."""
+    return Column(name, lambda row: row.compared(name), *words, **more)
+
+
+def _mean(name: str, value: Callable[[Run], float | None], *words: Any, **more: Any) -> Column:
+    """A column with the mean over the runs."""
+    return Column(name, lambda row: row.mean(value), *words, **more)
+
+
+def _shown(title: str, text: Callable[[Cells], str], *tables: str) -> Column:
+    """A column that shows numbers of others in another way."""
+    return Column(f"{title} in {tables[0]}", None, title, text, tables, stored=False)
 
 
 def _runs(row: Cells) -> str:
@@ -68,12 +89,7 @@ def _agreement(row: Cells) -> str:
 
 def _plain(name: str, form: str) -> Callable[[Cells], str]:
     """Writes a number, or an estimate without its interval."""
-
-    def write(row: Cells) -> str:
-        value = row[name]
-        return number(value.value if isinstance(value, Estimate) else value, form)
-
-    return write
+    return lambda row: number(getattr(row[name], "value", row[name]), form)
 
 
 def _published(name: str, form: str) -> Callable[[Cells], str]:
@@ -84,82 +100,58 @@ def _estimate(name: str, form: str) -> Callable[[Cells], str]:
     return lambda row: estimated(row[name], form)
 
 
-def _apart(row: Row) -> float | None:
-    """By how much OP differs from the published one, where the runs are the paper's."""
-    if row.comparison is None or row.paper is None or not row.same_setting:
-        return None
-    return row.comparison.op.value - row.paper.op
-
-
-_ALL = ("scores", "costs", "console", "paper")
 _POINTS = "{:+.1f}"
+_SCORES, _COSTS, _BOTH = ("scores",), ("costs",), ("costs", "console")
 
 COLUMNS = [
-    Column("variant", lambda row: row.variant, "variant", lambda row: row["variant"], _ALL),
-    Column("paper_variant", lambda row: row.paper_variant),
-    Column("bound", lambda row: row.bound),
-    Column("reference", lambda row: row.reference),
-    Column("planned", lambda row: row.planned),
-    Column("stopped", lambda row: row.stopped, stored=False),
-    Column("idle", lambda row: row.idle),
-    Column("same_setting", lambda row: row.same_setting),
-    Column("runs", lambda row: len(row.runs), "runs", _runs, ("scores",)),
-    Column("op", lambda row: row.compared("op"), "OP (%)", _op, ("scores", "console"),
-           "mean score on all tasks at the end, in percent"),
-    Column("bwt", lambda row: row.compared("bwt"), "BWT", _estimate("bwt", _POINTS), ("scores",),
-           "points that tasks gained since they were learned"),
-    Column("bwt_alone", lambda row: row.compared("bwt"), "BWT", _plain("bwt", _POINTS),
-           ("console",), stored=False),
-    Column("forgetting", lambda row: row.mean(lambda run: run.outcome["forgetting"]),
-           "forgetting", _plain("forgetting", "{:.1f}"), ("scores",),
-           "how far tasks end below their best, in percent"),
-    Column("difference", lambda row: row.compared("difference"), "Δ OP",
-           _estimate("difference", _POINTS), ("scores", "console")),
-    Column("verdict", lambda row: row.compared("verdict"), "verdict",
-           lambda row: row["verdict"] or "", ("scores", "console"), short=" "),
-    Column("bwt_difference", lambda row: row.compared("bwt_difference"), "Δ BWT",
-           _estimate("bwt_difference", _POINTS), ("scores",)),
-    Column("p_holm", lambda row: row.compared("p_holm")),
-    Column("resolution", lambda row: row.compared("resolution")),
-    Column("replays", lambda row: row.events("replay"), "replays", _events,
-           ("costs", "console"), "mid-task events + end-of-task consolidations"),
-    Column("consolidations", lambda row: row.events("consolidation")),
-    Column("replayed_rows", lambda row: row.mean(lambda run: run.replayed_rows), "replayed rows",
-           lambda row: mean_count(row["replayed_rows"]), ("costs", "console"),
-           "with those that a method mixes into its task batches", short="rows"),
-    Column("updates", lambda row: row.mean(lambda run: sum(run.outcome["updates"].values())),
-           "updates", lambda row: mean_count(row["updates"]), ("costs",)),
-    Column("seconds", lambda row: row.mean(seconds_of), "seconds",
-           lambda row: seconds(row["seconds"]), ("costs", "console"), short="s"),
-    Column("gpu_hours", lambda row: row.gpu_hours, "GPU-hours", _plain("gpu_hours", "{:.2f}"),
-           ("costs",)),
+    _field("variant", "variant", lambda row: row["variant"], (*_SCORES, *_BOTH, "paper")),
+    *map(_field, ("paper_variant", "bound", "reference", "planned")),
+    _field("stopped", stored=False),
+    *map(_field, ("idle", "same_setting")),
+    Column("runs", lambda row: len(row.runs), "runs", _runs, _SCORES),
+    _compared("op", "OP (%)", _op, ("scores", "console"),
+              "mean score on all tasks at the end, in percent"),
+    _compared("bwt", "BWT", _estimate("bwt", _POINTS), _SCORES,
+              "points that tasks gained since they were learned"),
+    _shown("BWT", _plain("bwt", _POINTS), "console"),
+    _mean("forgetting", lambda run: run.outcome["forgetting"], "forgetting",
+          _plain("forgetting", "{:.1f}"), _SCORES,
+          "how far tasks end below their best, in percent"),
+    _compared("difference", "Δ OP", _estimate("difference", _POINTS), ("scores", "console")),
+    _compared("verdict", "verdict", lambda row: row["verdict"] or "", ("scores", "console"),
+              short=" "),
+    _compared("bwt_difference", "Δ BWT", _estimate("bwt_difference", _POINTS), _SCORES),
+    *map(_compared, ("p_holm", "resolution")),
+    _mean("replays", lambda run: run.events_of("replay"), "replays", _events, _BOTH,
+          "mid-task events + end-of-task consolidations"),
+    _mean("consolidations", lambda run: run.events_of("consolidation")),
+    _mean("replayed_rows", lambda run: run.replayed_rows, "replayed rows",
+          lambda row: mean_count(row["replayed_rows"]), _BOTH,
+          "with those that a method mixes into its task batches", short="rows"),
+    _mean("updates", lambda run: sum(run.outcome["updates"].values()), "updates",
+          lambda row: mean_count(row["updates"]), _COSTS),
+    _mean("seconds", lambda run: run.seconds, "seconds", lambda row: seconds(row["seconds"]),
+          _BOTH, short="s"),
+    _field("gpu_hours", "GPU-hours", _plain("gpu_hours", "{:.2f}"), _COSTS),
     Column("paper", lambda row: row.published),
-    Column("paper_op", lambda row: row.compared("op"), "OP", _plain("op", "{:.1f}"), ("paper",),
-           stored=False),
-    Column("published_op", lambda row: None, "published OP", _published("op", "{:.1f}"),
-           ("paper",), stored=False),
-    Column("apart", _apart, "ours less theirs", _plain("apart", _POINTS), ("paper",),
-           stored=False),
-    Column("paper_bwt", lambda row: None, "BWT", _plain("bwt", _POINTS), ("paper",),
-           stored=False),
-    Column("published_bwt", lambda row: None, "published BWT", _published("bwt", _POINTS),
-           ("paper",), stored=False),
-    Column("paper_difference", lambda row: None, "Δ OP", _estimate("difference", _POINTS),
-           ("paper",), stored=False),
-    Column("published_difference", lambda row: None, "published Δ OP",
-           _published("difference", _POINTS), ("paper",), stored=False),
-    Column("agreement", lambda row: row.agreement, "agreement", _agreement, ("paper",)),
-    Column("paper_bwt_difference", lambda row: None, "Δ BWT",
-           _plain("bwt_difference", _POINTS), ("paper",), stored=False),
-    Column("published_bwt_difference", lambda row: None, "published Δ BWT",
-           _published("bwt_difference", _POINTS), ("paper",), stored=False),
+    _shown("OP", _plain("op", "{:.1f}"), "paper"),
+    _shown("published OP", _published("op", "{:.1f}"), "paper"),
+    _field("apart", "ours less theirs", _plain("apart", _POINTS), ("paper",), stored=False),
+    _shown("BWT", _plain("bwt", _POINTS), "paper"),
+    _shown("published BWT", _published("bwt", _POINTS), "paper"),
+    _shown("Δ OP", _estimate("difference", _POINTS), "paper"),
+    _shown("published Δ OP", _published("difference", _POINTS), "paper"),
+    _field("agreement", "agreement", _agreement, ("paper",)),
+    _shown("Δ BWT", _plain("bwt_difference", _POINTS), "paper"),
+    _shown("published Δ BWT", _published("bwt_difference", _POINTS), "paper"),
 ]  # fmt: skip
 
 
 def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
     """The frame: a row a variant, a column for each of COLUMNS; None where nothing was measured."""
-    values = [[column.value(row) for column in COLUMNS] for row in rows]
-    return pd.DataFrame(values, columns=[column.name for column in COLUMNS], dtype=object)
+    columns = {column.name: column.value for column in COLUMNS if column.value}
+    values = {name: [value(row) for row in rows] for name, value in columns.items()}
+    return pd.DataFrame(values, dtype=object)
 
 
 def text_table(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
@@ -173,23 +165,21 @@ def text_table(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
         if set(tables).intersection(column.tables):
             texts = [column.text(row) for row in cells]
             if set(texts) - {NOTHING, ""}:
-                title = column.short if "console" in tables else ""
-                columns[title or column.title] = texts
+                short = column.short if "console" in tables else ""
+                columns[short or column.title] = texts
     shown = pd.DataFrame(columns, dtype=object)
-    bounds = [number for number, row in enumerate(cells) if row["bound"]]
-    if bounds and "paper" not in tables:
-        line = pd.DataFrame([["bounds", *[""] * (len(columns) - 1)]], columns=shown.columns)
-        parts = [shown.iloc[: bounds[0]], line, shown.iloc[bounds[0] :]]
-        shown = pd.concat(parts, ignore_index=True)
-    return shown
+    if "paper" in tables or not frame["bound"].any():
+        return shown
+    line = pd.DataFrame([["bounds"]], columns=shown.columns[:1])
+    bound = frame["bound"].astype(bool)
+    return pd.concat([shown[~bound], line, shown[bound]], ignore_index=True).fillna("")
 
 
 def stored_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The frame for report.json: estimates as `value`, `low`, `high` and `runs`."""
     names = [column.name for column in COLUMNS if column.stored]
-    rows: list[dict[str, Any]] = frame.loc[:, names].to_dict("records")
-    for row in rows:
-        for name, value in row.items():
-            if isinstance(value, Estimate):
-                row[name] = asdict(value)
+    rows: list[dict[str, Any]] = []
+    for cells in frame.loc[:, names].to_dict("records"):
+        estimates = {k: asdict(cell) for k, cell in cells.items() if isinstance(cell, Estimate)}
+        rows.append({**cells, **estimates})
     return rows

@@ -8,7 +8,8 @@ missing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +61,18 @@ def write_report(folder: Path | Study) -> Path:
     study = folder if isinstance(folder, Study) else read_study(folder)
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
+        from markupsafe import Markup  # comes with jinja2
 
         from forever.report.figures import pictures
     except ImportError as error:
         raise InputError(
             f"a report needs {error.name}; install it with: pip install 'forever-cl[report]'"
         ) from None
-    shown = {part.benchmark: list(pictures(study, part)) for part in study.parts}
-    for drawn in shown.values():
-        for picture in drawn:
-            path = study.folder / "figures" / f"{picture.name}.png"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(picture.png)
+    drawn = {part.benchmark: list(pictures(study, part)) for part in study.parts}
+    for picture in chain(*drawn.values()):
+        path = study.folder / "figures" / f"{picture.name}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(picture.png)
     environment = Environment(
         loader=PackageLoader("forever.report"),
         autoescape=lambda name: bool(name) and name.endswith(".html.j2"),
@@ -88,23 +89,26 @@ def write_report(folder: Path | Study) -> Path:
         "about": [column for column in COLUMNS if column.about],
     }
     notes: Any = environment.get_template("notes.j2").module
-    for name, write in (("report.html", _html(study)), ("report.md", markdown)):
-        content = _content(study, shown, write) | {"notes": notes}
+
+    def html(table: pd.DataFrame) -> str:
+        return Markup(html_table(table, study.reference))
+
+    for name, write in (("report.html", html), ("report.md", markdown)):
+        content = _content(study, drawn, write) | {"notes": notes}
         write_text(study.folder / name, environment.get_template(f"{name}.j2").render(content))
     write_text(study.folder / "report.tex", _latex(study, notes))
     write_text(study.folder / "report.json", json.dumps(stored(study), indent=1) + "\n")
     return study.folder / "report.html"
 
 
-def _html(study: Study) -> Write:
-    from markupsafe import Markup  # comes with jinja2
-
-    return lambda table: Markup(html_table(table, study.reference))
-
-
-def _content(study: Study, shown: dict[str, list[Any]], write: Write) -> dict[str, Any]:
+def _content(study: Study, drawn: Mapping[str, list[Any]], write: Write) -> dict[str, Any]:
     """What a page's template fills in."""
+
+    def written(table: pd.DataFrame) -> str:
+        return "" if table.empty else write(table)
+
     variants = facts.changes(study)
+    weights = {key: f"{weight:.2f}" for key, weight in importances(study.folder).items()}
     parts: list[dict[str, Any]] = []
     for part in study.parts:
         parts.append(
@@ -112,27 +116,22 @@ def _content(study: Study, shown: dict[str, list[Any]], write: Write) -> dict[st
                 "content": part,
                 "heading": part.benchmark if part.several else "",
                 "results": write(text_table(part.frame, "scores", "costs")),
-                "findings": _written(_findings(part), write),
-                "paper": _written(_beside_paper(part), write),
+                "findings": written(_findings(part)),
+                "paper": written(_beside_paper(part)),
                 "too_small": facts.too_small_for(part),
-                "pictures": shown[part.benchmark],
+                "pictures": drawn[part.benchmark],
             }
         )
     return {
-        "title": study.name,
         "subject": facts.subject(study),
         "study": study,
         "parts": parts,
         "facts": write(_pairs("", "what ran", facts.facts(study))),
         "variants": write(_pairs("variant", "differs in", variants)) if len(variants) > 1 else "",
-        "importances": _written(_importances(study), write),
+        "importances": written(_pairs("parameter", "importance", weights)),
         "groups": _GROUPS,
-        "pictures": [picture for drawn in shown.values() for picture in drawn],
+        "pictures": list(chain(*drawn.values())),
     }
-
-
-def _written(table: pd.DataFrame, write: Write) -> str:
-    return "" if table.empty else write(table)
 
 
 def _findings(part: Part) -> pd.DataFrame:
@@ -140,18 +139,11 @@ def _findings(part: Part) -> pd.DataFrame:
 
 
 def _beside_paper(part: Part) -> pd.DataFrame:
-    in_paper = part.frame[[paper is not None for paper in part.frame["paper"]]]
-    return text_table(in_paper, "paper")
+    return text_table(part.frame[part.frame["paper"].notna()], "paper")
 
 
-def _pairs(left: str, right: str, values: dict[str, str]) -> pd.DataFrame:
+def _pairs(left: str, right: str, values: Mapping[str, str]) -> pd.DataFrame:
     return pd.DataFrame(list(values.items()), columns=[left, right])
-
-
-def _importances(study: Study) -> pd.DataFrame:
-    """How much each parameter of a search matters; empty for what is no search."""
-    shares = {key: f"{share:.2f}" for key, share in importances(study.folder).items()}
-    return _pairs("parameter", "importance", shares)
 
 
 def _latex(study: Study, notes: Any) -> str:
@@ -159,17 +151,14 @@ def _latex(study: Study, notes: Any) -> str:
     tables = ["% needs the packages booktabs and inputenc (utf8)"]
     for part in study.parts:
         name = f"{study.name}, {part.benchmark}" if part.several else study.name
-        about = [
-            f"{name}: {facts.subject(study)}. {notes.references(study)} {notes.progress(study)}",
-            f"Seeds {listed(facts.seeds(study))}.",
-            notes.intervals(part),
-            notes.verdicts(part),
-        ]
+        about = f"{name}: {facts.subject(study)}. {notes.references(study)} "
+        about += f"{notes.progress(study)} Seeds {listed(facts.seeds(study))}. "
+        about += f"{notes.intervals(part)} {notes.verdicts(part)}"
         costs = f"{name}: what a run costs, the mean over runs. {notes.columns()}"
         published = f"{name}, beside the published numbers. {notes.published(part)} "
         published += notes.too_small(facts.too_small_for(part))
         captioned = [
-            (text_table(part.frame, "scores"), " ".join(about)),
+            (text_table(part.frame, "scores"), about),
             (text_table(part.frame, "costs"), costs),
             (_findings(part), f"{name}: findings"),
             (_beside_paper(part), published),
@@ -185,7 +174,8 @@ def stored(study: Study) -> dict[str, Any]:
     Each estimate has the number of runs that it is the mean of: a difference is of those that the
     reference has, too.
     """
-    runs = study.finished
+    runs, example = study.finished, study.example
+    assert example is not None, "a study has finished runs"
     parts: list[dict[str, Any]] = []
     for part in study.parts:
         rows = stored_rows(part.frame)
@@ -194,13 +184,11 @@ def stored(study: Study) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "name": study.name,
         "reference": study.reference,
-        "scale": scale_of(RunConfig.parse(study.example.config)),
+        "scale": scale_of(RunConfig.parse(example.config)),
         "planned": len(study.runs),
         "finished": len(runs),
         "models": distinct(run.settings["model.name"] for run in runs),
         "seeds": facts.seeds(study),
-        "revisions": distinct(facts.revisions(runs)),
-        "hardware": facts.machines(runs),
-        "commands": facts.commands(runs),
+        **facts.origins(runs),
         "parts": parts,
     }

@@ -58,25 +58,21 @@ class Row:
 
     def compared(self, field: str) -> Any:
         """A field of the comparison; None if there is none."""
-        return getattr(self.comparison, field) if self.comparison else None
+        return getattr(self.comparison, field, None)
 
     @property
     def published(self) -> dict[str, float | None] | None:
         """The paper's numbers, and what they are less those of its reference."""
         if self.paper is None:
             return None
-        paper, base = self.paper, self.paper_reference
-        difference = bwt_difference = None
+        numbers = {"op": self.paper.op, "bwt": self.paper.bwt}
+        numbers |= {"difference": None, "bwt_difference": None}
+        base = self.paper_reference
         if base is not None and self.reference != self.variant:
-            difference = paper.op - base.op
-            if paper.bwt is not None and base.bwt is not None:
-                bwt_difference = paper.bwt - base.bwt
-        return {
-            "op": paper.op,
-            "bwt": paper.bwt,
-            "difference": difference,
-            "bwt_difference": bwt_difference,
-        }
+            numbers["difference"] = self.paper.op - base.op
+            if self.paper.bwt is not None and base.bwt is not None:
+                numbers["bwt_difference"] = self.paper.bwt - base.bwt
+        return numbers
 
     @property
     def agreement(self) -> str:
@@ -92,22 +88,19 @@ class Row:
     def same_setting(self) -> bool:
         return all(run.as_in_the_paper for run in self.runs)
 
-    def events(self, kind: str) -> float | None:
-        """How many events of a kind a run has."""
-        return self.mean(
-            lambda run: sum(task.get(kind, 0) for task in run.outcome["events"].values())
-        )
+    @property
+    def apart(self) -> float | None:
+        """By how much OP differs from the published one, where the runs are the paper's."""
+        if self.comparison is None or self.paper is None or not self.same_setting:
+            return None
+        return self.comparison.op.value - self.paper.op
 
     @property
     def gpu_hours(self) -> float | None:
         """Hours of GPUs a run; None on CPUs."""
         if not all(run.environments and run.environments[0].get("gpus") for run in self.runs):
             return None
-        return self.mean(lambda run: seconds_of(run) * run.outcome.get("world_size", 1) / 3600)
-
-
-def seconds_of(run: Run) -> float:
-    return sum(run.outcome["seconds"].values())
+        return self.mean(lambda run: run.seconds * run.outcome.get("world_size", 1) / 3600)
 
 
 def build_rows(
@@ -125,56 +118,41 @@ def build_rows(
         paper: the names of variants in the paper, where they have others.
         published: gives a variant's row of the paper's table.
     """
-    finished: dict[str, list[Run]] = {run.variant: [] for run in runs}
+    planned: dict[str, list[Run]] = {}
+    finished: dict[str, list[Run]] = {}
+    methods: dict[str, set[str]] = {}
     for run in runs:
+        planned.setdefault(run.variant, []).append(run)
+        done = finished.setdefault(run.variant, [])
         if run.result is not None:
-            finished[run.variant].append(run)
-    bounds = _bounds(finished, reference)
+            done.append(run)
+            methods.setdefault(run.variant, set()).add(run.outcome["method"])
+    bounds = {name for name in methods if name != reference and methods[name].issubset(BOUNDS)}
+    if len(bounds) == len(finished):  # nothing lies between them
+        bounds = set()
     matrices = {name: _matrices(done) for name, done in finished.items()}
     compared = compare(matrices, reference, outside=bounds, references=references)
+    tuned = [name for name in methods if methods[name] == {"finetune"}]
+    plain = compared[tuned[0]] if tuned else None
     rows: list[Row] = []
     for name, done in finished.items():
-        planned = [run for run in runs if run.variant == name]
-        other = references.get(name, reference)
-        rows.append(
-            Row(
-                variant=name,
-                runs=done,
-                planned=len(planned),
-                stopped=sum(run.state == "stopped early" for run in planned),
-                bound=name in bounds,
-                comparison=compared.get(name),
-                reference=other,
-                paper=published(name),
-                paper_reference=published(other) if other else None,
-                paper_variant=paper.get(name, name),
-                idle=_is_idle(name, finished, compared),
-            )
+        other, ours = references.get(name, reference), compared.get(name)
+        same = ours and plain and (ours.op, ours.bwt) == (plain.op, plain.bwt)
+        row = Row(
+            variant=name,
+            runs=done,
+            planned=len(planned[name]),
+            stopped=sum(run.state == "stopped early" for run in planned[name]),
+            bound=name in bounds,
+            comparison=ours,
+            reference=other,
+            paper=published(name),
+            paper_reference=published(other) if other else None,
+            paper_variant=paper.get(name, name),
+            idle=bool(same) and name not in tuned,
         )
+        rows.append(row)
     return sorted(rows, key=lambda row: row.bound)
-
-
-def _bounds(finished: Mapping[str, Sequence[Run]], reference: str | None) -> list[str]:
-    bounds: list[str] = []
-    for name, runs in finished.items():
-        methods = {run.outcome["method"] for run in runs}
-        if methods and methods.issubset(BOUNDS) and name != reference:
-            bounds.append(name)
-    only_bounds = len(bounds) == len(finished)  # nothing lies between them
-    return [] if only_bounds else bounds
-
-
-def _is_idle(
-    name: str, finished: Mapping[str, Sequence[Run]], compared: Mapping[str, Comparison]
-) -> bool:
-    """Whether a variant is not fine-tuning and ends as the first that is."""
-    if not finished[name] or finished[name][0].outcome["method"] == "finetune":
-        return False
-    for other, runs in finished.items():
-        if runs and runs[0].outcome["method"] == "finetune":
-            ours, plain = compared[name], compared[other]
-            return (ours.op, ours.bwt) == (plain.op, plain.bwt)
-    return False
 
 
 def _matrices(runs: Sequence[Run]) -> dict[Unit, PerformanceMatrix]:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from forever.config.overrides import flatten
@@ -85,11 +86,7 @@ class Run:
 
     @cached_property
     def matrix(self) -> PerformanceMatrix:
-        """The performance matrix with the score of every item, from predictions/.
-
-        Raises:
-            InputError: predictions are missing, or are not those that the result was computed from.
-        """
+        """The performance matrix with the score of every item, from predictions/."""
         return self._answers[0]
 
     @cached_property
@@ -99,29 +96,31 @@ class Run:
         That is benchmark, order and the test rows themselves: the digests of the tasks in
         result.json cover training rows as well, in which a variant may well differ.
         """
-        questions = self._answers[1]
-        return (self.outcome["benchmark"], self.outcome["order"], questions), self.seed
+        return (self.outcome["benchmark"], self.outcome["order"], self._answers[1]), self.seed
 
     @cached_property
     def _answers(self) -> tuple[PerformanceMatrix, str]:
-        """The matrix, and a digest of each test row's place and right answer."""
-        tasks, stages = self.outcome["tasks"], self.outcome["stages"]
-        matrix = PerformanceMatrix(tuple(tasks), tuple(stages))
+        """The matrix, and a digest of each test row's place and right answer.
+
+        Raises:
+            InputError: predictions are missing, or are not those that the result was computed from.
+        """
+        stages = self.outcome["stages"]
+        matrix = PerformanceMatrix(tuple(self.outcome["tasks"]), tuple(stages))
         questions: list[tuple[str, str]] = []
-        for i, scores in enumerate(self.outcome["matrix"]):
-            for stage, score in enumerate(scores):
-                if score is None:
-                    continue
-                path = self.directory.predictions(stage, i)
-                lines = read_records(path)
-                matrix.items[i, stage] = [float(line["score"]) for line in lines]
-                if not lines or abs((matrix[i, stage] or 0.0) - score) > 1e-6:
-                    raise InputError(
-                        f"{path} does not hold the answers that {self.directory.result} was "
-                        "computed from"
-                    )
-                if stage == len(stages) - 1:
-                    questions += [(line["id"], line["reference"]) for line in lines]
+        for (i, stage), score in np.ndenumerate(np.array(self.outcome["matrix"], dtype=object)):
+            if score is None:
+                continue
+            path = self.directory.predictions(stage, i)
+            lines = read_records(path)
+            matrix.items[i, stage] = [float(line["score"]) for line in lines]
+            if not lines or abs((matrix[i, stage] or 0.0) - score) > 1e-6:
+                raise InputError(
+                    f"{path} does not hold the answers that {self.directory.result} was "
+                    "computed from"
+                )
+            if stage == len(stages) - 1:
+                questions += [(line["id"], line["reference"]) for line in lines]
         return matrix, hashlib.sha256(json.dumps(questions).encode()).hexdigest()
 
     @property
@@ -134,12 +133,18 @@ class Run:
         return f"{self.variant}, order {self.order}, seed {self.seed}"
 
     @property
+    def seconds(self) -> float:
+        return sum(self.outcome["seconds"].values())
+
+    def events_of(self, kind: str) -> int:
+        """How many events of a kind it has."""
+        return sum(task.get(kind, 0) for task in self.outcome["events"].values())
+
+    @property
     def replayed_rows(self) -> float | None:
         """Rows of memory, repetitions counted: in batches of their own, and mixed into those of a
-        task."""
+        task. None for views, of which nothing says after which row a pass over them ended."""
         if self.settings.get("method.variant") == "mix":
-            # With several views a pass over the mixed rows may end early, and nothing says after
-            # which row.
             return None
         seen = self.outcome["rows_seen"]
         rows_of_tasks = sum(count["train"] for count in self.outcome["rows"].values())
@@ -152,18 +157,18 @@ class Run:
     def as_in_the_paper(self) -> bool:
         """Whether it is the paper's run but for what its tables vary: its backbones, orders, rows
         and training."""
-        if self.benchmark not in paper.BENCHMARKS or self.order not in ORDERS.get(
-            self.benchmark, {}
-        ):
-            return False
-        if Path(self.settings["model.name"]).name not in paper.BACKBONES:
+        is_order = self.benchmark in paper.BENCHMARKS and self.order in ORDERS[self.benchmark]
+        if not is_order or Path(self.settings["model.name"]).name not in paper.BACKBONES:
             return False
         free = _FREE
         if self.settings["model.tuning"] == "full":
             free += ("optim.lr",)  # which the paper does not give
         published = flatten(named_run(SCALES["paper"]).model_dump(mode="json"))
-        fixed = (k for k in published if k not in _NO_DIFFERENCE and not k.startswith(free))
-        return all(self.settings.get(key, published[key]) == published[key] for key in fixed)
+        for key, value in published.items():
+            is_fixed = key not in _NO_DIFFERENCE and not key.startswith(free)
+            if is_fixed and self.settings.get(key, value) != value:
+                return False
+        return True
 
 
 def read_config(path: Path) -> Mapping[str, Any]:

@@ -36,17 +36,14 @@ class Comparison:
     Attributes:
         op, bwt: means over its runs. bwt is None for joint training and for a single task.
         difference, bwt_difference: OP and BWT minus the reference's, over the runs (order and seed)
-        that both have;
-            None if there are none.
-        p: of the difference in OP, two-sided, by the bootstrap; p_holm: corrected for all variants
-        that get a verdict.
-        resolution: half the width of the difference's 95 % interval if only test items are
-        resampled, in points: what
-            is smaller than that, this test set cannot show with these runs. More of them average
-            the luck of single answers, so it shrinks with their number.
+            that both have; None if there are none.
+        p: of the difference in OP, two-sided, by the bootstrap.
+        p_holm: p corrected for all variants that get a verdict.
         verdict: None for the reference itself, for variants outside the comparison, such as bounds,
-        and if there is
-            only one run to compare.
+            and if there is only one run to compare.
+        resolution: half the width of the difference's 95 % interval if only test items are
+            resampled, in points: a smaller difference this test set cannot show with these runs.
+            More of them average the luck of single answers, so it shrinks with their number.
     """
 
     op: Estimate
@@ -74,59 +71,57 @@ def compare(
     Args:
         variants: by name, the runs by order and seed.
         references: of variants that are compared with another than `reference`; with themselves:
-        with none.
+            with none.
         outside: variants that are shown but not judged, and so do not count for the correction.
         resamples, seed: of the bootstrap. The same arguments give the same numbers.
     """
-    keys = [(variant, unit) for variant, runs in variants.items() for unit in runs]
-    replicates = resample_items(
-        [variants[variant][unit] for variant, unit in keys], resamples, seed
-    )
+    matrices = [matrix for runs in variants.values() for matrix in runs.values()]
+    replicates = iter(resample_items(matrices, resamples, seed))
     by_variant: dict[str, dict[Unit, RunReplicates]] = {}
-    for (variant, unit), replicate in zip(keys, replicates, strict=True):
-        by_variant.setdefault(variant, {})[unit] = replicate
-    found: dict[str, Comparison] = {}
+    for name, runs in variants.items():
+        if runs:
+            by_variant[name] = {unit: next(replicates) for unit in runs}
+    comparisons: dict[str, Comparison] = {}
+    judged: dict[str, Estimate] = {}
     for name, runs in by_variant.items():
         other = (references or {}).get(name, reference)
-        base = by_variant.get(other, {}) if other is not None and other != name else {}
-        found[name] = _compare_one(runs, base, seed)
-    # From one seed nothing can be said of others, however many test items there are.
-    judged = {
-        n: one.p
-        for n, one in found.items()
-        if one.p is not None and one.difference and one.difference.runs > 1
-    }
-    judged = {name: p for name, p in judged.items() if name not in outside}
-    for name, p_holm in zip(judged, holm(list(judged.values())), strict=True):
-        one = found[name]
-        assert one.difference is not None
-        judgement = verdict(one.difference.value, p_holm)
-        found[name] = replace(one, p_holm=p_holm, verdict=judgement)
-    return found
+        base = by_variant.get(other or "", {}) if other != name else {}
+        comparison = comparisons[name] = _compare(runs, base, seed)
+        # From one seed nothing can be said of others, however many test items there are.
+        if comparison.difference and comparison.difference.runs > 1 and name not in outside:
+            judged[name] = comparison.difference
+    corrected = holm([comparisons[name].p or 0.0 for name in judged])
+    for (name, difference), p in zip(judged.items(), corrected, strict=True):
+        judgement = verdict(difference.value, p)
+        comparisons[name] = replace(comparisons[name], p_holm=p, verdict=judgement)
+    return comparisons
 
 
-def _compare_one(
+def _compare(
     runs: Mapping[Unit, RunReplicates], base: Mapping[Unit, RunReplicates], seed: int
 ) -> Comparison:
     joint = any(run.bwt is None for run in (*runs.values(), *base.values()))
     op, _ = summarise({unit: run.op for unit, run in runs.items()}, (0, 100), seed, joint)
-    bwts = {unit: run.bwt for unit, run in runs.items() if run.bwt is not None}
-    bwt = summarise(bwts, (-100, 100), seed)[0] if len(bwts) == len(runs) else None
-    pairs = [(unit, runs[unit], base[unit]) for unit in runs if unit in base]
-    if not pairs:
+    bwt = _mean({unit: run.bwt for unit, run in runs.items()}, 100, seed)
+    shared = [unit for unit in runs if unit in base]
+    if not shared:
         return Comparison(op, bwt)
-    differences = {unit: _less(one.op, other.op) for unit, one, other in pairs}
+    differences = {unit: runs[unit].op - base[unit].op for unit in shared}
     items = np.mean([run.samples for run in differences.values()], axis=0)
     tail = (1 - LEVEL) / 2
     resolution = float(np.subtract(*np.quantile(items, [1 - tail, tail]))) / 2
     difference, p = summarise(differences, (-100, 100), seed, joint)
-    bwts = {unit: _less(one.bwt, other.bwt) for unit, one, other in pairs if one.bwt and other.bwt}
-    bwt_difference = summarise(bwts, (-200, 200), seed)[0] if len(bwts) == len(pairs) else None
-    return Comparison(op, bwt, difference, bwt_difference, p, resolution=resolution)
+    bwts: dict[Unit, Replicated | None] = {}
+    for unit in shared:
+        ours, theirs = runs[unit].bwt, base[unit].bwt
+        bwts[unit] = ours - theirs if ours and theirs else None
+    return Comparison(op, bwt, difference, _mean(bwts, 200, seed), p, resolution=resolution)
 
 
-def _less(one: Replicated, other: Replicated) -> Replicated:
-    return Replicated(one.value - other.value, one.samples - other.samples)
+def _mean(runs: Mapping[Unit, Replicated | None], limit: float, seed: int) -> Estimate | None:
+    """The mean over runs; None unless all of them have the score."""
+    known = {unit: run for unit, run in runs.items() if run is not None}
+    return summarise(known, (-limit, limit), seed)[0] if len(known) == len(runs) else None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -7,10 +7,12 @@ nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from forever.errors import InputError
 from forever.report.format import setting
@@ -24,90 +26,23 @@ from forever.sweeps.parts import Published
 from forever.sweeps.sweep import MANIFEST, read_manifest
 
 # What a report reads of result.json.
-_FIELDS = frozenset(
-    [
-        "tasks",
-        "stages",
-        "matrix",
-        "op",
-        "bwt",
-        "forgetting",
-        "events",
-        "rows_seen",
-        "updates",
-        "seconds",
-        "benchmark",
-        "order",
-        "seed",
-        "method",
-        "rows",
-        "notes",
-    ]
-)
-
-
-@dataclass(frozen=True)
-class Part:
-    """The runs of a study on one benchmark: scores on different tasks have no common mean.
-
-    Attributes:
-        name: the study's.
-        reference: the variant that the others are compared with, if there is one.
-        references: for each variant that is compared with another one, its name; for one that is
-            compared with none, its own.
-        paper_names: for variants that have another name in the paper, that name.
-        several: whether the study has other parts, too.
-        file: what the sweep's file says, if there is one.
-    """
-
-    name: str
-    benchmark: str
-    runs: Sequence[Run]
-    reference: str | None
-    references: Mapping[str, str]
-    paper_names: Mapping[str, str]
-    several: bool
-    file: SweepFile | None = None
-
-    @cached_property
-    def rows(self) -> list[Row]:
-        """All variants in the order of the sweep, bounds last."""
-        return build_rows(
-            self.runs, self.reference, self.references, self.paper_names, self._published
-        )
-
-    def _published(self, variant: str) -> Published | None:
-        name = self.paper_names.get(variant, variant)
-        return paper.published(self.file or self.name, self.benchmark, name)
-
-    @cached_property
-    def measured(self) -> list[Row]:
-        """The variants of which a run is finished."""
-        return [row for row in self.rows if row.runs]
-
-    @property
-    def most_runs(self) -> int:
-        """The largest number of runs that a variant has; those of joint training in several orders
-        are one."""
-        return max((row.compared("op").runs for row in self.measured), default=0)
-
-    @cached_property
-    def frame(self) -> Any:
-        """The rows as a data frame, of which every table of a report is made."""
-        return frame_of(self.rows)
-
-    @property
-    def finished(self) -> list[Run]:
-        return [run for run in self.runs if run.result is not None]
-
-    @property
-    def example(self) -> Run | None:
-        return _example(self.finished, self.reference)
+_FIELDS = {
+    "tasks", "stages", "matrix", "op", "bwt", "forgetting", "events", "rows_seen", "updates",
+    "seconds", "benchmark", "order", "seed", "method", "rows", "notes",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Study:
-    """Runs that belong together; the fields are as of `Part`."""
+    """Runs that belong together.
+
+    Attributes:
+        reference: the variant that the others are compared with, if there is one.
+        paper_names: for variants that have another name in the paper, that name.
+        references: for each variant that is compared with another one, its name; for one that is
+            compared with none, its own.
+        file: what the sweep's file says, if there is one.
+    """
 
     name: str
     folder: Path
@@ -126,21 +61,12 @@ class Study:
                 by_benchmark.setdefault(run.benchmark, []).append(run)
         parts: list[Part] = []
         for benchmark, runs in by_benchmark.items():
-            parts.append(
-                Part(
-                    self.name,
-                    benchmark,
-                    runs,
-                    self.reference,
-                    self.references,
-                    self.paper_names,
-                    several=len(by_benchmark) > 1,
-                    file=self.file,
-                )
-            )
+            shared = {item.name: getattr(self, item.name) for item in fields(self)}
+            place = {"benchmark": benchmark, "several": len(by_benchmark) > 1}
+            parts.append(Part(**{**shared, **place, "runs": runs}))
         return parts
 
-    @property
+    @cached_property
     def rows(self) -> list[Row]:
         """The rows of all parts."""
         return [row for part in self.parts for row in part.rows]
@@ -148,20 +74,16 @@ class Study:
     @property
     def others(self) -> dict[str, str]:
         """The variants that are compared with another than `reference`, and with which."""
-        variants = {run.variant for run in self.runs}
-        return {
-            name: other
-            for name, other in self.references.items()
-            if name in variants and other not in (name, self.reference)
-        }
+        others: dict[str, str] = {}
+        for run in self.runs:
+            other = self.references.get(run.variant, run.variant)
+            if other not in (run.variant, self.reference):
+                others[run.variant] = other
+        return others
 
     @property
     def finished(self) -> list[Run]:
         return [run for run in self.runs if run.result is not None]
-
-    @property
-    def missing(self) -> list[Run]:
-        return [run for run in self.runs if run.result is None and run.state != "stopped early"]
 
     @property
     def stopped(self) -> list[Run]:
@@ -169,27 +91,61 @@ class Study:
         return [run for run in self.runs if run.state == "stopped early"]
 
     @property
-    def example(self) -> Run:
-        run = _example(self.finished, self.reference)
-        assert run is not None
-        return run
+    def missing(self) -> list[Run]:
+        return [run for run in self.runs if run.state not in ("finished", "stopped early")]
+
+    @property
+    def example(self) -> Run | None:
+        """A finished run to show settings of: the reference's first, or else the first."""
+        return min(self.finished, key=lambda run: run.variant != self.reference, default=None)
 
 
-def _example(finished: Sequence[Run], reference: str | None) -> Run | None:
-    """A finished run to show settings of: the reference's first, or else the first."""
-    of_reference = (run for run in finished if run.variant == reference)
-    return next(of_reference, finished[0] if finished else None)
+@dataclass(frozen=True)
+class Part(Study):
+    """The runs of a study on one benchmark: scores on different tasks have no common mean.
+
+    Attributes:
+        several: whether the study has other parts, too.
+    """
+
+    benchmark: str = ""
+    several: bool = False
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """All variants in the order of the sweep, bounds last."""
+
+        def published(variant: str) -> Published | None:
+            name = self.paper_names.get(variant, variant)
+            return paper.published(self.file or self.name, self.benchmark, name)
+
+        return build_rows(self.runs, self.reference, self.references, self.paper_names, published)
+
+    @cached_property
+    def measured(self) -> list[Row]:
+        """The variants of which a run is finished."""
+        return [row for row in self.rows if row.runs]
+
+    @property
+    def most_runs(self) -> int:
+        """The largest number of runs that a variant has; those of joint training in several orders
+        are one."""
+        return max((row.compared("op").runs for row in self.measured), default=0)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The rows as a data frame, of which every table of a report is made."""
+        return frame_of(self.rows)
 
 
 def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of `other` that `base` has not. Another method's own fields are left out: its
     name says it all."""
     changed = {key: value for key, value in other.items() if key not in base or base[key] != value}
-    if "method.name" in changed:
-        for key in [*changed]:
-            if key.startswith("method.") and key != "method.name":
-                del changed[key]
-    return changed
+    if "method.name" not in changed:
+        return changed
+    known_by_name = {key for key in changed if key.startswith("method.")} - {"method.name"}
+    return {key: value for key, value in changed.items() if key not in known_by_name}
 
 
 def read_study(folder: Path) -> Study:
@@ -214,15 +170,13 @@ def _find(folder: Path) -> Study:
     if (folder / MANIFEST).is_file():
         return _sweep(folder)
     if (folder / "config.yaml").is_file():
-        run = _plain_run(folder)
-        return Study(run.key, folder, [run], None)
-    paths = sorted(path.parent for path in folder.glob("*/config.yaml"))
-    if not paths:
+        return Study(folder.name, folder, [_plain_run(folder)], None)
+    runs = [_plain_run(path.parent) for path in sorted(folder.glob("*/config.yaml"))]
+    if not runs:
         raise InputError(
             f"{folder} holds no runs: neither it nor a folder in it has a config.yaml, nor is it "
             "a sweep"
         )
-    runs = [_plain_run(path) for path in paths]
     _tell_settings_apart(runs)
     has_forever = any(run.variant == "forever" for run in runs)
     return Study(folder.name, folder, runs, "forever" if has_forever else None)
@@ -237,9 +191,8 @@ def _sweep(folder: Path) -> Study:
         if not benchmark and directory.config.is_file():  # the manifest of an earlier version
             benchmark = read_config(directory.config)["data"]["benchmark"]
         runs.append(_run(directory, trial["variant"], benchmark, trial["order"], trial["seed"]))
-    suffixes = _tell_settings_apart(runs)
-    references = _references(runs, suffixes, manifest["references"], manifest["reference"])
     name, reference = manifest["name"], manifest["reference"]
+    references = _references(runs, _tell_settings_apart(runs), manifest["references"], reference)
     file = sweep_of(folder, name)
     return Study(name, folder, runs, reference, manifest["paper"], references, file)
 
@@ -259,10 +212,9 @@ def _plain_run(path: Path) -> Run:
 
 def _run(directory: RunDirectory, variant: str, benchmark: str, order: str, seed: int) -> Run:
     result = directory.finished()
-    if result is not None and not _FIELDS.issubset(result):
-        missing = min(_FIELDS - set(result))
+    if result is not None and (lacking := _FIELDS - set(result)):
         raise InputError(
-            f"{directory.result} has no field {missing!r}; was it written by this version?"
+            f"{directory.result} has no field {min(lacking)!r}; was it written by this version?"
         )
     return Run(directory.path.name, variant, benchmark, order, seed, directory, result)
 
@@ -276,12 +228,11 @@ def _tell_settings_apart(runs: Sequence[Run]) -> dict[Run, str]:
     first: dict[str, Run] = {}
     suffixes: dict[Run, str] = {}
     for run in runs:
-        if not run.directory.config.is_file():
-            continue
-        changes = differences(first.setdefault(run.variant, run).settings, run.settings)
-        if changes:
-            pairs = ", ".join(f"{key}={setting(value)}" for key, value in changes.items())
-            suffixes[run] = f" ({pairs})"
+        if run.directory.config.is_file():
+            changes = differences(first.setdefault(run.variant, run).settings, run.settings)
+            pairs = [f"{key}={setting(value)}" for key, value in changes.items()]
+            if pairs:
+                suffixes[run] = f" ({', '.join(pairs)})"
     for run, suffix in suffixes.items():
         run.variant += suffix
     return suffixes

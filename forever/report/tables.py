@@ -26,13 +26,9 @@ def _console_table(study: Study, part: Part) -> Table:
         # With several references the full report says which is whose.
         texts = texts.rename(columns={"Δ OP": f"Δ OP to {study.reference}"})
     title = f"{study.name} · {part.benchmark}" if part.several else study.name
+    left: Any = {"title_justify": "left", "caption_justify": "left"}
     table = Table(
-        title=title,
-        caption=_caption(part),
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE,
-        collapse_padding=True,
+        title=title, caption=_caption(part), box=box.SIMPLE, collapse_padding=True, **left
     )
     for number, name in enumerate(texts.columns):
         table.add_column(name, justify="right" if number else "left", no_wrap=True)
@@ -45,13 +41,11 @@ def _caption(part: Part) -> str:
     if not part.measured:
         return "No run is finished."
     replays = "Replays: mid-task + end of task."
-    if part.most_runs == 1:
-        return (
-            "Brackets: 95 % bootstrap intervals (items only, 1 seed). "
-            f"One seed judges no variant. {replays}"
-        )
     basis = f"seeds and items, up to {part.most_runs} runs a variant"
-    return f"Brackets: 95 % bootstrap intervals ({basis}). {replays}"
+    judged = ""
+    if part.most_runs == 1:
+        basis, judged = "items only, 1 seed", "One seed judges no variant. "
+    return f"Brackets: 95 % bootstrap intervals ({basis}). {judged}{replays}"
 
 
 def html_table(table: pd.DataFrame, bold: str | None = None) -> str:
@@ -81,12 +75,9 @@ def _html_cell(text: str) -> str:
 def latex_table(table: pd.DataFrame, caption: str) -> str:
     """The table as a float for LaTeX with the package booktabs."""
     style: Any = table.style.hide(axis="index").format(tex).format_index(tex, axis=1)
-    return style.to_latex(
-        hrules=True,
-        caption=tex(caption),
-        position_float="centering",
-        column_format="l" + "r" * (len(table.columns) - 1),
-    )
+    columns = "l" + "r" * (len(table.columns) - 1)
+    place: Any = {"position_float": "centering", "column_format": columns}
+    return style.to_latex(hrules=True, caption=tex(caption), **place)
 
 
 def markdown(table: pd.DataFrame) -> str:

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 from made_up import base_run, make_up
 
-from forever.report.analyses import analyses, correlations, findings, minutes_an_epoch, slowing
+from forever.report.analyses import (
+    analyses,
+    correlations,
+    findings,
+    minutes_an_epoch,
+    rates,
+    slowing,
+)
 from forever.report.report import write_report
 from forever.report.study import read_study
 from forever.sweeps.sweep import Sweep
@@ -79,6 +86,24 @@ def test_minutes_an_epoch_by_hand(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8"))
     (tmp_path / "sweep.json").write_text(json.dumps(manifest | {"name": "time"}))
     assert "training_time" not in analyses(read_study(tmp_path).parts[0])  # was not asked for
+
+
+def test_rates_by_hand() -> None:
+    def look(task: str, step: int, **losses: float) -> dict[str, object]:
+        return {"kind": "look", "task": task, "step": step, "losses": losses}
+
+    events = [
+        look("b", 0, a=1.0), look("b", 10, a=9.0),
+        look("c", 0, a=1.0, b=3.0), look("c", 10, a=2.0, b=4.0), look("c", 20, a=2.0, b=3.0),
+        {"kind": "replay", "task": "c", "step": 20},
+    ]  # fmt: skip
+    by_task = rates(["a", "b", "c"], events)
+    assert by_task == {"b": [pytest.approx(0.8)], "c": [pytest.approx(0.1), pytest.approx(-0.05)]}
+    assert rates(["a", "x", "y", "b", "c", "z"], events).keys() == {"b", "c"}
+    # A third of six tasks is left out.
+    assert rates(["a", "b", "x", "y", "z", "c"], events).keys() == {"c"}
+    many = [look("c", step, a=float(step)) for step in range(0, 80, 10)]
+    assert rates(["a", "b", "c"], many) == {"c": [1.0] * 5}
 
 
 def test_forgetting_falls_by_more_than_chance_or_not() -> None:

@@ -9,7 +9,6 @@ from helpers import execute, lines, load_adapter
 from forever.config.run import RunConfig
 from forever.data.batching import Batch
 from forever.data.benchmarks import load_benchmark
-from forever.report.analyses import rates
 from forever.training.build import build_learner
 from forever.training.step import probe
 from forever.training.steps import Probe
@@ -51,27 +50,7 @@ def test_the_loss_is_the_mean_over_kept_rows(looking: RunConfig, tmp_path: Path)
     for task in tasks[:2]:
         kept = learner.memory.kept[task.name]
         assert len(kept) == 6  # a batch of four and one of two
-        parts = [
-            (batch, probe(learner, Probe(Batch(batch))).loss) for batch in (kept[:4], kept[4:])
-        ]
-        assert last["losses"][task.name] == pytest.approx(
-            sum(len(b) * loss for b, loss in parts) / 6, rel=1e-6
-        )
-
-
-def test_rates_by_hand() -> None:
-    def look(task: str, step: int, **losses: float) -> dict[str, object]:
-        return {"kind": "look", "task": task, "step": step, "losses": losses}
-
-    events = [
-        look("b", 0, a=1.0), look("b", 10, a=9.0),
-        look("c", 0, a=1.0, b=3.0), look("c", 10, a=2.0, b=4.0), look("c", 20, a=2.0, b=3.0),
-        {"kind": "replay", "task": "c", "step": 20},
-    ]  # fmt: skip
-    found = rates(["a", "b", "c"], events)
-    assert found == {"b": [pytest.approx(0.8)], "c": [pytest.approx(0.1), pytest.approx(-0.05)]}
-    assert rates(["a", "x", "y", "b", "c", "z"], events).keys() == {"b", "c"}
-    # A third of six tasks is left out.
-    assert rates(["a", "b", "x", "y", "z", "c"], events).keys() == {"c"}
-    many = [look("c", step, a=float(step)) for step in range(0, 80, 10)]
-    assert rates(["a", "b", "c"], many) == {"c": [1.0] * 5}
+        loss = 0.0
+        for batch in (kept[:4], kept[4:]):
+            loss += len(batch) * probe(learner, Probe(Batch(batch))).loss
+        assert last["losses"][task.name] == pytest.approx(loss / 6, rel=1e-6)

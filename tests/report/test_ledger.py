@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from forever.report.claims import claims, read_claims, sections, tally
+from forever.report.claims import claims, read_claims
 from forever.sweeps import published as paper
-from scripts.ledger import LEDGER, page, section
+from scripts.ledger import LEDGER, page, section, sections, tally
 
 
 def test_page_is_what_the_files_say() -> None:
@@ -18,21 +18,12 @@ def test_page_is_what_the_files_say() -> None:
 def keep(folder: Path, **changes: Any) -> None:
     """A committed run."""
     result = {
-        "seed": 0,
-        "op": 50.0,
-        "bwt": -10.0,
-        "forgetting": 10.0,
-        "events": {"a": {"look": 9}, "b": {"replay": 2}},
-        "updates": {"task": 20, "replay": 5},
+        "seed": 0, "op": 50.0, "bwt": -10.0, "forgetting": 10.0,
+        "events": {"a": {"look": 9}, "b": {"replay": 2}}, "updates": {"task": 20, "replay": 5},
         "seconds": {"task": 60.0, "evaluation": 30.0},
-    }
-    where = {
-        "argv": ["forever", "run", "x y"],
-        "revision": "abc",
-        "gpus": [],
-        "cpu": "chip",
-        "cores": 2,
-    }
+    }  # fmt: skip
+    where = {"revision": "abc", "gpus": [], "cpu": "chip", "cores": 2}
+    where["argv"] = ["forever", "run", "x y"]
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps(result | changes), encoding="utf-8")
     (folder / "environment.json").write_text(json.dumps(where), encoding="utf-8")
@@ -62,16 +53,9 @@ def row(
     def estimate(numbers: Numbers | None) -> dict[str, float] | None:
         return numbers and dict(zip(("value", "low", "high", "runs"), (*numbers, 5), strict=True))
 
-    content = {
-        "variant": variant,
-        "paper_variant": variant,
-        "reference": "base",
-        "bound": False,
-        "difference": estimate(op),
-        "bwt_difference": estimate(bwt),
-        "verdict": verdict,
-    }
-    return content | changes
+    content = {"variant": variant, "paper_variant": variant, "reference": "base", "bound": False}
+    numbers = {"difference": estimate(op), "bwt_difference": estimate(bwt)}
+    return {**content, **numbers, "verdict": verdict, **changes}
 
 
 def report(rows: list[Any] | None = None, **changes: Any) -> dict[str, Any]:
@@ -83,45 +67,50 @@ def report(rows: list[Any] | None = None, **changes: Any) -> dict[str, Any]:
         row("+PIR", (1.0, -30.0, 32.0), "tie"),
         row("+IAR&PIR", (-0.1, -0.6, 0.4), "tie"),
     ]
-    content = {
-        "name": "components",
-        "scale": "mini",
-        "finished": 15,
-        "revisions": ["abc"],
-        "hardware": ["chip, 2 cores"],
-        "commands": ["forever sweep components"],
-        "parts": [{"benchmark": "mini", "rows": rows, "analyses": {}}],
-    }
-    return content | changes
+    return {
+        "name": "components", "scale": "mini", "finished": 15, "revisions": ["abc"],
+        "hardware": ["chip, 2 cores"], "commands": ["forever sweep components"],
+        "parts": [{"benchmark": "mini", "rows": rows, "analyses": {}}], **changes,
+    }  # fmt: skip
 
 
-def found(reports: list[Any], table: str, text: str = "") -> list[tuple[str, str, str]]:
-    return [
-        (c.ours, c.status.value, c.scale)
-        for c in claims(reports)
-        if c.table == table and c.text.startswith(text)
-    ]
+def analysed(name: str, content: Any, **changes: Any) -> dict[str, Any]:
+    """A committed report of a sweep with one analysis."""
+    part = {"benchmark": "mini", "rows": [], "analyses": {name: content}}
+    return report(name=name, parts=[part], **changes)
 
 
-def test_claims_are_answered_by_reports() -> None:
-    assert found([], "components", "+FIR") == [("", "not attempted", "")]
-    assert found([report()], "components", "+FIR") == [
-        ("OP -3.0 [-5.0, -1.0]; BWT -2.0 [-4.0, +0.5]", "reproduced", "mini")
-    ]
-    assert found([report()], "components", "+RR") == [
-        ("OP +2.0 [-1.0, +5.0]", "not reproduced: no difference shown", "mini")
-    ]
-    assert found([report()], "components", "+PIR") == [
+def to_forever(
+    variant: str, numbers: Any = None, verdict: str | None = None, **changes: Any
+) -> Any:
+    return row(variant, numbers, verdict, reference="forever", **changes)
+
+
+Answer = tuple[str, str, str]
+
+
+def answers(reports: list[Any], table: str, text: str = "") -> list[Answer]:
+    asked = [claim for claim in claims(reports) if claim.table == table]
+    asked = [claim for claim in asked if claim.text.startswith(text)]
+    return [(claim.ours, claim.status.value, claim.scale) for claim in asked]
+
+
+@pytest.mark.parametrize(
+    ("variant", "ours", "status"),
+    [
+        ("+FIR", "OP -3.0 [-5.0, -1.0]; BWT -2.0 [-4.0, +0.5]", "reproduced"),
+        ("+RR", "OP +2.0 [-1.0, +5.0]", "not reproduced: no difference shown"),
         # Published: +0.2.
-        ("OP +1.0 [-30.0, +32.0]", "no difference shown: interval too wide", "mini")
-    ]
-    assert found([report()], "components", "+IAR&PIR") == [
-        ("OP -0.1 [-0.6, +0.4]", "reproduced", "mini")
-    ]
-    assert found([report()], "components", "+STC") == [("", "not attempted", "")]
-    assert [
-        scale for *_, scale in found([report(), report(scale="paper")], "components", "+FIR")
-    ] == ["mini", "paper"]
+        ("+PIR", "OP +1.0 [-30.0, +32.0]", "no difference shown: interval too wide"),
+        ("+IAR&PIR", "OP -0.1 [-0.6, +0.4]", "reproduced"),
+    ],
+)
+def test_claims_are_answered_by_reports(variant: str, ours: str, status: str) -> None:
+    assert answers([], "components", variant) == [("", "not attempted", "")]
+    assert answers([report()], "components", variant) == [(ours, status, "mini")]
+    assert answers([report()], "components", "+STC") == [("", "not attempted", "")]
+    both = answers([report(), report(scale="paper")], "components", variant)
+    assert [scale for *_, scale in both] == ["mini", "paper"]
 
 
 def test_published_differences_are_between_variant_and_reference() -> None:
@@ -140,9 +129,9 @@ def test_a_difference_to_another_reference_answers_nothing() -> None:
     names = ("forever 2 %", "forever 5 %", "vbm 5 %")
     rows = [row(name, (-2.0, -3.0, -1.0), "loss", reference="forever 2 %") for name in names]
     vbm = ("memory_size", "vbm 5 %")
-    assert found([report(rows, name="memory_size")], *vbm) == [("", "not attempted", "")]
+    assert answers([report(rows, name="memory_size")], *vbm) == [("", "not attempted", "")]
     rows[-1]["reference"] = "forever 5 %"
-    assert found([report(rows, name="memory_size")], *vbm) == [
+    assert answers([report(rows, name="memory_size")], *vbm) == [
         ("OP -2.0 [-3.0, -1.0]", "reproduced", "mini")
     ]
 
@@ -152,10 +141,7 @@ def test_a_difference_to_another_reference_answers_nothing() -> None:
     [("superni", "superni"), ("mini", "superni"), ("standard", "standard"), ("own", "superni")],
 )
 def test_all_methods_on_one_benchmark_answer_the_main_table(benchmark: str, answered: str) -> None:
-    rows = [
-        row("forever", None, None, reference="forever"),
-        row("ssr", (-2.0, -3.0, -1.0), "loss", reference="forever"),
-    ]
+    rows = [to_forever("forever"), to_forever("ssr", (-2.0, -3.0, -1.0), "loss")]
     parts = [{"benchmark": benchmark, "rows": rows, "analyses": {}}]
     told = [claim for claim in claims([report(name="baselines", parts=parts)]) if claim.ours]
     assert [(claim.table, claim.text, claim.status.value) for claim in told] == [
@@ -173,25 +159,22 @@ def test_what_was_tried_stands_first_with_its_commands_below(tmp_path: Path) -> 
     assert headings[:2] == ["### components", "### main_results"]
     assert len(headings) == len({*headings})
     own = lines[: lines.index("### main_results")]
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in own if line.startswith("| ")
-    ]
+    lines_of_table = [line for line in own if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines_of_table]
     assert rows[0] == ["claim", "ours", "published", "status", "scale", "runs"]
     assert rows[1][0] == rows[2][0] == "+FIR less base"
     assert [line[4] for line in rows[1:]] == ["cpu", "mini"] * 4 + ["–"] * 3
     assert own[-4:-1] == ["  `forever sweep components --scale cpu`", "- mini, abc; chip, 2 cores:",
                           "  `forever sweep components --scale mini`"]  # fmt: skip
     assert "Not attempted: `forever sweep spacing --scale paper`." in lines
+    assert "The paper's numbers of ewc; olora; moelora; sapt are not known here." in lines
 
 
 def test_a_method_that_did_nothing_of_its_own_answers_nothing() -> None:
-    rows = [
-        row("forever", None, None, reference="forever"),
-        row("finetune", (-30.0, -33.0, -27.0), "loss", reference="forever", idle=False),
-        row("ssr", (-30.0, -33.0, -27.0), "loss", reference="forever", idle=True),
-    ]
-    parts = [{"benchmark": "mini", "rows": rows, "analyses": {}}]
-    told = [c.status.value for c in claims([report(name="baselines", parts=parts)]) if c.report]
+    rows = [to_forever("forever")]
+    for name, idle in (("finetune", False), ("ssr", True)):
+        rows.append(to_forever(name, (-30.0, -33.0, -27.0), "loss", idle=idle))
+    told = [c.status.value for c in claims([report(rows, name="baselines")]) if c.report]
     assert told == ["reproduced", "not judged: ends as fine-tuning does, to the last digit"]
 
 
@@ -204,43 +187,28 @@ def test_the_tally_counts_each_answer_once() -> None:
         row("+PIR", (1.0, -30.0, 32.0), "tie"),
         row("-IAR", (1.0, 0, 2), None),
     ]
-    parts = [{"benchmark": "mini", "rows": rows, "analyses": {}}]
-    claimed = claims([report(parts=parts), report(scale="cpu", parts=parts)])
+    claimed = claims([report(rows), report(rows, scale="cpu")])
     lines = tally(claimed)
     assert lines[0] == "| scale | answers | reproduced | not shown | contradicted | not judged |"
     assert lines[2:4] == ["| mini | 5 | 1 | 2 | 1 | 1 |", "| cpu | 5 | 1 | 2 | 1 | 1 |"]
-    assert (
-        f"5 of {len(claimed) - 5} claims have an answer, none at full scale, which needs a GPU."
-        in lines
-    )
+    summary = "claims have an answer, none at full scale, which needs a GPU."
+    assert f"5 of {len(claimed) - 5} {summary}" in lines
     assert tally(claims([]))[0].startswith("0 of ")
 
 
-def test_what_the_paper_has_and_we_do_not_know_is_named() -> None:
-    lines = sections(claims([]))
-    assert "The paper's numbers of ewc; olora; moelora; sapt are not known here." in lines
-
-
 def test_a_bound_is_judged_by_its_interval() -> None:
-    bound = row("finetune", (-30.0, -33.0, -27.0), None, reference="forever", bound=True)
-    forever = row("forever", None, None, reference="forever")
+    bound = to_forever("finetune", (-30.0, -33.0, -27.0), bound=True)
 
     def status(**difference: float) -> str:
-        rows = [forever, bound | {"runs": 2, "difference": bound["difference"] | difference}]
-        return found([report(rows, name="baselines")], "main_results", "superni: finetune")[0][1]
+        rows = [
+            to_forever("forever"),
+            bound | {"runs": 2, "difference": bound["difference"] | difference},
+        ]
+        return answers([report(rows, name="baselines")], "main_results", "superni: finetune")[0][1]
 
     assert status() == "reproduced"
     assert status(value=30.0, low=27.0, high=33.0) == "not reproduced: opposite"
     assert status(runs=1) == "not judged"  # two runs of its own, of which the reference has one
-
-
-def forgetting(
-    scale: str, phases: int, low: float | None, high: float = 0.01
-) -> list[tuple[str, str, str]]:
-    fall = None if low is None else {"value": (low + high) / 2, "low": low, "high": high, "runs": 4}
-    analysis = {"finetune": {"rates": [0.003, 0.002, 0.001, 0.0009, 0.0008][:phases], "fall": fall}}
-    part = {"benchmark": "mini", "rows": [], "analyses": {"forgetting_rate": analysis}}
-    return found([report(name="forgetting_rate", scale=scale, parts=[part])], "forgetting_rate")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +227,10 @@ def test_forgetting_slows_down_or_not(
 ) -> None:
     """The paper's scale needs the paper's five phases, a smaller one two; means that fall are not
     enough."""
-    ((ours, told, _),) = forgetting(scale, phases, low, high)
+    fall = None if low is None else {"value": (low + high) / 2, "low": low, "high": high, "runs": 4}
+    content = {"rates": [0.003, 0.002, 0.001, 0.0009, 0.0008][:phases], "fall": fall}
+    made = analysed("forgetting_rate", {"finetune": content}, scale=scale)
+    ((ours, told, _),) = answers([made], "forgetting_rate")
     assert told == status
     assert ours == {
         ("mini", 2, 0.001): "+0.0020 [+0.0010, +0.0030] (0.0030, 0.0020)",
@@ -269,26 +240,16 @@ def test_forgetting_slows_down_or_not(
 
 def test_a_report_that_lacks_a_part_answers_nothing_and_stops_nothing() -> None:
     """A folder used again has a variant more, an interrupted sweep a method less."""
-    looks = {
-        name: {"rates": [0.2, 0.1], "fall": None}
-        for name in ("finetune", "finetune (optim.lr=0.1)")
-    }
-    parts = [{"benchmark": "mini", "rows": [], "analyses": {"forgetting_rate": looks}}]
-    assert [
-        status
-        for _, status, _ in found([report(name="forgetting_rate", parts=parts)], "forgetting_rate")
-    ] == ["not judged"]
-    parts = [
-        {"benchmark": "mini", "rows": [], "analyses": {"training_time": {"tiny": {"forever": 1.0}}}}
-    ]
-    times = found([report(name="training_time", parts=parts)], "training_time")
-    assert {status for _, status, _ in times} == {"not attempted"}
-    parts[0]["analyses"]["training_time"]["tiny"]["mix_replay"] = 0.5
-    times = found([report(name="training_time", parts=parts)], "training_time")
-    assert {(ours, status) for ours, status, _ in times} == {
-        ("2.00", "measured"),
-        ("", "not attempted"),
-    }
+    looks = {"rates": [0.2, 0.1], "fall": None}
+    twice = {"finetune": looks, "finetune (optim.lr=0.1)": looks}
+    made = analysed("forgetting_rate", twice)
+    assert [status for _, status, _ in answers([made], "forgetting_rate")] == ["not judged"]
+    minutes = {"forever": 1.0}
+    made = analysed("training_time", {"tiny": minutes})
+    assert {status for _, status, _ in answers([made], "training_time")} == {"not attempted"}
+    minutes["mix_replay"] = 0.5
+    times = {(ours, status) for ours, status, _ in answers([made], "training_time")}
+    assert times == {("2.00", "measured"), ("", "not attempted")}
 
 
 NONE = "no correlation shown"
@@ -312,10 +273,5 @@ def test_correlations_have_a_sign_and_a_p(
     """Published: positive with the other order, none with BWT, negative with joint training. That
     there is none takes an interval that is narrow enough."""
     numbers = {"r": r, "p": p, "pairs": pairs}
-    part = {
-        "benchmark": "superni",
-        "rows": [],
-        "analyses": {"model_day": dict.fromkeys(paper.MODEL_DAY, numbers)},
-    }
-    found_ = found([report(name="model_day", parts=[part])], "model_day")
-    assert [status for _, status, _ in found_] == statuses
+    made = analysed("model_day", dict.fromkeys(paper.MODEL_DAY, numbers))
+    assert [status for _, status, _ in answers([made], "model_day")] == statuses

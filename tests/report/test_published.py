@@ -60,97 +60,74 @@ def test_the_published_numbers() -> None:
             variant, numbers = row.rsplit(" ", 1)
             op, *bwt = map(float, numbers.split("/"))
             printed[name, benchmark, variant.replace(";", ",")] = (op, *(bwt or [None]))  # pyright: ignore
-    known = {
-        (name, benchmark, variant): (row.op, row.bwt)
-        for name, tables in paper.TABLES.items()
-        for benchmark, table in tables.items()
-        for variant, row in table.items()
-    }
+    known: dict[tuple[str, str, str], tuple[float, float | None]] = {}
+    for name, tables in paper.TABLES.items():
+        for benchmark, table in tables.items():
+            known |= {(name, benchmark, key): (row.op, row.bwt) for key, row in table.items()}
     assert known == printed
     assert paper.FORGETTING_RATE == (0.0023, 0.0018, 0.0010, 0.0005, 0.0003)
     assert [r for r, _ in paper.MODEL_DAY.values()] == [0.7379, 0.2182, -0.5625]
     assert [p for _, p in paper.MODEL_DAY.values()] == [0.0017, None, 0.0291]
-    times = [
-        [minutes[name] for name in ("mix_replay", "aimmerging", "vbm", "forever")]
-        for minutes in paper.TRAINING_TIME.values()
-    ]
+    methods = ("mix_replay", "aimmerging", "vbm", "forever")
+    times = [[minutes[name] for name in methods] for minutes in paper.TRAINING_TIME.values()]
     assert times == [[1.3, 1.5, 1.4, 1.4], [6.8, 9.9, 9.1, 8.5]]
 
 
-def test_a_small_benchmark_stands_for_the_papers() -> None:
-    row = paper.published("components", "mini", "+FIR")
-    assert row is not None
-    assert row == paper.published("components", "superni", "+FIR")
-    assert (row.op, row.bwt) == (40.1, -5.2)
-    assert paper.published("main_results", "mini", "forever") is None  # for which of the three?
-    assert (
-        paper.published("main_results", "long", "forever")
-        == paper.TABLES["main_results"]["long"]["forever"]
-    )
-    assert paper.published("demo", "mini", "base") is None
-    # Which is not SuperNI at another size.
-    assert paper.published("components", "standard", "+FIR") is None
-    main = paper.TABLES["main_results"]
-    assert paper.published("baselines", "mini", "forever") == paper.published(
-        "baselines", "superni", "forever"
-    )
-    assert paper.published("baselines", "superni", "forever") == main["superni"]["forever"]
-    assert paper.published("baselines", "standard", "migu") == main["standard"]["migu"]
-    assert (
-        paper.published("memory_size", "superni", "vbm 5 %")
-        == paper.TABLES["memory_size"]["superni"]["vbm 5 %"]
-    )
+@pytest.mark.parametrize(
+    ("runs", "row"),
+    [
+        ("components/mini/+FIR", "components/superni/+FIR"),
+        ("main_results/mini/forever", None),  # for which of the three?
+        ("main_results/long/forever", "main_results/long/forever"),
+        ("demo/mini/base", None),
+        ("components/standard/+FIR", None),  # which is not SuperNI at another size
+        ("baselines/mini/forever", "main_results/superni/forever"),
+        ("baselines/superni/forever", "main_results/superni/forever"),
+        ("baselines/standard/migu", "main_results/standard/migu"),
+        ("memory_size/superni/vbm 5 %", "memory_size/superni/vbm 5 %"),
+    ],
+)
+def test_a_small_benchmark_stands_for_the_papers(runs: str, row: str | None) -> None:
+    name, benchmark, variant = row.split("/") if row else ("", "", "")
+    expected = paper.TABLES[name][benchmark][variant] if row else None
+    assert paper.published(*runs.split("/")) == expected
 
 
 @pytest.mark.parametrize(
-    ("difference", "verdict", "expected"),
+    ("difference", "verdict", "interval", "expected"),
     [
-        (-2.4, "loss", "agrees"),
-        (-2.4, "win", "opposite"),
-        (-2.4, "tie", "not shown"),
-        (1.0, "win", "agrees"),
-        (1.0, "loss", "opposite"),
-        (-0.3, "loss", "not equal"),
-        (None, "win", ""),
-        (-2.4, None, ""),
-        (0.2, None, ""),
+        (-2.4, "loss", (), "agrees"),
+        (-2.4, "win", (), "opposite"),
+        (-2.4, "tie", (), "not shown"),
+        (1.0, "win", (), "agrees"),
+        (1.0, "loss", (), "opposite"),
+        (-0.3, "loss", (), "not equal"),
+        (None, "win", (), ""),
+        (-2.4, None, (), ""),
+        # Equality is shown by a narrow interval: a tie among +-30 points says nothing of +0.2.
+        (0.2, None, (), ""),
+        (0.2, "tie", (-0.9, 0.8), "agrees"),
+        (0.2, "win", (0.1, 0.7), "agrees"),
+        (0.2, "tie", (-30.0, 30.0), "too wide"),
+        (0.2, "tie", (-0.5, 1.2), "too wide"),
+        (0.2, "win", (0.5, 1.5), "not equal"),
+        (0.2, None, (-0.9, 0.8), ""),
     ],
 )
-def test_agreement(difference: float | None, verdict: str | None, expected: str) -> None:
-    assert paper.agreement(difference, verdict) == expected
-
-
-@pytest.mark.parametrize(
-    ("interval", "verdict", "expected"),
-    [
-        ((-0.9, 0.8), "tie", "agrees"),
-        ((0.1, 0.7), "win", "agrees"),
-        ((-30.0, 30.0), "tie", "too wide"),
-        ((-0.5, 1.2), "tie", "too wide"),
-        ((0.5, 1.5), "win", "not equal"),
-        ((-0.9, 0.8), None, ""),
-    ],
-)
-def test_equality_is_shown_by_a_narrow_interval(
-    interval: tuple[float, float], verdict: str | None, expected: str
+def test_agreement(
+    difference: float | None, verdict: str | None, interval: tuple[float, ...], expected: str
 ) -> None:
-    """Published +0.2: a tie among +-30 points says nothing of that."""
-    assert paper.agreement(0.2, verdict, *interval) == expected
+    assert paper.agreement(difference, verdict, *interval) == expected
+
+
+PAPERS = {"model.name": "Qwen/Qwen3-4B", "memory.fraction": 0.5, "method.warmup_steps": 48}
 
 
 @pytest.mark.parametrize(
     ("changes", "same"),
     [
         ({}, True),
-        (
-            {
-                "model.name": "Qwen/Qwen3-4B",
-                "memory.fraction": 0.5,
-                "method.warmup_steps": 48,
-                "seed": 3,
-            },
-            True,
-        ),
+        ({**PAPERS, "seed": 3}, True),
         ({"model.tuning": "full", "optim.lr": 1e-5, "data.order": "8"}, True),
         ({"optim.lr": 1e-5}, False),
         ({"optim.epochs": 1}, False),
@@ -177,7 +154,11 @@ def fir_of(folder: Path) -> tuple[Part, Row]:
 
 
 def test_published_numbers_stand_beside_ours(components: Path) -> None:
-    _, fir = fir_of(components)
+    """As performance does, forgetting less the reference's, run by run."""
+    part, fir = fir_of(components)
+    base = next(row for row in part.rows if row.variant == "base")
+    apart = [b["bwt"] - a["bwt"] for a, b in zip(base.results, fir.results, strict=True)]
+    assert fir.compared("bwt_difference").value == pytest.approx(sum(apart) / 2)
     assert fir.published == {
         "op": 40.1, "bwt": -5.2, "difference": pytest.approx(40.1 - 42.5),
         "bwt_difference": pytest.approx(-5.2 + 2.8),
@@ -194,14 +175,6 @@ def test_published_numbers_stand_beside_ours(components: Path) -> None:
     assert (cells["published Δ OP"], cells["published Δ BWT"]) == ("−2.4", "−2.4")
     assert "are not the paper's setting" in text
     assert not any(row.startswith("| finetune") for row in rows)  # components has none
-
-
-def test_forgetting_is_compared_beside_performance(components: Path) -> None:
-    """BWT less the reference's, run by run."""
-    part, fir = fir_of(components)
-    base = next(row for row in part.rows if row.variant == "base")
-    apart = [b["bwt"] - a["bwt"] for a, b in zip(base.results, fir.results, strict=True)]
-    assert fir.compared("bwt_difference").value == pytest.approx(sum(apart) / 2)
 
 
 def test_a_test_set_that_is_too_small_is_called_so(components: Path) -> None:

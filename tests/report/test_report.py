@@ -39,8 +39,18 @@ def markdown(folder: Path) -> str:
     return (folder / "report.md").read_text(encoding="utf-8")
 
 
+def latex(folder: Path) -> str:
+    return (folder / "report.tex").read_text(encoding="utf-8")
+
+
 def stored(folder: Path) -> dict:
     return json.loads((folder / "report.json").read_text(encoding="utf-8"))
+
+
+def on_console(folder: Path) -> str:
+    console = Console(width=100, record=True, force_terminal=False)
+    console.print(console_tables(read_study(folder)))
+    return console.export_text()
 
 
 def test_all_tables_show_the_frame(reported: Path) -> None:
@@ -48,17 +58,13 @@ def test_all_tables_show_the_frame(reported: Path) -> None:
     (part,) = read_study(reported).parts
     table = cells(reported)
     assert list(table) == [*VARIANTS[:3], "bounds", *VARIANTS[3:]]
-    console = Console(width=100, record=True, force_terminal=False)
-    console.print(console_tables(read_study(reported)))
-    shown = console.export_text()
-    latex = (reported / "report.tex").read_text(encoding="utf-8")
+    shown = on_console(reported)
     for row in part.frame.to_dict("records"):
         op = f"{row['op'].value:.1f} [{row['op'].low:.1f}, {row['op'].high:.1f}]"
         assert table[row["variant"]]["OP (%)"] == op
-        assert f"| {row['variant']} | {table[row['variant']]['runs']} | {op} |" in markdown(
-            reported
-        )
-        assert f"& {op} &" in latex
+        runs = table[row["variant"]]["runs"]
+        assert f"| {row['variant']} | {runs} | {op} |" in markdown(reported)
+        assert f"& {op} &" in latex(reported)
         assert re.search(rf"{re.escape(row['variant'])} +{re.escape(op)} ", shown)
         updates = sum(sum(run.outcome["updates"].values()) for run in part.finished
                       if run.variant == row["variant"]) / row["runs"]  # fmt: skip
@@ -88,8 +94,7 @@ def test_replays_and_replayed_rows_are_those_of_the_journal(reported: Path) -> N
 def test_a_missing_run_is_missing_and_not_zero(reported: Path) -> None:
     (missing,) = read_study(reported).missing
     assert missing.key.startswith("minus_IAR")
-    for name in ("report.md", "report.html"):
-        text = (reported / name).read_text(encoding="utf-8")
+    for text in (markdown(reported), (reported / "report.html").read_text(encoding="utf-8")):
         assert f"{missing.key} (not started)" in text
     assert cells(reported)["-IAR"]["runs"] == "1 of 2"
 
@@ -128,11 +133,9 @@ def test_a_benchmark_of_which_nothing_is_finished_is_missing(two_benchmarks: Pat
     other = markdown(two_benchmarks).partition("### other")[2]
     assert "| +FIR | 0 of 2 | missing |" in other
     assert "No run is finished." in other
-    assert "missing" in (two_benchmarks / "report.tex").read_text(encoding="utf-8")
+    assert "missing" in latex(two_benchmarks)
     assert [row["op"] for row in stored(two_benchmarks)["parts"][1]["rows"]] == [None] * 3
-    console = Console(width=100, record=True, force_terminal=False)
-    console.print(console_tables(read_study(two_benchmarks)))
-    assert "missing" in console.export_text()
+    assert "missing" in on_console(two_benchmarks)
 
 
 def test_benchmarks_have_their_own_tables_and_figures(components: Path) -> None:
@@ -140,6 +143,8 @@ def test_benchmarks_have_their_own_tables_and_figures(components: Path) -> None:
     assert text.index("### toy") < text.index("### other")
     assert "figures/op-toy.png" in text
     assert (components / "figures" / "op-other.png").is_file()
+    for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        assert len({line.count("|") for line in table.splitlines()}) == 1
 
 
 def test_page_needs_nothing_else(reported: Path) -> None:
@@ -174,13 +179,8 @@ def test_what_ran_and_what_differs_is_told(reported: Path) -> None:
         assert expected in text
 
 
-def test_markdown_tables_have_equally_many_cells(components: Path) -> None:
-    for table in re.findall(r"(?:^\|.*\n)+", markdown(components), flags=re.MULTILINE):
-        assert len({line.count("|") for line in table.splitlines()}) == 1
-
-
 def test_latex_is_well_formed(components: Path) -> None:
-    text = (components / "report.tex").read_text(encoding="utf-8")
+    text = latex(components)
     bare = re.sub(r"\\[{}]", "", text)
     assert bare.count("{") == bare.count("}")
     # For two benchmarks: scores, costs, paper.
@@ -238,7 +238,7 @@ def test_hours_of_gpus(two_benchmarks: Path) -> None:
 
 
 def test_reports_are_the_same_each_time(folder: Path) -> None:
-    before = [(folder / name).read_bytes() for name in ("report.md", "report.html", "report.tex")]
+    names = ("report.md", "report.html", "report.tex")
+    before = [(folder / name).read_bytes() for name in names]
     write_report(folder)
-    after = [(folder / name).read_bytes() for name in ("report.md", "report.html", "report.tex")]
-    assert before == after
+    assert [(folder / name).read_bytes() for name in names] == before

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from forever.report.analyses import Pairs, day_pairs, forgetting_rates, model_days, pearson
+from forever.report.analyses import Pairs, day_orders, day_pairs, forgetting_rates, pearson
 from forever.report.figures import style
 from forever.report.format import minus
 from forever.report.study import Part
@@ -96,7 +96,7 @@ def forgetting_rate_figure(
 def model_day(part: Part) -> Iterator[style.Picture]:
     pairs = {name: points for name, points in day_pairs(part).items() if points}
     if pairs:
-        figure = model_day_figure(pairs, model_days(part).orders)
+        figure = model_day_figure(pairs, day_orders(part))
         caption = "The length of a task's model day beside what it could go with."
         yield style.Picture("model-day", caption, figure)
 
