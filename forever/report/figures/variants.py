@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from forever.report.bootstrap import Estimate
 from forever.report.figures import style
 from forever.report.format import estimated
-from forever.report.row import Row, seconds_of
+from forever.report.row import Row
 from forever.report.study import Part
 
 NAMED = 16  # points of OP against time; of more, as of a search, the legend is too long
@@ -107,7 +107,7 @@ def pareto(part: Part) -> Iterator[style.Picture]:
     points: dict[str, tuple[float, Estimate]] = {}
     for row in part.measured:
         if not row.bound:
-            points[row.variant] = fmean(map(seconds_of, row.runs)), row.compared("op")
+            points[row.variant] = fmean(run.seconds for run in row.runs), row.compared("op")
     if len(points) > 2:
         figure = pareto_figure(points, style.looks_of(part))
         caption = "OP against time. The line joins what nothing beats in both."
