@@ -72,9 +72,10 @@ class SweepFile(Part):
     @field_validator("seeds")
     @classmethod
     def _more_than_one(cls, seeds: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        if len(seeds.get("paper", _SEEDS["paper"])) < 2:
+        seeds = {**_SEEDS, **seeds}
+        if len(seeds["paper"]) < 2:
             raise InputError("one seed at scale paper shows nothing; give at least two")
-        return {**_SEEDS, **seeds}
+        return seeds
 
     @model_validator(mode="after")
     def _varies_something(self) -> "SweepFile":
