@@ -135,7 +135,7 @@ def day_pairs(part: Part) -> dict[str, Pairs]:
     A pair a task: for BWT and joint training the mean of tau_day and BWT over the orders, since the
     paper's p of 0.0291 belongs to 15 pairs.
     """
-    frame = model_days(part)
+    frame: Any = model_days(part)
     # Over seeds first, and then over orders, of which one may have more seeds.
     seeds = frame.groupby(["order", "task"], sort=False)[["day", "BWT"]].mean()
     orders = seeds.groupby("task", sort=False).mean()
