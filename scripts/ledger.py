@@ -166,7 +166,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _cells(runs: list[dict[str, Any]]) -> list[str]:
-    table = pd.DataFrame(runs).astype(dict.fromkeys(("op", "bwt", "forgetting"), float))
+    table: Any = pd.DataFrame(runs).astype(dict.fromkeys(("op", "bwt", "forgetting"), float))
     each = [", ".join(table[key].astype(str).unique()) for key in ("seed", "revision", "hardware")]
     spread = [_spread(table[key].dropna()) for key in ("op", "bwt", "forgetting")]
     counts = [f"{table[key].mean():.0f}" for key in ("replays", "all_updates", "on_memory")]

@@ -167,11 +167,11 @@ def text_table(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
             if set(texts) - {NOTHING, ""}:
                 short = column.short if "console" in tables else ""
                 columns[short or column.title] = texts
-    shown = pd.DataFrame(columns, dtype=object)
-    if "paper" in tables or not frame["bound"].any():
+    shown: Any = pd.DataFrame(columns, dtype=object)
+    bound: Any = frame["bound"].astype(bool)
+    if "paper" in tables or not bound.any():
         return shown
     line = pd.DataFrame([["bounds"]], columns=shown.columns[:1])
-    bound = frame["bound"].astype(bool)
     return pd.concat([shown[~bound], line, shown[bound]], ignore_index=True).fillna("")
 
 

@@ -12,8 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from forever.errors import InputError
 from forever.report.format import setting
 from forever.report.frame import frame_of
@@ -133,7 +131,7 @@ class Part(Study):
         return max((row.compared("op").runs for row in self.measured), default=0)
 
     @cached_property
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> Any:
         """The rows as a data frame, of which every table of a report is made."""
         return frame_of(self.rows)
 

@@ -22,22 +22,21 @@ from forever.sweeps.sweep import Sweep
 @pytest.fixture
 def days(tmp_path: Path) -> Path:
     """A `model_day` of three tasks in two orders, with numbers of ours in the results."""
-    found = {
+    days = {
         "1": {"colour": 1.0, "shape": 2.0, "weight": 4.0},
         "2": {"shape": 3.0, "colour": 2.0, "weight": 3.0},
     }
     final = {"colour": 90.0, "shape": 80.0, "weight": 60.0}
-    orders = {name: {"data.order": list(tasks)} for name, tasks in found.items()}
+    orders = {name: {"data.order": list(tasks)} for name, tasks in days.items()}
     variants = {"forever": {}, "mtl": {"method.name": "mtl"}}
     sweep = Sweep("model_day", base_run(), variants, (0, 1), orders, reference="forever")
     make_up(tmp_path, sweep)
     for trial in sweep.trials():
-        tasks, path = found[trial.order], tmp_path / trial.key / "result.json"
+        tasks, path = days[trial.order], tmp_path / trial.key / "result.json"
         result = json.loads(path.read_text(encoding="utf-8"))
+        result["matrix"] = [[0.0, 0.0, 10.0 * day] for day in tasks.values()]
         if trial.variant == "mtl":
             result["matrix"] = [[final[task]] for task in tasks]
-        else:
-            result["matrix"] = [[0.0, 0.0, 10.0 * day] for day in tasks.values()]
         # The mean over seeds is the day.
         shift = trial.seed - 0.5
         result["notes"] = {task: {"tau_day": day + shift} for task, day in tasks.items()}
@@ -49,16 +48,13 @@ def test_model_days_by_hand(days: Path) -> None:
     """(1, 2), (2, 3), (4, 3): r = 12 / sqrt(42 * 6). Means over orders 1.5, 2.5, 3.5 and joint 90,
     80, 60."""
     (part,) = read_study(days).parts
-    found = correlations(part)
-    assert found["other order"] == {
-        "r": pytest.approx(2 / 7**0.5),
-        "p": pytest.approx(0.4544, abs=1e-3),
-        "pairs": 3,
-    }
-    assert found["joint training"]["r"] == pytest.approx(-30 / (2 * 1400 / 3) ** 0.5)
+    ours = correlations(part)
+    other = {"r": pytest.approx(2 / 7**0.5), "p": pytest.approx(0.4544, abs=1e-3), "pairs": 3}
+    assert ours["other order"] == other
+    assert ours["joint training"]["r"] == pytest.approx(-30 / (2 * 1400 / 3) ** 0.5)
     # The last task of an order is not forgotten, and two pairs say nothing.
-    assert "BWT" not in found
-    assert analyses(part)["model_day"] == found
+    assert "BWT" not in ours
+    assert analyses(part)["model_day"] == ours
     assert [tuple(finding) for finding in findings(part)] == [
         ("a task's model day with its length in the other order", "r = +0.76, p = 0.45",
          "r = +0.74, p = 0.0017", "3 tasks"),
@@ -109,9 +105,9 @@ def test_rates_by_hand() -> None:
 def test_forgetting_falls_by_more_than_chance_or_not() -> None:
     """Three tasks that fall by 1, 2 and 3: Student's interval with two degrees of freedom, 2 +-
     4.303 / sqrt(3)."""
-    curves = {
-        (task, 0): [5.0, 3.0, 5.0 - fall] for task, fall in (("a", 1.0), ("b", 2.0), ("c", 3.0))
-    }
+    curves: dict[tuple[str, int], list[float]] = {}
+    for task, fall in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
+        curves[task, 0] = [5.0, 3.0, 5.0 - fall]
     # Another run of a task makes it surer of that task, and of no other: it falls by 1 on average.
     curves |= {("a", 1): [5.0, 3.0, 5.0], ("a", 2): [5.0, 3.0, 3.0]}
     found = slowing({**curves, ("short", 0): [9.0, 1.0]})

@@ -11,7 +11,7 @@ import yaml
 from forever.report.facts import too_small_for
 from forever.report.row import Row
 from forever.report.run import Run
-from forever.report.study import Part, read_study
+from forever.report.study import read_study
 from forever.runs.directory import RunDirectory
 from forever.sweeps import published as paper
 from forever.sweeps.files import load_sweep
@@ -148,15 +148,10 @@ def test_the_papers_setting(changes: dict[str, Any], same: bool, tmp_path: Path)
     assert Row("base", [run]).same_setting is same
 
 
-def fir_of(folder: Path) -> tuple[Part, Row]:
-    part = read_study(folder).parts[0]
-    return part, next(row for row in part.rows if row.variant == "+FIR")
-
-
 def test_published_numbers_stand_beside_ours(components: Path) -> None:
     """As performance does, forgetting less the reference's, run by run."""
-    part, fir = fir_of(components)
-    base = next(row for row in part.rows if row.variant == "base")
+    rows = {row.variant: row for row in read_study(components).parts[0].rows}
+    base, fir = rows["base"], rows["+FIR"]
     apart = [b["bwt"] - a["bwt"] for a, b in zip(base.results, fir.results, strict=True)]
     assert fir.compared("bwt_difference").value == pytest.approx(sum(apart) / 2)
     assert fir.published == {
@@ -179,7 +174,8 @@ def test_published_numbers_stand_beside_ours(components: Path) -> None:
 
 def test_a_test_set_that_is_too_small_is_called_so(components: Path) -> None:
     """With so many runs: more average the luck of single answers."""
-    part, fir = fir_of(components)
+    part = read_study(components).parts[0]
+    fir = next(row for row in part.rows if row.variant == "+FIR")
     assert fir.comparison is not None
     text = (components / "report.md").read_text(encoding="utf-8")
     too_small = fir.compared("resolution") > 2.4
