@@ -17,7 +17,6 @@ from forever.report.figures.scores import backbones, sensitivity, spacing, train
 from forever.report.figures.style import Picture
 from forever.report.figures.variants import accuracy, intervals, pareto, radar
 from forever.report.study import Part, Study
-from forever.sweeps.parts import USUAL_FIGURES
 from forever.sweeps.sweep import slug
 
 __all__ = ["FIGURES", "Picture", "matrix_figure", "pictures", "timeline_figure"]
@@ -26,6 +25,8 @@ _KINDS = (
     intervals, accuracy, radar, pareto, sensitivity, spacing, backbones, training_time, model_day,
     forgetting_rate, replay_loss, matrices, timelines,
 )  # fmt: skip
+# What a report shows if no sweep's file says more.
+USUAL = ("intervals", "accuracy", "radar", "pareto", "replay_loss", "matrices", "timelines")
 # What can be drawn of a part of a study; each draws nothing where there is nothing to show.
 FIGURES: dict[str, Callable[[Part], Iterator[Picture]]] = {draw.__name__: draw for draw in _KINDS}
 
@@ -34,7 +35,7 @@ def pictures(study: Study, part: Part) -> Iterator[Picture]:
     """All figures of a part of a study, in the order of the sweep's file, which may name none."""
     if not part.measured:
         return
-    kinds: tuple[str, ...] = USUAL_FIGURES
+    kinds: tuple[str, ...] = USUAL
     if study.file is not None and study.file.figures:
         kinds = tuple(figure.kind for figure in study.file.figures)
     for kind in kinds:
