@@ -15,6 +15,7 @@ from forever.config.run import RunConfig
 from forever.errors import InputError, unknown
 from forever.sweeps.named_runs import SCALES, orders, scale_of
 from forever.sweeps.parts import (
+    Axis,
     BenchmarkName,
     DottedKey,
     Figure,
@@ -25,7 +26,6 @@ from forever.sweeps.parts import (
     filled,
 )
 from forever.sweeps.reading import SUFFIXES, YamlFile
-from forever.sweeps.space import Axis
 from forever.sweeps.sweep import Sweep, slug
 
 # How much a wide comparison needs is said in its file; a single seed is no evidence.

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from forever.config.methods import METHOD_CONFIGS
@@ -227,3 +227,67 @@ class Variant(Part):
         for key, value in self.changes.items():
             settings[key] = resolve(value, key, runs)
         return settings
+
+
+class Axis(Part):
+    """A key of a space: one of several values, or a number in a range.
+
+    Attributes:
+        low, high: multiples of what a run has only until the axis is put `around` one.
+        condition: by key, the values with which this one acts.
+        label: what stands before its value in a run's name; None is the last part of the key.
+    """
+
+    key: str = ""
+    choices: tuple[Any, ...] = Field((), alias="among")
+    low: Value = Field(None, alias="from")
+    high: Value = Field(None, alias="to")
+    log: bool = False
+    condition: dict[DottedKey, tuple[Any, ...]] = Field({}, alias="if")
+    label: str | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "Axis":
+        if bool(self.choices) == (self.low is not None and self.high is not None):
+            raise InputError("a key of the space has either `among`, or `from` and `to`")
+        return self
+
+    def around(self, base: RunConfig, key: str) -> "Axis":
+        """The axis of a key for the runs around a base."""
+        ends = [resolve(end, key, (base, RunConfig())) for end in (self.low, self.high)]
+        if not self.choices and field_schema(base, key).get("type") != "integer":
+            ends = [float(end) for end in ends]
+        values: dict[str, Any] = {"key": key, "low": ends[0], "high": ends[1]}
+        if self.label is None:
+            values["label"] = label_of(key)
+        return self.model_copy(update=values)
+
+    def acts(self, point: Mapping[str, Any]) -> bool:
+        """Whether the key matters beside the values that were chosen before it."""
+        return all(point.get(key) in allowed for key, allowed in self.condition.items())
+
+    def ask(self, trial: Any) -> Any:
+        """A value from an Optuna trial; numbers with two digits."""
+        if self.choices:
+            return trial.suggest_categorical(self.key, self.choices)
+        if isinstance(self.low, int):
+            return trial.suggest_int(self.key, self.low, int(self.high), log=self.log)
+        return two_digits(trial.suggest_float(self.key, self.low, self.high, log=self.log))
+
+    def holds(self, value: Any) -> bool:
+        """Whether the space has this value, digit for digit."""
+        if self.choices:
+            return value in self.choices
+        if not isinstance(value, int | float) or not self.low <= value <= self.high:
+            return False
+        return isinstance(self.low, int) or value == two_digits(value)
+
+
+def two_digits(value: float) -> float:
+    """The number as a search tries it: a third digit is below what one run can tell."""
+    return float(f"{value:.1e}")
+
+
+def label_of(key: str) -> str:
+    """What stands before the value of a key in the name of a run."""
+    return f"{key.rpartition('.')[2]}="
