@@ -3,7 +3,7 @@ memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -87,7 +87,7 @@ def table_of(lines: Lines) -> pd.DataFrame:
     return table
 
 
-def spans(column: pd.Series) -> Iterator[tuple[str, int, int]]:
+def spans(column: Iterable[Any]) -> Iterator[tuple[str, int, int]]:
     """Updates in a row that have the same task or kind: its name, the first place and the last."""
     first = 1
     for name, lines in groupby(column):
@@ -153,7 +153,7 @@ def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
 
 
 def _draw(
-    axis: Axes, updates: pd.DataFrame, values: pd.Series, name: str, colour: str, width: float
+    axis: Axes, updates: pd.DataFrame, values: Any, name: str, colour: str, width: float
 ) -> None:
     """A line that breaks between tasks and where a value is NaN; with a dot a value, as some stand
     alone."""
