@@ -14,7 +14,6 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from forever.report.bootstrap import Estimate
@@ -31,15 +30,12 @@ def around(value: float, half: float = 2.0) -> Estimate:
     return Estimate(value, value - half, value + half, 3)
 
 
-def data_of(line: Line2D) -> tuple[list[float], list[float]]:
-    """x and y."""
-    return np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist()
-
-
 def lines_of(axis: Axes) -> dict[str, tuple[list[float], list[float]]]:
     """The named lines: their x and y."""
     named = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
-    return {str(line.get_label()): data_of(line) for line in named}
+    x, y = ([np.asarray(line.get_data()[k]).tolist() for line in named] for k in (0, 1))
+    names = [str(line.get_label()) for line in named]
+    return dict(zip(names, zip(x, y, strict=True), strict=True))
 
 
 def whiskers_of(axis: Axes) -> list[tuple[float, float]]:
@@ -212,7 +208,7 @@ def test_model_days_and_their_correlations() -> None:
         "r = 1.00, p < 0.001, n = 15", "r = −1.00, p < 0.001, n = 14", "r not defined (n = 15)",
     ]  # fmt: skip
     for axis, points in zip(figure.axes, (days, bwt, joint), strict=True):
-        assert data_of(axis.get_lines()[0]) == tuple(map(list, zip(*points.values(), strict=True)))
+        assert [*zip(*axis.lines[0].get_data(), strict=True)] == list(points.values())
     assert figure.axes[0].get_xlabel().endswith("order 7")
     assert len(analyses.model_day_figure({"BWT": bwt}, ["1"]).axes) == 1
     # Anscombe's first set: r = 0.816, p = 0.002.
