@@ -180,8 +180,7 @@ def _draw_clock(axis: Axes, updates: pd.DataFrame, events: pd.DataFrame) -> None
     scheduled = updates["next_day"]
     planned = np.unique(scheduled[scheduled.between(1e-9, days.max())])
     # Spaced like 1, 2, 4, 7, 15, 30: equal distances in the logarithm.
-    is_log = style.scale(axis, "y")
-    axis.set_ylim(bottom=0.8 * min(planned, default=1) if is_log else 0)
+    axis.set_ylim(bottom=0.8 * min(planned, default=1) if style.scale(axis, "y") else 0)
     if 0 < len(planned) <= 12:
         axis.set_yticks(planned, [f"{day:g}" for day in planned])
 
