@@ -1,5 +1,4 @@
-"""Figures show every number at its place, and nothing where nothing was measured, without a warning
-(warnings are errors here)."""
+"""Figures show every number at its place, and nothing where nothing was measured."""
 
 import math
 import subprocess
@@ -14,40 +13,30 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from forever.report.bootstrap import Estimate
-from forever.report.figures import analyses, matrix_figure, timeline_figure
-from forever.report.figures.runs import replay_loss_figure
-from forever.report.figures.scores import Point, bars_figure, sensitivity_figure
+from forever.report.figures import analyses, runs, scores, variants
+from forever.report.figures.scores import Point
 from forever.report.figures.style import looks, png
-from forever.report.figures.variants import (
-    accuracy_figure,
-    front,
-    interval_figure,
-    pareto_figure,
-    radar_figure,
-)
 
 METHODS = [f"a method with number {n}" for n in range(14)]
 TASKS = [f"task{1500 + n}" for n in range(15)]
 LOOKS = looks(METHODS, METHODS[0])
 
 
-def around(value: float, half: float = 2.0) -> Estimate:
-    return Estimate(value, value - half, value + half, 3)
-
-
-def data_of(line: Line2D) -> tuple[list[float], list[float]]:
-    """x and y."""
-    return np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist()
+def around(value: float) -> Estimate:
+    return Estimate(value, value - 2.0, value + 2.0, 3)
 
 
 def lines_of(axis: Axes) -> dict[str, tuple[list[float], list[float]]]:
     """The named lines: their x and y."""
-    named = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
-    return {str(line.get_label()): data_of(line) for line in named}
+    lines: dict[str, tuple[list[float], list[float]]] = {}
+    for line in axis.lines:
+        if not str(line.get_label()).startswith("_"):
+            x, y = np.asarray(line.get_data()).tolist()
+            lines[str(line.get_label())] = x, y
+    return lines
 
 
 def whiskers_of(axis: Axes) -> list[tuple[float, float]]:
@@ -87,7 +76,7 @@ JOINT = {**result(3, "mtl"), "stages": ["joint"], "matrix": [[60.0], [0.0], [100
 
 @pytest.mark.parametrize("content", [result(1), result(15), JOINT])
 def test_matrix_shows_every_measured_cell_and_no_other(content: dict) -> None:
-    figure = matrix_figure(content)
+    figure = runs.matrix_figure(content)
     assert png(figure).startswith(b"\x89PNG")
     numbers = [text.get_text() for text in figure.axes[0].texts]
     measured = [value for row in content["matrix"] for value in row if value is not None]
@@ -97,8 +86,7 @@ def test_matrix_shows_every_measured_cell_and_no_other(content: dict) -> None:
 
 
 def run_of(tasks: int, updates: int, penalty: float | None) -> tuple[list[dict], list[dict]]:
-    """In each task but the first a replay at update 10, and a consolidation at the end; a day is
-    five updates."""
+    """In all tasks but the first a replay at update 10 and a consolidation; a day is 5 updates."""
     steps: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     for k in range(tasks):
@@ -119,7 +107,8 @@ def run_of(tasks: int, updates: int, penalty: float | None) -> tuple[list[dict],
 def test_events_stand_at_their_updates(tasks: int, updates: int) -> None:
     steps, events = run_of(tasks, updates, penalty=0.01)
     events.append({"kind": "look", "task": "task0", "step": 1})  # which is no replay
-    loss, timeline = replay_loss_figure(steps, events, "a"), timeline_figure(steps, events, "a")
+    loss = runs.replay_loss_figure(steps, events, "a")
+    timeline = runs.timeline_figure(steps, events, "a")
     assert png(loss, dpi=50) != png(timeline, dpi=50)
     above, below = (lines_of(axis) for axis in loss.axes)
     marks = {points.get_label(): points.get_offsets() for points in timeline.axes[1].collections}
@@ -140,25 +129,24 @@ def test_events_stand_at_their_updates(tasks: int, updates: int) -> None:
 
 @pytest.mark.parametrize("penalty", [0.0, None])
 def test_journals_that_lack_something(penalty: float | None) -> None:
-    assert len(replay_loss_figure(*run_of(2, 20, penalty)).axes) == 1
+    assert len(runs.replay_loss_figure(*run_of(2, 20, penalty)).axes) == 1
     steps, events = run_of(1, 4, penalty)
-    assert legend_of(replay_loss_figure(steps, events)) == []
-    assert len(timeline_figure(steps, events).axes) == 1  # no day has passed
-    assert all(png(draw([], []), dpi=50) for draw in (timeline_figure, replay_loss_figure))
+    assert legend_of(runs.replay_loss_figure(steps, events)) == []
+    assert len(runs.timeline_figure(steps, events).axes) == 1  # no day has passed
+    assert png(runs.timeline_figure([], [])) != png(runs.replay_loss_figure([], []))
 
 
 def test_variants_have_intervals_and_accuracies() -> None:
     results = {"a": [result(3), result(3)], "mtl": [JOINT]}
-    figure = accuracy_figure(results, looks(results, "a"))
+    figure = variants.accuracy_figure(results, looks(results, "a"))
     drawn = lines_of(figure.axes[0])
     assert np.allclose(drawn["a"][1], [50.0, 49.5, 49.0])
     assert drawn["mtl"] == ([3], [48.0])
     assert legend_of(figure) == ["a", "mtl"]
     # Intervals are written beside their dots.
     estimates = {"a": Estimate(50.0, 45.0, 56.0, 3), "b": Estimate(-1.0, -2.0, 0.5, 3)}
-    figure = interval_figure(estimates, looks(estimates, "a"), "a")
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert texts == ["50.0 [45.0, 56.0]", "−1.0 [−2.0, 0.5]"]
+    (axis,) = variants.interval_figure(estimates, looks(estimates, "a"), "a").axes
+    assert [text.get_text() for text in axis.texts] == ["50.0 [45.0, 56.0]", "−1.0 [−2.0, 0.5]"]
 
 
 @pytest.mark.parametrize("count", [1, 14])
@@ -167,7 +155,7 @@ def test_variants_share_a_radar(count: int) -> None:
     table = pd.DataFrame(shares, TASKS, METHODS[:count])
     table.loc[TASKS[3], METHODS[0]] = math.nan  # which leaves a gap
     table["not run"] = math.nan
-    figure = radar_figure(table, LOOKS)
+    figure = variants.radar_figure(table, LOOKS)
     drawn = lines_of(figure.axes[0])
     for name in METHODS[:count]:
         np.testing.assert_array_equal(drawn[name][1][:-1], table[name])
@@ -178,29 +166,25 @@ def test_variants_share_a_radar(count: int) -> None:
 
 def test_pareto_shows_every_point_and_what_nothing_beats() -> None:
     """Of a search the many trials have no legend."""
-    assert front([(2, 50), (1, 40), (1, 30), (4, 60), (3, 50)]) == [(1, 40), (2, 50), (4, 60)]
+    assert variants.front([(2, 50), (1, 40), (1, 30), (3, 50)]) == [(1, 40), (2, 50)]
     points = {f"t{n}": (10.0 * (n + 1), around(40.0 + n)) for n in range(30)}
-    figure = pareto_figure(points, looks(points))
+    figure = variants.pareto_figure(points, looks(points))
     (axis,) = figure.axes
     drawn = lines_of(axis)
     assert max(drawn.pop("front")[1]) == 69.0
     assert drawn == {name: ([seconds], [op.value]) for name, (seconds, op) in points.items()}
     assert_inside(axis, [10.0, 300.0], [38.0, 71.0])
     assert (axis.get_xscale(), legend_of(figure)) == ("log", [])
-    few = pareto_figure({name: points[name] for name in ("t0", "t1")}, looks(points))
+    few = variants.pareto_figure({name: points[name] for name in ("t0", "t1")}, looks(points))
     assert (few.axes[0].get_xscale(), legend_of(few)) == ("linear", ["t0", "t1", "front"])
 
 
 def test_bars_stand_by_group_and_missing_ones_do_not() -> None:
-    op = {
-        "small": {m: around(50.0 - n) for n, m in enumerate(METHODS)},
-        "large": {METHODS[0]: around(70.0)},
-    }
-    bwt: dict[str, dict[str, Any]] = {
-        "small": {m: -3.0 - n for n, m in enumerate(METHODS[:-1])},
-        "large": {METHODS[0]: None},
-    }
-    figure = bars_figure({"OP (%)": op, "BWT (points)": bwt}, METHODS[0])
+    small = {m: around(50.0 - n) for n, m in enumerate(METHODS)}
+    op = {"small": small, "large": {METHODS[0]: around(70.0)}}
+    lower = {m: -3.0 - n for n, m in enumerate(METHODS[:-1])}
+    bwt = {"small": lower, "large": {METHODS[0]: None}}
+    figure = scores.bars_figure({"OP (%)": op, "BWT (points)": bwt}, METHODS[0])
     above, below = figure.axes
     assert [tick.get_text() for tick in below.get_xticklabels()] == [*METHODS, METHODS[0]]
     heights = [[patch.get_height() for patch in axis.patches] for axis in figure.axes]  # pyright: ignore
@@ -221,7 +205,7 @@ def test_model_days_and_their_correlations() -> None:
         "r = 1.00, p < 0.001, n = 15", "r = −1.00, p < 0.001, n = 14", "r not defined (n = 15)",
     ]  # fmt: skip
     for axis, points in zip(figure.axes, (days, bwt, joint), strict=True):
-        assert data_of(axis.get_lines()[0]) == tuple(map(list, zip(*points.values(), strict=True)))
+        assert axis.lines[0].get_xydata().tolist() == [list(point) for point in points.values()]
     assert figure.axes[0].get_xlabel().endswith("order 7")
     assert len(analyses.model_day_figure({"BWT": bwt}, ["1"]).axes) == 1
     # Anscombe's first set: r = 0.816, p = 0.002.
@@ -254,7 +238,7 @@ def test_scores_stand_at_their_setting(count: int, settings: list[int], scale: s
     points: list[Point] = []
     for n, method in enumerate(METHODS[:count]):
         points += [Point(method, x, around(50.0 + x - n), around(-x)) for x in settings]
-    op, bwt = sensitivity_figure(points[::-1], "S", METHODS[0], settings[-1]).axes
+    op, bwt = scores.sensitivity_figure(points[::-1], "S", METHODS[0], settings[-1]).axes
     assert (op.get_xscale(), bwt.get_xscale()) == (scale, scale)
     for n, method in enumerate(METHODS[:count]):
         assert lines_of(op)[method] == (settings, [50.0 + x - n for x in settings])
@@ -269,21 +253,17 @@ def test_scores_stand_at_their_setting(count: int, settings: list[int], scale: s
 def test_scores_that_are_missing_or_published() -> None:
     points = [Point("a", 2, around(50)), Point("a", 4, None), Point("a", 16, around(60))]
     points += [Point("b", 2, None), Point("a", 4, 55.0, published=True)]
-    figure = sensitivity_figure(points, "memory")
+    figure = scores.sensitivity_figure(points, "memory")
     (axis,) = figure.axes  # nobody has a BWT
     assert lines_of(axis) == {"a": ([2, 16], [50, 60]), "a, published": ([4], [55.0])}
     assert legend_of(figure) == ["a", "a, published"]
-    hollow = {str(line.get_label()): line.get_markerfacecolor() == "white" for line in axis.lines}
-    assert (hollow["a"], hollow["a, published"]) == (False, True)
+    assert [line.get_markerfacecolor() == "white" for line in axis.lines] == [False, True]
     # Names are not joined.
     points = [Point("a", name, around(50.0)) for name in ("uniform", "standard", "reverse")]
-    (axis,) = sensitivity_figure(points, "spacing").axes
-    assert (data_of(axis.lines[0]), axis.lines[0].get_linestyle()) == (
-        ([0, 1, 2], [50] * 3),
-        "None",
-    )
-    ticks = [tick.get_text() for tick in axis.get_xticklabels()]
-    assert ticks == ["uniform", "standard", "reverse"]
+    (axis,) = scores.sensitivity_figure(points, "spacing").axes
+    assert lines_of(axis) == {"a": ([0, 1, 2], [50] * 3)}
+    assert axis.lines[0].get_linestyle() == "None"
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == [name for _, name, *_ in points]
 
 
 def test_no_pyplot() -> None:

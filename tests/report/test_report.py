@@ -149,7 +149,8 @@ def test_benchmarks_have_their_own_tables_and_figures(components: Path) -> None:
 
 def test_page_needs_nothing_else(reported: Path) -> None:
     text = (reported / "report.html").read_text(encoding="utf-8")
-    assert "http" not in text
+    # Four letters of a picture can be anything.
+    assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", text)
     sources = [image.get("src", "") for image in page(reported).iter("img")]
     assert sources
     assert all(source.startswith("data:image/png;base64,") for source in sources)

@@ -3,7 +3,7 @@ memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -87,7 +87,7 @@ def table_of(lines: Lines) -> pd.DataFrame:
     return table
 
 
-def spans(column: pd.Series) -> Iterator[tuple[str, int, int]]:
+def spans(column: Iterable[Any]) -> Iterator[tuple[str, int, int]]:
     """Updates in a row that have the same task or kind: its name, the first place and the last."""
     first = 1
     for name, lines in groupby(column):
@@ -153,7 +153,7 @@ def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
 
 
 def _draw(
-    axis: Axes, updates: pd.DataFrame, values: pd.Series, name: str, colour: str, width: float
+    axis: Axes, updates: pd.DataFrame, values: Any, name: str, colour: str, width: float
 ) -> None:
     """A line that breaks between tasks and where a value is NaN; with a dot a value, as some stand
     alone."""
@@ -180,8 +180,7 @@ def _draw_clock(axis: Axes, updates: pd.DataFrame, events: pd.DataFrame) -> None
     scheduled = updates["next_day"]
     planned = np.unique(scheduled[scheduled.between(1e-9, days.max())])
     # Spaced like 1, 2, 4, 7, 15, 30: equal distances in the logarithm.
-    is_log = style.scale(axis, "y")
-    axis.set_ylim(bottom=0.8 * min(planned, default=1) if is_log else 0)
+    axis.set_ylim(bottom=0.8 * min(planned, default=1) if style.scale(axis, "y") else 0)
     if 0 < len(planned) <= 12:
         axis.set_yticks(planned, [f"{day:g}" for day in planned])
 
