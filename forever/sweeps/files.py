@@ -192,7 +192,9 @@ class SweepFile(Part):
 def _shipped() -> dict[str, Path]:
     """The files of the package by name; a checkout has them at its top."""
     package = Path(str(package_files("forever.sweeps"))) / "shipped"
-    root = package if package.is_dir() else package.parents[2]
+    root = package
+    if not package.is_dir():
+        root = package.parents[2]
     paths = [*root.glob("ablations/*.yaml"), *root.glob("experiments/*.yaml")]
     return {path.stem: path for path in paths}
 

@@ -99,7 +99,9 @@ class Sweep:
             if name not in self.variants:
                 raise unknown(f"variant of {self.name}", name, self.variants)
         compared = {self.references.get(name, self.reference) for name in names}
-        return replace(self, selected=frozenset({*names, *compared}) if names else None)
+        if not names:
+            return replace(self, selected=None)
+        return replace(self, selected=frozenset({*names, *compared}))
 
     def write_manifest(self, folder: Path) -> None:
         """Say in `folder` which run is which, for reports; runs of earlier invocations stay listed.
