@@ -205,7 +205,7 @@ def test_model_days_and_their_correlations() -> None:
         "r = 1.00, p < 0.001, n = 15", "r = −1.00, p < 0.001, n = 14", "r not defined (n = 15)",
     ]  # fmt: skip
     for axis, points in zip(figure.axes, (days, bwt, joint), strict=True):
-        assert axis.lines[0].get_xydata().tolist() == [list(point) for point in points.values()]
+        assert np.array_equal(axis.lines[0].get_xydata(), list(points.values()))
     assert figure.axes[0].get_xlabel().endswith("order 7")
     assert len(analyses.model_day_figure({"BWT": bwt}, ["1"]).axes) == 1
     # Anscombe's first set: r = 0.816, p = 0.002.
