@@ -261,4 +261,4 @@ def unknown(name: str) -> list[str]:
         return []
     known = {variant for rows in paper.TABLES[name].values() for variant in rows}
     variants = load_sweep(name).all_variants().items()
-    return [key for key, variant in variants if (variant.stands_for or key) not in known]
+    return [key for key, variant in variants if key not in known]
