@@ -43,8 +43,12 @@ def locked(folder: Path, needed: bool = True) -> Iterator[None]:
     try:
         _wait(lock, folder)
         Path(lock.lock_file).write_text(f"process {os.getpid()} on {socket.gethostname()}")
-    except OSError:
-        pass  # a file system without locks: do without, rather than not run at all
+    except OSError as error:
+        # A file system without locks: the run goes on without one, rather than not at all.
+        print(
+            f"{folder} cannot be locked ({error}); see to it that one process trains this run",
+            file=sys.stderr,
+        )
     try:
         yield
     finally:
@@ -76,5 +80,5 @@ def in_progress(folder: Path, patience_s: float = 0.0) -> bool:
             return False
     except Timeout:
         return True
-    except OSError:
+    except OSError:  # a folder without locks, or one that only may be read: nobody holds it
         return False
