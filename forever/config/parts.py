@@ -38,6 +38,12 @@ class ModelConfig(_Part):
     1024 is the default of the authors' code; its scripts use 512, which cuts two thirds of the
     prompts of task002 (docs/protocol.md#data).
     """
+    packing: Literal["shared", "padded"] = "shared"
+    """Whether the examples of a batch share what they begin with, or are padded to one length.
+
+    Loss and gradient are the same, but for dropout: a shared token has one draw for all examples
+    that share it (docs/protocol.md#packing).
+    """
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the frozen weights: auto is bf16 on a GPU and fp32 on a CPU."""
 

@@ -72,8 +72,11 @@ class RunConfig(RunParts):
         """Return everything that decides the result, as JSON values."""
         values = self.model_dump(mode="json")
         del values["data"]["root"]
+        # Runs of earlier versions keep their fingerprints.
         if not self.model.adapter:
-            del values["model"]["adapter"]  # runs of earlier versions keep their fingerprints
+            del values["model"]["adapter"]
+        if self.model.packing == "shared":
+            del values["model"]["packing"]
         del values["data"]["datasets"]
         if self.data.datasets:
             tasks = {task: dataset.identity() for task, dataset in self.data.datasets.items()}

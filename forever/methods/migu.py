@@ -73,10 +73,13 @@ class Migu(Method[MiguConfig]):
             yield Step(batch)
 
     def observe(self, name: str, bank: LoraBank, A_x: Tensor, y: Tensor) -> None:
-        """Add a forward pass to the sums: A x [B, T, R] and y [B, T, O], without its padding."""
-        assert bank.real is not None
+        """Add a forward pass to the sums: A x [B, T, R] and y [B, T, O].
+
+        A token counts as often as examples share it, and padding not at all.
+        """
+        assert bank.counts is not None
         for total, values in zip(self.magnitudes[name], (A_x, y), strict=True):
-            total += (values.detach().float().abs() * bank.real[..., None]).sum((0, 1))
+            total += (values.detach().float().abs() * bank.counts[..., None]).sum((0, 1))
 
     def on_gradients(self, learner: Learner) -> None:
         if not learner.stage:

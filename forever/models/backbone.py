@@ -81,16 +81,16 @@ def _ends(configured: int | list[int] | None, eos: int | None) -> list[int]:
 
 
 @contextmanager
-def only_at(model: Any, positions: Tensor) -> Iterator[None]:
-    """Within this context the model computes logits only where `positions` [B, T] is true.
+def only_at(model: Any, places: Tensor) -> Iterator[None]:
+    """Within this context the model computes logits only at n `places` among all B T.
 
-    For n positions they have the shape [1, n, V].
+    They have the shape [1, n, V].
 
     The hidden states are picked just before the output head, so the head never runs over the prompt
     and whatever the model does to its logits afterwards (scaling, soft-capping) still happens.
     """
     head: nn.Module = model.get_output_embeddings()
-    pick: Callable[..., tuple[Tensor]] = lambda _, inputs: (inputs[0][positions][None],)  # noqa: E731
+    pick: Callable[..., tuple[Tensor]] = lambda _, inputs: (inputs[0].flatten(0, 1)[places][None],)  # noqa: E731
     handle = head.register_forward_pre_hook(pick)
     try:
         yield

@@ -27,7 +27,7 @@ _KNOWN = "forever_banks"
 class Router(Protocol):
     """Computes a bank's gate [B, T, E] from what comes in.
 
-    `bank.places` says which tokens are no padding.
+    `bank.places` says where the examples' tokens stand.
     """
 
     def __call__(self, bank: "LoraBank", x: Tensor) -> Tensor: ...
@@ -48,9 +48,7 @@ class LoraBank(nn.Module):
         frozen_A, frozen_B: the adapters of finished tasks, [F, R, D] and [F, O, R].
         gate: the weights of all E adapters; None is all ones.
         router: computes the gate from the input instead.
-        real: [B, T], which tokens of the examples are no padding; None if unknown.
-        places: [n], where those are among all B T, found once a pass, because counting them waits
-            for the device.
+        places, counts: where the examples' tokens stand, see `Collated`; None if unknown.
         observe: called in training with (bank, A x [B, T, E*R] before the gate, output [B, T, O]).
         detach_frozen: no gradient flows to the input through frozen adapters.
         enabled: whether the adapters act at all.
@@ -69,8 +67,8 @@ class LoraBank(nn.Module):
         self.frozen_A, self.frozen_B = self.A.data[:0].clone(), self.B.data[:0].clone()
         self.gate: Tensor | None = None
         self.router: Router | None = None
-        self.real: Tensor | None = None
         self.places: Tensor | None = None
+        self.counts: Tensor | None = None
         self.observe: Callable[[LoraBank, Tensor, Tensor], None] | None = None
         self.detach_frozen = False
         self.enabled = True
@@ -141,18 +139,21 @@ def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> 
 
 
 @contextmanager
-def mixed(model: nn.Module, gate: Tensor | None, real: Tensor | None = None) -> Iterator[None]:
-    """Within this context banks mix their adapters by `gate` and know which tokens are `real`."""
+def mixed(
+    model: nn.Module,
+    gate: Tensor | None,
+    places: Tensor | None = None,
+    counts: Tensor | None = None,
+) -> Iterator[None]:
+    """Within this context banks mix their adapters by `gate` and know where the tokens stand."""
     adapted = [bank for _, bank in banks(model)]
-    routed = real is not None and any(bank.router is not None for bank in adapted)
-    places = real.flatten().nonzero().flatten() if real is not None and routed else None
     for bank in adapted:
-        bank.gate, bank.real, bank.places = gate, real, places
+        bank.gate, bank.places, bank.counts = gate, places, counts
     try:
         yield
     finally:
         for bank in adapted:
-            bank.gate = bank.real = bank.places = None
+            bank.gate = bank.places = bank.counts = None
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 It has the backbone, what the method puts around it, and one flat vector of what is trained.
 """
 
+from sys import stderr
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from forever.config.run import RunConfig
 from forever.data.encoding import Encoder
 from forever.methods.base import Method
 from forever.methods.registry import build_method
-from forever.models.backbone import load
+from forever.models.attention import register
+from forever.models.backbone import Backbone, load
 from forever.models.parameters import FlatParameters
 from forever.training.learner import Learner
 from forever.training.memory import Memory
@@ -53,8 +55,19 @@ def build_learner(
         parameters=FlatParameters(trained),
         world=world,
         micro_batch=micro_batch,
+        packed=_packed(config, backbone),
         autocast=bf16 and full,
         tasks=tasks,
     )
     learner.gate = lambda examples: method.gate(learner, examples)
     return learner
+
+
+def _packed(config: RunConfig, backbone: Backbone) -> bool:
+    """Whether the examples of a batch will be packed, which needs a model that can be told how."""
+    if config.model.packing == "padded":
+        return False
+    problem = register(backbone.model)
+    if problem is not None:
+        print(f"{config.model.name}: batches are padded, since {problem}", file=stderr)
+    return problem is None

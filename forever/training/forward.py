@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from forever.data.encoding import Encoded, collate
+from forever.data.collation import Collated, pack, pad
+from forever.data.encoding import Encoded
 from forever.models import lora
 from forever.models.backbone import only_at
 from forever.training.learner import Learner
@@ -19,16 +21,39 @@ def cross_entropy(learner: Learner, examples: Sequence[Encoded]) -> Tensor:
     return F.cross_entropy(logits, targets, reduction="sum")
 
 
-def answer_logits(learner: Learner, examples: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
-    """Return the logits [n, V] where an answer token or EOS comes next, and those tokens [n]."""
+def answer_logits(
+    learner: Learner, examples: Sequence[Encoded], views: Sequence[int] = ()
+) -> tuple[Tensor, Tensor]:
+    """Return the logits [n, V] where an answer token or EOS comes next, and those tokens [n].
+
+    Args:
+        views: which view of its example each of them is. Views share nothing, since what they are
+            for is that dropout treats each of them in its own way.
+    """
     model = learner.backbone.model
-    ids, real, positions, targets = collate(
-        examples, learner.backbone.tokenizer.pad_token_id, learner.backbone.device
-    )
     gate = learner.gate(examples)
-    with lora.mixed(model, gate, real), only_at(model, positions), autocast(learner):
-        logits = model(input_ids=ids, use_cache=False).logits[0]
-    return logits.float(), targets
+    batch = _collate(learner, examples, views or [0] * len(examples), by_prompt=gate is not None)
+    if gate is not None and gate.dim() == 2:
+        gate = gate[batch.owners]  # [B, T, E]
+    banks = lora.mixed(model, gate, batch.places, batch.counts)
+    with banks, only_at(model, batch.predicts), autocast(learner):
+        logits = model(**batch.inputs, use_cache=False).logits[0]
+    return logits.float(), batch.targets
+
+
+def _collate(
+    learner: Learner, examples: Sequence[Encoded], views: Sequence[int], by_prompt: bool
+) -> Collated:
+    backbone = learner.backbone
+    if not learner.packed:
+        return pad(examples, backbone.tokenizer.pad_token_id, backbone.device)
+    kinds: dict[tuple[Any, ...], int] = {}
+    numbers: list[int] = []
+    for example, view in zip(examples, views, strict=True):
+        # Where adapters are weighed by the prompt, a beginning has another state in each of them.
+        kind = (view, example.prompt) if by_prompt else (view,)
+        numbers.append(kinds.setdefault(kind, len(kinds)))
+    return pack(examples, numbers, backbone.device)
 
 
 def autocast(learner: Learner) -> AbstractContextManager[object]:

@@ -30,6 +30,7 @@ class Learner:
         parameters: the trainable parameters Theta as one flat vector.
         micro_batch: the number of examples that a device takes at once; None is its whole share.
             It changes memory use and not the result (MoELoRA's terms excepted).
+        packed: whether examples share what they begin with, or are padded; see `data.collation`.
         autocast: whether to compute in bf16 although the weights are fp32 (full fine-tuning on a
             GPU).
         gate: the method's weights of the adapters for examples that are to be computed; see
@@ -51,6 +52,7 @@ class Learner:
     parameters: FlatParameters
     world: World
     micro_batch: int | None = None
+    packed: bool = True
     autocast: bool = False
     gate: Callable[[Sequence[Encoded]], Tensor | None] = lambda examples: None
     optimizer: torch.optim.Optimizer | None = None

@@ -59,7 +59,8 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     # that they count once an update.
     sums = torch.zeros(2, dtype=torch.float64, device=world.device)  # cross-entropy, added terms
     for micro in _micro_batches(world.share(groups), learner.micro_batch):
-        logits, targets = answer_logits(learner, _flat(micro))
+        views = [number for group in micro for number in range(len(group))]
+        logits, targets = answer_logits(learner, _flat(micro), views)
         ce = F.cross_entropy(logits, targets, reduction="sum") / supervised
         share = len(micro) / len(groups)
         total = method.loss(learner, Forward(ce, share, micro, logits))

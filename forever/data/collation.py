@@ -1,0 +1,154 @@
+"""From encoded examples to the tensors of one pass: packed into one sequence, or padded.
+
+In a causal model a token depends on nothing but the tokens before it. So a beginning that several
+examples have in common, such as the instruction of their task, needs to be computed only once: the
+examples form a tree of prefixes, laid out as one sequence in which each token sees the way from the
+root to itself. Nothing in it is padding. The padded layout is the reference that tests compare
+with, and what remains for a model that takes no mask of its own.
+
+B sequences, T tokens in each, N tokens of all examples, n of them supervised.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forever.data.encoding import Encoded
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tokens of packed examples are, for B examples of at most L tokens.
+
+    Attributes:
+        rows: [B, L], the place in the sequence of each token of each example; after its end any
+            place, which no token before it sees.
+        back: [T], where among all B L each token of the sequence is.
+    """
+
+    rows: Tensor
+    back: Tensor
+
+
+@dataclass(frozen=True)
+class Collated:
+    """The tensors of one pass.
+
+    Attributes:
+        inputs: what the model is called with; `input_ids` is [B, T].
+        places: [N], where each token of each example stands among all B T, example by example;
+            a shared token occurs as often as it is shared.
+        predicts: [n], the places after which a supervised token comes.
+        targets: [n], those tokens.
+        counts: [B, T], how many examples have the token; 0 is padding.
+        owners: [B, T], the number of one of them.
+    """
+
+    inputs: dict[str, Any]
+    places: Tensor
+    predicts: Tensor
+    targets: Tensor
+    counts: Tensor
+    owners: Tensor
+
+
+def pack(examples: Sequence[Encoded], kinds: Sequence[int], device: torch.device) -> Collated:
+    """Lay out examples as one sequence (B = 1).
+
+    Args:
+        kinds: a number for each example; only examples of the same kind share tokens.
+    """
+    ids: list[int] = []
+    depths: list[int] = []
+    owners: list[int] = []
+    back: list[int] = []
+    paths: dict[int, list[int]] = {}
+    width = max(len(example.prompt) + len(example.answer) for example in examples)
+    path: list[int] = []
+    for i, shared in shared_beginnings(examples, kinds):
+        tokens = examples[i].prompt + examples[i].answer
+        added = tokens[shared:]
+        path = [*path[:shared], *range(len(ids), len(ids) + len(added))]
+        ids += added
+        depths += range(shared, len(tokens))
+        owners += [i] * len(added)
+        back += range(i * width + shared, i * width + len(tokens))
+        paths[i] = path
+    in_order = [paths[i] for i in range(len(examples))]
+    rows = torch.tensor([path + [0] * (width - len(path)) for path in in_order])
+    inputs = {
+        "input_ids": torch.tensor([ids]),
+        "position_ids": torch.tensor([depths]),
+        "attention_mask": torch.ones(1, 1, 1, 1),
+    }
+    layout = Layout(rows.to(device), torch.tensor(back, device=device))
+    collated = _collated(examples, inputs, in_order, torch.tensor([owners]), device)
+    collated.inputs["layout"] = layout
+    return collated
+
+
+def shared_beginnings(
+    examples: Sequence[Encoded], kinds: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield each example's number, and how many tokens it shares with the one yielded before.
+
+    In this order no earlier example has more in common with it.
+    """
+    tokens = [example.prompt + example.answer for example in examples]
+    before: tuple[int, ...] = ()
+    kind = None
+    for i in sorted(range(len(examples)), key=lambda i: (kinds[i], tokens[i])):
+        yield i, _alike(before, tokens[i]) if kinds[i] == kind else 0
+        before, kind = tokens[i], kinds[i]
+
+
+def _alike(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    for count, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return count
+    return min(len(a), len(b))
+
+
+def pad(examples: Sequence[Encoded], token: int, device: torch.device) -> Collated:
+    """Lay out every example as a sequence of its own, padded on the right with `token`.
+
+    No token sees a pad, as attention is causal.
+    """
+    lengths = [len(example.prompt) + len(example.answer) for example in examples]
+    ids = torch.full((len(examples), max(lengths)), token, dtype=torch.long)
+    owners = torch.arange(len(examples))[:, None].expand(ids.shape)
+    for i, example in enumerate(examples):
+        ids[i, : lengths[i]] = torch.tensor(example.prompt + example.answer)
+    paths: list[list[int]] = []
+    for i, length in enumerate(lengths):
+        paths.append(list(range(i * ids.shape[1], i * ids.shape[1] + length)))
+    return _collated(examples, {"input_ids": ids}, paths, owners, device)
+
+
+def _collated(
+    examples: Sequence[Encoded],
+    inputs: dict[str, Tensor],
+    paths: Sequence[Sequence[int]],
+    owners: Tensor,
+    device: torch.device,
+) -> Collated:
+    places: list[int] = []
+    predicts: list[int] = []
+    targets: list[int] = []
+    for example, path in zip(examples, paths, strict=True):
+        places += path
+        predicts += path[len(example.prompt) - 1 : -1]
+        targets += example.answer
+    counts = torch.bincount(torch.tensor(places), minlength=owners.numel())
+    return Collated(
+        inputs={name: tensor.to(device) for name, tensor in inputs.items()},
+        places=torch.tensor(places, device=device),
+        predicts=torch.tensor(predicts, device=device),
+        targets=torch.tensor(targets, device=device),
+        counts=counts.view(owners.shape).to(device),
+        owners=owners.to(device),
+    )

@@ -1,0 +1,95 @@
+"""Attention of packed examples: each of them attends within itself.
+
+All other layers see the tokens of several examples as one sequence without repeats (see
+`data.collation`). Here alone they are laid out an example a row, so that the usual causal kernels
+serve, and no mask as large as the square of the sequence is needed.
+
+T tokens in the packed sequence, B examples of at most L tokens, H heads of width D.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forever.data.collation import Collated, Layout, pack, pad
+from forever.data.encoding import Encoded
+
+NAME = "forever_examples"
+
+
+# Two examples that begin alike, for a trial of a model.
+_TRIAL = (Encoded((1, 2, 3), (4, 5), False), Encoded((1, 2), (6,), False))
+
+
+def register(model: Any) -> str | None:
+    """Let a model of `transformers` attend by a `layout` when it is called with one.
+
+    Returns:
+        Why it cannot, and is left as it was; None if it can.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    config = model.config.get_text_config()
+    others = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
+    if others or getattr(config, "sliding_window", None):
+        return "its layers do not all attend to everything before a token"
+    before = config._attn_implementation
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    problem = "its layers do not take their attention from outside"
+    try:
+        model.set_attn_implementation(NAME)
+        if _packs(model):
+            return None
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        problem = str(error).splitlines()[0]
+    model.set_attn_implementation(before)
+    return problem
+
+
+@torch.no_grad()
+def _packs(model: Any) -> bool:
+    """Whether packed examples have the logits of padded ones."""
+    packed = _logits(model, pack(_TRIAL, [0, 0], model.device))
+    padded = _logits(model, pad(_TRIAL, 0, model.device))
+    return bool((packed - padded).norm() < 0.02 * padded.norm())  # bf16 has two digits
+
+
+def _logits(model: Any, batch: Collated) -> Tensor:
+    logits = model(**batch.inputs, use_cache=False).logits
+    return logits.flatten(0, 1)[batch.predicts].float()
+
+
+def attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    layout: Layout | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attend as PyTorch's own function does, with a `layout` within each example.
+
+    Args:
+        query, key, value: [1, H, T, D]; keys and values may have fewer heads.
+
+    Returns:
+        [1, T, H, D].
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if layout is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    rows = [_rows(states, layout) for states in (query, key, value)]
+    options["is_causal"] = True
+    out, _ = sdpa_attention_forward(module, *rows, None, **options)  # [B, L, H, D]
+    return out.flatten(0, 1).index_select(0, layout.back)[None], None
+
+
+def _rows(states: Tensor, layout: Layout) -> Tensor:
+    """From [1, H, T, D] to [B, H, L, D]."""
+    rows = states[0].index_select(1, layout.rows.flatten())
+    return rows.unflatten(1, layout.rows.shape).transpose(0, 1)
