@@ -2,8 +2,14 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from forever.data.collation import Collated, pack, pad, shared_beginnings
 from forever.data.encoding import Encoded
