@@ -1,0 +1,92 @@
+"""Greedy answers to many prompts at once, all in one packed sequence.
+
+What prompts begin with is computed once (see `data.collation`). Each step of decoding then adds one
+token of every unfinished answer to the end of the sequence, and a mask says which tokens it sees:
+its prompt and its own answer. An answer that has ended costs nothing any more.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from forever.data.collation import pack, shared_beginnings
+from forever.data.encoding import Encoded
+from forever.models import lora
+from forever.models.backbone import Backbone, only_at
+
+# Tokens of prompts that are answered together. More would cost more attention to other prompts'
+# tokens than is won by larger matrix products.
+TOKENS_AT_ONCE = 4096
+
+
+def together(prompts: Sequence[Encoded], kinds: Sequence[int]) -> Iterator[list[int]]:
+    """Say which prompts are answered together: neighbours, which share the most."""
+    group: list[int] = []
+    size = 0
+    for i, shared in shared_beginnings(prompts, kinds):
+        length = len(prompts[i].prompt)
+        if group and size + length - shared > TOKENS_AT_ONCE:
+            yield group
+            group, size, shared = [], 0, 0
+        group.append(i)
+        size += length - shared
+    if group:
+        yield group
+
+
+@torch.inference_mode()
+def answer_together(
+    backbone: Backbone,
+    prompts: Sequence[Encoded],
+    kinds: Sequence[int],
+    limit: int,
+    gate: Tensor | None = None,
+    over: Callable[[int, list[int]], bool] = lambda number, answer: False,
+) -> list[list[int]]:
+    """Answer prompts in one sequence.
+
+    Args:
+        limit: the most tokens of an answer.
+        gate: the weights of the adapters for each prompt, [B, E].
+        over: says of a prompt's number and its answer so far whether the rest is of no interest.
+    """
+    from transformers import DynamicCache
+
+    model, device = backbone.model, backbone.device
+    ends = {*model.generation_config.eos_token_id}
+    batch = pack(prompts, kinds, device)
+    depths = torch.tensor([len(encoded.prompt) for encoded in prompts], device=device)
+    numbers = torch.arange(len(prompts), device=device)
+    rows = batch.inputs["layout"].rows
+    # Row i says what the next token of answer i sees.
+    sees = torch.zeros(len(prompts), batch.owners.numel(), dtype=torch.bool, device=device)
+    real = torch.arange(rows.shape[1], device=device) < depths[:, None]
+    sees[numbers[:, None].expand_as(rows)[real], rows[real]] = True
+
+    cache = DynamicCache()
+    answers: list[list[int]] = [[] for _ in prompts]
+    inputs, places, owners = batch.inputs, rows[numbers, depths - 1], batch.owners
+    while True:
+        weights = gate[owners] if gate is not None and gate.dim() == 2 else gate
+        with lora.mixed(model, weights), only_at(model, places):
+            logits = model(**inputs, past_key_values=cache, use_cache=True).logits[0]
+        tokens = logits.argmax(-1)
+        going: list[int] = []
+        for place, (number, token) in enumerate(zip(numbers.tolist(), tokens.tolist(), strict=True)):
+            answers[number].append(token)
+            ended = token in ends or len(answers[number]) == limit
+            if not ended and not over(number, answers[number]):
+                going.append(place)
+        if not going:
+            return answers
+        kept = torch.tensor(going, device=device)
+        numbers, tokens, sees, depths = numbers[kept], tokens[kept], sees[kept], depths[kept]
+        sees = torch.cat([sees, torch.eye(len(kept), dtype=torch.bool, device=device)], dim=1)
+        inputs = {
+            "input_ids": tokens[None],
+            "position_ids": depths[None],
+            "attention_mask": sees[None, None],
+        }
+        depths = depths + 1
+        places, owners = torch.arange(len(kept), device=device), numbers[None]
