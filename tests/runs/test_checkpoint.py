@@ -152,7 +152,7 @@ def points_of_a_save(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(owner, name, call)
 
     for owner, name in (
-        (checkpoint, "save_file"), (checkpoint, "_digest"), (checkpoint, "_sync"),
+        (checkpoint, "save_file"), (checkpoint, "_digests"), (checkpoint, "sync"),
         (checkpoint.shutil, "rmtree"), (Path, "write_text"), (Path, "rename"), (Path, "mkdir"),
     ):  # fmt: skip
         guard(owner, name)
@@ -191,9 +191,9 @@ def test_killed_at_any_point_of_a_save(
 
 def test_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    sync, rename = checkpoint._sync, Path.rename
+    sync, rename = checkpoint.sync, Path.rename
     monkeypatch.setattr(
-        checkpoint, "_sync", lambda path: order.append(f"sync {path.name}") or sync(path)
+        checkpoint, "sync", lambda path: order.append(f"sync {path.name}") or sync(path)
     )
     monkeypatch.setattr(Path, "rename", lambda path, to: order.append("rename") or rename(path, to))
     write(tmp_path, 0, 1)

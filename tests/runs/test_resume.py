@@ -24,7 +24,7 @@ from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.launch.local import Placement, run_local
 from forever.models import lora
-from forever.runs import checkpoint, results, session
+from forever.runs import checkpoint, session
 from forever.runs.tracking import Tracker
 from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
@@ -93,7 +93,7 @@ def live(config: RunConfig, path: Path, at: int | None, checkpoint_s: float = 0.
         patch.setattr(checkpoint, "save", wrapped(trap, "saved", checkpoint.save, after=True))
         patch.setattr(step_module, "probe", wrapped(trap, "probe", probe, after=False))
         patch.setattr(
-            results, "write_lines", wrapped(trap, "answers", results.write_lines, after=False)
+            session, "write_lines", wrapped(trap, "answers", session.write_lines, after=False)
         )
         patch.setattr(loop, "evaluate", wrapped(trap, "evaluate", loop.evaluate, after=False))
         end = session.Session.end_training
@@ -286,7 +286,7 @@ def test_all_checkpoints_damaged_begins_anew(runs: Runs, tmp_path: Path) -> None
     runs.check("forever", tmp_path)
 
 
-@pytest.mark.parametrize("call", ["save_file", "_digest", "_sync"])
+@pytest.mark.parametrize("call", ["save_file", "_digests", "sync"])
 def test_torn_checkpoint(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -478,7 +478,7 @@ class Kill(Tracker):
 
 def child(path, kind, count):
     kill = Kill(kind, count)
-    for owner, name in ((checkpoint, "_sync"), (train, "evaluate"), (checkpoint, "_complete")):
+    for owner, name in ((checkpoint, "sync"), (train, "evaluate"), (checkpoint, "_complete")):
         def call(*arguments, name=name, original=getattr(owner, name)):
             kill.reach(name)
             return original(*arguments)
@@ -509,7 +509,7 @@ KILLS = [
     ("replay", 3),
     ("consolidation", 1),
     ("evaluate", 2),
-    ("_sync", 27),
+    ("sync", 27),
     ("_complete", 9),
     ("stage", 1),
 ]
