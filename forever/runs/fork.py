@@ -162,26 +162,22 @@ def _check_settings(origin: RunConfig, config: RunConfig) -> None:
 def _check_data(
     origin: Origin, config: RunConfig, benchmark: Benchmark, digests: list[str]
 ) -> None:
-    """The tasks of the past must be the same: all that have been scored."""
-    tasks, past = benchmark.tasks, origin.stage + 1
-    if len(tasks) <= past:
+    """The tasks of the past must be the same."""
+    tasks, past, ending = len(benchmark.tasks), origin.stage + 1, ""
+    if tasks <= past:
         raise InputError(
-            f"nothing to train: the run has {len(tasks)} tasks, a fork after task {past} needs more"
+            f"nothing to train: the run has {tasks} tasks, a fork after task {past} needs more"
         )
-    for number in range(past):
-        if tasks[number].name != origin.trained[number]:
-            raise InputError(
-                f"task {number + 1} is {origin.trained[number]!r} there, {tasks[number].name!r} "
-                "here; a fork keeps its past"
-            )
-    ending = ""
     if config.evaluation.forward_transfer:
         # Tasks were scored before they came, with weights that a fork does not have.
-        past = max(len(tasks), len(digests))
-        ending = ", and all of them with evaluation.forward_transfer"
-    now = [task.digest() for task in tasks]
+        past, ending = (
+            max(tasks, len(digests)),
+            ", and all of them with evaluation.forward_transfer",
+        )
+    now = [task.digest() for task in benchmark.tasks]
     if now[:past] != digests[:past]:
         raise InputError(
-            f"the rows or the metric of a task differ from those that {origin.directory.path.name} "
-            f"was scored on; a fork keeps data and order up to its task{ending}"
+            f"the tasks up to {origin.trained[origin.stage]}, their rows or their metrics differ "
+            f"from those that {origin.directory.path.name} was scored on; a fork keeps data and "
+            f"order up to its task{ending}"
         )
