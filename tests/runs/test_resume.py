@@ -13,7 +13,6 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -217,16 +216,18 @@ def test_killed_once(runs: Runs, tmp_path: Path, every: bool) -> None:
         runs.finish(tmp_path / str(at))
 
 
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["forever.training.loop", "helpers"])
+
+
+def live_and_die(config: RunConfig, path: Path, at: int, threads: int) -> None:
+    torch.set_num_threads(threads)
+    live(config, path, at, kill=lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
 @pytest.mark.parametrize(
     ("kind", "which"),
-    [
-        ("task", 1),
-        ("replay", -1),
-        ("consolidation", 0),
-        ("evaluate", 1),
-        ("saved", 5),
-        ("stage", 0),
-    ],
+    [("task", 1), ("replay", -1), ("consolidation", 0), ("evaluate", 1), ("saved", 5)],
 )
 def test_sigkill(runs: Runs, tmp_path: Path, kind: str, which: int) -> None:
     """In a process of its own."""
@@ -238,15 +239,6 @@ def test_sigkill(runs: Runs, tmp_path: Path, kind: str, which: int) -> None:
     process.join()
     assert process.exitcode == -signal.SIGKILL
     runs.finish(tmp_path)
-
-
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["forever.training.loop", "helpers"])
-
-
-def live_and_die(config: RunConfig, path: Path, at: int, threads: int) -> None:
-    torch.set_num_threads(threads)
-    live(config, path, at, kill=lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 @pytest.mark.parametrize(
@@ -298,14 +290,16 @@ def test_torn_checkpoint(
     def torn() -> list[Path]:
         return list((tmp_path / "checkpoints").glob(".*"))
 
+    original = getattr(checkpoint, call)
+    calls: Iterator[int] = iter(())
+
+    def tear(*arguments: Any) -> Any:
+        if next(calls, None) is None:
+            raise Killed
+        return original(*arguments)
+
     for place in (3, 9):
-        calls, original = count(1), getattr(checkpoint, call)
-
-        def tear(*arguments: Any, place: int = place, calls: Any = calls) -> Any:
-            if next(calls) == place:
-                raise Killed
-            return original(*arguments)
-
+        calls = iter(range(1, place))
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint, call, tear)
             assert live(runs.configs["forever"], tmp_path)[-1] == "killed"
