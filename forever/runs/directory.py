@@ -30,7 +30,6 @@ class RunDirectory:
         self.steps = self.path / "steps.jsonl"
         self.events = self.path / "events.jsonl"
         self.result = self.path / "result.json"
-        self.adapter = self.path / "adapter"
         self.checkpoints = self.path / "checkpoints"
         self.ended = self.path / "ended.json"  # why there is no result
         self.fork = self.path / "fork.json"  # which run's stage it began from

@@ -62,7 +62,7 @@ def _acquire(lock: FileLock, folder: Path) -> None:
         ) from None
 
 
-def in_progress(folder: Path, patience_s: float = _GLANCE_S) -> bool:
+def in_progress(folder: Path, patience_s: float = 0.0) -> bool:
     """Whether another process trains this run, and goes on with it for `patience_s`."""
     if not (folder / ".lock").is_file():
         return False

@@ -202,20 +202,6 @@ def test_killed_again_and_again(runs: Runs, tmp_path: Path, name: str, stride: i
     assert {*passed, *life} >= {*runs.points[name]}
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_killed_once(runs: Runs, tmp_path: Path, every: bool) -> None:
-    """Independent runs of the method with the most state, each killed at one point: at any, or the
-    first and the last of each kind. A point after a save is the point before what follows it."""
-    kinds = runs.points["forever"]
-    chosen = {n for n, kind in enumerate(kinds, 1) if kind not in ("saved", "answers")}
-    if not every:
-        ends = [runs.place(kind, which) for kind in {*kinds} for which in (0, -1)]
-        chosen &= {*ends}
-    for at in chosen:
-        runs.die(tmp_path / str(at), at)
-        runs.finish(tmp_path / str(at))
-
-
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["forever.training.loop", "helpers"])
 

@@ -2,6 +2,8 @@
 The journal can be cut and continued."""
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +32,17 @@ CALLS = ["started", "step", "event", "stage", "finished"]
 class Listener(Tracker):
     """Keeps what it is told; it may do something each time, or fail when it is told one thing."""
 
-    def __init__(self, fails: str = "", then: Any = lambda: None) -> None:
+    def __init__(self, fails: str = "", then: Callable[[], None] = lambda: None) -> None:
         self.heard: list[tuple[str, tuple[Any, ...]]] = []
         self.fails, self.then = fails, then
+        for name in CALLS:
+            setattr(self, name, partial(self.hear, name))
 
-    def __getattribute__(self, name: str) -> Any:
-        return self.listen(name) if name in CALLS else super().__getattribute__(name)
-
-    def listen(self, name: str) -> Any:
-        def hear(*details: Any) -> None:
-            if name == self.fails:
-                raise RuntimeError("the server is away")
-            self.heard.append((name, details))
-            self.then()
-
-        return hear
+    def hear(self, name: str, *details: Any) -> None:
+        if name == self.fails:
+            raise RuntimeError("the server is away")
+        self.heard.append((name, details))
+        self.then()
 
     def of(self, *names: str) -> list[Any]:
         return [details for name, details in self.heard if name in names]

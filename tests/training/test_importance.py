@@ -37,20 +37,6 @@ def test_movement_equals_a_loop_over_entries(smoothing: tuple[float, float]) -> 
     torch.testing.assert_close(spread, torch.tensor(spreads))
 
 
-@pytest.mark.parametrize("scale", [2.0**-9, 2.0**5])
-def test_scaling_all_gradients_leaves_the_mask(scale: float) -> None:
-    """So a loss in other units picks the same entries."""
-    thetas, grads = draw(2, 6, 101)
-    masks = []
-    for c in (1.0, scale):
-        mean, spread = torch.zeros(101), torch.zeros(101)
-        for theta, grad in zip(thetas, grads, strict=True):
-            track_movement(mean, spread, theta, c * grad, (0.85, 0.85))
-        masks.append(above_quantile(mean * spread, 0.8))
-    assert torch.equal(masks[0], masks[1])
-    assert masks[0].sum() == 20
-
-
 @pytest.mark.parametrize("quantile", [0.0, 0.2, 0.5, 0.8, 0.9, 0.999])
 @pytest.mark.parametrize("count", [1, 2, 5, 10, 101, 40960])
 def test_above_quantile_equals_numpy(count: int, quantile: float) -> None:

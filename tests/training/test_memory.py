@@ -160,15 +160,6 @@ def test_random_batches_are_full_and_drawn_without_regard_to_those_before() -> N
         assert both / 2000 == pytest.approx((8 / 32) ** 2, abs=0.036)
 
 
-def test_a_small_memory_is_drawn_whole_in_random_order() -> None:
-    memory = memory_of(50, fraction=0.1)
-    drawn = draws(memory)
-    assert {tuple(sorted(batch)) for batch in drawn} == {
-        tuple(sorted(e.id for e in memory.examples))
-    }
-    assert len({*drawn}) > 10
-
-
 def test_random_batches_repeat_and_each_has_a_stream_of_its_own() -> None:
     """So a resumed run draws the same, and a probe disturbs no update."""
     memory = memory_of(60, fraction=0.5)
