@@ -17,8 +17,6 @@ from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
 from forever.errors import InputError
 
-_LONGEST_LINE = 2**16  # bytes; one of a journal has some hundred
-
 
 class RunDirectory:
     """The folder of one run, which may not exist yet."""
@@ -125,12 +123,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def last_line(path: Path) -> dict[str, Any] | None:
-    """The last complete object of a JSON-lines file, if any; quick however long the file is."""
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_LINE))
-        lines = file.read().split(b"\n")[:-1]
+    """The last complete object of a JSON-lines file, if there is one."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
     return json.loads(lines[-1]) if lines else None
 
 

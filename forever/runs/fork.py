@@ -57,22 +57,11 @@ def find_origin(text: str) -> Origin:
         raise InputError(f"--fork {text!r}: {name} holds no run, there is no config.yaml in it")
     config = directory.read_config()
     trained = tuple(dict.fromkeys(line["task"] for line in read_lines(directory.steps)))
-    if task in trained:
-        stage = trained.index(task)
-    elif not task.isdecimal():
-        raise unknown(f"task of {name}", task, trained)
-    elif 1 <= int(task) <= len(trained):
-        stage = int(task) - 1
-    else:
-        raise InputError(
-            f"--fork {text!r}: {name} has trained {len(trained)} tasks; TASK is 1 to {len(trained)}"
-        )
-    if not directory.weights(stage).is_dir():
-        raise InputError(
-            f"--fork {text!r}: {name} has no weights of stage {stage + 1} ({trained[stage]}); "
-            "runs keep them with --keep-stages, so run it with that into another --out"
-        )
-    return Origin(directory, config, stage, trained)
+    stages = {str(number): number - 1 for number in range(1, len(trained) + 1)}
+    stages |= {task: stage for stage, task in enumerate(trained)}
+    if task not in stages:
+        raise unknown(f"task of {name}", task, stages)
+    return Origin(directory, config, stages[task], trained)
 
 
 def plant(
@@ -92,7 +81,10 @@ def plant(
     weights = origin.directory.weights(origin.stage)
     saved = checkpoint.read(weights)
     if saved is None:
-        raise InputError(f"{weights} is damaged; fork at another task")
+        raise InputError(
+            f"{weights} is not there, or damaged; runs keep these weights with --keep-stages, so "
+            "run it with that into another --out"
+        )
     _check_settings(origin.config, config)
     _check_data(origin, config, benchmark, State(**saved.state).data)
     reason = build_method(config.method).can_follow(_past(origin, saved), len(benchmark.tasks))

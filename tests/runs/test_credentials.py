@@ -88,8 +88,7 @@ def forever(folder: Path, environment: dict[str, str], *arguments: str) -> tuple
 
 
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
-@pytest.mark.parametrize("by", ["option", "environment"])
-@pytest.mark.parametrize("answers", [True, False], ids=["refusing", "away"])
+@pytest.mark.parametrize(("by", "answers"), [("option", True), ("environment", False)])
 def test_a_run_leaves_no_password(
     small_config: RunConfig, tmp_path: Path, server: str, by: str, answers: bool
 ) -> None:

@@ -36,13 +36,11 @@ pytestmark = KILLED_CLOSES_NO_FILES
 
 METHODS: dict[str, dict[str, Any]] = {
     "forever": {**CONFIGS["forever both"], "beta": 0.1},
-    "ewc": CONFIGS["ewc separate"],
-}
-for name in (
-    "mix_replay", "fixed_interval", "olora", "moelora", "sapt", "migu", "ssr", "recurrent_kif",
-    "aimmerging", "vbm",
-):  # fmt: skip
-    METHODS[name] = CONFIGS[name]
+    **{name: CONFIGS[name] for name in (
+        "ewc separate", "mix_replay", "fixed_interval", "olora", "moelora", "sapt", "migu", "ssr",
+        "recurrent_kif", "aimmerging", "vbm",
+    )},
+}  # fmt: skip
 
 # What else than a tracker's calls may be the last thing that happens: before it, or after it.
 BEFORE = {
