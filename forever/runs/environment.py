@@ -55,15 +55,13 @@ def revision() -> str | None:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.check_output(
-            command, stderr=subprocess.DEVNULL, text=True, timeout=10
-        ).strip()
+        quiet = subprocess.DEVNULL
+        return subprocess.check_output(command, stderr=quiet, text=True, timeout=10).strip()
 
     try:
         # An installed copy may lie in somebody's repository.
         git("ls-files", "--error-unmatch", Path(__file__).name)
-        dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""
-        return git("rev-parse", "--short=12", "HEAD") + dirty
+        return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -145,10 +145,7 @@ class Session:
         self._last_checkpoint = time.perf_counter()
 
     def _restore(self, saved: Checkpoint) -> None:
-        try:
-            self.learner.load_state_dict(saved.tensors)
-        except InputError as error:
-            raise InputError(f"{self.directory.path}: {error}") from None
+        self.learner.load_state_dict(saved.tensors)
         carried = part(saved.tensors, "method/")
         self.method.load_state_dict(carried, saved.state["method"], self.world.device)
 

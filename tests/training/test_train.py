@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import execute, lines, lora_tensors, outcome
+from helpers import CONFIGS, execute, lines, lora_tensors, outcome
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -355,14 +355,11 @@ def test_main_batches_are_equal_across_methods(
         return plain(learner, method, step)
 
     monkeypatch.setattr(step_module, "optimizer_step", watch)
-    replaying: dict[str, dict[str, Any]] = {
-        **{name: {"method.warmup_steps": 1} for name in ("fixed_interval", "vbm", "forever")},
-        "recurrent_kif": {"method.inner_steps": 2},
-        "aimmerging": {"method.interval": 1, "method.min_interval": 1},
-    }
+    values = small_config.model_dump(mode="json")
+    replaying = {"fixed_interval", "vbm", "forever", "recurrent_kif", "aimmerging"}
     for name in ("finetune", "ewc", "olora", "moelora", "sapt", *replaying):
-        changes = {"method.name": name, **replaying.get(name, {})}
-        result = execute(small_config.override(changes), tmp_path / name)
+        config = RunConfig.parse(values | {"method": CONFIGS[name]})
+        result = execute(config, tmp_path / name)
         assert ({*result["updates"]} != {"task"}) == (name in replaying)
         assert rows[name] == rows["finetune"]
     assert len(rows["forever"]) == 12
