@@ -72,8 +72,9 @@ def reading(line: Mapping[str, Any]) -> str:
     """The numbers of one update, such as `loss 0.412  day 3.1, next at 4  replay`."""
     parts = [f"loss {line['loss']:.3f}"]
     if line.get("days") is not None:
-        waiting = f", next at {line['next_day']:g}" if line.get("next_day") is not None else ""
-        parts.append(f"day {line['days']:.1f}{waiting}")
+        parts.append(f"day {line['days']:.1f}")
+        if line.get("next_day") is not None:
+            parts[-1] += f", next at {line['next_day']:g}"
     if line["kind"] != "task":
         parts.append(line["kind"])
     return "  ".join(parts)

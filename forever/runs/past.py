@@ -26,18 +26,21 @@ class Past:
         What carries nothing can be followed by any method, for example fine-tuning by FOREVER; a
         method that would like to know more of the past than the weights then has nothing of it.
         """
-        there, here = self.config.model_dump(), config.model_dump()
-        carried = ", ".join(sorted({*self.state, *self.tensors})[:3])
-        carries = f"{self.config.name} carries {carried} from task to task"
-        if self.config.name != config.name:
+        carried = sorted({*self.state, *self.tensors})
+        reason = ""
+        if carried:
+            reason = f"{self.config.name} carries {', '.join(carried[:3])} from task to task"
+        other = config.name != self.config.name
+        for method, alone in ((self.config, self.private), (config, private)):
+            if other and alone:
+                reason = f"{method.name} trains weights that no other method has"
+        if not reason:
+            return None
+        if other:
             names = f"method.name is {self.config.name!r} there, {config.name!r} here"
-            if self.private or private:
-                owner = self.config.name if self.private else config.name
-                carries = f"{owner} trains weights that no other method has"
-            elif not carried:
-                return None
-            return f"{names}, and {carries}; fork it with the same method"
+            return f"{names}, and {reason}; fork it with the same method"
         # Modes decide what is carried; numbers only how it is used.
+        there, here = self.config.model_dump(), config.model_dump()
         modes = {key: value for key, value in there.items() if isinstance(value, str | bool)}
         lines = difference_lines({"method": modes}, {"method": {key: here[key] for key in modes}})
-        return f"{carries}, and {lines[0]}" if carried and lines else None
+        return f"{reason}, and {lines[0]}" if lines else None

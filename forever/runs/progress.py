@@ -1,7 +1,6 @@
 """How far a run got, read from its directory by those who watch it or come after it."""
 
 from collections.abc import Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,17 @@ def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
     A stage is over when all its tasks have been scored; that of joint training when there is a
     result. The answers say by their ids which task they belong to, so the data need not be here.
     """
-    joint = directory.read_config().method.joint
     matrix = PerformanceMatrix((), ())
     scores: list[dict[str, float | None]] = []
-    for stage in count():
-        tasks = _read_stage(directory, matrix, stage)
-        over = directory.result.is_file() if joint else len(tasks) > stage
-        if not tasks or not over:
-            return scores
+    if directory.read_config().method.joint:
+        if directory.result.is_file():
+            matrix.tasks, matrix.stages = _read_stage(directory, matrix, 0), ("joint",)
+            scores.append(scores_after(matrix, 0))
+        return scores
+    while len(tasks := _read_stage(directory, matrix, len(scores))) > len(scores):
         # One more is scored ahead if forward transfer is measured.
-        matrix.tasks = tasks if joint else tasks[: stage + 1]
-        matrix.stages = ("joint",) if joint else matrix.tasks
-        scores.append(scores_after(matrix, stage))
+        matrix.tasks = matrix.stages = tasks[: len(scores) + 1]
+        scores.append(scores_after(matrix, len(scores)))
     return scores
 
 

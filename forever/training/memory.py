@@ -35,8 +35,9 @@ class Memory:
 
     def quota(self, count: int) -> int:
         """How many of a task's `count` examples are kept."""
-        # The small term undoes binary rounding, as in 0.29 * 100.
-        return max(1, int(self.fraction * count + 1e-9)) if self.fraction else 0
+        if not self.fraction:
+            return 0
+        return max(1, int(self.fraction * count + 1e-9))  # not 28.999..., where it is 0.29 * 100
 
     def choose(self, task: Task, count: int | None = None) -> tuple[Example, ...]:
         """The examples to keep of a task, or `count` of them chosen in the same way."""

@@ -87,15 +87,14 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
 def probe(learner: Learner, action: Probe) -> StepRecord:
     """The loss of a batch with dropout off; nothing changes."""
     world = learner.world
-    encoded = [learner.encoder.encode(example) for example in action.batch.examples]
-    supervised = sum(len(example.answer) for example in encoded)
+    groups = [(learner.encoder.encode(example),) for example in action.batch.examples]
+    supervised = sum(len(example.answer) for example in _flat(groups))
     learner.backbone.model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=world.device)
-    groups = [(example,) for example in world.share(encoded)]
-    for micro in _micro_batches(groups, learner.micro_batch):
+    for micro in _micro_batches(world.share(groups), learner.micro_batch):
         loss += cross_entropy(learner, _flat(micro)) / supervised
     value = world.from_leader(world.sum_(loss)).item()
-    return StepRecord(loss=value, tokens=_tokens(encoded))
+    return StepRecord(loss=value, tokens=_tokens(_flat(groups)))
 
 
 def add_penalty(parameters: FlatParameters, penalty: Penalty | None) -> Tensor:

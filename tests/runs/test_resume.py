@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import CONFIGS, KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, lines, outcome
+from helpers import CONFIGS, KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, outcome
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
@@ -265,44 +265,14 @@ def test_all_checkpoints_damaged_begins_anew(runs: Runs, tmp_path: Path) -> None
     runs.finish(tmp_path)
 
 
-@pytest.mark.parametrize("call", ["save_file", "_digests", "sync"])
-def test_torn_checkpoint(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    """Killed while a checkpoint is being written, twice in a row at different places."""
-
-    def torn() -> list[Path]:
-        return list((tmp_path / "checkpoints").glob(".*"))
-
-    original = getattr(checkpoint, call)
-    calls: Iterator[int] = iter(())
-
-    def tear(*arguments: Any) -> Any:
-        if next(calls, None) is None:
-            raise Killed
-        return original(*arguments)
-
-    for place in (3, 9):
-        calls = iter(range(1, place))
-        with monkeypatch.context() as patch:
-            patch.setattr(checkpoint, call, tear)
-            assert live(runs.configs["forever"], tmp_path)[-1] == "killed"
-        assert torn()
-    runs.finish(tmp_path)
-    assert not torn()
-
-
-def test_torn_journal_line(runs: Runs, tmp_path: Path) -> None:
-    runs.die(tmp_path, runs.place("replay", -1))
+@pytest.mark.parametrize("checkpoint_s", [0.0, 1e9])
+def test_torn_journal_line(runs: Runs, tmp_path: Path, checkpoint_s: float) -> None:
+    """Also of a run that has no checkpoint yet, and begins again."""
+    at = 3 if checkpoint_s else runs.place("replay", -1)
+    runs.die(tmp_path, at, checkpoint_s=checkpoint_s)
     for name in ("steps.jsonl", "events.jsonl"):
         with (tmp_path / name).open("a", encoding="utf-8") as file:
             file.write('{"task": "sha')
-    runs.finish(tmp_path)
-
-
-def test_interrupted_before_the_first_checkpoint(runs: Runs, tmp_path: Path) -> None:
-    assert runs.die(tmp_path, 3, checkpoint_s=1e9) == ["task", "task", "task", "killed"]
-    assert len(lines(tmp_path / "steps.jsonl")) == 3
     runs.finish(tmp_path)
 
 
