@@ -420,9 +420,7 @@ def begin(
 
 def react(learner: Learner, steps: Steps, action: Action, record: StepRecord) -> Action | None:
     """Tell a generator what its action did; what it does next, or None when its task is over."""
-    if isinstance(action, Step):
-        learner.updates += 1
-        learner.step += action.kind == "task"
+    learner.count(action)
     try:
         return steps.send(record)
     except StopIteration:

@@ -1,8 +1,8 @@
-"""Atomic, verified checkpoints: tensors in safetensors, everything else JSON, no pickle.
+"""Checkpoints: folders `<stage>-<update>` that are complete, or not there.
 
-A checkpoint is a folder `<stage>-<update>` with tensors.safetensors, state.json and manifest.json
-(sha256 of the other two). It is written under a temporary name, synced to disk and renamed; the
-last two are kept, so a torn or damaged one costs only the work since the one before.
+tensors.safetensors, state.json and manifest.json (sha256 of the other two) are written under a
+temporary name, synced to disk and renamed. The last two checkpoints are kept, so a damaged one
+costs only the work since the one before.
 """
 
 import hashlib
@@ -10,15 +10,14 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from forever.runs.directory import sync as _sync
-from forever.training.steps import StepRecord
+from forever.runs.directory import sync
 
 _KEEP = 2
 _FILES = ("tensors.safetensors", "state.json")
@@ -34,57 +33,28 @@ class Checkpoint:
 
 @dataclass
 class State:
-    """How far a run is: state.json of a checkpoint, field by field.
+    """How far a run is: state.json of a checkpoint, field by field."""
 
-    Attributes:
-        stage: the stage that is or was trained last; -1 before the first.
-        trained: whether it is trained to its end, importance and memory included.
-        records: what happened in it so far, as lists of numbers; empty once it is trained.
-        method: what the method carries, as JSON values.
-        steps, events: lines of the journal; within a stage, those that stood there at its start,
-            since the records write the others again.
-        notes: what was found out about each trained stage.
-        seconds: where the time went.
-        data: the digests of the tasks.
-    """
-
-    stage: int = -1
-    trained: bool = True
+    stage: int = -1  # the stage that is or was trained last; -1 before the first
+    trained: bool = True  # to its end, importance and memory included
+    # The StepRecords of the stage so far, as lists of numbers; none once it is trained.
     records: list[Any] = field(default_factory=list)
-    method: dict[str, Any] = field(default_factory=dict)
+    method: dict[str, Any] = field(default_factory=dict)  # what the method carries
+    # Lines of the journal at the end of the stage or, within one, at its start: the records write
+    # the others again.
     steps: int = 0
     events: int = 0
-    notes: list[dict[str, Any]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    data: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of state.json."""
-        return dict(vars(self))
-
-    def place(self) -> list[Any]:
-        """Where in training this is; the same on every rank."""
-        return [self.stage, self.trained, len(self.records)]
-
-    def add(self, record: StepRecord) -> None:
-        """Remember what an action of the current stage led to."""
-        self.records.append(astuple(record))
-
-    def past(self) -> list[StepRecord]:
-        """What happened in the current stage."""
-        return [StepRecord(*numbers) for numbers in self.records]
+    notes: list[dict[str, Any]] = field(default_factory=list)  # about each trained stage
+    seconds: dict[str, float] = field(default_factory=dict)  # where the time went
+    data: list[str] = field(default_factory=list)  # the digests of the tasks
 
 
 def save(
     folder: Path, stage: int, update: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> Path:
-    """Write a checkpoint below `folder` and drop all but the last two.
-
-    Names sort in the order of training.
-    """
+    """Write a checkpoint below `folder` and drop all but the last two."""
     target = write(folder / f"{stage:03d}-{update:08d}", tensors, state)
-    # The run went on from the newest good one, so later ones are damaged. A kill left the hidden
-    # ones behind.
+    # Later ones are damaged, since the run went on from one before. A kill left the hidden ones.
     kept = [path for path in _complete(folder) if path.name <= target.name][-_KEEP:]
     for path in folder.iterdir():
         if path.is_dir() and path not in kept:
@@ -105,11 +75,11 @@ def write(target: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any])
     (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
     (temporary / "manifest.json").write_text(json.dumps(_digests(temporary)), encoding="utf-8")
     for path in [*temporary.iterdir(), temporary]:
-        _sync(path)
+        sync(path)
     if target.exists():  # a resumed run comes past the same place again
         shutil.rmtree(target)
     temporary.rename(target)
-    _sync(folder)
+    sync(folder)
     return target
 
 
@@ -122,10 +92,7 @@ def latest(folder: Path) -> Checkpoint | None:
 
 
 def read(path: Path) -> Checkpoint | None:
-    """Read the checkpoint in the folder `path`; None if it is not there or damaged.
-
-    It is damaged if a file is missing, cut, not readable, or has another digest.
-    """
+    """The checkpoint in the folder `path`; None if a file is missing or not as it was written."""
     try:
         if json.loads((path / "manifest.json").read_text(encoding="utf-8")) != _digests(path):
             return None
@@ -136,15 +103,12 @@ def read(path: Path) -> Checkpoint | None:
 
 
 def _complete(folder: Path) -> list[Path]:
-    return sorted(
-        path for path in folder.glob("*") if path.is_dir() and not path.name.startswith(".")
-    )
+    return sorted(path for path in folder.glob("[!.]*") if path.is_dir())
 
 
-def _digests(path: Path) -> dict[str, str]:
-    return {name: _digest(path / name) for name in _FILES}
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _digests(folder: Path) -> dict[str, str]:
+    digests: dict[str, str] = {}
+    for name in _FILES:
+        with (folder / name).open("rb") as file:
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests

@@ -1,9 +1,7 @@
 """A run's files: the truth of a run. Trackers and reports read from here.
 
-config.yaml, environment.json, steps.jsonl, events.jsonl, predictions/<stage>/<task>.jsonl (both
-from 1; stage 0 is before training), result.json, adapter/, checkpoints/. Some runs also have
-ended.json (why there is no result), stages/<stage>/ (weights after a stage, kept on request) and
-fork.json (which run's stage it began from).
+Beside those in `RunDirectory` there are predictions/<stage>/<task>.jsonl (both from 1; stage 0 is
+before training) and stages/<stage>/ (weights after a stage, kept on request).
 """
 
 import json
@@ -19,8 +17,6 @@ from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
 from forever.errors import InputError
 
-_LONGEST_LINE = 2**16  # bytes; one of a journal has some hundred
-
 
 class RunDirectory:
     """The folder of one run, which may not exist yet."""
@@ -32,49 +28,33 @@ class RunDirectory:
         self.steps = self.path / "steps.jsonl"
         self.events = self.path / "events.jsonl"
         self.result = self.path / "result.json"
-        self.adapter = self.path / "adapter"
         self.checkpoints = self.path / "checkpoints"
-        self.ended = self.path / "ended.json"
-        self.fork = self.path / "fork.json"
+        self.ended = self.path / "ended.json"  # why there is no result
+        self.fork = self.path / "fork.json"  # which run's stage it began from
 
     def weights(self, stage: int) -> Path:
-        """Return the checkpoint of a trained stage, if it was kept.
-
-        A stage counts from 0 here, and from 1 in the file name.
-        """
+        """The checkpoint of a trained stage (from 0), if it was kept."""
         return self.path / "stages" / str(stage + 1)
 
     def predictions(self, stage: int, task: int) -> Path:
-        """Return the file with the answers to a task after a stage.
-
-        Both count from 0 here, and from 1 in the file name.
-        """
+        """The file with the answers to a task after a stage (both from 0)."""
         return self.path / "predictions" / str(stage + 1) / f"{task + 1}.jsonl"
 
     def read_config(self) -> RunConfig:
-        """The configuration of a run that has begun.
-
-        Raises:
-            InputError: config.yaml is no configuration.
-            OSError: there is none. yaml.YAMLError, UnicodeDecodeError: it is no YAML text.
-        """
-        return RunConfig.parse(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+        """The configuration of a run that has begun; InputError if it is damaged."""
+        try:
+            return RunConfig.parse(yaml.safe_load(self.config.read_text(encoding="utf-8")))
+        except (yaml.YAMLError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"{self.config} cannot be read ({reason}); give another run, or another --out"
+            ) from None
 
     def check(self, config: RunConfig, resume: bool) -> None:
-        """Refuse to mix two runs in one folder, without touching anything.
-
-        Raises:
-            InputError: the folder holds a run of another configuration, or an unfinished one and
-                `resume` is false.
-        """
+        """Refuse to mix two runs in one folder, by an InputError, without touching anything."""
         if not self.config.is_file():
             return
-        try:
-            saved = self.read_config().identity()
-        except (yaml.YAMLError, InputError) as error:
-            raise InputError(
-                f"{self.config} cannot be read ({error}); give another --out"
-            ) from None
+        saved = self.read_config().identity()
         if saved != config.identity():
             differing = ", ".join(difference_lines(saved, config.identity())[:3])
             raise InputError(
@@ -88,59 +68,39 @@ class RunDirectory:
             )
 
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
-        """Write what describes the run.
-
-        Where a run goes on with other code or elsewhere, that is written too, as `resumed`.
-        """
+        """Write what describes the run, and as `resumed` where it goes on, if that is new."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.config.is_file():
             write_text(self.environment, json.dumps(environment, indent=2) + "\n")
             write_text(self.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
         elif self.environment.is_file():
             first = read_json(self.environment)
-            lives = [first, *first.get("resumed", [])]
-            if any(
-                lives[-1].get(key) != value for key, value in environment.items() if key != "argv"
-            ):
-                first["resumed"] = [*lives[1:], environment]
-                write_text(self.environment, json.dumps(first, indent=2) + "\n")
+            resumed = first.get("resumed", [])
+            last = resumed[-1] if resumed else first
+            # The command differs always: it says --resume.
+            if any(last.get(key) != environment[key] for key in environment.keys() - {"argv"}):
+                content = {**first, "resumed": [*resumed, environment]}
+                write_text(self.environment, json.dumps(content, indent=2) + "\n")
 
     def finished(self) -> dict[str, Any] | None:
-        """The result, if the run is over.
-
-        Raises:
-            InputError: the file is damaged.
-        """
+        """The result, if the run is over."""
         return read_json(self.result) if self.result.is_file() else None
 
     def end(self, state: Literal["failed", "stopped"], reason: str) -> None:
-        """Say that the run is over without a result.
-
-        It failed for good, or a search stopped it early.
-        """
-        content = {
-            "state": state,
-            "reason": reason,
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
+        """Say that the run is over without a result: failed for good, or stopped by a search."""
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        content = {"state": state, "reason": reason, "time": time}
         write_text(self.ended, json.dumps(content) + "\n")
 
     def end_without_result(self) -> dict[str, str] | None:
-        """Return what `end` wrote: `state`, `reason` and `time`.
-
-        It is None for a run that is finished, interrupted or not begun.
-        """
+        """What `end` wrote, if the run is over without a result."""
         if self.result.is_file() or not self.ended.is_file():
             return None
         return read_json(self.ended)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        InputError: it is damaged.
-    """
+    """The object in a JSON file; InputError if it is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -155,10 +115,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON-lines file; none if it does not exist.
-
-    A last line that was cut off is left out.
-    """
+    """The objects of a JSON-lines file, if it exists, without a last line that was cut off."""
     if not path.is_file():
         return []
     # Not splitlines: it also breaks at U+2028 and others, which JSON leaves inside of a text.
@@ -166,30 +123,21 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def last_line(path: Path) -> dict[str, Any] | None:
-    """Return the last complete object of a JSON-lines file; None if it has none.
-
-    This is quick however long the file is.
-    """
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_LINE))
-        lines = file.read().split(b"\n")[:-1]
+    """The last complete object of a JSON-lines file, if there is one."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
     return json.loads(lines[-1]) if lines else None
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write a JSON-lines file as a whole: it is complete or it is not there."""
+    """Write a JSON-lines file as a whole."""
     write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 
 
 def keep_lines(path: Path, count: int) -> None:
     """Cut a JSON-lines file after `count` lines."""
     if path.is_file():
-        text = path.read_text(encoding="utf-8")
-        kept = "".join(line + "\n" for line in text.split("\n")[:-1][:count])
-        if kept != text:
-            write_text(path, kept)
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+        write_text(path, "".join(line + "\n" for line in lines[:count]))
 
 
 def write_text(path: Path, text: str) -> None:

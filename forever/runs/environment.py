@@ -1,4 +1,4 @@
-"""Where a run ran: versions, revision, hardware, command. For people who compare numbers later."""
+"""Where a run ran: versions, revision, hardware, command."""
 
 import os
 import platform
@@ -37,8 +37,7 @@ def describe() -> dict[str, Any]:
 def without_credentials(text: str) -> str:
     """The text without the user names, passwords and tokens that addresses in it carry.
 
-    Use it for what is printed or kept and may hold a server's address: commands, errors,
-    tracebacks.
+    Whatever is printed or kept goes through it: commands, errors, tracebacks.
     """
     return _SECRET_PARAMETER.sub(r"\1=***", _USER_AND_PASSWORD.sub("***@", text))
 
@@ -56,24 +55,19 @@ def revision() -> str | None:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
+        quiet = subprocess.DEVNULL
+        return subprocess.check_output(command, stderr=quiet, text=True, timeout=10).strip()
 
     try:
         # An installed copy may lie in somebody's repository.
         git("ls-files", "--error-unmatch", Path(__file__).name)
-        dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""
-        return git("rev-parse", "--short=12", "HEAD") + dirty
+        return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(
-            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    information = Path("/proc/cpuinfo")
+    text = information.read_text(encoding="utf-8") if information.is_file() else ""
+    model = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+    return model[1].strip() if model else platform.processor() or platform.machine()

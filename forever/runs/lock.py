@@ -1,13 +1,10 @@
-"""Each run directory has one writer.
-
-This holds also when a killed sweep's last processes outlive it for some seconds.
-"""
+"""Each run directory has one writer, also when a killed sweep's processes outlive it a while."""
 
 import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -25,15 +22,10 @@ def _lock(folder: Path) -> FileLock:
 
 @contextmanager
 def locked(folder: Path, needed: bool = True) -> Iterator[None]:
-    """Hold a run directory. The lock goes away with its process, however that ends.
+    """Hold a run directory, unless that is not `needed`, as by a worker that does not lead.
 
-    Whoever must wait says so at once; what is in the folder may be different after that.
-
-    Args:
-        needed: False does nothing: of several workers only the leader writes.
-
-    Raises:
-        InputError: another process still trains this run after two minutes.
+    The lock goes away with its process, however that ends. Whoever must wait says so at once, and
+    gives up with an InputError after two minutes.
     """
     if not needed:
         yield
@@ -41,7 +33,7 @@ def locked(folder: Path, needed: bool = True) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = _lock(folder)
     try:
-        _wait(lock, folder)
+        _acquire(lock, folder)
         Path(lock.lock_file).write_text(f"process {os.getpid()} on {socket.gethostname()}")
     except OSError as error:
         # A file system without locks: the run goes on without one, rather than not at all.
@@ -55,28 +47,28 @@ def locked(folder: Path, needed: bool = True) -> Iterator[None]:
         lock.release()
 
 
-def _wait(lock: FileLock, folder: Path) -> None:
-    for first, patience in ((True, 0.0), (False, _PATIENCE_S)):
-        try:
-            lock.acquire(timeout=patience)
-            return
-        except Timeout:
-            holder = Path(lock.lock_file).read_text() or "another process"
-        if first:
-            print(f"waiting for {holder}, which trains {folder}", file=sys.stderr, flush=True)
-    raise InputError(
-        f"{folder} is being trained by {holder}; a run has one writer: stop that one or wait for "
-        "its end"
-    )
+def _acquire(lock: FileLock, folder: Path) -> None:
+    with suppress(Timeout):
+        lock.acquire(timeout=0)
+        return
+    holder = Path(lock.lock_file).read_text() or "another process"
+    print(f"waiting for {holder}, which trains {folder}", file=sys.stderr, flush=True)
+    try:
+        lock.acquire(timeout=_PATIENCE_S)
+    except Timeout:
+        raise InputError(
+            f"{folder} is being trained by {holder}; a run has one writer: stop that one or wait "
+            "for its end"
+        ) from None
 
 
 def in_progress(folder: Path, patience_s: float = 0.0) -> bool:
     """Whether another process trains this run, and goes on with it for `patience_s`."""
     if not (folder / ".lock").is_file():
         return False
-    patience = max(patience_s, _GLANCE_S)
+    patience_s = max(patience_s, _GLANCE_S)
     try:
-        with _lock(folder).acquire(timeout=patience, poll_interval=_GLANCE_S / 5):
+        with _lock(folder).acquire(timeout=patience_s, poll_interval=_GLANCE_S / 5):
             return False
     except Timeout:
         return True

@@ -1,7 +1,4 @@
-"""How far a run got, read from its directory.
-
-It is for those who watch a run from another process, or after it.
-"""
+"""How far a run got, read from its directory by those who watch it or come after it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +8,7 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.evaluation.metrics import PerformanceMatrix, scores_after
 from forever.runs.directory import RunDirectory, last_line, read_lines
-from forever.runs.tracking import Tracker, Trackers
+from forever.runs.tracking import Tracker, tell
 
 
 def is_run(folder: Path) -> bool:
@@ -20,54 +17,39 @@ def is_run(folder: Path) -> bool:
 
 
 def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
-    """Return what is known after each stage: `acc/<task>` of the tasks seen so far, `op` and `bwt`.
+    """What is known after each stage: `acc/<task>` of the tasks seen so far, `op` and `bwt`.
 
-    A stage is over when all its tasks have been scored. The answers say by their ids which task
-    they belong to, so the data need not be here. Joint training has one stage, known to be over
-    only when the result is there.
+    A stage is over when all its tasks have been scored; that of joint training when there is a
+    result. The answers say by their ids which task they belong to, so the data need not be here.
     """
-    joint = directory.read_config().method.joint
     matrix = PerformanceMatrix((), ())
     scores: list[dict[str, float | None]] = []
-    for stage in range(_stages(directory)):
-        scored = _read_stage(directory, matrix, stage)
-        over = directory.finished() is not None if joint else scored > stage
-        if not over:
-            break
-        if joint:
-            matrix.stages = ("joint",)
-        else:
-            # One more is scored ahead if forward transfer is measured.
-            matrix.tasks = matrix.tasks[: stage + 1]
-            matrix.stages = matrix.tasks
-        scores.append(scores_after(matrix, stage))
+    if directory.read_config().method.joint:
+        if directory.result.is_file():
+            matrix.tasks, matrix.stages = _read_stage(directory, matrix, 0), ("joint",)
+            scores.append(scores_after(matrix, 0))
+        return scores
+    while len(tasks := _read_stage(directory, matrix, len(scores))) > len(scores):
+        # One more is scored ahead if forward transfer is measured.
+        matrix.tasks = matrix.stages = tasks[: len(scores) + 1]
+        scores.append(scores_after(matrix, len(scores)))
     return scores
 
 
-def _stages(directory: RunDirectory) -> int:
-    folders = (directory.path / "predictions").glob("[1-9]*")
-    return max((int(folder.name) for folder in folders if folder.name.isdigit()), default=0)
-
-
-def _read_stage(directory: RunDirectory, matrix: PerformanceMatrix, stage: int) -> int:
+def _read_stage(directory: RunDirectory, matrix: PerformanceMatrix, stage: int) -> tuple[str, ...]:
     """Read the scores of tasks 0, 1, ... after `stage`, up to the first that is missing."""
     names: list[str] = []
     while (path := directory.predictions(stage, len(names))).is_file():
         lines = read_lines(path)
         matrix.items[len(names), stage] = [line["score"] for line in lines]
         names.append(lines[0]["id"].rsplit("/", 2)[0])  # <task>/<split>/<number>
-    matrix.tasks = tuple(names)
-    return len(names)
+    return tuple(names)
 
 
 class Follower:
     """Tells trackers of a run that other processes train, by what appears in its directory.
 
-    It looks now and then: of the updates in between it tells the last one.
-
-    Args:
-        benchmark: the run's data, as they were read.
-        trackers: told `started`, `step` and `stage`.
+    It looks now and then, and tells of the updates in between the last one.
     """
 
     def __init__(
@@ -79,7 +61,7 @@ class Follower:
     ) -> None:
         self.directory = directory
         self.benchmark = benchmark.joint() if config.method.joint else benchmark
-        self._trackers = Trackers(trackers)
+        self._trackers = list(trackers)
         self._line: dict[str, Any] | None = None
         self._files = self._stages = 0
         self._started = False
@@ -88,15 +70,15 @@ class Follower:
         """Tell what is new."""
         if not self._started:
             self._started = True
-            self._trackers.tell("started", self.directory, self.benchmark)
+            tell(self._trackers, "started", self.directory, self.benchmark)
         line = last_line(self.directory.steps)
         if line is not None and line != self._line:
             self._line = line
-            self._trackers.tell("step", line)
+            tell(self._trackers, "step", line)
         answers = list(self.directory.path.glob("predictions/*/*.jsonl"))
         files = len(answers) + self.directory.result.is_file()
         if files != self._files:
-            scores = stage_scores(self.directory)
-            for number in range(self._stages, len(scores)):
-                self._trackers.tell("stage", number, scores[number])
-            self._stages, self._files = max(self._stages, len(scores)), files
+            self._files = files
+            for scores in stage_scores(self.directory)[self._stages :]:
+                tell(self._trackers, "stage", self._stages, scores)
+                self._stages += 1

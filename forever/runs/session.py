@@ -1,7 +1,5 @@
 """What must outlive the process of a run: checkpoints of its state, its journal, its result.
 
-The loop tells it what happened.
-
 A run can be killed at any moment. What is on disk is then at worst a little more than the last
 checkpoint says; the surplus is cut off when the run goes on, and the same lines are written again.
 """
@@ -9,244 +7,211 @@ checkpoint says; the surplus is cut off when the run goes on, and the same lines
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.evaluation.metrics import scores_after
+from forever.evaluation.metrics import PerformanceMatrix, scores_after
+from forever.evaluation.scoring import Prediction
 from forever.methods.base import Method
 from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
-from forever.runs.directory import RunDirectory, write_text
+from forever.runs.directory import RunDirectory, read_lines, write_lines, write_text
 from forever.runs.journal import Journal
-from forever.runs.results import Result, peak_memory
-from forever.runs.tracking import Tracker, Trackers
+from forever.runs.results import peak_memory, summary
+from forever.runs.tracking import Tracker, tell
 from forever.training.learner import Learner, part
 from forever.training.steps import Action, Step, StepRecord
 from forever.training.world import World
 
 
+@dataclass
 class Session:
-    """One run's way through its stages.
+    """One run's way through its stages, which the loop tells it of."""
 
-    Args:
-        config: the run's configuration.
-        directory: where it lives; created already.
-        world: the ranks that share the run; only the leading one writes.
-        trackers: told of what happens after it is on disk.
-        checkpoint_s: seconds between checkpoints within a task; one is written at the end of each
-            task in any case.
-        keep_stages: whether to keep the checkpoint of every trained stage, for forks.
-
-    Attributes:
-        state: how far the run is.
-        journal: its updates and replays.
-        result: its measurements.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        directory: RunDirectory,
-        world: World,
-        trackers: Sequence[Tracker] = (),
-        checkpoint_s: float = 60.0,
-        keep_stages: bool = False,
-    ) -> None:
-        self.config = config
-        self.directory = directory
-        self.world = world
-        self.trackers = Trackers(trackers if world.leads else ())
-        self.checkpoint_s = checkpoint_s
-        self.keep_stages = keep_stages
-        self._saved: Checkpoint | None = None
-        self._open = ExitStack()
-        self._last_checkpoint = time.perf_counter()
-
-    def close(self) -> None:
-        """Close the files, however the run ended; a process may go on to train another one."""
-        self._open.close()
-
-    # ---- begin and resume
+    config: RunConfig
+    directory: RunDirectory  # where the run lives; created already
+    world: World  # only the leading rank writes
+    trackers: Sequence[Tracker] = ()  # told of what happens after it is on disk
+    checkpoint_s: float = 60.0  # between checkpoints within a task; each task ends with one anyway
+    keep_stages: bool = False  # keep the checkpoint of every trained stage, for forks
+    journal: Journal | None = field(default=None, init=False)  # of the leading rank
 
     def begin(self, learner: Learner, method: Method[Any], benchmark: Benchmark) -> None:
         """Find out how far the run got, and put its tensors in place."""
+        self.learner, self.method, self.benchmark = learner, method, benchmark
+        self.matrix = PerformanceMatrix(
+            tuple(task.name for task in benchmark.tasks),
+            tuple(stage.name for stage in benchmark.stages),
+        )
         data = [task.digest() for task in benchmark.tasks]
-        self._saved = checkpoint.latest(self.directory.checkpoints)
-        self.state = State(**self._saved.state) if self._saved else State(data=data)
-        place = self.state.place()
+        saved = checkpoint.latest(self.directory.checkpoints)
+        self.state = state = State(**saved.state) if saved else State(data=data)
+        place = [state.stage, state.trained, len(state.records)]
         if any(places != [place] for places in self.world.gather([place])):
             raise RuntimeError(
                 f"ranks found different checkpoints in {self.directory.path}; "
                 "is it a shared folder?"
             )
-        if self.state.data != data:
+        if state.data != data:
             raise InputError(
                 f"{self.directory.path}: the data changed since this run began; give another --out"
             )
-        self.result = Result(benchmark, self.directory)
-        self.result.notes = self.state.notes
-        self.result.seconds.update(self.state.seconds)
-        if self._saved:
-            self.restore(learner, method)
-        self._begun, self._begun_trained = self.state.stage, self.state.trained
+        if saved:
+            self._restore(saved)
+        # The stage with which this life begins, and what happened in it if it was interrupted.
+        self._saved_stage, self._first = state.stage, state.stage + state.trained
+        self._past = deque(StepRecord(*numbers) for numbers in state.records)
+        self._saved = saved if self._past else None
 
         # Until all ranks have read: the leader changes files from here on.
         self.world.wait()
         if self.world.leads:
-            self._drop_predictions()
-            journal = Journal(self.directory, self.state.steps, self.state.events)
-            self.journal = self._open.enter_context(closing(journal))
-        self.trackers.tell("started", self.directory, benchmark)
-        self.result.spend(None)
-        self._last_checkpoint = time.perf_counter()
+            self._drop_answers()
+            self.journal = Journal(self.directory, state.steps, state.events)
+        self._trackers = list(self.trackers if self.world.leads else ())
+        tell(self._trackers, "started", self.directory, benchmark)
+        self._clock = self._last_checkpoint = time.perf_counter()
 
-    def trained(self, stage: int) -> bool:
-        """Whether a stage was trained in an earlier life of this run."""
-        return stage < self._begun or (stage == self._begun and self._begun_trained)
-
-    def past(self, stage: int) -> list[StepRecord]:
-        """What happened in a stage before the run was interrupted; empty if it begins now."""
-        interrupted = stage == self._begun and not self._begun_trained
-        records = self.state.past() if interrupted else []
-        lines = dict(self.journal.lines) if self.world.leads else {}
-        self.state = replace(self.state, stage=stage, trained=False, records=[], **lines)
-        return records
-
-    def restore(self, learner: Learner, method: Method[Any]) -> None:
-        """Put all tensors of the checkpoint back."""
-        assert self._saved is not None
-        tensors = self._saved.tensors
-        try:
-            learner.load_state_dict(tensors)
-        except InputError as error:
-            raise InputError(f"{self.directory.path}: {error}") from None
-        carried = part(tensors, "method/")
-        method.load_state_dict(carried, self._saved.state["method"], self.world.device)
-        # They are twice the size of the model and more. Within a task they are needed once again:
-        # after the records of the past, together with the optimiser's moments.
-        if self._saved.state["trained"] or learner.optimizer is not None:
-            self._saved = None
+    def begin_stage(self, stage: int) -> bool:
+        """Whether a stage is still to be trained to its end; if so, it begins."""
+        if stage < self._first:
+            return False
+        self.state.stage, self.state.trained, self.state.records = stage, False, []
+        return True
 
     # ---- while training
 
-    def record(
-        self,
-        learner: Learner,
-        method: Method[Any],
-        action: Action,
-        record: StepRecord,
-        remembered: bool,
-    ) -> None:
-        """Record an action that is over and to which the method has reacted.
+    def recall(self) -> StepRecord | None:
+        """What came of the next action before the run was interrupted; None if it is new."""
+        return self._past[0] if self._past else None
 
-        Trackers were told of `remembered` ones long ago.
-        """
-        self.state.add(record)
-        if not remembered:
-            self.result.spend(action.kind if isinstance(action, Step) else "probe")
-        if self.world.leads:
-            self._write(learner, action, record, tell=not remembered)
-        learner.events.clear()
-        due = time.perf_counter() - self._last_checkpoint >= self.checkpoint_s
-        if self.world.leads and due and not remembered:
-            self._checkpoint(learner, method)
+    def record(self, action: Action, record: StepRecord) -> None:
+        """Record an action that is over and to which the method has reacted."""
+        new = not self._past
+        self.state.records.append(astuple(record))
+        if isinstance(action, Step):
+            self._log("step", step_line(self.learner, action, record), new)
+        for event in self.learner.events:
+            self._log("event", event, new)
+        self.learner.events.clear()
+        if new:
+            self._spend(action.kind if isinstance(action, Step) else "probe")
+            if time.perf_counter() - self._last_checkpoint >= self.checkpoint_s:
+                self._checkpoint(len(self.state.records))
+            return
+        # After the last record of the past the method has come to where it was, and all tensors are
+        # put back, those of the optimiser too.
+        self._past.popleft()
+        if not self._past and self._saved:
+            self._restore(self._saved)
+            self._saved = None
 
-    def end_training(self, learner: Learner, method: Method[Any]) -> None:
+    def end_training(self) -> None:
         """A stage is trained, its importance computed, its memory chosen."""
+        learner = self.learner
         assert learner.task is not None
         truncated = learner.encoder.truncated(learner.task.train)
-        self.result.notes.append({"truncated": truncated, **learner.notes})
-        self.result.spend("end_task")
-        if self.world.leads:
+        self.state.notes.append({"truncated": truncated, **learner.notes})
+        self._spend("end_task")
+        if self.journal:
             update = len(self.state.records) + 1  # it sorts after the stage's last update
             self.state = replace(self.state, trained=True, records=[], **self.journal.lines)
-            self._checkpoint(learner, method, update)
+            self._checkpoint(update)
 
-    def _write(self, learner: Learner, action: Action, record: StepRecord, tell: bool) -> None:
-        if isinstance(action, Step):
-            line = step_line(learner, action, record)
-            self.journal.step(line)
-            if tell:
-                self.trackers.tell("step", line)
-        for event in learner.events:
-            self.journal.event(event)
-            if tell:
-                self.trackers.tell("event", event)
+    def _log(self, kind: str, content: Any, new: bool) -> None:
+        """Write a step or an event down and tell the trackers, unless they were told long ago."""
+        if self.journal:
+            self.journal.write(kind, content)
+        if new:
+            tell(self._trackers, kind, content)
 
-    def _checkpoint(self, learner: Learner, method: Method[Any], update: int | None = None) -> None:
-        trained, stage = self.state.trained, self.state.stage
-        tensors = learner.state_dict(optimizer=not trained)
-        tensors |= {f"method/{name}": tensor for name, tensor in method.tensors.items()}
-        state = replace(self.state, method=method.state, seconds=dict(self.result.seconds))
+    def _checkpoint(self, update: int) -> None:
+        if self.journal is None:
+            return
+        state, learner = self.state, self.learner
+        state.method = self.method.state
+        tensors = learner.state_dict(optimizer=not state.trained)
+        tensors |= {f"method/{name}": tensor for name, tensor in self.method.tensors.items()}
         self.journal.sync()
         # The stage's own copy comes before the one to go on from: a kill in between loses neither.
-        if trained and self.keep_stages:
-            checkpoint.write(self.directory.weights(stage), tensors, state.to_json())
-        update = len(state.records) if update is None else update
-        checkpoint.save(self.directory.checkpoints, stage, update, tensors, state.to_json())
+        if state.trained and self.keep_stages:
+            checkpoint.write(self.directory.weights(state.stage), tensors, vars(state))
+        checkpoint.save(self.directory.checkpoints, state.stage, update, tensors, vars(state))
         self._last_checkpoint = time.perf_counter()
+
+    def _restore(self, saved: Checkpoint) -> None:
+        self.learner.load_state_dict(saved.tensors)
+        carried = part(saved.tensors, "method/")
+        self.method.load_state_dict(carried, saved.state["method"], self.world.device)
+
+    def _spend(self, phase: str) -> None:
+        """Count the time since the last call for a phase."""
+        now = time.perf_counter()
+        self.state.seconds[phase] = self.state.seconds.get(phase, 0.0) + now - self._clock
+        self._clock = now
 
     # ---- scores and the end
 
     def scored(self, stage: int, task: int) -> bool:
-        """Whether the answers are on disk; if so they are read into the matrix.
-
-        Raises:
-            InputError: they are gone, and the weights that gave them were trained on since.
-        """
-        on_disk = self.result.read_answers(stage, task)
-        # A stage begins when all answers of the one before are on disk.
-        if not on_disk and stage < self._begun:
+        """Whether the answers to a task are on disk; if so their scores are read."""
+        answers = self.directory.predictions(stage, task)
+        if answers.is_file():
+            self.matrix.items[task, stage] = [line["score"] for line in read_lines(answers)]
+            return True
+        if stage < self._saved_stage:
             raise InputError(
-                f"{self.directory.predictions(stage, task)} is missing, and the weights that gave "
-                "its answers were trained on since; put the file back, or give another --out to "
-                "run from the beginning"
+                f"{answers} is missing, and the weights that gave its answers were trained on "
+                "since; put the file back, or give another --out to run from the beginning"
             )
-        return on_disk
+        return False
 
-    def keep_predictions(
-        self, stage: int, task: int, predictions: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """A task has been scored."""
-        self.result.keep_answers(stage, task, predictions, write=self.world.leads)
+    def keep_answers(self, stage: int, task: int, answers: Sequence[Prediction]) -> None:
+        """Take the scores of a task's answers, and put those on disk."""
+        self.matrix.items[task, stage] = [answer.score for answer in answers]
+        if self.world.leads:
+            write_lines(self.directory.predictions(stage, task), map(vars, answers))
 
     def end_stage(self, stage: int) -> None:
         """All tasks seen so far have been scored."""
-        self.result.spend("evaluation")
-        self.trackers.tell("stage", stage, scores_after(self.result.matrix, stage))
+        self._spend("evaluation")
+        tell(self._trackers, "stage", stage, scores_after(self.matrix, stage))
 
-    def finish(self, learner: Learner, method: Method[Any]) -> None:
+    def finish(self) -> None:
         """Write the trained model and the result."""
         if not self.world.leads:
             return
         self.close()
+        learner, method = self.learner, self.method
         method.save(learner, self.directory.path)
-        carried = [*learner.state_dict(optimizer=False).values(), *method.tensors.values()]
-        measured = {
-            "parameters": {
-                "trained": learner.parameters.flat.numel(),
-                "stored": sum(tensor.numel() for tensor in carried),
-            },
-            "peak_memory_bytes": peak_memory(self.world.device),
-            "world_size": self.world.size,
+        stored = [*learner.state_dict(optimizer=False).values(), *method.tensors.values()]
+        content = summary(
+            self.config, self.benchmark, self.matrix, self.state.notes, self.directory
+        )
+        content["parameters"] = {
+            "trained": learner.parameters.flat.numel(),
+            "stored": sum(tensor.numel() for tensor in stored),
         }
-        summary = self.result.summary(self.config, measured)
-        write_text(self.directory.result, json.dumps(summary, indent=1) + "\n")
-        self.trackers.tell("finished", summary)
+        content["peak_memory_bytes"] = peak_memory(self.world.device)
+        content["world_size"] = self.world.size
+        seconds = self.state.seconds.items()
+        content["seconds"] = {phase: round(spent, 3) for phase, spent in seconds}
+        write_text(self.directory.result, json.dumps(content, indent=1) + "\n")
+        tell(self._trackers, "finished", content)
 
-    def _drop_predictions(self) -> None:
-        """Remove answers given by weights that are not in the checkpoint.
+    def close(self) -> None:
+        """Close the files, however the run ended; a process may go on to train another one."""
+        if self.journal:
+            self.journal.close()
 
-        A damaged one may have thrown the run back.
-        """
-        valid = self._begun + 1 if self._begun_trained else self._begun
+    def _drop_answers(self) -> None:
+        """Remove answers by later weights: a damaged checkpoint may have thrown the run back."""
         for folder in (self.directory.path / "predictions").glob("*"):
-            if folder.name.isdigit() and int(folder.name) > valid:
+            if folder.name.isdigit() and int(folder.name) > self._first:
                 shutil.rmtree(folder)
 
 

@@ -1,11 +1,7 @@
-"""Who is told what happens in a run, and a list of them that shields the run.
-
-A tracker hears of everything after it is on disk, so one that fails loses nothing: it is reported
-once and left out.
-"""
+"""Who is told what happens in a run. A tracker that fails is left out: all is on disk already."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from forever.data.tasks import Benchmark
@@ -15,11 +11,7 @@ from forever.training.events import LossEvent, ReplayEvent
 
 
 class Tracker:
-    """Hears what a run tells.
-
-    Only the run's leading rank speaks. This one does nothing, so that others override what they
-    care about.
-    """
+    """Hears what a run's leading rank tells, and does nothing; others override what they need."""
 
     def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
         """Training begins or goes on."""
@@ -37,19 +29,13 @@ class Tracker:
         """The result has been written."""
 
 
-class Trackers:
-    """Tells each tracker; one that raises is named once on stderr and not told again."""
-
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self.trackers = list(trackers)
-
-    def tell(self, what: str, *details: Any) -> None:
-        """Call the method `what` of every tracker."""
-        for tracker in list(self.trackers):
-            try:
-                getattr(tracker, what)(*details)
-            except Exception as error:  # a tracker must never end a run, whatever it raises
-                self.trackers.remove(tracker)
-                name = type(tracker).__name__
-                reason = without_credentials(f"{type(error).__name__}: {error}")
-                print(f"{name} failed and is left out from here: {reason}", file=sys.stderr)
+def tell(trackers: list[Tracker], what: str, *details: Any) -> None:
+    """Call the method `what` of every tracker; one that raises is named and taken off the list."""
+    for tracker in list(trackers):
+        try:
+            getattr(tracker, what)(*details)
+        except Exception as error:  # a tracker must never end a run, whatever it raises
+            trackers.remove(tracker)
+            reason = without_credentials(f"{type(error).__name__}: {error}")
+            name = type(tracker).__name__
+            print(f"{name} failed and is left out from here: {reason}", file=sys.stderr)

@@ -1,7 +1,4 @@
-"""How a learner is made.
-
-It has the backbone, what the method puts around it, and one flat vector of what is trained.
-"""
+"""How a learner is made: backbone, what the method puts around it, what is trained."""
 
 from sys import stderr
 from typing import Any
@@ -29,10 +26,7 @@ def build_learner(
 ) -> Learner:
     """Load the backbone, let the method put around it what it trains, and flatten that.
 
-    Args:
-        micro_batch: the number of examples that a device takes at once; None is its whole share.
-        method: the method that the configuration names, if it was built already.
-        tasks: the number of tasks that the run will learn.
+    `method` is that of the configuration, if it was built already; see `Learner` for the others.
     """
     method = method or build_method(config.method)
     full = config.model.tuning == "full"

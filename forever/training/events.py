@@ -6,46 +6,28 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class ReplayEvent:
-    """One replay of the memory.
-
-    Attributes:
-        step: number of updates of the current task before the event.
-        day: the threshold that fired; None for consolidation.
-        days, tau: what the clock showed.
-        ratio: r, the pace of learning.
-        strength: s, the strength of the replay.
-        beta: the weight of the penalty.
-        updates: the number of updates that the event took.
-        rows: the number of examples that were replayed.
-        loss_before, loss_after: the cross-entropy of the event's first batch on either side of the
-            event, dropout off.
-    """
+    """One replay of the memory."""
 
     kind: Literal["replay", "consolidation"]
     task: str
-    step: int
-    day: float | None
-    days: float
-    tau: float
-    ratio: float
-    strength: float
-    beta: float
-    updates: int
-    rows: int
-    loss_before: float
+    step: int  # updates of the current task before the event
+    day: float | None  # the threshold that fired; None for consolidation
+    days: float  # what the clock showed
+    tau: float  # the same in units of the model's movement
+    ratio: float  # r, the pace of learning
+    strength: float  # s, the strength of the replay
+    beta: float  # the weight of the penalty
+    updates: int  # that the event took
+    rows: int  # examples that were replayed
+    loss_before: float  # cross-entropy of the event's first batch, dropout off
     loss_after: float
 
 
 @dataclass(frozen=True)
 class LossEvent:
-    """A look at the loss on earlier tasks, from which nothing is learned.
-
-    Attributes:
-        step: number of updates of the current task before it.
-        losses: the cross-entropy on the kept examples of each task, dropout off.
-    """
+    """A look at the loss on earlier tasks, from which nothing is learned."""
 
     task: str
-    step: int
-    losses: dict[str, float]
+    step: int  # updates of the current task before it
+    losses: dict[str, float]  # cross-entropy on the kept examples of each task, dropout off
     kind: Literal["look"] = "look"

@@ -57,10 +57,7 @@ def _collate(
 
 
 def autocast(learner: Learner) -> AbstractContextManager[object]:
-    """Make a context in which fp32 weights on a GPU compute in bf16 (full fine-tuning).
-
-    Otherwise it changes nothing.
-    """
+    """Let fp32 weights on a GPU compute in bf16 (full fine-tuning); else change nothing."""
     if not learner.autocast:
         return nullcontext()
     return torch.autocast(learner.world.device.type, dtype=torch.bfloat16)

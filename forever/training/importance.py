@@ -16,9 +16,8 @@ def fisher_information(learner: Learner, examples: Sequence[Example]) -> Tensor:
         F_j = 1/n sum_i (d l_i / d Theta_j)^2,   l_i = cross-entropy of example i alone, its answer,
         dropout off
 
-    One backward pass an example (a batch would square a sum instead of summing squares: it shrinks
-    as 1/B and lets opposite gradients cancel). Rank k takes examples k, k+R, ... and the sums are
-    added. The model is left as it was.
+    One backward pass an example: a batch would square a sum instead of summing squares. Each rank
+    takes its share of the examples. The model is left as it was.
     """
     parameters, model = learner.parameters, learner.backbone.model
     total = torch.zeros_like(parameters.flat.data)

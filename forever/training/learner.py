@@ -1,4 +1,4 @@
-"""The record that a method may touch while it trains."""
+"""What a method may touch while it trains."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,50 +18,35 @@ from forever.models.parameters import FlatParameters
 from forever.seeding import permutation
 from forever.training.events import LossEvent, ReplayEvent
 from forever.training.memory import Memory
+from forever.training.steps import Action, Step
 from forever.training.world import World
 
 
 @dataclass
 class Learner:
-    """A model that learns tasks one after another, and everything that belongs to it.
-
-    Attributes:
-        memory: the kept examples of finished tasks.
-        parameters: the trainable parameters Theta as one flat vector.
-        micro_batch: the number of examples that a device takes at once; None is its whole share.
-            It changes memory use and not the result (MoELoRA's terms excepted).
-        packed: whether examples share what they begin with, or are padded; see `data.collation`.
-        autocast: whether to compute in bf16 although the weights are fp32 (full fine-tuning on a
-            GPU).
-        gate: the method's weights of the adapters for examples that are to be computed; see
-            `Method.gate`.
-        tasks: the number of tasks in the run; None if nobody said.
-        stage: the index of the current task.
-        step: the number of its task updates so far.
-        updates: the number of all its updates so far.
-        planned_steps: T, the number of task updates that the current task will take.
-        gauges: the method's readings for the next line of the journal, such as tau.
-        notes: the method's findings about the current task, such as the length of its day.
-        events: the replays of the current task, and its looks at earlier ones.
-    """
+    """A model that learns tasks one after another, and everything that belongs to it."""
 
     config: RunConfig
-    memory: Memory
+    memory: Memory  # the kept examples of finished tasks
     backbone: Backbone
     encoder: Encoder
-    parameters: FlatParameters
+    parameters: FlatParameters  # all that is trained, Theta, as one flat vector
     world: World
+    # How many examples a device takes at once; None is its whole share. It changes memory use and
+    # not the result (MoELoRA's terms excepted).
     micro_batch: int | None = None
-    packed: bool = True
-    autocast: bool = False
-    gate: Callable[[Sequence[Encoded]], Tensor | None] = lambda examples: None
+    packed: bool = True  # do examples share what they begin with? See `data.collation`
+    autocast: bool = False  # compute in bf16 with fp32 weights (full fine-tuning on a GPU)
+    gate: Callable[[Sequence[Encoded]], Tensor | None] = lambda examples: None  # see Method.gate
     optimizer: torch.optim.Optimizer | None = None
-    tasks: int | None = None
+    tasks: int | None = None  # how many the run has; None if nobody said
+    # The current task, and how many task updates and updates of any kind it has had so far.
     task: Task | None = None
     stage: int = 0
     step: int = 0
     updates: int = 0
-    planned_steps: int = 0
+    planned_steps: int = 0  # T, the task updates that the current task will take
+    # What the method says: for the next line of the journal, about the task, and its replays.
     gauges: dict[str, float | None] = field(default_factory=dict)
     notes: dict[str, float | None] = field(default_factory=dict)
     events: list[ReplayEvent | LossEvent] = field(default_factory=list)
@@ -77,21 +62,21 @@ class Learner:
         self.step = self.updates = self.planned_steps = 0
         self.gauges, self.notes, self.events = {}, {}, []
 
-    def batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
-        """Yield the main stream of the current task: `optim.epochs` shuffled passes.
+    def count(self, action: Action) -> None:
+        """Count an update that is over; the method hears of it after that."""
+        if isinstance(action, Step):
+            self.updates += 1
+            self.step += action.kind == "task"
 
-        It is the same for every method of a seed.
-        """
+    def batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
+        """The main stream of the current task: shuffled passes, alike for all methods of a seed."""
         assert self.task is not None
         epochs, size = self.config.optim.epochs, self.config.optim.batch_size
         self.planned_steps = batch_count(len(examples), epochs, size)
         return batches(examples, epochs, size, self.config.seed, "data", self.task.name)
 
     def batch_at(self, number: int, examples: Sequence[Example], *stream: str) -> Batch:
-        """Return batch `number` of endless shuffled passes over `examples`.
-
-        Each task has a stream of its own.
-        """
+        """Batch `number` of endless shuffled passes; each task has a stream of its own."""
         assert self.task is not None
         size, seed = self.config.optim.batch_size, self.config.seed
         epoch, place = divmod(number, math.ceil(len(examples) / size))
@@ -99,10 +84,7 @@ class Learner:
         return Batch(tuple(examples[i] for i in order[place * size : (place + 1) * size]), epoch)
 
     def state_dict(self, optimizer: bool) -> dict[str, Tensor]:
-        """Return the tensors that a checkpoint holds of the model.
-
-        They are `theta`, `frozen/...` and, with `optimizer`, its moments as `adam/...`.
-        """
+        """What a checkpoint holds: `theta`, `frozen/...` and perhaps the moments, `adam/...`."""
         tensors = {"theta": self.parameters.flat.data}
         frozen = lora.frozen(self.backbone.model)
         tensors |= {f"frozen/{name}": tensor for name, tensor in frozen.items()}
@@ -114,8 +96,7 @@ class Learner:
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `state_dict` gave; an optimiser that does not exist yet gets nothing.
 
-        Raises:
-            InputError: another number of parameters was trained, which only a fork can come to.
+        An InputError says that another number was trained, which only a fork can come to.
         """
         theta, flat = tensors["theta"], self.parameters.flat
         if theta.shape != flat.shape:

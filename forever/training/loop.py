@@ -1,6 +1,5 @@
 """The loop: a run is a sequence of stages, a stage a generator of steps, a step one update."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from forever.training.forward import autocast
 from forever.training.learner import Learner
 from forever.training.optim import build_optimizer
 from forever.training.step import perform
-from forever.training.steps import Action, Step, StepRecord, Steps
+from forever.training.steps import Action, StepRecord, drive
 from forever.training.world import World
 
 
@@ -44,12 +43,12 @@ def run(
         score_tasks(learner, benchmark, -1, range(len(benchmark.tasks)), session)
 
     for stage, task in enumerate(benchmark.stages):
-        if session.trained(stage):
-            # An earlier life trained this stage. Its memory is chosen by the seed, so again.
-            learner.begin(stage, task)
-            learner.memory.add(task, method.remember(learner, task))
+        learner.begin(stage, task)
+        if session.begin_stage(stage):
+            train_task(learner, method, task, session)
         else:
-            train_task(learner, method, stage, task, session)
+            # An earlier life trained this stage. Its memory is chosen by the seed, so again.
+            learner.memory.add(task, method.remember(learner, task))
 
         # Score all tasks that were learned, and for forward transfer the one that comes next.
         seen = list(benchmark.seen(stage))
@@ -58,71 +57,42 @@ def run(
         score_tasks(learner, benchmark, stage, seen, session)
         session.end_stage(stage)
 
-    session.finish(learner, method)
+    session.finish()
 
 
-def train_task(
-    learner: Learner, method: Method[Any], stage: int, task: Task, session: Session
-) -> None:
+def train_task(learner: Learner, method: Method[Any], task: Task, session: Session) -> None:
     """Drive the method's generator through one task: train, remember, save."""
-    learner.begin(stage, task)
     method.begin_task(learner, task)
     learner.optimizer = build_optimizer(learner.parameters, learner.config.optim)
-    steps = method.steps(learner, task)
-    action = next(steps, None)
 
-    # A run that was interrupted in this task repeats no update. The generator hears the records of
-    # the past and comes to where it was; then all tensors are put back.
-    past = session.past(stage)
-    for record in past:
-        assert action is not None
-        following = _react(learner, steps, action, record)
-        session.record(learner, method, action, record, remembered=True)
-        action = following
-    if past:
-        session.restore(learner, method)
+    def answer(action: Action) -> StepRecord:
+        # Do what the method asks for. A run that was interrupted in this task repeats no update:
+        # the method hears what came of it back then.
+        record = session.recall() or perform(learner, method, action)
+        learner.count(action)
+        return record
 
-    # What is new: do what the method asks for, and tell it what happened. It reacts (the clock
-    # ticks, weights are merged) before the update is written down.
-    while action is not None:
-        record = perform(learner, method, action)
-        following = _react(learner, steps, action, record)
-        session.record(learner, method, action, record, remembered=False)
-        action = following
+    # The method reacts (the clock ticks, weights are merged) before an update is written down.
+    for action, record in drive(method.steps(learner, task), answer):
+        session.record(action, record)
 
     # After the last update: importance and statistics, the examples to keep, a checkpoint.
     method.end_task(learner, task)
     learner.memory.add(task, method.remember(learner, task))
-    session.end_training(learner, method)
-
-
-def _react(learner: Learner, steps: Steps, action: Action, record: StepRecord) -> Action | None:
-    """Count an update and tell the method what happened; returns what it asks for next."""
-    if isinstance(action, Step):
-        learner.updates += 1
-        learner.step += action.kind == "task"
-    return _send(steps, record)
-
-
-def _send(steps: Steps, record: StepRecord) -> Action | None:
-    try:
-        return steps.send(record)
-    except StopIteration:
-        return None
+    session.end_training()
 
 
 def score_tasks(
     learner: Learner, benchmark: Benchmark, stage: int, tasks: Sequence[int], session: Session
 ) -> None:
     """Score `tasks` after a stage; those whose answers are already on disk are read back."""
+    limit = learner.config.evaluation.max_new_tokens
     for index in tasks:
         if session.scored(stage, index):
             continue
-        task, limit = benchmark.tasks[index], learner.config.evaluation.max_new_tokens
+        task = benchmark.tasks[index]
         with autocast(learner):
-            predictions = evaluate(
+            answers = evaluate(
                 learner.backbone, learner.encoder, learner.world, task, limit, learner.gate
             )
-        session.keep_predictions(
-            stage, index, [dataclasses.asdict(prediction) for prediction in predictions]
-        )
+        session.keep_answers(stage, index, answers)

@@ -13,14 +13,9 @@ from forever.seeding import derive, permutation
 class Memory:
     """The examples kept of finished tasks, replayed in shuffled passes.
 
-    Which examples are kept depends on (seed, task) alone, so all methods of a seed replay the same
-    ones.
-
-    Args:
-        fraction: share of each task's N training examples; exactly floor(fraction * N), at least
-            1. Zero keeps nothing.
-        batch_size: number of examples in a replay batch.
-        seed: the run's seed.
+    Of each task with N training examples floor(fraction * N) are kept, at least 1 unless the
+    fraction is zero. Which ones depends on (seed, task) alone, so all methods of a seed replay the
+    same ones.
     """
 
     def __init__(self, fraction: float, batch_size: int, seed: int) -> None:
@@ -39,11 +34,10 @@ class Memory:
         return tuple(example for examples in self.kept.values() for example in examples)
 
     def quota(self, count: int) -> int:
-        """Return how many of a task's `count` examples are kept.
-
-        The small term undoes binary rounding, as in 0.29 * 100.
-        """
-        return max(1, int(self.fraction * count + 1e-9)) if self.fraction else 0
+        """How many of a task's `count` examples are kept."""
+        if not self.fraction:
+            return 0
+        return max(1, int(self.fraction * count + 1e-9))  # not 28.999..., where it is 0.29 * 100
 
     def choose(self, task: Task, count: int | None = None) -> tuple[Example, ...]:
         """The examples to keep of a task, or `count` of them chosen in the same way."""
@@ -55,10 +49,7 @@ class Memory:
         self.kept[task.name] = self.choose(task) if examples is None else tuple(examples)
 
     def batches(self, epochs: int, learning: str, batch_size: int | None = None) -> Iterator[Batch]:
-        """Yield batches of shuffled passes over all kept examples.
-
-        Each call while learning the task `learning` shuffles anew.
-        """
+        """Shuffled passes over all kept examples; each call while `learning` a task draws anew."""
         self._passes[learning] += 1
         size = batch_size or self.batch_size
         return batches(
@@ -77,21 +68,18 @@ def balanced_choice(examples: Sequence[Example], count: int, order: Sequence[int
     """`count` examples with answers as balanced as they can be, taken in the random `order`.
 
     With at most `count` distinct answers each gets the quota count // answers, and the rest is
-    filled at random; with more, the choice is uniform (a class-balanced one would keep an
-    example of every answer and exceed the quota).
+    filled at random; with more, as for generation, the choice is uniform.
     """
     shuffled = [examples[i] for i in order]
     answers = {example.output.strip() for example in shuffled}
     if len(answers) > count:
         return shuffled[:count]
-    quota = dict.fromkeys(answers, count // len(answers))
+    quota, taken = count // len(answers), Counter[str]()
     chosen: list[Example] = []
     rest: list[Example] = []
     for example in shuffled:
         answer = example.output.strip()
-        if quota[answer] > 0:
-            quota[answer] -= 1
-            chosen.append(example)
-        else:
-            rest.append(example)
-    return chosen + rest[: count - len(chosen)]
+        taken[answer] += 1
+        part = chosen if taken[answer] <= quota else rest
+        part.append(example)
+    return [*chosen, *rest][:count]

@@ -8,10 +8,7 @@ from forever.models.parameters import FlatParameters
 
 
 def build_optimizer(parameters: FlatParameters, config: OptimConfig) -> torch.optim.AdamW:
-    """Make AdamW with fresh moments on the flat vector.
-
-    It is elementwise, so it equals AdamW on the separate tensors.
-    """
+    """AdamW with fresh moments on the flat vector, which equals it on the separate tensors."""
     return torch.optim.AdamW(
         [parameters.flat],
         lr=config.lr,
@@ -40,11 +37,9 @@ def learning_rate(config: OptimConfig, step: int, planned_steps: int) -> float:
 def apply_update(
     parameters: FlatParameters, optimizer: torch.optim.Optimizer, lr: float, clip: float
 ) -> Tensor:
-    """Clip the gradient and step. The clipped gradient stays where it is.
+    """Clip the gradient, which stays where it is, and step.
 
-    Returns:
-        Delta = ||Theta_t - Theta_{t-1}||_2, an fp64 scalar on the device: what was applied, after
-        clipping and decay.
+    Returns Delta = ||Theta_t - Theta_{t-1}||_2 as applied, an fp64 scalar on the device.
     """
     torch.nn.utils.clip_grad_norm_([parameters.flat], clip)
     for group in optimizer.param_groups:

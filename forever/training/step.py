@@ -22,7 +22,7 @@ from forever.training.steps import Action, Forward, Penalty, Probe, Reading, Ste
 
 
 def perform(learner: Learner, method: Method[Any], action: Action) -> StepRecord:
-    """Do what a method asked for."""
+    """Do what a method asked for: an update, a look at a loss, or to tell a number to all ranks."""
     if isinstance(action, Step):
         return optimizer_step(learner, method, action)
     if isinstance(action, Reading):
@@ -35,10 +35,8 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
 
     The loss is the sum over the supervised tokens of the global batch divided by their number, so
     ranks and micro-batches add up to the same gradient. The gradient that was applied, summed and
-    clipped, can be read until the next update begins.
-
-    Raises:
-        FloatingPointError: the loss or the update is no finite number.
+    clipped, can be read until the next update begins. A loss or an update that is no finite number
+    ends the run with a FloatingPointError.
     """
     config, parameters, world = learner.config, learner.parameters, learner.world
     assert learner.task is not None
@@ -54,9 +52,8 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     learner.backbone.model.train()
     parameters.grad.zero_()
 
-    # This rank computes its groups, a micro-batch at a time. `share` is the micro-batch's fraction
-    # of all groups: terms of the loss that do not depend on the examples are weighted by it, so
-    # that they count once an update.
+    # This rank computes its groups, a micro-batch at a time. `share` weights what the method adds
+    # to the loss without regard to the examples, so that it counts once an update.
     sums = torch.zeros(2, dtype=torch.float64, device=world.device)  # cross-entropy, added terms
     for micro in _micro_batches(world.share(groups), learner.micro_batch):
         views = [number for group in micro for number in range(len(group))]
@@ -75,40 +72,30 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     update_norm = apply_update(parameters, learner.optimizer, lr, config.optim.clip)
 
     # One wait for the device an update. The three numbers are the leader's, since decisions hang on
-    # them.
-    loss, added = world.sum_(sums)
-    numbers = world.from_leader(torch.stack([loss, added + penalty, update_norm])).tolist()
-    _refuse_divergence(learner, numbers)
-    return StepRecord(numbers[0], numbers[1], numbers[2], _tokens(_flat(groups)), lr)
-
-
-def _refuse_divergence(learner: Learner, numbers: list[float]) -> None:
-    """Refuse numbers that are not finite.
-
-    A clock that reads NaN never replays, and the run would end with a score as if all were well.
-    """
-    if all(map(math.isfinite, numbers)):
-        return
-    assert learner.task is not None
-    raise FloatingPointError(
-        f"task {learner.task.name}, update {learner.updates + 1}: loss {numbers[0]}, "
-        f"update norm {numbers[2]}; the run diverged, lower optim.lr"
-    )
+    # them: a clock that reads NaN, for one, would never replay.
+    cross_entropies, added = world.sum_(sums)
+    numbers = torch.stack([cross_entropies, added + penalty, update_norm])
+    loss, penalties, norm = world.from_leader(numbers).tolist()
+    if not math.isfinite(loss + penalties + norm):
+        raise FloatingPointError(
+            f"task {learner.task.name}, update {learner.updates + 1}: loss {loss}, "
+            f"update norm {norm}; the run diverged, lower optim.lr"
+        )
+    return StepRecord(loss, penalties, norm, _tokens(_flat(groups)), lr)
 
 
 @torch.no_grad()
 def probe(learner: Learner, action: Probe) -> StepRecord:
     """The loss of a batch with dropout off; nothing changes."""
     world = learner.world
-    encoded = [learner.encoder.encode(example) for example in action.batch.examples]
-    supervised = sum(len(example.answer) for example in encoded)
+    groups = [(learner.encoder.encode(example),) for example in action.batch.examples]
+    supervised = sum(len(example.answer) for example in _flat(groups))
     learner.backbone.model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=world.device)
-    groups = [(example,) for example in world.share(encoded)]
-    for micro in _micro_batches(groups, learner.micro_batch):
+    for micro in _micro_batches(world.share(groups), learner.micro_batch):
         loss += cross_entropy(learner, _flat(micro)) / supervised
     value = world.from_leader(world.sum_(loss)).item()
-    return StepRecord(loss=value, tokens=_tokens(encoded))
+    return StepRecord(loss=value, tokens=_tokens(_flat(groups)))
 
 
 def add_penalty(parameters: FlatParameters, penalty: Penalty | None) -> Tensor:

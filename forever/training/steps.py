@@ -1,7 +1,5 @@
 """What a method asks for and what it is told: its actions, and the records that come back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,22 +14,18 @@ Kind = Literal["task", "replay", "consolidation"]
 
 @dataclass(frozen=True)
 class Penalty:
-    """beta * sum_j w_j (Theta_j - anchor_j)^2, which is added to a step's loss.
-
-    `anchor` and `weights` have shape [N]; weights None is all ones.
-    """
+    """beta * sum_j w_j (Theta_j - anchor_j)^2, which is added to a step's loss."""
 
     beta: float
-    anchor: Tensor
-    weights: Tensor | None = None
+    anchor: Tensor  # [N]
+    weights: Tensor | None = None  # [N]; None is all ones
 
 
 @dataclass(frozen=True)
 class Step:
     """One optimiser update on a batch.
 
-    Only updates of kind `task` count as steps of the task; `replay` and `consolidation` train on
-    memory.
+    Only updates of kind `task` count as steps of the task; the others train on memory.
     """
 
     batch: Batch
@@ -63,23 +57,14 @@ Action = Step | Probe | Reading
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What happened, as plain numbers, so that a journal can be replayed exactly.
+    """What happened, as plain numbers, so that a journal can be replayed exactly."""
 
-    Attributes:
-        loss: the mean cross-entropy of the supervised tokens, in nats.
-        penalty: the value of everything that was added to the cross-entropy, before the update.
-        update_norm: Delta = ||Theta_t - Theta_{t-1}||_2 of the applied update; 0 for a probe.
-        tokens: the number of tokens in the batch, prompts included.
-        lr: the learning rate of the update; 0 for a probe.
-        value: the value of a reading.
-    """
-
-    loss: float = 0.0
-    penalty: float = 0.0
-    update_norm: float = 0.0
-    tokens: int = 0
-    lr: float = 0.0
-    value: float = 0.0
+    loss: float = 0.0  # the mean cross-entropy of the supervised tokens, in nats
+    penalty: float = 0.0  # all that was added to the cross-entropy, before the update
+    update_norm: float = 0.0  # Delta = ||Theta_t - Theta_{t-1}||_2 as applied; 0 for a probe
+    tokens: int = 0  # in the batch, prompts included
+    lr: float = 0.0  # of the update; 0 for a probe
+    value: float = 0.0  # of a reading
 
 
 Steps = Generator[Action, StepRecord, None]
@@ -107,16 +92,11 @@ def drive(
 class Forward:
     """One micro-batch's pass through the model.
 
-    Attributes:
-        cross_entropy: its part of the batch mean; the parts of all micro-batches and ranks add up
-            to that mean.
-        share: the fraction of the batch's groups that it holds. A term of the loss that does not
-            depend on the examples must be multiplied by it, since every micro-batch adds it again.
-        groups: the encoded examples; a group holds what one example became.
-        logits: [n, V] at the n supervised positions of the examples, in order.
+    A term of the loss that does not depend on the examples must be multiplied by `share`, since
+    every micro-batch adds it again.
     """
 
-    cross_entropy: Tensor
-    share: float
-    groups: Sequence[tuple[Encoded, ...]]
-    logits: Tensor
+    cross_entropy: Tensor  # its part of the batch mean; all parts add up to that mean
+    share: float  # the fraction of the batch's groups that it holds
+    groups: Sequence[tuple[Encoded, ...]]  # a group holds what one example became
+    logits: Tensor  # [n, V] at the n supervised positions of the examples, in order

@@ -1,7 +1,5 @@
 """One process or many: who computes which examples, and how they agree.
 
-Alone, communication falls away.
-
 Every rank holds the same parameters and knows the same global batch; it computes its own examples,
 and the gradients are summed. So one rank, two ranks and one rank with accumulation do the same
 arithmetic up to the order of sums.
@@ -53,40 +51,25 @@ class World:
         return tensor
 
     def gather(self, values: list[Any]) -> list[list[Any]]:
-        """Return each rank's JSON values, on every rank.
-
-        They travel as JSON and not as Python objects, which would be unpickled.
-        """
+        """Return each rank's JSON values, on every rank. (Objects would be unpickled.)"""
         if self.size == 1:
             return [values]
-        text = bytearray(json.dumps(values).encode())
-        data = torch.frombuffer(text, dtype=torch.uint8).to(self.device)
-        sizes = [torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(self.size)]
-        dist.all_gather(sizes, torch.tensor([len(data)], device=self.device))
-        longest = max(int(size) for size in sizes)
-        padded = torch.zeros(longest, dtype=torch.uint8, device=self.device)
-        padded[: len(data)] = data
-        parts = [torch.zeros_like(padded) for _ in range(self.size)]
-        dist.all_gather(parts, padded)
-        gathered: list[list[Any]] = []
-        for part, size in zip(parts, sizes, strict=True):
-            gathered.append(json.loads(bytes(part[: int(size)].tolist()).decode()))
-        return gathered
+        text = json.dumps(values).encode()
+        longest = torch.tensor(len(text), device=self.device)
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+        padded = bytearray(text.ljust(int(longest)))  # blanks, which JSON passes over
+        data = torch.frombuffer(padded, dtype=torch.uint8).to(self.device)
+        parts = [torch.empty_like(data) for _ in range(self.size)]
+        dist.all_gather(parts, data)
+        return [json.loads(bytes(part.tolist())) for part in parts]
 
     def spread(self, items: Sequence[T], work: Callable[[list[T]], Sequence[R]]) -> list[R]:
-        """Do `work` on all items, of which each rank does its share.
-
-        Every rank returns one JSON value for each item, in order.
-        """
+        """Share the `work` on all items; every rank gets one JSON value an item, in order."""
         parts = self.gather(list(work(self.share(items))))
         return [parts[i % self.size][i // self.size] for i in range(len(items))]
 
     def seed(self, seed: int) -> None:
-        """Start this device's random numbers anew.
-
-        `torch.manual_seed` would also queue a call for every kind of device that is not in use,
-        with a stack trace, at each update.
-        """
+        """Start this device's random numbers anew; `torch.manual_seed` does all kinds, slowly."""
         if self.device.type == "cuda":
             with torch.cuda.device(self.device):  # manual_seed acts on the current device
                 torch.cuda.manual_seed(seed)
@@ -100,11 +83,7 @@ class World:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device called `name`; "auto" is a GPU if there is one.
-
-    Raises:
-        InputError: no such kind of device, or this machine has no such GPU.
-    """
+    """The device called `name`, if it is here; "auto" is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:

@@ -313,7 +313,8 @@ def test_importance_is_fisher_information_scaled_to_mean_one(
     with pytest.MonkeyPatch.context() as patch:
         end = Session.end_training
 
-        def watch(session: Session, learner: Any, method: Any) -> None:
+        def watch(session: Session) -> None:
+            learner: Any = session.learner
             assert not learner.parameters.grad.any()  # nothing is left behind
             learner.backbone.model.eval()
             total = torch.zeros_like(learner.parameters.flat.data)
@@ -325,8 +326,8 @@ def test_importance_is_fisher_information_scaled_to_mean_one(
                 total += learner.parameters.grad**2
                 learner.parameters.grad.zero_()
             expected.append(total / len(learner.task.train))
-            found.append({name: t.clone() for name, t in method.tensors.items()})
-            end(session, learner, method)
+            found.append({name: t.clone() for name, t in session.method.tensors.items()})
+            end(session)
 
         patch.setattr(loop.Session, "end_training", watch)
         config = RunConfig.parse(

@@ -15,7 +15,7 @@ import yaml
 
 from forever.config.run import RunConfig
 from forever.runs.environment import without_credentials
-from forever.runs.tracking import Tracker, Trackers
+from forever.runs.tracking import Tracker, tell
 
 SECRET = "s3cret-pw"
 
@@ -46,7 +46,7 @@ def test_the_error_of_a_tracker_is_told_without_them(capsys: pytest.CaptureFixtu
         def step(self, line: object) -> None:
             raise RuntimeError(f"no answer from http://me:{SECRET}@host/api")
 
-    Trackers([Failing()]).tell("step", {})
+    tell([Failing()], "step", {})
     assert "no answer from http://***@host/api" in capsys.readouterr().err
 
 
@@ -78,34 +78,28 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-def forever(folder: Path, arguments: list[str], environment: dict[str, str]) -> tuple[int, str]:
+def forever(folder: Path, environment: dict[str, str], *arguments: str) -> tuple[int, str]:
     """The exit code and all output."""
+    command = [sys.executable, "-m", "forever.cli.main", *arguments]
     done = subprocess.run(
-        [sys.executable, "-m", "forever.cli.main", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=folder,
-        timeout=240,
-        env={**os.environ, **environment},
+        command, capture_output=True, text=True, cwd=folder, env={**os.environ, **environment}
     )
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
-@pytest.mark.parametrize("by", ["option", "environment"])
-@pytest.mark.parametrize("answers", [True, False], ids=["refusing", "away"])
+@pytest.mark.parametrize(("by", "answers"), [("option", True), ("environment", False)])
 def test_a_run_leaves_no_password(
     small_config: RunConfig, tmp_path: Path, server: str, by: str, answers: bool
 ) -> None:
-    (tmp_path / "toy.yaml").write_text(
-        yaml.safe_dump(small_config.model_dump(mode="json")), encoding="utf-8"
-    )
+    values = yaml.safe_dump(small_config.model_dump(mode="json"))
+    (tmp_path / "toy.yaml").write_text(values, encoding="utf-8")
     address = server if answers else "127.0.0.1:9"
     uri = f"http://somebody:{SECRET}@{address}"
     options = ["--mlflow", uri] if by == "option" else []
     environment = {} if by == "option" else {"MLFLOW_TRACKING_URI": uri}
-    code, printed = forever(tmp_path, ["run", "toy.yaml", "--out", "out", *options], environment)
+    run = ["run", "toy.yaml", "--out", "out", *options]
+    code, printed = forever(tmp_path, environment, *run)
     assert code == 0, printed
     assert "MLflow does not answer" in printed
     assert SECRET not in printed
@@ -114,7 +108,7 @@ def test_a_run_leaves_no_password(
         assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
     assert (folder / "environment.json").is_file()
 
-    code, printed = forever(tmp_path, ["sync", str(folder), *options], environment)
+    code, printed = forever(tmp_path, environment, "sync", str(folder), *options)
     assert code == 2
     assert f"error: MLflow at http://***@{address} fails (MlflowException: " in printed
     assert SECRET not in printed

@@ -22,13 +22,6 @@ from forever.runs.lock import in_progress, locked
 ME = f"process {os.getpid()} on {socket.gethostname()}"
 
 
-@pytest.fixture(scope="module")
-def finished(small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("finished") / "run"
-    execute(small_config, path)
-    return path
-
-
 @contextmanager
 def waiting(
     config: RunConfig, path: Path, capsys: pytest.CaptureFixture[str]
@@ -43,23 +36,19 @@ def waiting(
         yield run
 
 
-def test_a_run_that_another_process_finished_meanwhile_is_not_repeated(
-    small_config: RunConfig, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_another_process_left_behind_meanwhile_is_looked_at(
+    small_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "run"
+    """What it finished is not repeated, and what it began may be another run."""
+    finished, path, other = (tmp_path / name for name in ("finished", "run", "other"))
+    execute(small_config, finished)
     with waiting(small_config, path, capsys) as run:
         for name in ("config.yaml", "result.json"):
             shutil.copy(finished / name, path)
     assert run.result() == RunDirectory(finished).finished()
     assert sorted(file.name for file in path.iterdir()) == [".lock", "config.yaml", "result.json"]
-
-
-def test_what_another_process_left_behind_is_checked(
-    small_config: RunConfig, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "run"
-    with waiting(small_config.override({"seed": 1}), path, capsys) as run:
-        shutil.copy(finished / "config.yaml", path)
+    with waiting(small_config.override({"seed": 1}), other, capsys) as run:
+        shutil.copy(finished / "config.yaml", other)
     with pytest.raises(InputError, match=r"another configuration \(seed is 0 there, 1 here\)"):
         run.result()
 
@@ -68,10 +57,8 @@ def test_waiting_has_an_end(
     small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forever.runs.lock._PATIENCE_S", 0.3)
-    with (
-        locked(tmp_path),
-        pytest.raises(InputError, match=f"is being trained by {ME}; .*: stop that one or wait"),
-    ):
+    message = f"is being trained by {ME}; .*: stop that one or wait"
+    with locked(tmp_path), pytest.raises(InputError, match=message):
         execute(small_config, tmp_path)
     with locked(tmp_path):
         pass

@@ -2,48 +2,53 @@
 answers.
 
 Most kills happen inside this process: a private exception that nothing catches is raised at a
-chosen point, and the next life starts from what is on disk. Some are real SIGKILLs of a forked
-process.
+chosen point, and the next life starts from what is on disk. Some are real SIGKILLs.
 """
 
 import gc
 import json
+import multiprocessing
+import os
 import shutil
-import subprocess
-import sys
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import CONFIGS, KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, lines, outcome
+import torch
+from helpers import CONFIGS, KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, outcome
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.launch.local import Placement, run_local
 from forever.models import lora
-from forever.runs import checkpoint, results, session
+from forever.runs import checkpoint, session
 from forever.runs.tracking import Tracker
 from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 from forever.training import loop
 from forever.training import step as step_module
-from forever.training.step import probe
 
 pytestmark = KILLED_CLOSES_NO_FILES
 
 METHODS: dict[str, dict[str, Any]] = {
     "forever": {**CONFIGS["forever both"], "beta": 0.1},
-    "ewc": CONFIGS["ewc separate"],
-    **{
-        name: CONFIGS[name]
-        for name in (
-            "mix_replay", "fixed_interval", "olora", "moelora", "sapt", "migu", "ssr",
-            "recurrent_kif", "aimmerging", "vbm",
-        )
-    },
+    **{name: CONFIGS[name] for name in (
+        "ewc separate", "mix_replay", "fixed_interval", "olora", "moelora", "sapt", "migu", "ssr",
+        "recurrent_kif", "aimmerging", "vbm",
+    )},
+}  # fmt: skip
+
+# What else than a tracker's calls may be the last thing that happens: before it, or after it.
+BEFORE = {
+    (step_module, "probe"): "probe", (session, "write_lines"): "answers",
+    (loop, "evaluate"): "evaluate", (session.Session, "end_training"): "end_task",
+}  # fmt: skip
+AFTER = {
+    (checkpoint, "save"): "saved", (lora, "save_peft"): "finish", (lora, "save_mixture"): "finish",
 }  # fmt: skip
 
 
@@ -52,17 +57,16 @@ class Killed(BaseException):
 
 
 class Trap(Tracker):
-    """Kills at the n-th thing that happens: anything a tracker is told, any checkpoint, any file
-    written whole."""
+    """Kills at the `at`-th thing that happens."""
 
-    def __init__(self, at: int | None) -> None:
-        self.at = at
+    def __init__(self, at: int | None, kill: Callable[[], None]) -> None:
+        self.at, self.kill = at, kill
         self.passed: list[str] = []
 
     def point(self, name: str) -> None:
         self.passed.append(name)
         if len(self.passed) == self.at:
-            raise Killed
+            self.kill()
 
     def step(self, line: Any) -> None:
         self.point(line["kind"])
@@ -73,39 +77,41 @@ class Trap(Tracker):
     def stage(self, number: int, scores: Any) -> None:
         self.point("stage")
 
+    def watch(self, function: Callable[..., Any], name: str, after: bool) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if not after:
+                self.point(name)
+            result = function(*arguments, **options)
+            if after:
+                self.point(name)
+            return result
 
-def wrapped(trap: Trap, name: str, function: Callable[..., Any], after: bool) -> Callable[..., Any]:
-    def call(*arguments: Any, **options: Any) -> Any:
-        if not after:
-            trap.point(name)
-            return function(*arguments, **options)
-        result = function(*arguments, **options)
-        trap.point(name)
-        return result
-
-    return call
+        return call
 
 
-def live(config: RunConfig, path: Path, at: int | None, checkpoint_s: float = 0.0) -> Trap:
-    """One life of a run, killed at its `at`-th point if it gets there."""
-    trap = Trap(at)
+def raise_killed() -> None:
+    raise Killed
+
+
+def live(
+    config: RunConfig,
+    path: Path,
+    at: int | None = None,
+    checkpoint_s: float = 0.0,
+    kill: Callable[[], None] = raise_killed,
+) -> list[str]:
+    """One life of a run, killed at its `at`-th point if it gets there; what it passed."""
+    trap = Trap(at, kill)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "save", wrapped(trap, "saved", checkpoint.save, after=True))
-        patch.setattr(step_module, "probe", wrapped(trap, "probe", probe, after=False))
-        patch.setattr(
-            results, "write_lines", wrapped(trap, "answers", results.write_lines, after=False)
-        )
-        patch.setattr(loop, "evaluate", wrapped(trap, "evaluate", loop.evaluate, after=False))
-        end = session.Session.end_training
-        patch.setattr(session.Session, "end_training", wrapped(trap, "end_task", end, after=False))
-        for save in ("save_peft", "save_mixture"):
-            patch.setattr(lora, save, wrapped(trap, "finish", getattr(lora, save), after=True))
+        for points, after in ((BEFORE, False), (AFTER, True)):
+            for (owner, function), name in points.items():
+                patch.setattr(owner, function, trap.watch(getattr(owner, function), name, after))
         try:
             placement = Placement(device="cpu", checkpoint_s=checkpoint_s)
             run_local(config, path, resume=True, trackers=[trap], placement=placement)
         except Killed:
             trap.passed.append("killed")
-    return trap
+    return trap.passed
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -114,23 +120,6 @@ def written() -> Iterator[None]:
         patch.setattr(decoding, "sample", canned_sample)
         yield
     gc.collect()  # here, and not in whichever test comes next
-
-
-@pytest.fixture(scope="module")
-def configs(small_config: RunConfig) -> dict[str, RunConfig]:
-    """Two tasks; with dropout, so that random streams have to be found again too, and scores that
-    are not all zero."""
-    metrics = {"shape": "rouge_l", "colour": "rouge_l"}
-    base = small_config.override(
-        {
-            "data.order": ["shape", "colour"],
-            "data.metrics": metrics,
-            "model.dropout": 0.1,
-            "optim.lr": 0.05,
-        }
-    )
-    values = base.model_dump(mode="json")
-    return {name: RunConfig.parse(values | {"method": method}) for name, method in METHODS.items()}
 
 
 @dataclass
@@ -142,28 +131,44 @@ class Runs:
     whole: dict[str, Outcome]
     points: dict[str, list[str]]
 
-    def check(self, name: str, path: Path) -> None:
-        """The run in `path` ended as the uninterrupted one, bit for bit."""
+    def place(self, kind: str, which: int, name: str = "forever") -> int:
+        """The number of a point."""
+        return [n for n, point in enumerate(self.points[name], 1) if point == kind][which]
+
+    def die(self, path: Path, at: int, name: str = "forever", **options: Any) -> list[str]:
+        passed = live(self.configs[name], path, at, **options)
+        assert passed[-1] == "killed"
+        assert not (path / "result.json").exists()
+        return passed
+
+    def finish(self, path: Path, name: str = "forever") -> list[str]:
+        """Go on to the end, which is that of the uninterrupted run, bit for bit."""
+        passed = live(self.configs[name], path)
         assert self.whole[name].differences(outcome(path)) == [], path.name
+        return passed
 
 
 @pytest.fixture(scope="module")
-def runs(configs: dict[str, RunConfig], tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    runs = Runs(configs, {}, {})
-    for name, config in configs.items():
+def runs(small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Two tasks; with dropout, so that random streams have to be found again too, and scores that
+    are not all zero."""
+    changes = {"data.order": ["shape", "colour"], "model.dropout": 0.1, "optim.lr": 0.05}
+    changes["data.metrics"] = {"shape": "rouge_l", "colour": "rouge_l"}
+    values = small_config.override(changes).model_dump(mode="json")
+    runs = Runs({}, {}, {})
+    for name, method in METHODS.items():
+        config = runs.configs[name] = RunConfig.parse(values | {"method": method})
         folder = tmp_path_factory.mktemp(name)
-        execute(config, folder / "whole")
+        result = execute(config, folder / "whole")
+        assert any(score for row in result["matrix"] for score in row), name
         runs.whole[name] = outcome(folder / "whole")
-        assert any(score for row in runs.whole[name].result["matrix"] for score in row), name
-        runs.points[name] = live(config, folder / "points", None).passed
-        runs.check(name, folder / "points")  # checkpoints do not change a run
+        runs.points[name] = runs.finish(folder / "points", name)  # checkpoints change nothing
     return runs
 
 
 def test_every_kind_of_point_is_covered(runs: Runs) -> None:
     assert {*runs.points["forever"]} == {
-        "task", "replay", "consolidation", "probe", "event", "saved", "end_task", "evaluate",
-        "answers", "stage", "finish",
+        "task", "replay", "consolidation", "event", "stage", *BEFORE.values(), *AFTER.values(),
     }  # fmt: skip
     assert {"replay", "consolidation"} <= {*runs.points["fixed_interval"]}
 
@@ -182,186 +187,123 @@ def test_killed_again_and_again(runs: Runs, tmp_path: Path, name: str, stride: i
 
     A life must get further than the last; the point of its death is counted from where it starts.
     """
-    lives, passed = 0, []
-    at = stride
-    while True:
-        trap = live(runs.configs[name], tmp_path, at)
+    at, lives, passed = stride, 1, set[str]()
+    while (life := live(runs.configs[name], tmp_path, at))[-1:] == ["killed"]:
+        passed.update(life)
         lives += 1
-        passed += trap.passed
-        if trap.passed[-1:] != ["killed"]:
-            break
         # Killed before anything new was on disk: the next life has to be allowed one more step.
-        new = "saved" in trap.passed[:-2] or "answers" in trap.passed[:-2]
+        new = "saved" in life[:-2] or "answers" in life[:-2]
         at = stride if new else at + 1
         assert lives < 3 * len(runs.points[name])
-    runs.check(name, tmp_path)
+    assert runs.whole[name].differences(outcome(tmp_path)) == []
     assert lives > (20 if stride == 1 else 2)
-    assert {*passed} >= {*runs.points[name]}
+    assert {*passed, *life} >= {*runs.points[name]}
 
 
-def deaths(kinds: list[str], every: bool) -> list[int]:
-    """Points at which to be killed: all, or the first and the last of each kind.
-
-    Saves are left out, since the point after a save is the point before what follows it.
-    """
-    chosen = [n for n, kind in enumerate(kinds, 1) if kind not in ("saved", "answers")]
-    if every:
-        return chosen
-    first = {kinds[n - 1]: n for n in reversed(chosen)}
-    last = {kinds[n - 1]: n for n in chosen}
-    return sorted({*first.values(), *last.values()})
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["forever.training.loop", "helpers"])
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_killed_once(runs: Runs, tmp_path: Path, every: bool) -> None:
-    """Independent runs of the method with the most state, each killed at one point."""
-    for at in deaths(runs.points["forever"], every):
-        path = tmp_path / str(at)
-        assert live(runs.configs["forever"], path, at).passed[-1] == "killed"
-        assert not (path / "result.json").exists()
-        live(runs.configs["forever"], path, None)
-        runs.check("forever", path)
+def live_and_die(config: RunConfig, path: Path, at: int, threads: int) -> None:
+    torch.set_num_threads(threads)
+    live(config, path, at, kill=lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-@pytest.fixture(scope="module")
-def plan(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The points of a run that saves at the end of each task only."""
-    passed = live(runs.configs["forever"], tmp_path_factory.mktemp("plan"), None, 1e9).passed
-    assert passed.count("saved") == 2
-    return passed
+@pytest.mark.parametrize(
+    ("kind", "which"),
+    [("task", 1), ("replay", -1), ("consolidation", 0), ("evaluate", 1), ("saved", 5)],
+)
+def test_sigkill(runs: Runs, tmp_path: Path, kind: str, which: int) -> None:
+    """In a process of its own."""
+    process = PROCESSES.Process(
+        target=live_and_die,
+        args=(runs.configs["forever"], tmp_path, runs.place(kind, which), torch.get_num_threads()),
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    runs.finish(tmp_path)
 
 
 @pytest.mark.parametrize(
     "kind", ["task", "consolidation", "probe", "end_task", "evaluate", "finish"]
 )
 def test_without_checkpoints_within_a_task_it_begins_again(
-    runs: Runs, plan: list[str], tmp_path: Path, kind: str
+    runs: Runs, tmp_path: Path, kind: str
 ) -> None:
     """The last task is repeated from its start, or only scored, if it was trained."""
-    config, at = runs.configs["forever"], len(plan) - plan[::-1].index(kind)
-    assert live(config, tmp_path, at, checkpoint_s=1e9).passed[-1] == "killed"
-    again = live(config, tmp_path, None, checkpoint_s=1e9).passed
-    runs.check("forever", tmp_path)
+    config = runs.configs["forever"]
+    passed = [point for point in runs.points["forever"] if point != "saved"]
+    at = len(passed) - passed[::-1].index(kind) + 1  # one was saved: the first task
+    at += kind in ("evaluate", "finish")  # and the second
+    assert runs.die(tmp_path, at, checkpoint_s=1e9)[-2] == kind
+    again = live(config, tmp_path, checkpoint_s=1e9)
+    assert runs.whole["forever"].differences(outcome(tmp_path)) == []
     assert again.count("end_task") == (0 if kind in ("evaluate", "finish") else 1)
 
 
 # ---- damage
 
 
-def damage_newest(path: Path) -> str:
-    """Flip a bit in the newest checkpoint; its name."""
-    newest = max((path / "checkpoints").iterdir())
-    file = newest / "tensors.safetensors"
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(bytes(data))
-    return newest.name
-
-
-def at_kind(kinds: list[str], kind: str, which: int) -> int:
-    return [n for n, name in enumerate(kinds, 1) if name == kind][which]
-
-
 @pytest.mark.parametrize("kind", ["replay", "end_task", "stage"])
 def test_damaged_newest_checkpoint_falls_back(runs: Runs, tmp_path: Path, kind: str) -> None:
-    at = at_kind(runs.points["forever"], kind, -1)
-    live(runs.configs["forever"], tmp_path, at)
-    damaged = damage_newest(tmp_path)
+    runs.die(tmp_path, runs.place(kind, -1))
+    newest = max((tmp_path / "checkpoints").iterdir())
+    data = (newest / "tensors.safetensors").read_bytes()
+    (newest / "tensors.safetensors").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     # Dies soon after: what it saved must be found by the third life.
-    again = live(runs.configs["forever"], tmp_path, 4)
-    assert again.passed[-1] == "killed"
-    assert (
-        damaged in {p.name for p in (tmp_path / "checkpoints").iterdir()} or "saved" in again.passed
-    )
-    live(runs.configs["forever"], tmp_path, None)
-    runs.check("forever", tmp_path)
+    assert newest.exists() or "saved" in runs.die(tmp_path, 4)
+    runs.finish(tmp_path)
 
 
 def test_all_checkpoints_damaged_begins_anew(runs: Runs, tmp_path: Path) -> None:
-    live(runs.configs["forever"], tmp_path, at_kind(runs.points["forever"], "consolidation", -1))
+    runs.die(tmp_path, runs.place("consolidation", -1))
     for folder in (tmp_path / "checkpoints").iterdir():
         (folder / "state.json").write_text("{", encoding="utf-8")
-    for at in (3, 9, None):
-        live(runs.configs["forever"], tmp_path, at)
-    runs.check("forever", tmp_path)
+    runs.die(tmp_path, 3)
+    runs.die(tmp_path, 9)
+    runs.finish(tmp_path)
 
 
-@pytest.mark.parametrize("call", ["save_file", "_digest", "_sync"])
-def test_torn_checkpoint(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    """Killed while a checkpoint is being written, twice in a row at different places."""
-    original = getattr(checkpoint, call)
-    for place in (3, 9):
-        count = iter(range(1, 10**6))
-
-        def torn(*arguments: Any, count: Iterator[int] = count, place: int = place) -> Any:
-            if next(count) == place:
-                raise Killed
-            return original(*arguments)
-
-        monkeypatch.setattr(checkpoint, call, torn)
-        assert live(runs.configs["forever"], tmp_path, None).passed[-1] == "killed"
-        assert any(p.name.startswith(".") for p in (tmp_path / "checkpoints").iterdir())
-    monkeypatch.setattr(checkpoint, call, original)
-    live(runs.configs["forever"], tmp_path, None)
-    runs.check("forever", tmp_path)
-    assert not any(p.name.startswith(".") for p in (tmp_path / "checkpoints").iterdir())
-
-
-def test_torn_journal_line(runs: Runs, tmp_path: Path) -> None:
-    live(runs.configs["forever"], tmp_path, at_kind(runs.points["forever"], "replay", -1))
+@pytest.mark.parametrize("checkpoint_s", [0.0, 1e9])
+def test_torn_journal_line(runs: Runs, tmp_path: Path, checkpoint_s: float) -> None:
+    """Also of a run that has no checkpoint yet, and begins again."""
+    at = 3 if checkpoint_s else runs.place("replay", -1)
+    runs.die(tmp_path, at, checkpoint_s=checkpoint_s)
     for name in ("steps.jsonl", "events.jsonl"):
         with (tmp_path / name).open("a", encoding="utf-8") as file:
             file.write('{"task": "sha')
-    live(runs.configs["forever"], tmp_path, None)
-    runs.check("forever", tmp_path)
+    runs.finish(tmp_path)
 
 
-def test_interrupted_before_the_first_checkpoint(runs: Runs, tmp_path: Path) -> None:
-    assert live(runs.configs["forever"], tmp_path, 3, checkpoint_s=1e9).passed == [
-        "task",
-        "task",
-        "task",
-        "killed",
-    ]
-    assert len(lines(tmp_path / "steps.jsonl")) == 3
-    live(runs.configs["forever"], tmp_path, None)
-    runs.check("forever", tmp_path)
-
-
-def test_scores_before_training_survive(runs: Runs, tmp_path: Path) -> None:
-    """Forward transfer: the untrained model's scores are not measured again with trained
-    weights."""
-    config = runs.configs["forever"].override({"evaluation.forward_transfer": True})
+@pytest.mark.parametrize(
+    ("changes", "points"),
+    [
+        # The untrained model's scores are not measured again with trained weights.
+        ({"evaluation.forward_transfer": True}, [("evaluate", 0), ("evaluate", 1), ("replay", 0)]),
+        ({"model.tuning": "full", "optim.lr": 1e-3}, [("replay", 2)]),
+    ],
+    ids=["forward transfer", "full fine-tuning"],
+)
+def test_other_runs_resume(
+    runs: Runs, tmp_path: Path, changes: dict[str, Any], points: list[tuple[str, int]]
+) -> None:
+    config = runs.configs["forever"].override(changes)
     execute(config, tmp_path / "whole")
-    plan = live(config, tmp_path / "plan", None).passed
-    evaluations = [n for n, kind in enumerate(plan, 1) if kind == "evaluate"]
-    for at in (*evaluations[:2], at_kind(plan, "replay", 0)):
-        path = tmp_path / str(at)
-        live(config, path, at)
-        live(config, path, None)
+    passed = live(config, tmp_path / "points")
+    for kind, which in points:
+        path = tmp_path / f"{kind} {which}"
+        at = [n for n, point in enumerate(passed, 1) if point == kind][which]
+        assert live(config, path, at)[-1] == "killed"
+        live(config, path)
         assert outcome(tmp_path / "whole").differences(outcome(path)) == []
-    assert outcome(tmp_path / "whole").result["fwt"] is not None
-
-
-def test_full_fine_tuning_resumes(runs: Runs, tmp_path: Path) -> None:
-    config = runs.configs["forever"].override({"model.tuning": "full", "optim.lr": 1e-3})
-    execute(config, tmp_path / "whole")
-    live(config, tmp_path / "run", at_kind(runs.points["forever"], "replay", 2))
-    live(config, tmp_path / "run", None)
-    assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "run")) == []
 
 
 # ---- data and folder
 
 
-def interrupted(config: RunConfig, path: Path) -> None:
-    assert live(config, path, 4).passed[-1] == "killed"
-
-
 def test_unfinished_run_needs_resume(runs: Runs, tmp_path: Path) -> None:
-    interrupted(runs.configs["forever"], tmp_path)
+    runs.die(tmp_path, 4)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     with pytest.raises(InputError, match=r"holds an unfinished run; .*--resume"):
         execute(runs.configs["forever"], tmp_path)
@@ -371,10 +313,9 @@ def test_unfinished_run_needs_resume(runs: Runs, tmp_path: Path) -> None:
 @pytest.mark.parametrize("finished", [False, True])
 def test_another_configuration_in_the_folder(runs: Runs, tmp_path: Path, finished: bool) -> None:
     config = runs.configs["mix_replay"]
-    execute(config, tmp_path) if finished else interrupted(config, tmp_path)
+    live(config, tmp_path, None if finished else 4)
     with pytest.raises(
-        InputError,
-        match=r"holds a run of another configuration \(optim.lr is 0.05 there, 0.5 here\)",
+        InputError, match=r"a run of another configuration \(optim.lr is 0.05 there, 0.5 here\)"
     ):
         run_local(config.override({"optim.lr": 0.5}), tmp_path, resume=True)
     with pytest.raises(InputError, match=r"another configuration \(method"):
@@ -382,210 +323,81 @@ def test_another_configuration_in_the_folder(runs: Runs, tmp_path: Path, finishe
 
 
 def test_changed_data_is_refused(runs: Runs, data_root: Path, tmp_path: Path) -> None:
-    config, moved = runs.configs["forever"], tmp_path / "data"
-    interrupted(config, tmp_path / "run")
-    for source in (data_root / "toy").rglob("*.jsonl"):
-        target = moved / source.relative_to(data_root)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(source.read_bytes())
-    changed = moved / "toy" / "colour" / "test.jsonl"
-    records = lines(changed)
-    original = changed.read_bytes()
-    changed.write_text(
-        "".join(json.dumps(r | {"output": "green"}) + "\n" for r in records), encoding="utf-8"
-    )
-    elsewhere = config.override({"data.root": str(moved)})
-    with pytest.raises(
-        InputError, match=r"the data changed since this run began; give another --out"
-    ):
-        live(elsewhere, tmp_path / "run", None)
-    changed.write_bytes(original)  # the same rows in another place are the same data
-    live(elsewhere, tmp_path / "run", None)
-    execute(config, tmp_path / "whole")
-    assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "run")) == []
-
-
-def test_changed_data_of_a_finished_run_is_refused(
-    runs: Runs, data_root: Path, tmp_path: Path
-) -> None:
-    """Its scores are not those of the rows that are there now."""
-    config, moved = runs.configs["mix_replay"], tmp_path / "data"
-    result = execute(config, tmp_path / "run")
+    """The same rows in another place are the same data; a finished run that learned other rows has
+    other scores."""
+    moved, path = tmp_path / "data", tmp_path / "run"
+    config = runs.configs["forever"].override({"data.root": str(moved)})
     shutil.copytree(data_root / "toy", moved / "toy")
-    elsewhere = config.override({"data.root": str(moved)})
-    assert execute(elsewhere, tmp_path / "run") == result
-    changed = moved / "toy" / "colour" / "train.jsonl"
-    changed.write_text(
-        "".join(json.dumps(r | {"output": "green"}) + "\n" for r in lines(changed)),
-        encoding="utf-8",
-    )
-    with pytest.raises(
-        InputError, match=r"run is finished, and the rows of task colour are no longer those"
-    ):
-        execute(elsewhere, tmp_path / "run")
-    sweep = Sweep("s", elsewhere, {"base": {}})
-    (trial,) = sweep.trials()
+    changed = moved / "toy" / "colour" / "test.jsonl"
+    rows = changed.read_text()
+    runs.die(path, 4)
+    changed.write_text(rows.replace("red", "green"))
+    with pytest.raises(InputError, match=r"the data changed since this run began; give another"):
+        live(config, path)
+    changed.write_text(rows)
+    live(config, path)
+    assert runs.whole["forever"].differences(outcome(path)) == []
+
+    result = execute(config, path)
+    changed.write_text(rows.replace("red", "green"))
+    with pytest.raises(InputError, match=r"finished, and the rows of task colour are no longer"):
+        execute(config, path)
+    (trial,) = Sweep("s", config, {"base": {}}).trials()
     check_finished([trial], tmp_path)  # nothing is finished there
-    (tmp_path / "run").rename(tmp_path / trial.key)
+    path.rename(tmp_path / trial.key)
     with pytest.raises(InputError, match="rows of task colour"):
         check_finished([trial], tmp_path)
     shutil.rmtree(moved)
     check_finished([trial], tmp_path)  # rows that are gone say nothing
+    assert result["data"].keys() == {"shape", "colour"}
 
 
 def test_a_run_that_goes_on_elsewhere_says_where_it_was(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupted(runs.configs["forever"], tmp_path)
+    runs.die(tmp_path, 4)
     first = json.loads((tmp_path / "environment.json").read_text())
     assert "resumed" not in first
     monkeypatch.setattr("forever.runs.environment.revision", lambda: "later")
-    live(runs.configs["forever"], tmp_path, 2)
-    live(runs.configs["forever"], tmp_path, None)  # the same place again is no news
+    runs.die(tmp_path, 2)
+    runs.finish(tmp_path)  # the same place again is no news
     environment = json.loads((tmp_path / "environment.json").read_text())
     assert [life["revision"] for life in environment.pop("resumed")] == ["later"]
     assert environment == first
 
 
-# ---- real kills
-
-KILLER = """
-import json, os, signal, sys, torch
-torch.set_num_threads(1)
-from pathlib import Path
-from forever.runs import checkpoint
-from forever.training import loop as train
-from forever.config.run import RunConfig
-from forever.launch.local import Placement, run_local
-from forever.evaluation.metrics import rouge_l
-from forever.models.backbone import load
-from forever.runs.tracking import Tracker
-
-config, folder = RunConfig.parse(json.loads(sys.argv[1])), Path(sys.argv[2])
-points = json.loads(sys.argv[3])
-# These two import what every child needs.
-load(config.model.name, torch.float32, torch.device("cpu"))
-rouge_l("a", "a")
-
-class Kill(Tracker):
-    def __init__(self, kind, count): self.kind, self.count = kind, count
-    def reach(self, kind):
-        if kind == self.kind:
-            self.count -= 1
-            if self.count == 0: os.kill(os.getpid(), signal.SIGKILL)
-    def step(self, line): self.reach(line["kind"])
-    def stage(self, number, scores): self.reach("stage")
-
-def child(path, kind, count):
-    kill = Kill(kind, count)
-    for owner, name in ((checkpoint, "_sync"), (train, "evaluate"), (checkpoint, "_complete")):
-        def call(*arguments, name=name, original=getattr(owner, name)):
-            kill.reach(name)
-            return original(*arguments)
-        setattr(owner, name, call)
-    placement = Placement(device="cpu", checkpoint_s=0.0)
-    run_local(config, path, resume=True, trackers=[kill], placement=placement)
-
-def life(path, kind, count):
-    process = os.fork()
-    if process == 0:
-        try:
-            child(path, kind, count)
-            os._exit(0)
-        except BaseException as error:
-            print(repr(error), file=sys.stderr, flush=True)
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-codes = []
-for kind, count in points:
-    path = folder / f"{kind}{count}"
-    codes.append([life(path, kind, count), life(path, "", 0)])
-print(json.dumps(codes))
-"""
-KILLS = [
-    ("task", 2),
-    ("task", 7),
-    ("replay", 3),
-    ("consolidation", 1),
-    ("evaluate", 2),
-    ("_sync", 27),
-    ("_complete", 9),
-    ("stage", 1),
-]
-
-
-@pytest.fixture(scope="module")
-def killed(
-    runs: Runs, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, list[int]]]:
-    """Runs killed by SIGKILL and gone on with, each life in a process of its own (forked after the
-    imports)."""
-    folder = tmp_path_factory.mktemp("killed")
-    config = runs.configs["forever"].model_dump_json()
-    command = [sys.executable, "-c", KILLER, config, str(folder), json.dumps(KILLS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    codes = json.loads(done.stdout.strip().splitlines()[-1])
-    return folder, {
-        f"{kind}{count}": pair for (kind, count), pair in zip(KILLS, codes, strict=True)
-    }
-
-
-@pytest.mark.parametrize("name", [f"{kind}{count}" for kind, count in KILLS])
-def test_sigkill(killed: tuple[Path, dict[str, list[int]]], runs: Runs, name: str) -> None:
-    folder, codes = killed
-    assert codes[name] == [-9, 0]
-    runs.check("forever", folder / name)
-
-
 # ---- answers that are lost
 
 
-@pytest.fixture(scope="module")
-def stopped(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Runs that died at the last point of a kind: their first stage is over."""
-    paths: dict[str, Path] = {}
-    for kind in ("task", "evaluate"):
-        paths[kind] = tmp_path_factory.mktemp(kind) / "run"
-        at = at_kind(runs.points["mix_replay"], kind, -1)
-        assert live(runs.configs["mix_replay"], paths[kind], at).passed[-1] == "killed"
-    return paths
-
-
-@pytest.mark.parametrize("lost", ["predictions/1/1.jsonl", "predictions/1", "predictions"])
+@pytest.mark.parametrize("lost", ["predictions/1/1.jsonl", "predictions"])
 @pytest.mark.parametrize("kind", ["task", "evaluate"])
 def test_lost_answers_of_a_past_stage_are_not_given_again_by_later_weights(
-    runs: Runs, stopped: dict[str, Path], tmp_path: Path, lost: str, kind: str
+    runs: Runs, tmp_path: Path, lost: str, kind: str
 ) -> None:
-    path = Path(shutil.copytree(stopped[kind], tmp_path / "run"))
-    target = path / lost
+    runs.die(tmp_path, runs.place(kind, -1, "mix_replay"), "mix_replay")
+    target = tmp_path / lost
     shutil.rmtree(target) if target.is_dir() else target.unlink()
     for _ in range(2):  # the first refusal leaves nothing behind that would pass for answers
         with pytest.raises(InputError, match=r"1/1\.jsonl is missing, .* give another --out"):
-            live(runs.configs["mix_replay"], path, None)
-    assert not (path / "result.json").exists()
+            live(runs.configs["mix_replay"], tmp_path)
+    assert not (tmp_path / "result.json").exists()
 
 
 def test_lost_answers_for_forward_transfer_are_missed(runs: Runs, tmp_path: Path) -> None:
     """Before training, and of the task that came next."""
     config = runs.configs["mix_replay"].override({"evaluation.forward_transfer": True})
-    path = tmp_path / "run"
-    passed = live(config, tmp_path / "plan", None).passed
-    assert live(config, path, at_kind(passed, "task", -1)).passed[-1] == "killed"
+    passed = live(config, tmp_path / "points")
+    live(config, tmp_path / "run", len(passed) - passed[::-1].index("task"))
     for lost in ("0/2.jsonl", "1/2.jsonl"):
-        damaged = Path(shutil.copytree(path, tmp_path / lost[0]))
+        damaged = Path(shutil.copytree(tmp_path / "run", tmp_path / lost[0]))
         (damaged / "predictions" / lost).unlink()
         with pytest.raises(InputError, match=rf"predictions/{lost} is missing"):
-            live(config, damaged, None)
+            live(config, damaged)
 
 
 def test_lost_answers_of_the_stage_whose_weights_are_there_are_given_again(
     runs: Runs, tmp_path: Path
 ) -> None:
-    assert (
-        live(runs.configs["forever"], tmp_path, len(runs.points["forever"])).passed[-2] == "finish"
-    )
+    runs.die(tmp_path, runs.place("finish", -1))
     shutil.rmtree(tmp_path / "predictions" / "2")
-    live(runs.configs["forever"], tmp_path, None)
-    runs.check("forever", tmp_path)
+    runs.finish(tmp_path)
