@@ -61,8 +61,8 @@ def _source(config: DataConfig) -> tuple[str, Sequence[str], Callable[[str], Spl
     if root is None:
         raise InputError(
             f"data.root is not set, but benchmark {config.benchmark!r} is read from a folder "
-            f"(known: {', '.join(ORDERS)}; mini is embedded); give data.root=DIR that has the "
-            f"folder {' and '.join(map(repr, folders))}"
+            f"(known: {', '.join(ORDERS)}; mini is embedded); give data.root=DIR that has "
+            f"{' and '.join(map(repr, folders))}"
         )
     homes: dict[str, Path] = {}
     for folder in folders:
