@@ -102,7 +102,7 @@ def limited(
 
 def _content(path: Path) -> bytes:
     if not path.is_file():
-        raise InputError(f"there is no file {path}; a task needs a train and a test split")
+        raise InputError(f"there is no file {path}; the layouts are listed in docs/verbs/data.md")
     return path.read_bytes()
 
 
