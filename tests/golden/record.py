@@ -60,14 +60,8 @@ UPDATE_FIELDS = ("task", "kind", "loss", "update_norm", "penalty", "beta")
 EVENT_FIELDS = ("task", "kind", "step", "day", "beta", "updates", "rows")
 
 
-# ---- running
-
-
 def toy_run(folder: Path) -> RunConfig:
-    """The run from which the rows of the conformance table differ.
-
-    Its backbone and its data are put into `folder`.
-    """
+    """The run from which the rows differ; its backbone and its data are put into `folder`."""
     benchmark = make_benchmark()
     backbone = save_backbone(folder / "backbone", benchmark)
     return small_toy_config(toy_config(backbone, save_data(folder / "data", benchmark)))
@@ -175,9 +169,6 @@ def cpu_lines() -> Iterable[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
 
 
-# ---- files
-
-
 def path_of(name: str) -> Path:
     """Where the golden file of a row lies."""
     return FOLDER / f"{name.replace(' ', '_').replace('/', '_')}.json"
@@ -199,11 +190,7 @@ def write(golden: dict[str, Any]) -> None:
 
 
 def main(names: Sequence[str]) -> None:
-    """Record the rows `names`, or all.
-
-    Raises:
-        SystemExit: there is no such row.
-    """
+    """Record the rows `names`, or all."""
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
         raise SystemExit(f"no such row: {', '.join(unknown)}; there are {', '.join(NAMES)}")

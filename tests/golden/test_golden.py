@@ -74,9 +74,9 @@ def near_updates(updates: list[list[Any]]) -> list[list[Any]]:
     return updates
 
 
-def near_events(events: list[list[Any]], beta: float, steps: int) -> list[dict[str, Any]]:
+def near_events(golden: dict[str, Any], beta: float, steps: int) -> list[dict[str, Any]]:
     """Events for a comparison up to rounding, each at most `steps` earlier or later."""
-    expected = [dict(zip(record.EVENT_FIELDS, event, strict=True)) for event in events]
+    expected = named_events(golden)
     for event in expected:
         event["beta"] = near(event["beta"], beta)
         event["step"] = pytest.approx(event["step"], abs=steps, rel=0)
@@ -98,7 +98,7 @@ def test_decisions_and_first_updates(measured: Measure, name: str) -> None:
     now, before = measured(name), record.stored(name)
     count = COMPARED.get(name, record.FIRST)
     assert now["updates"][:count] == near_updates(before["updates"][:count])
-    assert named_events(now) == near_events(before["events"], RELATIVE, steps=0)
+    assert named_events(now) == near_events(before, RELATIVE, steps=0)
     assert now["decisions"] == before["decisions"]
     assert shape(now["matrix"]) == shape(before["matrix"])
 
@@ -109,7 +109,7 @@ def test_mini(measured: Measure, name: str) -> None:
     """On any processor: what is stable of a long run."""
     now, before = measured(name), record.stored(name)
     assert now["updates"] == near_updates(before["updates"])
-    assert named_events(now) == near_events(before["events"], BETA_RELATIVE, steps=1)
+    assert named_events(now) == near_events(before, BETA_RELATIVE, steps=1)
     assert now["decisions"]["memory"] == before["decisions"]["memory"]
     assert shape(now["matrix"]) == shape(before["matrix"])
     for task in range(len(before["matrix"])):
