@@ -65,13 +65,13 @@ def _source(config: DataConfig) -> tuple[str, Sequence[str], Callable[[str], Spl
             f"{' and '.join(map(repr, folders))}"
         )
     homes: dict[str, Path] = {}
-    for folder in folders:
-        if not (root / folder).is_dir():
+    for folder in [root / name for name in folders]:
+        if not folder.is_dir():
             raise InputError(
-                f"data.root: there is no folder {root / folder}; the layouts are listed in "
-                "docs/verbs/data.md"
+                f"data.root: there is no folder {folder}; docs/verbs/data.md lists the layouts"
             )
-        homes |= dict.fromkeys(task_names(root / folder), root / folder)
+        for name in task_names(folder):
+            homes[name] = folder
     place = " or ".join(str(root / folder) for folder in folders)
     return place, sorted(homes), lambda name: read_task(homes[name], name)
 

@@ -120,8 +120,9 @@ def attach(model: nn.Module, part: ModelConfig, seed: int) -> None:
     if getattr(config, "init_lora_weights", None) is True:
         for name, module in model.named_modules():
             sides = getattr(module, "lora_A", None)
-            if isinstance(sides, nn.ModuleDict) and isinstance(sides[_NAME], nn.Linear):
-                draw(sides[_NAME].weight, lora_stream(seed, 0, name))
+            side = sides[_NAME] if isinstance(sides, nn.ModuleDict) else None
+            if isinstance(side, nn.Linear):
+                draw(side.weight, lora_stream(seed, 0, name))
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise InputError(

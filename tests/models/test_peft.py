@@ -180,19 +180,6 @@ def test_plain_lora_starts_where_a_bank_starts(small_config: RunConfig) -> None:
     assert list(lora.banks(theirs)) == []
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_the_seed_decides_where_an_adapter_starts(name: str, small_config: RunConfig) -> None:
-    part = configured(small_config, name).model
-    starts = []
-    for number in range(2):
-        torch.manual_seed(number)
-        model = backbone(part.name)
-        attach(model, part, seed=0)
-        starts.append([parameter.detach().clone() for parameter in trained(model)])
-    assert starts[0]
-    assert all(torch.equal(a, b) for a, b in zip(*starts, strict=True))
-
-
 def test_short_names_are_fields_of_lora(small_config: RunConfig) -> None:
     changes: dict[str, Any] = {"model.alpha": 6.0, "model.targets": ["k_proj"]}
     part = small_config.override({**changes, "model.adapter": {"r": 2, "use_rslora": True}}).model
