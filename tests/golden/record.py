@@ -19,7 +19,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,8 @@ def digest(content: Any) -> str:
 def machine() -> dict[str, Any]:
     """All on which the rounding of a run depends."""
     about = dict.fromkeys(("model name", "cpu family", "model", "stepping", "flags"), "")
-    for line in cpu_lines():
+    linux = Path("/proc/cpuinfo")
+    for line in linux.read_text(encoding="utf-8").splitlines() if linux.is_file() else ():
         key, _, value = line.partition(":")
         if key.strip() in about:
             about[key.strip()] = value.strip()
@@ -161,12 +162,6 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-
-
-def cpu_lines() -> Iterable[str]:
-    """What Linux says about the processor; nothing elsewhere."""
-    path = Path("/proc/cpuinfo")
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
 
 
 def path_of(name: str) -> Path:
