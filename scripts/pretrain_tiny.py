@@ -95,9 +95,13 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalL
 
 def encode(examples: list[Example], tokenizer: PreTrainedTokenizerFast) -> list[Row]:
     """Prompt and answer are encoded apart, as when the model is used; plain text has no prompt."""
-    heads = tokenizer([prompt(e) if e.instruction else "" for e in examples])["input_ids"]
-    tails = tokenizer([e.output for e in examples])["input_ids"]
-    return [(h + t + [tokenizer.eos_token_id], len(h)) for h, t in zip(heads, tails, strict=True)]
+    rows: list[Row] = []
+    eos = cast(int, tokenizer.eos_token_id)
+    for example in examples:
+        head = tokenizer(prompt(example) if example.instruction else "")["input_ids"]
+        answer = tokenizer(example.output)["input_ids"]
+        rows.append(([*head, *answer, eos], len(head)))
+    return rows
 
 
 def batches(
@@ -154,12 +158,11 @@ def accuracy(
     """Share of fresh examples that are right in every token when the true answer is fed in."""
     model.eval()
     rng = random.Random(f"check/{seed}")
-    drawn = [draw(rng) for _ in range(rows)]
-    questions = [example for example in drawn if example.instruction]
     right = 0
-    for tokens, length in encode(questions, tokenizer):
-        guesses_T = model(input_ids=torch.tensor([tokens])).logits[0, length - 1 : -1].argmax(-1)
-        right += guesses_T.tolist() == tokens[length:]
+    for tokens, length in encode([draw(rng) for _ in range(rows)], tokenizer):
+        if length:  # plain text has no prompt
+            logits = model(input_ids=torch.tensor([tokens])).logits[0, length - 1 : -1]
+            right += logits.argmax(-1).tolist() == tokens[length:]
     return right / rows
 
 
