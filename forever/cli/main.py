@@ -223,7 +223,8 @@ def doctor() -> None:
 @data_app.command("check")
 def data_check(
     root: Annotated[
-        Path | None, typer.Argument(help="Folder with benchmark folders; none: the embedded one.")
+        Path | None,
+        typer.Argument(help="Folder with benchmark folders, or a run's YAML; none: the demo's."),
     ] = None,
 ) -> None:
     """Read every task that is found, and show sizes, metric, labels and length.
@@ -232,7 +233,10 @@ def data_check(
     """
     from forever.data.check import data_table
 
-    console.print(data_table(root))
+    if root is None or root.is_file():
+        console.print(data_table(load_run(str(root or "mini/forever")).data))
+    else:
+        console.print(data_table(root))
 
 
 def _settings(config: str | None, changes: list[str], forked: RunConfig | None) -> RunConfig:

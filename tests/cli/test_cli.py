@@ -131,7 +131,7 @@ def test_a_folder_without_weights(
     model = tmp_path / "model"
     model.mkdir()
     assert call(["run", "mini/forever", f"model.name={model}"], monkeypatch) == 2
-    assert "has no config.json" in capsys.readouterr().err
+    assert "has no configuration (config.json)" in capsys.readouterr().err
     (model / "config.json").write_text("{}")
     assert call(["run", "mini/forever", f"model.name={model}"], monkeypatch) == 2
     assert "has no weights (*.safetensors)" in capsys.readouterr().err
