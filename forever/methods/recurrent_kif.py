@@ -95,6 +95,7 @@ class RecurrentKif(Merging[RecurrentKifConfig]):
         c, tensors = self.config, self.tensors
         inner = above_quantile(tensors["inner_I"] * tensors["inner_U"], c.quantile)
         outer = above_quantile(tensors["outer_I"] * tensors["outer_U"], c.quantile)
+        # By inner mask, outer mask, and whether it is w_in or w_out.
         cases = tensors["start"].new_tensor([[c.neither, c.outer_only], [c.inner_only, c.both]])
         chosen = cases[inner.long(), outer.long()]
         return chosen[:, 0], chosen[:, 1]
