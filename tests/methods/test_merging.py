@@ -121,6 +121,19 @@ def test_statistics_are_empty_at_the_start_of_each_task_and_gone_at_its_end(
     assert method.tensors == {}  # nothing of it has to be kept with the finished model
 
 
+# Q = 8 and P = 4, and what is left of the task stays unmerged; S = 2 and P = 3, a probe after every
+# task update, and the pace is read before the updates on memory.
+BLOCKS = [
+    ("recurrent_kif", {}, 40, "t" * 8 + "rrrr" + "t" * 8 + "rrrr" + "t" * 4),
+    ("aimmerging", {"interval": 2, "outer_steps": 3}, 20, 2 * ("tp" * 4 + "vrrr") + "tp" * 2),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "rows", "letters"), BLOCKS)
+def test_blocks(name: str, fields: dict[str, Any], rows: int, letters: str) -> None:
+    assert trace(method_of(name, **fields), rows).letters == letters
+
+
 def forced(fields: dict[str, Any], w_in: int, w_out: int) -> dict[str, Any]:
     """The method with the same two weights for every case of a merge."""
     known = method_of(**fields).config.model_dump()
@@ -235,12 +248,6 @@ def test_a_task_equals_loops_over_entries(fields: dict[str, Any]) -> None:
     torch.testing.assert_close(found.theta.double(), expected, rtol=1e-4, atol=1e-4)
     assert found.learner.notes["merges"] == 14 // method.config.inner_steps
     assert len(met) == 4 or method.config.quantile != 0.6
-
-
-def test_blocks() -> None:
-    """Q = 8 and P = 4; what is left of the task stays unmerged."""
-    found = trace(method_of("recurrent_kif"), 40)
-    assert found.letters == "t" * 8 + "rrrr" + "t" * 8 + "rrrr" + "t" * 4
 
 
 # ---- AIMMerging
@@ -396,19 +403,6 @@ def test_interval_after_a_merge(interval: int, before: float, now: float, after:
     assert method.next_interval(interval, [5.0, 5.0, 5.0, before, now]) == after
     # The first merges are cold.
     assert method.next_interval(interval, [5.0, 5.0, before, now]) == interval
-
-
-def test_actions_of_an_update() -> None:
-    """A probe after every task update; before the updates on memory the pace is read."""
-    found = trace(method_of("aimmerging", interval=2, outer_steps=3), 20)
-    assert found.letters == "tptptptp" + "vrrr" + "tptptptp" + "vrrr" + "tptp"
-    batches: dict[str, list[Any]] = {"p": [], "r": [], "t": [], "v": []}
-    for letter, action in zip(found.letters, found.actions, strict=True):
-        batches[letter].append(getattr(action, "batch", None))
-    memory = found.learner.memory
-    assert batches["p"] == list(islice(memory.draws("new", "probe"), 10))
-    assert batches["r"] == list(islice(memory.draws("new", "outer"), 6))
-    assert batches["t"] == list(found.learner.batches(rows_task("new", 20).train))
 
 
 @pytest.mark.parametrize("weights", [(0.5, 0.5), (0.6, 0.4), (1.0, 1.0), (1.0, 0.0)])

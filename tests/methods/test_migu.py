@@ -13,13 +13,12 @@ from torch import Tensor
 from forever.config.methods.baselines import MiguConfig
 from forever.config.run import RunConfig
 from forever.data.batching import Batch
-from forever.evaluation.scoring import evaluate
 from forever.methods.migu import largest
 from forever.models import lora
 from forever.training.forward import answer_logits
 from forever.training.learner import Learner
 from forever.training.step import perform
-from forever.training.steps import Probe, Step
+from forever.training.steps import Step
 
 
 def second_task(config: RunConfig, micro: int | None = None, **changes: Any) -> tuple[Any, ...]:
@@ -167,11 +166,3 @@ def test_padding_is_not_counted(small_config: RunConfig) -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
     assert found[0].all()
     assert not method.sums.requires_grad  # parts of a batch do not pile up a graph
-
-
-def test_only_training_is_counted(small_config: RunConfig) -> None:
-    learner, method, steps = second_task(small_config)
-    perform(learner, method, Probe(next(steps).batch))
-    task = toy(small_config)[0]
-    evaluate(learner.backbone, learner.encoder, learner.world, task, 2, learner.gate)
-    assert not method.sums.any()

@@ -78,16 +78,6 @@ def test_no_more_events_than_updates(updates: int) -> None:
     assert [event.step for event in run.learner.events] == list(range(1, updates + 1))
 
 
-def test_recalls_are_whole_passes_in_batches_of_fewer_rows() -> None:
-    run = driven(method_of("vbm", views=2, warmup_steps=2))
-    assert run.event_steps == [2, 4, 6]  # T = 8: J = #{1, 2, 4}, so 7 passes, 4 recalls
-    kept = Counter(example.id for example in run.learner.memory.examples)
-    batches = run.ids("replay", "consolidation")
-    assert [len(batch) for batch in batches] == [*([2] * 8), 1] * 4
-    for i in range(0, len(batches), 9):
-        assert Counter(id_ for batch in batches[i : i + 9] for id_ in batch) == kept
-
-
 # ---- views
 
 
