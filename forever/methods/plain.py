@@ -25,18 +25,17 @@ class Finetune(Method[FinetuneConfig]):
     card = Card(title="Fine-tuning", paper="lower bound")
 
     def steps(self, learner: Learner, task: Task) -> Steps:
-        every = self.config.probe_every
         for batch in learner.batches(task.train):
-            if every and learner.step % every == 0:
-                yield from self.look_back(learner, task)
-            yield Step(batch)
-        if every and learner.step % every == 0:
             yield from self.look_back(learner, task)
+            yield Step(batch)
+        yield from self.look_back(learner, task)
 
     def look_back(self, learner: Learner, task: Task) -> Steps:
-        """Measure the loss on each earlier task, as the mean over its kept examples."""
+        """Measure the loss on each earlier task, the mean over its kept examples, if it is time."""
+        every, size = self.config.probe_every, learner.config.optim.batch_size
+        if not every or learner.step % every or not learner.memory:
+            return
         losses: dict[str, float] = {}
-        size = learner.config.optim.batch_size
         for name, examples in learner.memory.kept.items():
             total = 0.0
             for start in range(0, len(examples), size):
@@ -44,8 +43,7 @@ class Finetune(Method[FinetuneConfig]):
                 record = yield Probe(batch)
                 total += record.loss * len(batch.examples)
             losses[name] = total / len(examples)
-        if losses:
-            learner.log_event(LossEvent(task.name, learner.step, losses))
+        learner.log_event(LossEvent(task.name, learner.step, losses))
 
 
 class Mtl(Method[MtlConfig]):

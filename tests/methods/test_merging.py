@@ -1,44 +1,28 @@
-"""Methods that merge movements: Recurrent-KIF against a loop over entries, AIMMerging against a
-state machine written from its description, and where they must equal other methods.
+"""Methods that merge movements: Recurrent-KIF against a loop over entries, AIMMerging against rules
+written from its description.
 
 T task updates, Q inner and P outer updates of a block, N entries of Theta.
 """
 
-import copy
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count, islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import (
-    KILLED_CLOSES_NO_FILES,
-    OLD,
-    SMALL,
-    Outcome,
-    lines,
-    method_of,
-    rows_task,
-    run_of,
-    stub_learner,
-)
+from helpers import OLD, SMALL, method_of, rows_task, stub_learner
 from torch import Tensor
 
 from forever.config.methods.baselines import AimMergingConfig, RecurrentKifConfig
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.methods.recurrent_kif import Merging
 from forever.models.parameters import FlatParameters
-from forever.training import step as step_module
 from forever.training.learner import Learner
-from forever.training.step import optimizer_step
-from forever.training.steps import Action, Probe, Reading, Step, StepRecord, drive
+from forever.training.steps import Action, Probe, Reading, StepRecord, drive
 
-pytestmark = KILLED_CLOSES_NO_FILES
 SIZE = 30  # N
 STREAM = torch.Generator().manual_seed(0)
 START = torch.randn(SIZE, generator=STREAM)
@@ -134,51 +118,20 @@ def test_blocks(name: str, fields: dict[str, Any], rows: int, letters: str) -> N
     assert trace(method_of(name, **fields), rows).letters == letters
 
 
-def forced(fields: dict[str, Any], w_in: int, w_out: int) -> dict[str, Any]:
-    """The method with the same two weights for every case of a merge."""
-    known = method_of(**fields).config.model_dump()
-    cases = {"both", "inner_only", "outer_only", "past", "present", "neither"} & known.keys()
-    return fields | dict.fromkeys(cases, (w_in, w_out))
-
-
-def alike(a: Outcome, b: Outcome) -> bool:
-    """Whether adapters are equal up to rounding, of which Adam makes more where gradients are
-    tiny."""
-    return all(torch.allclose(t, b.adapter[n], rtol=1e-3, atol=1e-4) for n, t in a.adapter.items())
-
-
 @each_method
-def test_forced_weights_of_one_are_interleaved_replay(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+@pytest.mark.parametrize("w_out", [0, 1])
+def test_with_whole_movements_it_is_fine_tuning_or_interleaved_replay(
+    fields: dict[str, Any], w_out: int
 ) -> None:
-    merged = run_of(small_config, forced(fields, 1, 1), tmp_path / "even")
-    usual = run_of(small_config, fields, tmp_path / "usual")
-    monkeypatch.setattr(Merging, "merge", lambda *arguments: None)
-    plain = run_of(small_config, fields, tmp_path / "plain")
-    assert [x["kind"] for x in lines(tmp_path / "plain" / "steps.jsonl")].count("replay") == 4
-    assert alike(plain, merged)
-    assert not alike(plain, usual)
-
-
-@each_method
-def test_forced_to_the_tasks_movement_with_moments_of_its_own_it_is_fine_tuning(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
-) -> None:
-    """Moments of updates on memory reach the task's updates, unless there are two optimisers."""
-
-    def separate(learner: Learner, method: Any, step: Step) -> StepRecord:
-        assert learner.optimizer is not None
-        before = copy.deepcopy(learner.optimizer.state_dict())
-        record = optimizer_step(learner, method, step)
-        if step.kind == "replay":
-            learner.optimizer.load_state_dict(before)
-        return record
-
-    plain = run_of(small_config, {"name": "finetune"}, tmp_path / "plain")
-    shared = run_of(small_config, forced(fields, 1, 0), tmp_path / "shared")
-    monkeypatch.setattr(step_module, "optimizer_step", separate)
-    assert alike(plain, run_of(small_config, forced(fields, 1, 0), tmp_path / "separate"))
-    assert not alike(plain, shared)
+    """(1, 0) keeps what the task moved in every case of a merge, and (1, 1) all of it."""
+    cases = {"both", "inner_only", "outer_only", "past", "present", "neither"}
+    known = cases & method_of(**fields).config.model_dump().keys()
+    found = trace(method_of(**fields, **dict.fromkeys(known, (1, w_out))), 16)
+    letters = found.letters.replace("p", "").replace("v", "")
+    weights = torch.tensor([1 if letter == "t" else w_out for letter in letters])
+    expected = START + (weights[:, None] * MOVES[: len(letters)]).sum(0)
+    assert letters.count("r") > 1
+    torch.testing.assert_close(found.theta, expected, rtol=1e-4, atol=1e-5)
 
 
 # ---- Recurrent-KIF, entry by entry
@@ -280,52 +233,39 @@ def merges_of(
     return found
 
 
-@dataclass
-class Machine:
-    """The algorithm as its description gives it, one rule a line."""
-
-    c: AimMergingConfig
-    S: int = 0
-    H: list[float] = field(default_factory=list)
-    h_star: float | None = None
-    f: int = 0
-    Lambda: list[float] = field(default_factory=list)
-    intervals: set[int] = field(default_factory=set)
-
-    def run(
-        self, updates: int, loss: Callable[[int], float], pace: Callable[[int], float]
-    ) -> list[Merge]:
-        c, merges = self.c, []
-        rho, self.S, P, planned = c.outer_steps / c.interval, c.interval, c.outer_steps, c.interval
-        for t in range(1, updates + 1):
-            h = loss(t)
-            if self.h_star is None:
-                self.H.append(h)
-                if len(self.H) == math.floor(2 * self.S / 3) + 1:
-                    self.h_star = c.forgetting * sum(self.H) / len(self.H)
-            else:
-                self.f += h >= self.h_star or t >= planned + self.S
-            if not ((t >= planned and self.f >= 1) or self.f >= 3):
-                continue
-            past, present = self.f > 1, c.learning_interval >= self.S
-            weights = [[c.neither, c.present], [c.past, c.both]][past][present]
-            merges.append(Merge(t, P, weights))
-            self.Lambda.append(pace(len(self.Lambda)))
-            if len(self.Lambda) > c.cold_merges + 1:
-                self.adapt(*self.Lambda[-2:])
-            P = max(1, int(rho * self.S + 1e-9))
-            planned, self.H, self.h_star, self.f = t + self.S, [], None, 0
-            self.intervals.add(self.S)
-        return merges
-
-    def adapt(self, old: float, new: float) -> None:
-        if new >= old:
-            self.S = max(self.c.min_interval, int(self.S * old / new))
-            if self.S >= 64:
-                self.S = int(self.S / 2)
+def merges_by_rule(
+    c: AimMergingConfig, updates: int, loss: Callable[[int], float], pace: Callable[[int], float]
+) -> tuple[list[Merge], set[int]]:
+    """The algorithm as its description gives it, a rule a line: its merges, and all values of S."""
+    S, P, planned, rho = c.interval, c.outer_steps, c.interval, c.outer_steps / c.interval
+    H, h_star, f = list[float](), math.inf, 0
+    Lambda, merges, intervals = list[float](), list[Merge](), set[int]()
+    for t in range(1, updates + 1):
+        if len(H) < math.floor(2 * S / 3) + 1:
+            H.append(loss(t))
+            if len(H) == math.floor(2 * S / 3) + 1:
+                h_star = c.forgetting * sum(H) / len(H)
         else:
-            growth = old / new + (1 if self.S < 64 else 0.5)
-            self.S = min(self.c.max_interval, int(self.S * growth))
+            f += loss(t) >= h_star or t >= planned + S
+        if not ((t >= planned and f >= 1) or f >= 3):
+            continue
+        past, present = f > 1, c.learning_interval >= S
+        merges.append(Merge(t, P, [[c.neither, c.present], [c.past, c.both]][past][present]))
+        Lambda.append(pace(len(Lambda)))
+        if len(Lambda) > c.cold_merges + 1:
+            S = next_interval(c, S, Lambda[-2], Lambda[-1])
+        P = max(1, int(rho * S + 1e-9))
+        planned, H, h_star, f = t + S, [], math.inf, 0
+        intervals.add(S)
+    return merges, intervals
+
+
+def next_interval(c: AimMergingConfig, S: int, old: float, new: float) -> int:
+    if new < old:
+        growth = old / new + (1 if S < 64 else 0.5)
+        return min(c.max_interval, int(S * growth))
+    S = max(c.min_interval, int(S * old / new))
+    return int(S / 2) if S >= 64 else S
 
 
 @pytest.mark.parametrize(
@@ -342,18 +282,17 @@ class Machine:
     ],
     ids=str,
 )  # fmt: skip
-def test_merges_equal_those_of_the_state_machine(config: dict[str, Any]) -> None:
-    weights, intervals = set[tuple[float, float]](), set[int]()
+def test_merges_equal_those_of_the_rules(config: dict[str, Any]) -> None:
+    weights, intervals, c = set[tuple[float, float]](), set[int](), AimMergingConfig(**config)
     for seed in range(6):
         stream = random.Random(seed)
         losses = [stream.choice([1.0, 1.1, 0.9, 1.3, 2.5 if seed % 2 else 1.0]) for _ in range(501)]
         paces = [stream.choice([1.0, 1.5, 0.5, 0.7, 0.3, 1.0]) for _ in range(500)]
-        machine = Machine(AimMergingConfig(**config))
-        expected = machine.run(500, losses.__getitem__, paces.__getitem__)
+        expected, found = merges_by_rule(c, 500, losses.__getitem__, paces.__getitem__)
         assert merges_of(config, 500, losses.__getitem__, paces.__getitem__) == expected
         assert len(expected) > 3
         weights |= {merge.weights for merge in expected}
-        intervals |= machine.intervals
+        intervals |= found
     assert len(intervals) > 3
     assert len(weights) > 1
 
@@ -405,7 +344,7 @@ def test_interval_after_a_merge(interval: int, before: float, now: float, after:
     assert method.next_interval(interval, [5.0, 5.0, before, now]) == interval
 
 
-@pytest.mark.parametrize("weights", [(0.5, 0.5), (0.6, 0.4), (1.0, 1.0), (1.0, 0.0)])
+@pytest.mark.parametrize("weights", [(0.5, 0.5), (0.6, 0.4)])
 def test_theta_after_a_task_equals_a_loop(weights: tuple[float, float]) -> None:
     cases = dict.fromkeys(("both", "past", "present", "neither"), weights)
     readings: list[float] = []

@@ -1,4 +1,4 @@
-"""The strength of a replay: beta = beta_base s, s = clip(1 + gamma (r - 1), low, high) at pace r."""
+"""The strength of a replay at pace r: beta_base s, with s = clip(1 + gamma (r - 1), low, high)."""
 
 import pytest
 
