@@ -50,15 +50,8 @@ def end_only() -> Days:
     return iter(())
 
 
-SCHEDULES: dict[str, Callable[[], Days]] = {
-    "ebbinghaus": ebbinghaus,
-    "exponential": exponential,
-    "polynomial": polynomial,
-    "uniform": uniform,
-    "fixed_interval": fixed_interval,
-    "decreasing": decreasing,
-    "end_only": end_only,
-}
+_ALL = (ebbinghaus, exponential, polynomial, uniform, fixed_interval, decreasing, end_only)
+SCHEDULES: dict[str, Callable[[], Days]] = {schedule.__name__: schedule for schedule in _ALL}
 
 
 def days(schedule: str | Sequence[float]) -> Days:
