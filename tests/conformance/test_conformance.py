@@ -17,13 +17,13 @@ import yaml
 from helpers import CONFIGS, FOREVER, Outcome, canned_sample, execute, outcome
 
 from forever.config.run import RunConfig
+from forever.data.tasks import Task
 from forever.evaluation import decoding
 from forever.launch.local import run_local
+from forever.methods.forever import Forever
 from forever.methods.registry import METHODS, build_method
 from forever.replay.clock import CLOCKS
 from forever.replay.schedules import SCHEDULES
-from forever.runs.session import Session
-from forever.training import loop
 from forever.training import step as step_module
 from forever.training.learner import Learner
 from forever.training.step import optimizer_step
@@ -270,27 +270,27 @@ def test_importance_is_fisher_information_scaled_to_mean_one(
 ) -> None:
     """The running mean over tasks of the mean squared gradient of single rows, by a loop."""
     fishers: list[torch.Tensor] = []
-    end = Session.end_training
+    end = Forever.end_task
 
-    def watch(session: Session, learner: Any, method: Any) -> None:
+    def watch(method: Forever, learner: Learner, task: Task) -> None:
+        end(method, learner, task)
         gradient = learner.parameters.grad
         assert not gradient.any()  # nothing is left behind
         learner.backbone.model.eval()
         total = torch.zeros_like(gradient)
-        for example in learner.task.train:
+        for example in task.train:
             row = learner.encoder.encode(example)
             ids = torch.tensor([row.prompt + row.answer])
             labels = torch.tensor([(-100,) * len(row.prompt) + row.answer])
             learner.backbone.model(input_ids=ids, labels=labels).loss.backward()
             total += gradient**2
             gradient.zero_()
-        fishers.append(total / len(learner.task.train))
+        fishers.append(total / len(task.train))
         mean, weights = torch.stack(fishers).mean(0), method.tensors["weights"]
         torch.testing.assert_close(method.tensors["fisher"], mean, rtol=1e-3, atol=1e-9)
         torch.testing.assert_close(weights, mean / mean.mean(), rtol=1e-3, atol=1e-5)
-        end(session, learner, method)
 
-    monkeypatch.setattr(loop.Session, "end_training", watch)
+    monkeypatch.setattr(Forever, "end_task", watch)
     execute(with_method(small_config, CONFIGS["forever importance"]), tmp_path)
     assert len(fishers) == 3
 
