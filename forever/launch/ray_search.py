@@ -63,7 +63,7 @@ def _show_earlier(runs: list[Known], table: SweepTable, outcome: SweepOutcome) -
         key, reason = run.trial.key, run.ended["reason"] if run.ended else ""
         if run.state == "finished":
             outcome.skipped.append(key)
-            table.ended(key, "skipped", op=run.objectives[0])
+            table.ended(key, "skipped")
         elif run.state == "stopped":
             outcome.stopped.append(key)
             table.ended(key, "skipped")

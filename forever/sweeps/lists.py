@@ -22,27 +22,23 @@ def sweeps_table() -> Table:
 
 
 def front_table(search: Search, folder: Path) -> Table:
-    """The finished runs of a search that no other beats in OP, BWT and time, and the base if it is
-    none of them."""
+    """The finished runs of a search that no other beats in OP, BWT and time, and its base."""
     studies = Studies(search, folder)
     runs, front = studies.known(), studies.best()
     rows = [(run.trial.variant, run.objectives) for run in front]
     for run in runs:
         if run.trial.variant == BASE and run.state == "finished" and run not in front:
             rows.append(("[dim]base, beaten[/]", run.objectives))
-    table = Table(
-        title="Best in OP, BWT or time", title_justify="left", box=box.SIMPLE, min_width=80
-    )
-    table.add_column("run")
+    table = Table("run", box=box.SIMPLE, min_width=80, caption_justify="left")
     for name in ("OP (%)", "BWT", "s"):
         table.add_column(name, justify="right")
     for name, (op, bwt, seconds) in rows:
         table.add_row(name, f"{op:.1f}", f"{bwt:+.1f}", f"{seconds:.0f}")
     states = sorted(Counter(run.state for run in runs).items())
     # The best of many runs is partly luck, on these examples and with this seed.
+    table.title, table.title_justify = "Best in OP, BWT or time", "left"
     table.caption = (
         f"{', '.join(f'{count} {state}' for state, count in states)}. Scored on examples held out "
         "from training, one seed: run the chosen ones on the test examples."
     )
-    table.caption_justify = "left"
     return table

@@ -1,9 +1,9 @@
-"""What the paper reports (FOREVER, arXiv 2601.03938), read from the files of the sweeps, and how
-ours is put beside it."""
+"""What the paper reports (FOREVER, arXiv 2601.03938), as the sweeps' files say it, and how ours is
+put beside it."""
 
 import math
 
-from forever.sweeps.files import SweepFile, find_sweep, load_sweep, shipped_sweeps
+from forever.sweeps.files import SweepFile, load_sweep, shipped_sweeps
 from forever.sweeps.parts import Published
 
 BENCHMARKS = ("standard", "long", "superni", "thirty")
@@ -43,9 +43,8 @@ def agreement(
     """Whether our difference to the reference agrees with the published one.
 
     Args:
-        difference: the published one.
-        verdict: on ours.
-        low, high: the 95 % interval of ours, which matters where the paper has no difference.
+        verdict: on ours; `low` and `high` are its 95 % interval, which matters where the paper has
+            no difference.
 
     Returns:
         "agrees", "opposite", "not shown" (a tie here where the paper has a difference), "not equal"
@@ -64,35 +63,31 @@ def agreement(
 
 
 def table_of(sweep: SweepFile | str | None, benchmark: str) -> tuple[str, str] | None:
-    """The table and the benchmark in it that runs of a sweep stand beside, or None.
+    """The table and the benchmark in it that runs of a sweep (or its name) stand beside, or None.
 
     A benchmark of another size, such as `mini`, stands for the one of the table. A table with
     several benchmarks has none that it could stand for, unless the sweep's file says which.
-
-    Args:
-        sweep: a sweep's file, or the name of one that is shipped.
     """
-    name, place, _ = _table(sweep, benchmark)
-    return (name, place) if name else None
+    place = _place(sweep, benchmark)
+    return (place[0].name, place[1]) if place else None
 
 
 def published(sweep: SweepFile | str | None, benchmark: str, variant: str) -> Published | None:
     """The paper's row that a variant stands beside, or None; the sweep is as in `table_of`."""
-    return _table(sweep, benchmark)[2].get(variant)
+    place = _place(sweep, benchmark)
+    return tables(place[0])[place[1]].get(variant) if place else None
 
 
-def _table(sweep: SweepFile | str | None, benchmark: str) -> tuple[str, str, dict[str, Published]]:
-    file = find_sweep(sweep) if isinstance(sweep, str) else sweep
+def _place(sweep: SweepFile | str | None, benchmark: str) -> tuple[SweepFile, str] | None:
+    file = _FILES.get(sweep) if isinstance(sweep, str) else sweep
     small = benchmark not in BENCHMARKS
     if file is not None and file.beside:
         if small:
             benchmark = file.beside
         file = load_sweep(file.variants_of)
     if file is None:
-        return "", "", {}
+        return None
     rows = tables(file)
     if small and len(rows) == 1:
-        benchmark = next(iter(rows))
-    if benchmark not in rows:
-        return "", "", {}
-    return file.name, benchmark, rows[benchmark]
+        (benchmark,) = rows
+    return (file, benchmark) if benchmark in rows else None

@@ -1,13 +1,13 @@
-"""Optuna's study of a search, which lies beside its runs and goes on with them.
+"""Optuna's study of a search, whose journal (`study.log`, which optuna-dashboard opens) lies beside
+the runs.
 
-Its journal is in the search's folder (`study.log`, which optuna-dashboard opens). Run directories
-say what became of each run, so an interrupted search goes on, and a longer one builds on what a
-shorter one found.
+Run directories say what became of each run, so an interrupted search goes on, and a longer one
+builds on what a shorter one found.
 """
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,9 @@ _ENOUGH = 4  # finished runs, of which something can be said
 
 @dataclass(frozen=True)
 class Known:
-    """A run that a search has asked for.
+    """A run that a search has asked for, at the `point` (dotted keys) that Optuna chose.
 
-    Attributes:
-        point: the dotted keys that Optuna chose.
-        result: what a finished run holds.
-        ended: how a run ended that has no result. Without either it was interrupted.
+    It has a `result`, or says how it `ended` without one; without either it was interrupted.
     """
 
     trial: Trial
@@ -85,8 +82,7 @@ class Studies:
         """The runs that were asked for, once each, in the order of the first time."""
         asked = self.study.get_trials(deepcopy=False)
         points = [trial.user_attrs["point"] for trial in asked if "point" in trial.user_attrs]
-        runs = [self._run(point) for point in points]
-        return list({run.trial.key: run for run in runs}.values())
+        return list({run.trial.key: run for run in map(self._run, points)}.values())
 
     def best(self) -> list[Known]:
         """The finished runs that no other beats in OP, BWT and time; highest OP first."""
@@ -103,10 +99,8 @@ class Studies:
     def begin(self, again: Sequence[Known]) -> None:
         """Close what an earlier call left open, and ask for these runs first."""
         for left in self.study.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
-            if "point" in left.user_attrs:
-                self._close(left.number, self._run(left.user_attrs["point"]))
-            else:
-                self._refuse(left.number)
+            point = left.user_attrs.get("point")
+            self._close(left.number, self._run(point) if point else None)
         for left in self.stops.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
             self.stops.tell(left.number, state=self.states.FAIL)
         self.again = [run.point for run in again]
@@ -127,11 +121,11 @@ class Studies:
             try:
                 run = self._run(self.search.ask(asked))
             except InputError:  # values that do not go together
-                self._refuse(asked)
+                self._close(asked, None)
                 continue
             key = run.trial.key
             if key in self.running:
-                self._refuse(asked)  # its numbers come with its twin
+                self._close(asked, None)  # its numbers come with its twin
                 continue
             if wanted or key not in asked_before:
                 asked.set_user_attr("key", key)
@@ -154,28 +148,19 @@ class Studies:
         asked, twin = self.running.pop(key)
         run = self._run(asked.user_attrs["point"])
         if run.result is None:
-            run = Known(run.trial, run.point, None, {"state": state})
-        op, outcome = None, self._close(asked, run)
-        if run.result is not None:
-            op = run.result["op"]
-        self.stops.tell(twin, op, state=outcome)
+            run = replace(run, ended={"state": state})
+        op = None if run.result is None else run.result["op"]
+        self.stops.tell(twin, op, state=self._close(asked, run))
 
-    def _refuse(self, asked: Any) -> None:
-        """Tell Optuna that there is no run at a point."""
-        self.study.tell(asked, state=self.states.FAIL)
-
-    def _close(self, asked: Any, run: Known) -> Any:
-        """Tell Optuna what became of a run; returns its state there."""
-        states = {"finished": self.states.COMPLETE, "stopped": self.states.PRUNED}
-        state = states.get(run.state, self.states.FAIL)
-        objectives = None if run.result is None else run.objectives
+    def _close(self, asked: Any, run: Known | None) -> Any:
+        """Tell Optuna what became of a run, or that there is none; returns its state there."""
+        state, objectives = self.states.FAIL, None
+        if run is not None and run.result is not None:
+            state, objectives = self.states.COMPLETE, run.objectives
+        elif run is not None and run.state == "stopped":
+            state = self.states.PRUNED
         self.study.tell(asked, objectives, state=state)
         return state
-
-
-def known(search: Search, folder: Path) -> list[Known]:
-    """The runs that a search has asked for in a folder, in the order in which it did."""
-    return Studies(search, folder).known()
 
 
 def importances(folder: Path) -> dict[str, float]:
@@ -187,17 +172,11 @@ def importances(folder: Path) -> dict[str, float]:
     if not (folder / JOURNAL).is_file() or find_spec("optuna") is None:
         return {}
     optuna, storage = _optuna(), _storage(folder)
-    studies = [
-        optuna.load_study(study_name=name, storage=storage)
-        for name in optuna.get_all_study_names(storage)
-    ]
+    studies = optuna.get_all_study_summaries(storage)
     searches = [study for study in studies if len(study.directions) == len(DIRECTIONS)]
-
-    def finished(study: Any) -> int:
-        return len(study.get_trials(states=(optuna.trial.TrialState.COMPLETE,)))
-
-    study = max(searches, key=finished)
-    if finished(study) < _ENOUGH:
+    largest = max(searches, key=lambda study: study.n_trials)
+    study = optuna.load_study(study_name=largest.study_name, storage=storage)
+    if len(study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))) < _ENOUGH:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

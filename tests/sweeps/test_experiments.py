@@ -16,7 +16,7 @@ from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep, shipped_sweeps
 from forever.sweeps.named_runs import SCALES, load_run
 from forever.sweeps.search import find_search
-from forever.sweeps.studies import Studies, known
+from forever.sweeps.studies import Studies
 from forever.sweeps.sweep import slug
 
 SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_search]
@@ -128,7 +128,7 @@ def test_a_search_end_to_end(tmp_path: Path) -> None:
         studies.tell(trial.key, state)
     write_report(tmp_path)
     content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    results = {run.trial.variant: run.result for run in known(what, tmp_path)}
+    results = {run.trial.variant: run.result for run in Studies(what, tmp_path).known()}
     (part,) = content["parts"]
     assert [row["variant"] for row in part["rows"]] == list(results)
     assert [row["op"] and row["op"]["value"] for row in part["rows"]] == [

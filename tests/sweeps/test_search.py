@@ -16,7 +16,7 @@ from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep
 from forever.sweeps.lists import front_table
 from forever.sweeps.search import Search, find_search
-from forever.sweeps.studies import Studies, importances, known
+from forever.sweeps.studies import Studies, importances
 from forever.sweeps.sweep import Trial, read_manifest
 
 optuna = pytest.importorskip("optuna")
@@ -145,7 +145,7 @@ def test_a_study_goes_on_where_it_was_interrupted(small_search: Search, tmp_path
     execute(trials[0].config, tmp_path / keys[0])
     first.tell(keys[0], "done")
     stop(first, trials[1])
-    runs = known(small_search, tmp_path)
+    runs = Studies(small_search, tmp_path).known()
     assert [run.state for run in runs] == ["finished", "stopped", "interrupted"]
     assert [run.trial for run in runs] == trials
     manifest = read_manifest(tmp_path)
@@ -159,7 +159,7 @@ def test_a_study_goes_on_where_it_was_interrupted(small_search: Search, tmp_path
     values = {trial.state: trial.values for trial in again.study.trials}
     assert values[STATES.COMPLETE] == list(runs[0].objectives)
     assert values[STATES.PRUNED] is None  # OP over two tasks is no OP over three
-    assert len(known(small_search, tmp_path)) == 4
+    assert len(Studies(small_search, tmp_path).known()) == 4
 
 
 def test_what_finished_before_the_study_was_told_counts(
@@ -178,7 +178,9 @@ def test_another_base_in_the_same_folder_has_a_study_of_its_own(
     begun(small_search, tmp_path).ask()
     other = searched(small_config, **{"optim.lr": 0.02})
     begun(other, tmp_path).ask()
-    assert len(known(small_search, tmp_path)) == len(known(other, tmp_path)) == 1
+    assert (
+        len(Studies(small_search, tmp_path).known()) == len(Studies(other, tmp_path).known()) == 1
+    )
     assert len(read_manifest(tmp_path)["trials"]) == 2
     with pytest.raises(InputError, match="one seed"):
         find_search(load_sweep("search"), small_config, (0, 1))
@@ -253,7 +255,7 @@ def test_a_search_finds_stops_and_goes_on(
     monkeypatch.setattr(Studies, "falls_behind", lambda *arguments: False)
     outcome = call(3)
     assert (len(outcome.finished), outcome.failed, outcome.stopped) == (3, {}, [])
-    runs = known(small_search, tmp_path)
+    runs = Studies(small_search, tmp_path).known()
     assert runs[0].trial.config == small_search.base
     execute(small_search.base, tmp_path / "alone")
     alone = RunDirectory(tmp_path / "alone").finished() or {}
@@ -271,7 +273,7 @@ def test_a_search_finds_stops_and_goes_on(
     (tmp_path / runs[1].trial.key / "result.json").unlink()  # as if it had been interrupted
     monkeypatch.setattr(Studies, "falls_behind", lambda *arguments: False)
     assert call(5).finished == [runs[1].trial.key]
-    repeated = known(small_search, tmp_path)[1].result or {}
+    repeated = Studies(small_search, tmp_path).known()[1].result or {}
     assert repeated["matrix"] == (runs[1].result or {})["matrix"]
 
     (tmp_path / runs[1].trial.key / "result.json").unlink()
