@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
+from forever.config.overrides import explain
 from forever.config.run import RunConfig
 from forever.errors import InputError, unknown
 from forever.sweeps.named_runs import SCALES, orders, scale_of
@@ -215,11 +216,7 @@ def _explained(error: ValidationError, file: YamlFile) -> InputError:
     """The first problem of a file as one line: where, the value and the rule."""
     problem = error.errors()[0]
     place = tuple(str(part) for part in problem["loc"] if part not in ("changes", "[key]"))
-    rule = problem["msg"][0].lower() + problem["msg"][1:]
-    message = f"{'.'.join(place)}={problem['input']!r}: {rule}"
-    if problem["type"] == "missing":
-        message = f"{'.'.join(place)} is missing"
     cause = problem.get("ctx", {}).get("error")
-    if isinstance(cause, InputError):
-        message = str(cause)
-    return InputError(file.where(place, message) + message)
+    if not isinstance(cause, InputError):
+        cause = explain(error, file.values, SweepFile)
+    return InputError(f"{file.where(place, str(cause))}{cause}")

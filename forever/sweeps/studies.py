@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +30,14 @@ _ENOUGH = 4  # finished runs, of which something can be said
 
 @dataclass(frozen=True)
 class Known:
-    """A run that a search has asked for, at the `point` (dotted keys) that Optuna chose.
-
-    It has a `result`, or says how it `ended` without one; without either it was interrupted.
-    """
+    """A run that a search has asked for, at the `point` (dotted keys) that Optuna chose."""
 
     trial: Trial
     point: dict[str, Any]
-    result: dict[str, Any] | None
-    ended: dict[str, str] | None
-
-    @property
-    def state(self) -> str:
-        """One of "finished", "failed", "stopped" and "interrupted"."""
-        if self.result is not None:
-            return "finished"
-        return (self.ended or {"state": "interrupted"})["state"]
-
-    @property
-    def objectives(self) -> tuple[float, float, float]:
-        """OP and BWT (more is better) and seconds (less is better) of a finished run."""
-        assert self.result is not None
-        return self.result["op"], self.result["bwt"], sum(self.result["seconds"].values())
+    state: str  # "finished", "failed", "stopped" or "interrupted"
+    reason: str = ""  # of a run that ended without a result
+    # OP and BWT (more is better) and seconds (less is better) of a finished run.
+    objectives: tuple[float, float, float] | None = None
 
 
 class Studies:
@@ -87,14 +74,18 @@ class Studies:
     def best(self) -> list[Known]:
         """The finished runs that no other beats in OP, BWT and time; highest OP first."""
         front = {trial.user_attrs.get("key") for trial in self.study.best_trials}
-        runs = [run for run in self.known() if run.trial.key in front and run.result is not None]
-        return sorted(runs, key=lambda run: run.objectives, reverse=True)
+        runs = [run for run in self.known() if run.trial.key in front and run.objectives]
+        return sorted(runs, key=attrgetter("objectives"), reverse=True)
 
     def _run(self, point: dict[str, Any]) -> Known:
         """What the folder says of a point's run."""
         trial = self.search.trial(point)
         directory = RunDirectory(self.folder / trial.key)
-        return Known(trial, point, directory.finished(), directory.end_without_result())
+        result, end = directory.finished(), directory.end_without_result() or {}
+        if result is None:
+            return Known(trial, point, end.get("state", "interrupted"), end.get("reason", ""))
+        objectives = result["op"], result["bwt"], sum(result["seconds"].values())
+        return Known(trial, point, "finished", objectives=objectives)
 
     def begin(self, again: Sequence[Known]) -> None:
         """Close what an earlier call left open, and ask for these runs first."""
@@ -131,7 +122,7 @@ class Studies:
                 asked.set_user_attr("key", key)
                 asked.set_user_attr("point", run.point)
                 self.search.sweep(run.point).write_manifest(self.folder)
-                if run.result is None:
+                if not run.objectives:
                     self.running[key] = asked, self.stops.ask()
                     return run.trial
             self._close(asked, run)
@@ -147,19 +138,16 @@ class Studies:
         """Say what became of a run: all objectives of a whole one, or none."""
         asked, twin = self.running.pop(key)
         run = self._run(asked.user_attrs["point"])
-        if run.result is None:
-            run = replace(run, ended={"state": state})
-        op = None if run.result is None else run.result["op"]
+        if not run.objectives:
+            run = replace(run, state=state)
+        op = run.objectives[0] if run.objectives else None
         self.stops.tell(twin, op, state=self._close(asked, run))
 
     def _close(self, asked: Any, run: Known | None) -> Any:
         """Tell Optuna what became of a run, or that there is none; returns its state there."""
-        state, objectives = self.states.FAIL, None
-        if run is not None and run.result is not None:
-            state, objectives = self.states.COMPLETE, run.objectives
-        elif run is not None and run.state == "stopped":
-            state = self.states.PRUNED
-        self.study.tell(asked, objectives, state=state)
+        states = {"finished": self.states.COMPLETE, "stopped": self.states.PRUNED}
+        state = states.get(run.state if run else "", self.states.FAIL)
+        self.study.tell(asked, run.objectives if run else None, state=state)
         return state
 
 

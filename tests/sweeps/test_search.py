@@ -157,7 +157,7 @@ def test_a_study_goes_on_where_it_was_interrupted(small_search: Search, tmp_path
     assert third == trials[2]
     assert fourth.key not in keys
     values = {trial.state: trial.values for trial in again.study.trials}
-    assert values[STATES.COMPLETE] == list(runs[0].objectives)
+    assert values[STATES.COMPLETE] == list(runs[0].objectives or ())
     assert values[STATES.PRUNED] is None  # OP over two tasks is no OP over three
     assert len(Studies(small_search, tmp_path).known()) == 4
 
