@@ -168,7 +168,7 @@ variants:/ b:/  optim.lr: 1/  method.beta: -1 | 4 | variant 'b': method.beta=-1:
 variants:/ a: {method: forevr} | 2 | unknown method 'forevr'; did you mean 'forever'?
 variants:/ a: {scales: [gpu]} | 2 | unknown scale 'gpu'; did you mean 'cpu'?
 variants:/ a: {named: '{memory.size}'} | 2 | unknown key 'memory.size'
-variants:/ a: {published: {superni: {ap: 1}}} | 2 | variants.a.published.superni.op={'ap': 1}: field required
+variants:/ a: {published: {superni: {ap: 1}}} | 2 | superni.op={'ap': 1}: field required
 variants:/ a: {method.days: {times: 2}} | 2 | method.days is no number
 variants:/ a: {optim.lr: {times: 2, oft: seed}} | 2 | unknown key 'oft'; did you mean 'of'?
 variants:/ a: {optim.lr: {times: 2, on: seed}} | 2 | unknown key 'True'; valid: decimals, of, times
