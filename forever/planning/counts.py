@@ -135,10 +135,10 @@ class _Counter:
             self.counts.add("single", len(task.train), tokens)
         # SSR continues every prompt up to its limit; beside that its answers are few.
         elif isinstance(config, SsrConfig) and not self.learner.last:
-            prompts: list[int] = []
+            prompts, rest = list[int](), list[int]()
             for _, text in icl_prompts(self.learner.memory.choose(task, config.demos)):
                 prompts.append(len(encoder.encode_text(text, config.max_tokens).prompt))
-            rest = [max(1, config.max_tokens - length) for length in prompts]
+                rest.append(max(1, config.max_tokens - prompts[-1]))
             for _ in range(config.samples):
                 self._decode("openings", "texts", prompts, rest, rest)
 

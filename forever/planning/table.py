@@ -167,8 +167,10 @@ def _table(name: str, rows: Mapping[str, Counter[str]], sums: Mapping[str, Count
     """The rows and their sums; a column of zeros is not shown."""
     table = Table(Column("variant", no_wrap=True), title=f"plan of {name}", box=box.SIMPLE)
     table.title_justify = table.caption_justify = "left"
-    first = next(iter(rows.values()))
-    columns = [column for column in first if any(row[column] for row in rows.values())]
+    everything = Counter[str]()
+    for numbers in rows.values():
+        everything.update(numbers)  # not +, which drops what is not known
+    columns = [column for column, number in everything.items() if number]
     for column in columns:
         table.add_column(column.replace("consolidation", "consolid."), justify="right")
     for group in (rows, sums):

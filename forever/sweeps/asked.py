@@ -54,7 +54,7 @@ def asked_runs(
             label = f"{trial.variant} o{trial.order}" if len(sweep.orders) > 1 else trial.variant
             asked.append((label, trial.config, out / sweep.name / trial.key))
     runs: list[AskedRun] = []
-    data = read_data([config for _, config, _ in asked])
+    data = read_data(config for _, config, _ in asked)
     for (label, config, path), benchmark in zip(asked, data, strict=True):
         if isinstance(benchmark, InputError):
             raise benchmark

@@ -1,6 +1,6 @@
 """What can be wrong with the trials of a sweep, found before anything starts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from forever.config.run import RunConfig
@@ -13,9 +13,10 @@ from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import Trial
 
 
-def read_data(runs: Sequence[RunConfig]) -> list[Benchmark | InputError]:
+def read_data(runs: Iterable[RunConfig]) -> list[Benchmark | InputError]:
     """The benchmark of each run or what is wrong with it, read once for all that share it."""
     known: dict[str, Benchmark | InputError] = {}
+    benchmarks: list[Benchmark | InputError] = []
     for run in runs:
         data = run.data.model_dump_json()
         if data not in known:
@@ -23,7 +24,8 @@ def read_data(runs: Sequence[RunConfig]) -> list[Benchmark | InputError]:
                 known[data] = load_benchmark(run.data)
             except InputError as error:
                 known[data] = error
-    return [known[run.data.model_dump_json()] for run in runs]
+        benchmarks.append(known[data])
+    return benchmarks
 
 
 def check_finished(trials: Sequence[Trial], folder: Path) -> None:
@@ -32,7 +34,7 @@ def check_finished(trials: Sequence[Trial], folder: Path) -> None:
     Data that are no longer there say nothing.
     """
     finished = [trial for trial in trials if RunDirectory(folder / trial.key).finished()]
-    data = read_data([trial.config for trial in finished])
+    data = read_data(trial.config for trial in finished)
     for trial, benchmark in zip(finished, data, strict=True):
         if isinstance(benchmark, Benchmark):
             check_examples(RunDirectory(folder / trial.key), digests(benchmark))
@@ -48,7 +50,7 @@ def refused(trials: Sequence[Trial], others: bool = False) -> dict[str, str]:
         InputError: something is wrong with every one.
     """
     problems: dict[str, str] = {}
-    data = read_data([trial.config for trial in trials])
+    data = read_data(trial.config for trial in trials)
     for trial, benchmark in zip(trials, data, strict=True):
         try:
             location.check(trial.config.model.name)

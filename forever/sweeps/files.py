@@ -89,7 +89,9 @@ class SweepFile(Part):
         if scale not in self.base:
             raise unknown("scale", scale, self.base)
         run = self.base[scale]
-        return str(self._file.path.parent / run) if run.endswith(SUFFIXES) else run
+        if run.endswith(SUFFIXES):
+            return str(self._file.path.parent / run)
+        return run
 
     def expand(
         self,
@@ -175,7 +177,9 @@ def shipped_sweeps() -> dict[str, SweepFile]:
 def sweep_of(folder: Path, name: str) -> SweepFile | None:
     """The file of the sweep whose runs lie in a folder: its copy there, else the shipped one."""
     path = folder / Sweep.COPY
-    return read_sweep(path, name) if path.is_file() else shipped_sweeps().get(name)
+    if path.is_file():
+        return read_sweep(path, name)
+    return shipped_sweeps().get(name)
 
 
 def load_sweep(name_or_path: str) -> SweepFile:

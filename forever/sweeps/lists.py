@@ -8,7 +8,7 @@ from rich.table import Column, Table
 
 from forever.sweeps.files import shipped_sweeps
 from forever.sweeps.search import BASE, Search
-from forever.sweeps.studies import Studies
+from forever.sweeps.studies import Known, Studies
 
 
 def sweeps_table() -> Table:
@@ -23,19 +23,25 @@ def front_table(search: Search, folder: Path) -> Table:
     """The finished runs of a search that no other beats in OP, BWT and time, and its base."""
     studies = Studies(search, folder)
     runs, front = studies.known(), studies.best()
-    rows = [(run.trial.variant, run) for run in front]
+    table = Table("run", title="Best in OP, BWT or time", box=box.SIMPLE, min_width=80)
+    for name in ("OP (%)", "BWT", "s"):
+        table.add_column(name, justify="right")
+    for run in front:
+        table.add_row(run.trial.variant, *_cells(run))
     for run in runs:
         if run.trial.variant == BASE and run.objectives and run not in front:
-            rows.append(("[dim]base, beaten[/]", run))
-    numbers = [Column(name, justify="right") for name in ("OP (%)", "BWT", "s")]
-    table = Table("run", *numbers, title="Best in OP, BWT or time", box=box.SIMPLE, min_width=80)
-    for name, run in rows:
-        table.add_row(name, *map(str.format, ("{:.1f}", "{:+.1f}", "{:.0f}"), run.objectives or ()))
-    states = sorted(Counter(run.state for run in runs).items())
+            table.add_row("[dim]base, beaten[/]", *_cells(run))
+    states = Counter(run.state for run in runs)
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     # The best of many runs is partly luck, on these examples and with this seed.
     table.caption = (
-        f"{', '.join(f'{count} {state}' for state, count in states)}. Scored on examples held out "
-        "from training, one seed: run the chosen ones on the test examples."
+        f"{counts}. Scored on examples held out from training, one seed: run the chosen ones on "
+        "the test examples."
     )
     table.title_justify = table.caption_justify = "left"
     return table
+
+
+def _cells(run: Known) -> list[str]:
+    op, bwt, seconds = run.objectives or (0.0, 0.0, 0.0)
+    return [f"{op:.1f}", f"{bwt:+.1f}", f"{seconds:.0f}"]

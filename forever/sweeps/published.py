@@ -59,7 +59,9 @@ def agreement(
         return "too wide" if verdict == "tie" else "not equal"
     if verdict == "tie":
         return "not shown"
-    return "agrees" if (verdict == "win") == (difference > 0) else "opposite"
+    if (verdict == "win") == (difference > 0):
+        return "agrees"
+    return "opposite"
 
 
 def table_of(sweep: SweepFile | str | None, benchmark: str) -> tuple[str, str] | None:
@@ -68,17 +70,16 @@ def table_of(sweep: SweepFile | str | None, benchmark: str) -> tuple[str, str] |
     A benchmark of another size, such as `mini`, stands for the one of the table. A table with
     several benchmarks has none that it could stand for, unless the sweep's file says which.
     """
-    place = _place(sweep, benchmark)
-    return (place[0].name, place[1]) if place else None
+    name, place, _ = _table(sweep, benchmark)
+    return (name, place) if name else None
 
 
 def published(sweep: SweepFile | str | None, benchmark: str, variant: str) -> Published | None:
     """The paper's row that a variant stands beside, or None; the sweep is as in `table_of`."""
-    place = _place(sweep, benchmark)
-    return tables(place[0])[place[1]].get(variant) if place else None
+    return _table(sweep, benchmark)[2].get(variant)
 
 
-def _place(sweep: SweepFile | str | None, benchmark: str) -> tuple[SweepFile, str] | None:
+def _table(sweep: SweepFile | str | None, benchmark: str) -> tuple[str, str, dict[str, Published]]:
     file = _FILES.get(sweep) if isinstance(sweep, str) else sweep
     small = benchmark not in BENCHMARKS
     if file is not None and file.beside:
@@ -86,8 +87,10 @@ def _place(sweep: SweepFile | str | None, benchmark: str) -> tuple[SweepFile, st
             benchmark = file.beside
         file = load_sweep(file.variants_of)
     if file is None:
-        return None
+        return "", "", {}
     rows = tables(file)
     if small and len(rows) == 1:
         (benchmark,) = rows
-    return (file, benchmark) if benchmark in rows else None
+    if benchmark not in rows:
+        return "", "", {}
+    return file.name, benchmark, rows[benchmark]
