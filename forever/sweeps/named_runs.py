@@ -22,12 +22,13 @@ def named_run(name: str) -> RunConfig:
         InputError: unknown benchmark, order or method.
     """
     place = name.removeprefix("cpu/")
-    benchmark, *middle, method = place.split("/")
-    if place.count("/") not in (1, 2):
+    parts = place.split("/")
+    if len(parts) not in (2, 3):
         raise InputError(
             f"{name!r} is no file and not of the form [cpu/]<benchmark>[/<order>]/<method>, "
             "such as mini/forever"
         )
+    benchmark, *middle, method = parts
     if benchmark not in ORDERS:
         raise unknown("benchmark", benchmark, ORDERS)
     order = "".join(middle) or default_order(benchmark)

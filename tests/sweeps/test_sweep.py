@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from forever.config.run import RunConfig
+from forever.data.orders import named_tasks
 from forever.errors import InputError
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
@@ -16,16 +17,6 @@ from forever.sweeps.named_runs import SCALES, named_run, scale_of
 from forever.sweeps.sweep import Sweep, read_manifest, slug
 
 SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_search]
-VARIANTS = {
-    "base": {},
-    "+FIR": {"method.days": "fixed_interval"},
-    "+RR": {"method.days": "decreasing"},
-    "+ER": {"method.days": "end_only", "method.consolidation_epochs": "matched"},
-    "+STC": {"method.clock": "steps"},
-    "-IAR": {"method.regularizer": "none"},
-    "+PIR": {"method.regularizer": "importance"},
-    "+IAR&PIR": {"method.regularizer": "intensity_importance"},
-}
 ON_ANY_METHOD = (
     "main_results", "baselines", "backbones", "full_finetuning", "long_sequence", "memory_size",
     "model_day", "training_time", "replay_loss",
@@ -64,23 +55,16 @@ def test_keys_are_unique_and_stable(base_config: RunConfig) -> None:
     assert [trial.key for trial in extended][:24] == keys
 
 
-def test_an_ablation_is_a_difference_and_nothing_else(base_config: RunConfig) -> None:
-    assert variants_of(components(base_config)) == [*VARIANTS]
-    before = base_config.method.model_dump()
-    for trial in components(base_config).trials():
-        difference = VARIANTS[trial.variant]
-        assert trial.config == base_config.override(difference)
-        after = trial.config.method.model_dump()
-        changed = {f"method.{key}" for key in after if after[key] != before[key]}
-        assert changed == {*difference}
-        assert trial.config.model_copy(update={"method": base_config.method}) == base_config
-
-
-def test_orders_and_seeds() -> None:
+def test_a_run_is_the_base_with_a_difference_on_an_order_with_a_seed() -> None:
     where = {order: {"data.order": order} for order in ("4", "5")}
-    sweep = Sweep("s", named_run("long/4/finetune"), {"base": {}}, seeds=(0, 1), orders=where)
-    runs = [(t.seed, t.order, t.config.data.order, t.config.seed) for t in sweep.trials()]
-    assert runs == [(0, "4", "4", 0), (0, "5", "5", 0), (1, "4", "4", 1), (1, "5", "5", 1)]
+    base = named_run("long/4/finetune")
+    sweep = Sweep("s", base, {"slow": {"optim.lr": 1e-5}}, seeds=(0, 1), orders=where)
+    runs = [(trial.seed, trial.order, trial.config) for trial in sweep.trials()]
+    assert runs == [
+        (seed, order, base.override({"optim.lr": 1e-5, "data.order": order, "seed": seed}))
+        for seed in (0, 1)
+        for order in ("4", "5")
+    ]
 
 
 def test_a_variant_that_does_not_fit_names_itself(base_config: RunConfig) -> None:
@@ -146,17 +130,12 @@ def test_sizes_that_are_asked_for_survive_the_orders(base: str, name: str) -> No
 
 
 @pytest.mark.parametrize("rows", [50, 200])
-def test_sizes_do_not_change_the_tasks(rows: int) -> None:
+@pytest.mark.parametrize(("scale", "tasks"), [("cpu", [4, 4]), ("paper", [15, 15])])
+def test_sizes_do_not_change_the_tasks(rows: int, scale: str, tasks: list[int]) -> None:
     """Two cores have four tasks of SuperNI however many examples, GPUs all of them however few."""
-
-    def tasks(scale: str) -> list[Any]:
-        run = named_run(SCALES[scale]).override({"data.train_rows": rows})
-        places = named_sweep("model_day", run).orders.values()
-        return [place["data.order"] for place in places]
-
-    seven = ("task363", "task1510", "task1687", "task875")
-    assert tasks("cpu") == [seven, ("task1687", "task363", "task1510", "task875")]
-    assert tasks("paper") == ["7", "8"]
+    run = named_run(SCALES[scale]).override({"data.train_rows": rows})
+    trials = named_sweep("model_day", run).only(["forever"]).trials()
+    assert [named_tasks("superni", trial.config.data.order) for trial in trials] == tasks
 
 
 @pytest.mark.parametrize(
@@ -234,14 +213,14 @@ def test_a_manifest_is_extended(base_config: RunConfig, tmp_path: Path) -> None:
     for names, expected in (
         (["-IAR"], ["base", "-IAR"]),
         (["+RR"], ["base", "+RR", "-IAR"]),
-        ([], [*VARIANTS]),
+        ([], [*whole.variants]),
     ):
         whole.only(names).write_manifest(tmp_path)
         assert listed(tmp_path) == expected
     for _ in range(2):
         components(base_config, (1,)).write_manifest(tmp_path)
     assert listed(tmp_path, "seed") == [0] * 8 + [1] * 8
-    assert listed(tmp_path) == [*VARIANTS, *VARIANTS]
+    assert listed(tmp_path) == [*whole.variants] * 2
     Sweep("s", base_config, {"b": {}}, references={"b": "a"}).write_manifest(tmp_path)
     Sweep("s", base_config, {"c": {}}, references={"c": "a"}).write_manifest(tmp_path)
     content = read_manifest(tmp_path)
