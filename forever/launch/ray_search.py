@@ -60,16 +60,16 @@ def run_search(
 def _show_earlier(runs: list[Known], table: SweepTable, outcome: SweepOutcome) -> None:
     """Put what was over before into the table and the outcome."""
     for run in runs:
-        key, reason = run.trial.key, run.ended["reason"] if run.ended else ""
+        key = run.trial.key
         if run.state == "finished":
             outcome.skipped.append(key)
-            table.ended(key, "skipped", op=run.objectives[0])
+            table.ended(key, "skipped")
         elif run.state == "stopped":
             outcome.stopped.append(key)
             table.ended(key, "skipped")
         else:
-            outcome.failed[key] = reason
-            table.ended(key, "failed", reason)
+            outcome.failed[key] = run.reason
+            table.ended(key, "failed", run.reason)
     if outcome.failed:
         left = f"{len(outcome.failed)} failed before and were left as they are"
         table.say(f"{left}; --retry-failed runs them again")
