@@ -166,7 +166,7 @@ def mlflow_uri(choice: str) -> str | None:
         )
     if choice != "auto":
         return choice
-    from forever.launch.mlflow_tracker import tracking_uri
+    from forever.launch.mlflow_store import tracking_uri
 
     return tracking_uri()
 
