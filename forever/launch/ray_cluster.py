@@ -60,8 +60,13 @@ def cluster(dashboard: bool) -> Iterator[None]:
     """
     quiet()
     ours = not ray.is_initialized()
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if not os.environ.get("RAY_ADDRESS"):
+        # Nothing large travels through the object store, and its default is a third of the memory.
+        options |= {"object_store_memory": 200 * 2**20}
+        options |= {"address": "local", "include_dashboard": dashboard}
     if ours:
-        _start(dashboard)
+        ray.init(**options)
     # `ray job stop` sends it. Ray's own handler would leave everything open.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -70,15 +75,6 @@ def cluster(dashboard: bool) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
         if ours:
             ray.shutdown()
-
-
-def _start(dashboard: bool) -> None:
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if not os.environ.get("RAY_ADDRESS"):
-        # Nothing large travels through the object store, and its default is a third of the memory.
-        options |= {"object_store_memory": 200 * 2**20}
-        options |= {"address": "local", "include_dashboard": dashboard}
-    ray.init(**options)
 
 
 @dataclass(frozen=True)
@@ -97,22 +93,18 @@ def divide(
     machines: int,
     runs: int,
     concurrent: int | None,
-    workers: int,
+    workers: int | None,
     device: str,
 ) -> Share:
-    """Find a number of concurrent runs for which all workers fit at the same time.
+    """Find how many of `runs` fit on a cluster (see `capacity`) at once, so that none ever waits.
 
-    So none ever waits.
-
-    Args:
-        total: resources of the cluster; for `machines`, too, see `capacity`.
-        runs: how many there are to do.
-        concurrent: runs at once; None is as many as fit.
-        workers: of a run; 0 is the trial's own process, which needs as much as one.
+    `concurrent` and `workers` are as in `Fleet`. A run without workers needs as much as with one.
 
     Raises:
         InputError: it can never fit.
     """
+    if workers is None:
+        workers = int(bool(os.environ.get("RAY_ADDRESS")) and total.get("GPU", 0) > 0)
     on_gpu = device.startswith("cuda") or (device == "auto" and total.get("GPU", 0) > 0)
     unit = "GPU" if on_gpu else "CPU"
     present, group = int(total.get(unit, 0)), max(workers, 1)
@@ -141,11 +133,6 @@ def capacity() -> tuple[dict[str, float], int]:
     return total, machines
 
 
-def default_workers(total: Mapping[str, float]) -> int:
-    """Ray Train workers of a run if nobody says: 1 on a cluster with GPUs, else 0 (see `Fleet`)."""
-    return int(bool(os.environ.get("RAY_ADDRESS")) and total.get("GPU", 0) > 0)
-
-
 def trial_resources(share: Share, total: Mapping[str, float]) -> dict[str, float]:
     """What a trial of a sweep holds.
 
@@ -164,8 +151,7 @@ def trial_resources(share: Share, total: Mapping[str, float]) -> dict[str, float
 def one_line(error: BaseException) -> str:
     """The first cause of an error, without Ray's wrapping, tracebacks and credentials."""
     cause = first_cause(error)
-    lines = [line.strip() for line in without_credentials(str(cause)).splitlines()]
-    text = next(filter(None, lines), "")
+    text = without_credentials(str(cause)).strip().partition("\n")[0]
     return text if isinstance(cause, InputError) else f"{type(cause).__name__}: {text}"
 
 

@@ -4,7 +4,6 @@ Stopping trusts OP: a run that is cheap but low in OP may be given up, and the f
 runs that were allowed to finish.
 """
 
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from forever.launch.ray_tune import fan_out, say_failed_before
 from forever.runs.directory import RunDirectory
 from forever.sweeps.search import Search
 from forever.sweeps.studies import Studies
-from forever.sweeps.sweep import Trial
 from forever.sweeps.table import SweepTable
 
 
@@ -39,11 +37,6 @@ def run_search(
             f"search needs at least two tasks, {search.base.data.benchmark} has {stages}: no BWT"
         )
     studies = Studies(search, out)
-
-    def behind(trial: Trial, stage: int, scores: Mapping[str, float | None]) -> bool:
-        op = scores["op"]
-        return op is not None and studies.falls_behind(trial.key, stage, op)
-
     before = studies.known()
     again = [run for run in before if run.state == "interrupted"]
     if fleet.retry_failed:
@@ -65,14 +58,6 @@ def run_search(
                 outcome.failed[key] = run.ended["reason"]
                 table.ended(key, "failed", run.ended["reason"])
         say_failed_before(len(outcome.failed), table)
-        fan_out(
-            islice(iter(studies.ask, None), count),
-            out,
-            fleet,
-            table,
-            outcome,
-            count=count,
-            on_stage=behind,
-            on_end=lambda trial, state, reason: studies.tell(trial.key, state),
-        )
+        asked = islice(iter(studies.ask, None), count)
+        fan_out(asked, out, fleet, table, outcome, count=count, studies=studies)
     return outcome

@@ -23,7 +23,8 @@ from ray import tune
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.local import Placement, check, run_local
+from forever.launch.fleet import Fleet
+from forever.launch.local import check, run_local
 from forever.launch.ray_cluster import (
     Share,
     capacity,
@@ -46,8 +47,7 @@ _LOOK_EVERY_S = 1.0
 class Setting:
     """What a process that Ray starts for a run must know."""
 
-    placement: Placement
-    mlflow: str | None
+    fleet: Fleet
     share: Share
     # Ray gives each process a folder and a command line of its own.
     cwd: str = field(default_factory=os.getcwd)
@@ -70,12 +70,12 @@ class Setting:
             torch.set_num_threads(self.share.threads)
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
-        placement = replace(self.placement, device=self.share.device)
+        placement = replace(self.fleet.placement, device=self.share.device)
         listeners = list(trackers)
-        if self.mlflow is not None:  # it takes seconds to load
+        if self.fleet.mlflow is not None:  # it takes seconds to load
             from forever.launch.mlflow_tracker import MlflowTracker
 
-            listeners.append(MlflowTracker(self.mlflow))
+            listeners.append(MlflowTracker(self.fleet.mlflow))
         try:
             return run_local(
                 config, path, resume=True, trackers=listeners, placement=placement, world=world
@@ -88,19 +88,13 @@ class Setting:
 def run_workers(
     config: RunConfig,
     path: Path,
-    workers: int,
+    fleet: Fleet,
     resume: bool = False,
-    placement: Placement = Placement(),
-    tracking: str | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> dict[str, Any]:
-    """Run or go on with a run on `workers` processes with one GPU or CPU each.
+    """Run or go on with a run on `fleet.workers` processes with one GPU or CPU each.
 
-    It returns what is in result.json.
-
-    Args:
-        tracking: address of the MLflow store; None for no MLflow.
-        trackers: told in this process how far the workers are.
+    It returns what is in result.json. Trackers are told in this process how far the workers are.
 
     Raises:
         InputError: see `launch.local.check`, or more workers than the cluster has devices.
@@ -113,9 +107,9 @@ def run_workers(
         return finished
     with cluster(dashboard=True):
         total, machines = capacity()
-        share = divide(total, machines, 1, 1, workers, placement.device)
+        share = divide(total, machines, 1, 1, fleet.workers or 1, fleet.placement.device)
         follower = Follower(config, directory, benchmark, trackers)
-        return train_group(config, directory.path, Setting(placement, tracking, share), follower)
+        return train_group(config, directory.path, Setting(fleet, share), follower)
 
 
 def train_group(
@@ -227,6 +221,6 @@ class _Report(Tracker):
     def stage(self, number: int, scores: Mapping[str, float]) -> None:
         kinds = [line["kind"] for line in read_lines(self.directory.events)]
         report = {"key": self.directory.path.name, "stage": number + 1, "stages": self.stages}
-        report |= {"earlier": self.earlier, "scores": dict(scores)}
+        report |= {"earlier": self.earlier, "op": scores["op"]}
         report["replays"] = kinds.count("replay") + kinds.count("consolidation")
         tune.report(report)

@@ -5,10 +5,9 @@ experiment over what has no result, and each run goes on from its own checkpoint
 at any moment, by any means, and the same command continues it.
 """
 
-import os
 import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
@@ -23,7 +22,6 @@ from forever.launch.fleet import Fleet, SweepOutcome
 from forever.launch.ray_cluster import (
     capacity,
     cluster,
-    default_workers,
     divide,
     last_error,
     one_line,
@@ -32,11 +30,9 @@ from forever.launch.ray_cluster import (
 from forever.launch.ray_train import Setting, train_trial
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import check_finished, refused
+from forever.sweeps.studies import Studies
 from forever.sweeps.sweep import Sweep, Trial
 from forever.sweeps.table import SweepTable
-
-OnStage = Callable[[Trial, int, Mapping[str, float | None]], bool]
-OnEnd = Callable[[Trial, str, str], None]
 
 _SCRATCH = ".tune"
 _ROUNDS = 3
@@ -95,20 +91,17 @@ def fan_out(
     outcome: SweepOutcome,
     *,
     count: int,
-    on_stage: OnStage | None = None,
-    on_end: OnEnd | None = None,
+    studies: Studies | None = None,
 ) -> None:
     """Run trials in `folder`, as many at a time as fit, and add to `outcome` what becomes of them.
 
-    The next trial is asked for when there is room for it, so a generator may choose it by what
-    `on_end` told of those before. All calls come in this thread, one at a time. If Tune itself
-    breaks down, the trials that were running go on in another round.
+    The next trial is asked for when there is room for it. If Tune itself breaks down, the trials
+    that were running go on in another round.
 
     Args:
         count: of the trials, or the most that will come; with fewer, each gets more threads.
-        on_stage: told the trial, how many of its stages are over, and the scores after the last of
-            them (see `stage_scores`), each stage once. If it returns True the trial stops there.
-        on_end: told the trial, what became of it ("done", "failed" or "stopped"), and why.
+        studies: told OP after each stage of a trial, once, and says whether the trial stops there;
+            told what became of it. All calls come in this thread.
     """
     if not count:
         return
@@ -117,7 +110,7 @@ def fan_out(
         from forever.launch.mlflow_tracker import mirrored_sweep
 
         mirrored = mirrored_sweep(folder, fleet.mlflow, table.say)
-    listener, source = _Listener(folder, table, outcome, on_stage, on_end), iter(trials)
+    listener, source = _Listener(folder, table, outcome, studies), iter(trials)
     with mirrored:
         for rounds_left in reversed(range(_ROUNDS)):
             running = [*listener.running.values()]
@@ -137,9 +130,10 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
     scratch = listener.folder / _SCRATCH
     with cluster(dashboard=bool(fleet.workers)):
         total, machines = capacity()
-        workers = default_workers(total) if fleet.workers is None else fleet.workers
-        share = divide(total, machines, count, fleet.concurrent, workers, fleet.placement.device)
-        setting = Setting(fleet.placement, fleet.mlflow, share)
+        share = divide(
+            total, machines, count, fleet.concurrent, fleet.workers, fleet.placement.device
+        )
+        setting = Setting(fleet, share)
         trainable = tune.with_parameters(train_trial, folder=listener.folder, setting=setting)
         tune_config = tune.TuneConfig(
             search_alg=_Feed(trials, listener),
@@ -147,12 +141,11 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
             max_concurrent_trials=share.concurrent,
             # torch is imported once a process and not once a trial. But the workers of a trial end
             # with its process: in one that lives on, a run that was stopped would train on.
-            reuse_actors=not workers,
+            reuse_actors=not share.workers,
             trial_dirname_creator=lambda trial: trial.config["key"],
         )
         run_config = tune.RunConfig(
-            # A name used again would mix two experiments.
-            name=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}",
+            name=uuid.uuid4().hex,  # one used again would mix two experiments
             storage_path=str(scratch),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=fleet.retries),
@@ -195,8 +188,7 @@ class _Listener(tune.Callback, tune.Stopper):
     folder: Path
     table: SweepTable
     outcome: SweepOutcome
-    on_stage: OnStage | None = None
-    on_end: OnEnd | None = None
+    studies: Studies | None
     running: dict[str, Trial] = field(default_factory=dict)
     stages: dict[str, int] = field(default_factory=dict)
 
@@ -213,11 +205,13 @@ class _Listener(tune.Callback, tune.Stopper):
         if stage <= self.stages.get(key, 0):
             return False
         self.stages[key] = stage
-        stages, scores = result["stages"], result["scores"]
-        self.table.advanced(key, stage, stages, scores["op"], result["replays"], result["earlier"])
-        stop = self.on_stage is not None and self.on_stage(self.running[key], stage, scores)
+        stages, op = result["stages"], result["op"]
+        self.table.advanced(key, stage, stages, op, result["replays"], result["earlier"])
+        if self.studies is None or op is None:
+            return False
+        behind = self.studies.falls_behind(key, stage, op)
         # The report of the last stage comes before the result is written: that is no time to stop.
-        return stop and stage < stages
+        return behind and stage < stages
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         self.table.started(trial.config["key"])
@@ -235,7 +229,8 @@ class _Listener(tune.Callback, tune.Stopper):
 
     def _ended(self, key: str, state: str, reason: str, remember: bool = True) -> None:
         """A trial is over: it is done, or else in this state for this reason."""
-        trial, directory = self.running.pop(key), RunDirectory(self.folder / key)
+        self.running.pop(key)
+        directory = RunDirectory(self.folder / key)
         if directory.finished() is not None:
             state, reason = "done", ""
             self.outcome.finished.append(key)
@@ -246,5 +241,5 @@ class _Listener(tune.Callback, tune.Stopper):
         if reason and remember:
             directory.end("failed" if state == "failed" else "stopped", reason)
         self.table.ended(key, state, reason)
-        if self.on_end is not None:
-            self.on_end(trial, state, reason)
+        if self.studies is not None:
+            self.studies.tell(key, state)

@@ -16,7 +16,6 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from forever.config.run import RunConfig
-from forever.errors import InputError
 from forever.launch.local import Placement, run_local
 from forever.launch.mlflow_store import Mirror, keeps, tracking_uri
 from forever.launch.mlflow_tracker import MlflowTracker, close_sweep, open_sweep, sync
@@ -63,10 +62,9 @@ def folder(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def runs(uri: str, experiment: str = "forever") -> list[Run]:
+def runs(uri: str) -> list[Run]:
     client = MlflowClient(uri)
-    entry = client.get_experiment_by_name(experiment)
-    return [] if entry is None else client.search_runs([entry.experiment_id])
+    return client.search_runs([entry.experiment_id for entry in client.search_experiments()])
 
 
 def histories(uri: str, run: Run) -> dict[str, list[tuple[int, float]]]:
@@ -77,10 +75,7 @@ def histories(uri: str, run: Run) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def artifacts(uri: str, tag: str) -> set[str]:
-    """Of the one run that has this tag."""
-    found = [run for name in ("forever", "toys") for run in runs(uri, name)]
-    (run,) = (run for run in found if tag in run.data.tags)
+def artifacts(uri: str, run: Run) -> set[str]:
     return {file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id)}
 
 
@@ -114,7 +109,7 @@ def test_a_run_is_shown_completely(uri: str, folder: Path) -> None:
     files = {"matrix.json", "matrix.csv", "config.yaml", "result.json", "environment.json"}
     if find_spec("matplotlib"):
         files |= {"matrix.png", "timeline.png"}
-    assert artifacts(uri, "forever.run_key") == files
+    assert artifacts(uri, run) == files
     assert (folder.parent / "mlartifacts").is_dir()
 
 
@@ -234,7 +229,7 @@ def toys(folder: Path, tmp_path: Path, base_config: RunConfig) -> Path:
 
 def statuses(uri: str) -> dict[str, str]:
     """Of the parent run of the sweep, and of the runs below it by variant."""
-    found = {run.data.tags.get("variant", "parent"): run for run in runs(uri, "toys")}
+    found = {run.data.tags.get("variant", "parent"): run for run in runs(uri)}
     above = {run.data.tags.get("mlflow.parentRunId") for run in found.values()}
     assert above <= {None, found["parent"].info.run_id}
     return {name: run.info.status for name, run in found.items()}
@@ -282,18 +277,8 @@ def test_sync_makes_up_for_a_sweep_that_no_server_heard_of(
     for _ in range(2):
         assert sync(toys, uri) == 2
     assert statuses(uri) == dict.fromkeys(("parent", "base", "slow"), "FINISHED")
-    assert {*artifacts(uri, "forever.sweep")} == {"sweep.json"}
-
-
-def test_a_deleted_experiment_is_named(uri: str, folder: Path) -> None:
-    Mirror(folder, uri).push()
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name("forever")
-    assert experiment is not None
-    number = experiment.experiment_id
-    client.delete_experiment(number)
-    with pytest.raises(InputError, match=rf"forever' was deleted; .*--experiment-id {number}"):
-        Mirror(folder, uri).push()
+    (parent,) = (run for run in runs(uri) if "forever.sweep" in run.data.tags)
+    assert artifacts(uri, parent) == {"sweep.json"}
 
 
 def test_the_default_store_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,15 +20,14 @@ pytest.importorskip("ray")
 pytest.importorskip("mlflow")
 import torch
 import yaml
-from helpers import outcome
+from helpers import Outcome, execute, outcome
 from rich.console import Console
-from safetensors.torch import load_file
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch import ray_cluster, ray_tune
 from forever.launch.fleet import Fleet, SweepOutcome, require_ray
-from forever.launch.local import Placement, run_local
+from forever.launch.local import Placement
 from forever.launch.ray_cluster import (
     Share,
     capacity,
@@ -83,32 +82,16 @@ def store(private_ray: Path) -> Path:
     return private_ray / "mlflow.db"
 
 
-@pytest.fixture(scope="module")
-def alone(
-    base_config: RunConfig, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[RunConfig], Path]:
-    """The directory of a run that was trained without Ray."""
-    folder = tmp_path_factory.mktemp("alone")
+@pytest.fixture
+def alone(tmp_path: Path) -> Callable[[RunConfig], Outcome]:
+    """What a run leaves behind that is trained without Ray."""
 
-    def train(config: RunConfig) -> Path:
-        path = folder / config.key()
-        run_local(config, path, placement=CPU)
-        return path
+    def train(config: RunConfig) -> Outcome:
+        path = tmp_path / "alone" / config.key()
+        execute(config, path)
+        return outcome(path)
 
     return train
-
-
-def result(path: Path) -> dict[str, Any]:
-    return json.loads(RunDirectory(path).result.read_text())
-
-
-def adapter(path: Path) -> dict[str, torch.Tensor]:
-    return load_file(path / "adapter" / "adapter_model.safetensors")
-
-
-def same_run(a: Path, b: Path) -> None:
-    """Two directories hold bitwise the same training."""
-    assert outcome(a).differences(outcome(b)) == []
 
 
 # ---- what fits
@@ -243,7 +226,7 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     two_cores: None,
     tmp_path: Path,
     base_config: RunConfig,
-    alone: Callable[[RunConfig], Path],
+    alone: Callable[[RunConfig], Outcome],
     starts: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -264,19 +247,19 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     base, no_data, bad, refused, slow = (trial.key for trial in sweep.trials())
     dead = "http://127.0.0.1:9"  # nothing listens there: every tracker fails, no run does
     capsys.readouterr()
-    outcome = run_sweep(sweep, out, Fleet(mlflow=dead, retries=1, placement=CPU))
-    assert sorted(outcome.finished) == sorted([base, slow])
-    assert set(outcome.failed) == {no_data, bad, refused}
-    assert "nowhere" in outcome.failed[no_data]
-    assert "SafetensorError" in outcome.failed[bad]
-    assert "\n" not in outcome.failed[bad]
-    assert outcome.failed[refused].startswith(REFUSAL)
+    first = run_sweep(sweep, out, Fleet(mlflow=dead, retries=1, placement=CPU))
+    assert sorted(first.finished) == sorted([base, slow])
+    assert set(first.failed) == {no_data, bad, refused}
+    assert "nowhere" in first.failed[no_data]
+    assert "SafetensorError" in first.failed[bad]
+    assert "\n" not in first.failed[bad]
+    assert first.failed[refused].startswith(REFUSAL)
     assert {key: starts.count(key) for key in starts} == {base: 1, slow: 1, bad: 2, refused: 1}
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "no target" in line)
-    assert line.endswith(f" s: {outcome.failed[refused]}")
+    assert line.endswith(f" s: {first.failed[refused]}")
     for trial in sweep.trials():
-        if trial.key in outcome.finished:
-            same_run(out / trial.key, alone(trial.config))
+        if trial.key in first.finished:
+            assert outcome(out / trial.key).differences(alone(trial.config)) == []
             where = json.loads((out / trial.key / "environment.json").read_text())
             # And not that of Ray's own worker.
             assert where["argv"] == [Path(sys.argv[0]).name, *sys.argv[1:]]
@@ -285,10 +268,10 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     # What failed for good is left alone until it is asked for; what was refused is looked at again.
     starts.clear()
     ended = json.loads((out / bad / "ended.json").read_text())
-    assert (ended["state"], ended["reason"]) == ("failed", outcome.failed[bad])
+    assert (ended["state"], ended["reason"]) == ("failed", first.failed[bad])
     again = run_sweep(sweep, out, Fleet(retries=0, placement=CPU))
     assert (again.finished, sorted(again.skipped)) == ([], sorted([base, slow]))
-    assert again.failed == outcome.failed
+    assert again.failed == first.failed
     assert starts == [refused]
     shown = capsys.readouterr().out
     assert "1 failed before and were left as they are; --retry-failed runs them again" in shown
@@ -302,68 +285,64 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
 
 
 def test_trials_of_workers_are_asked_for_one_by_one_and_may_be_stopped(
-    two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
+    two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Outcome]
 ) -> None:
     """The workers of a stopped run are not the trial's process: left alone they would train to the
     end, on what the next run waits for."""
     long = {"optim.epochs": 100}  # seconds a task: time to be stopped in
     stopped, other = Sweep("toys", base_config, {"stopped": long, "other": {}}).trials()
-    heard: list[tuple[str, Any]] = []
+    heard: list[tuple[Any, ...]] = []
 
     def ask() -> Iterator[Trial]:
-        yield stopped
-        heard.append(("asked", "other"))
-        yield other
+        for trial in (stopped, other):
+            heard.append((trial.key, "asked"))
+            yield trial
 
-    def on_stage(trial: Trial, stage: int, scores: Mapping[str, float | None]) -> bool:
-        heard.append((trial.variant, (stage, scores["op"])))
-        return trial is stopped or stage == 3  # when it is too late
+    class Watch:
+        def falls_behind(self, key: str, stage: int, op: float) -> bool:
+            heard.append((key, stage, op))
+            return key == stopped.key or stage == 3  # when it is too late
 
-    def on_end(trial: Trial, state: str, reason: str) -> None:
-        heard.append((trial.variant, (state, reason)))
+        def tell(self, key: str, state: str) -> None:
+            heard.append((key, state))
 
-    fleet = Fleet(workers=1, concurrent=1, placement=CPU, retries=0)
-    outcome = SweepOutcome()
+    watch: Any = Watch()
+    fleet, ends = Fleet(workers=1, concurrent=1, placement=CPU, retries=0), SweepOutcome()
     with SweepTable([], show=False) as table:
-        fan_out(ask(), tmp_path, fleet, table, outcome, count=2, on_stage=on_stage, on_end=on_end)
-    assert (outcome.finished, outcome.stopped, outcome.failed) == ([other.key], [stopped.key], {})
+        fan_out(ask(), tmp_path, fleet, table, ends, count=2, studies=watch)
+    assert (ends.finished, ends.stopped, ends.failed) == ([other.key], [stopped.key], {})
     directory = RunDirectory(tmp_path / stopped.key)
-    assert (directory.end_without_result() or {})["state"] == "stopped"
+    ended = directory.end_without_result() or {}
+    assert (ended["state"], ended["reason"]) == ("stopped", "after 1 of 3 tasks")
     assert not in_progress(directory.path)
     steps = directory.steps.read_text(encoding="utf-8").splitlines()
     assert 0 < len(steps) < 2 * (24 // 4) * 100
-    same_run(tmp_path / other.key, alone(other.config))
+    assert outcome(tmp_path / other.key).differences(alone(other.config)) == []
+    assert [entry[1] for entry in heard] == ["asked", 1, "stopped", "asked", 1, 2, 3, "done"]
     scores = stage_scores(RunDirectory(tmp_path / other.key))
-    (first, *told) = heard
-    assert (first[0], first[1][0]) == ("stopped", 1)
-    assert told == [
-        ("stopped", ("stopped", "after 1 of 3 tasks")),
-        ("asked", "other"),
-        *(("other", (stage, score["op"])) for stage, score in enumerate(scores, 1)),
-        ("other", ("done", "")),
-    ]
+    assert [entry[2] for entry in heard[4:7]] == [score["op"] for score in scores]
 
 
 def test_two_workers_equal_one(
-    two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
+    two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Outcome]
 ) -> None:
     text = io.StringIO()
     watcher = ConsoleTracker(Console(file=text, width=120))
-    both = run_workers(base_config, tmp_path / "run", 2, placement=CPU, trackers=[watcher])
+    fleet = Fleet(workers=2, placement=CPU)
+    both = run_workers(base_config, tmp_path / "run", fleet, trackers=[watcher])
     single = alone(base_config)
     assert both["world_size"] == 2
-    assert both["matrix"] == result(single)["matrix"]
-    assert both["events"] == result(single)["events"]
-    left, right = adapter(tmp_path / "run"), adapter(single)
-    for name, tensor in left.items():
-        torch.testing.assert_close(tensor, right[name], rtol=1e-3, atol=1e-4)
+    assert both["matrix"] == single.result["matrix"]
+    assert both["events"] == single.result["events"]
+    for name, tensor in outcome(tmp_path / "run").adapter.items():
+        torch.testing.assert_close(tensor, single.adapter[name], rtol=1e-3, atol=1e-4)
     lines = text.getvalue().splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [
         ["after", f"{stage}/3", task] for stage, task in enumerate(both["stages"], 1)
     ]
-    assert run_workers(base_config, tmp_path / "run", 2, placement=CPU) == both
+    assert run_workers(base_config, tmp_path / "run", fleet) == both
     with pytest.raises(InputError, match=r"5 workers of 1 CPU each need 5, the cluster has 2 CPUs"):
-        run_workers(base_config, tmp_path / "many", 5, placement=CPU)
+        run_workers(base_config, tmp_path / "many", Fleet(workers=5, placement=CPU))
 
 
 def test_what_a_worker_refuses_is_not_tried_again(
@@ -378,8 +357,9 @@ def test_what_a_worker_refuses_is_not_tried_again(
         return len(list_actors(address, filters=only, limit=1000))
 
     before = workers()
+    fleet = Fleet(workers=1, placement=CPU)
     with pytest.raises(InputError, match=f"^{REFUSAL}"):
-        run_workers(base_config.override(NO_TARGET), tmp_path / "run", 1, placement=CPU)
+        run_workers(base_config.override(NO_TARGET), tmp_path / "run", fleet)
     assert workers() == before + 1
 
 
@@ -456,7 +436,7 @@ def test_an_interrupted_run_with_workers_says_so_and_is_closed(
 
 
 def test_a_sweep_goes_on_however_it_was_ended(
-    tmp_path: Path, store: Path, base_config: RunConfig, alone: Callable[[RunConfig], Path]
+    tmp_path: Path, store: Path, base_config: RunConfig, alone: Callable[[RunConfig], Outcome]
 ) -> None:
     """Nothing finished is repeated, no number moves, nothing lives on."""
     command = sweep_command(tmp_path, store, base_config, MANY)
@@ -486,7 +466,8 @@ def test_a_sweep_goes_on_however_it_was_ended(
     assert finished.returncode == 0, finished.stderr
     assert all(path.stat().st_mtime_ns == when for path, when in written.items())
     for path in tmp_path.glob("out/*/*/result.json"):
-        same_run(path.parent, alone(RunDirectory(path.parent).read_config()))
+        config = RunDirectory(path.parent).read_config()
+        assert outcome(path.parent).differences(alone(config)) == []
     assert statuses(tmp_path, "toys") == ["FINISHED"] * (len(MANY) + 1)
 
 

@@ -281,5 +281,5 @@ def test_a_search_finds_stops_and_goes_on(
     assert outcome.failed == {runs[1].trial.key: "ValueError: boom"}
     assert "1 failed before and were left as they are; --retry" in capsys.readouterr().out
     assert call(5, retry_failed=True).finished == [runs[1].trial.key]
-    monkeypatch.setattr(Studies, "ask", None)  # nothing is left to run
+    monkeypatch.setattr(Studies, "ask", lambda self: pytest.fail("nothing is left to run"))
     assert len(call(3).skipped) == 3
