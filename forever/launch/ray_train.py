@@ -23,17 +23,9 @@ from ray import tune
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
+from forever.launch import ray_cluster
 from forever.launch.fleet import Fleet
 from forever.launch.local import check, run_local
-from forever.launch.ray_cluster import (
-    Share,
-    capacity,
-    cluster,
-    divide,
-    first_cause,
-    one_line,
-    quiet,
-)
 from forever.runs.directory import RunDirectory, read_lines
 from forever.runs.progress import Follower, is_run, stage_scores
 from forever.runs.tracking import Tracker
@@ -48,14 +40,14 @@ class Setting:
     """What a process that Ray starts for a run must know."""
 
     fleet: Fleet
-    share: Share
+    share: ray_cluster.Share
     # Ray gives each process a folder and a command line of its own.
     cwd: str = field(default_factory=os.getcwd)
     argv: Sequence[str] = field(default_factory=lambda: list(sys.argv))
 
     def enter(self) -> None:
         """Make this process like that of the user."""
-        quiet()
+        ray_cluster.quiet()
         if Path(self.cwd).is_dir():
             os.chdir(self.cwd)
         sys.argv = list(self.argv)
@@ -105,9 +97,11 @@ def run_workers(
     finished = directory.finished()
     if finished is not None:
         return finished
-    with cluster(dashboard=True):
-        total, machines = capacity()
-        share = divide(total, machines, 1, 1, fleet.workers or 1, fleet.placement.device)
+    with ray_cluster.cluster(dashboard=True):
+        total, machines = ray_cluster.capacity()
+        share = ray_cluster.divide(
+            total, machines, 1, 1, fleet.workers or 1, fleet.placement.device
+        )
         follower = Follower(config, directory, benchmark, trackers)
         return train_group(config, directory.path, Setting(fleet, share), follower)
 
@@ -132,10 +126,10 @@ def train_group(
                 follower.look()
         training.result()
     except ray.train.TrainingFailedError as error:
-        cause = first_cause(error)
+        cause = ray_cluster.first_cause(error)
         if isinstance(cause, InputError):
             raise cause from None
-        raise RuntimeError(f"{path.name}: {one_line(error)}") from error
+        raise RuntimeError(f"{path.name}: {ray_cluster.one_line(error)}") from error
     finally:
         pool.shutdown(wait=False)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -172,7 +166,7 @@ class _Refusals(ray.train.UserCallback):
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         for error in worker_exceptions.values():
-            cause = first_cause(error)
+            cause = ray_cluster.first_cause(error)
             if isinstance(cause, InputError):
                 raise cause
 

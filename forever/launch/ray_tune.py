@@ -18,15 +18,8 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from forever.errors import InputError
+from forever.launch import ray_cluster
 from forever.launch.fleet import Fleet, SweepOutcome
-from forever.launch.ray_cluster import (
-    capacity,
-    cluster,
-    divide,
-    last_error,
-    one_line,
-    trial_resources,
-)
 from forever.launch.ray_train import Setting, train_trial
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import check_finished, refused
@@ -122,15 +115,16 @@ def fan_out(
             except Exception as error:  # as when Ray's memory monitor ends a trial
                 if not rounds_left:
                     raise
-                table.say(f"Ray Tune broke down ({one_line(error)}); going on with what is left")
+                problem = ray_cluster.one_line(error)
+                table.say(f"Ray Tune broke down ({problem}); going on with what is left")
 
 
 def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, count: int) -> None:
     """Let Tune run trials until there are no more."""
     scratch = listener.folder / _SCRATCH
-    with cluster(dashboard=bool(fleet.workers)):
-        total, machines = capacity()
-        share = divide(
+    with ray_cluster.cluster(dashboard=bool(fleet.workers)):
+        total, machines = ray_cluster.capacity()
+        share = ray_cluster.divide(
             total, machines, count, fleet.concurrent, fleet.workers, fleet.placement.device
         )
         setting = Setting(fleet, share)
@@ -152,7 +146,7 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
             callbacks=[listener],
             stop=listener,
         )
-        trainable = tune.with_resources(trainable, trial_resources(share, total))
+        trainable = tune.with_resources(trainable, ray_cluster.trial_resources(share, total))
         try:
             tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
         finally:
@@ -225,7 +219,7 @@ class _Listener(tune.Callback, tune.Stopper):
             self._ended(key, "stopped", f"after {last.get('stage')} of {last.get('stages')} tasks")
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        self._ended(trial.config["key"], "failed", last_error(trial.error_file))
+        self._ended(trial.config["key"], "failed", ray_cluster.last_error(trial.error_file))
 
     def _ended(self, key: str, state: str, reason: str, remember: bool = True) -> None:
         """A trial is over: it is done, or else in this state for this reason."""

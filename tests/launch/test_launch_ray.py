@@ -28,14 +28,7 @@ from forever.errors import InputError
 from forever.launch import ray_cluster, ray_tune
 from forever.launch.fleet import Fleet, SweepOutcome, require_ray
 from forever.launch.local import Placement
-from forever.launch.ray_cluster import (
-    Share,
-    capacity,
-    divide,
-    last_error,
-    one_line,
-    trial_resources,
-)
+from forever.launch.ray_cluster import Share
 from forever.launch.ray_train import run_workers
 from forever.launch.ray_tune import fan_out, run_sweep
 from forever.runs.console import ConsoleTracker
@@ -113,18 +106,18 @@ def alone(tmp_path: Path) -> Callable[[RunConfig], Outcome]:
 def test_runs_are_spread_over_what_is_present(total: Any, asked: Any, share: Any) -> None:
     """What can never fit is refused."""
     if isinstance(share, tuple):
-        assert divide(total, *asked) == Share(*share)
+        assert ray_cluster.divide(total, *asked) == Share(*share)
     else:
         with pytest.raises(InputError, match=share):
-            divide(total, *asked)
+            ray_cluster.divide(total, *asked)
 
 
 def test_trials_that_wait_hold_nothing_that_their_workers_need() -> None:
-    alone = divide({"CPU": 4}, 1, 2, None, 0, "cpu")
-    waiting = divide({"CPU": 2, "GPU": 1}, 1, 1, None, 1, "auto")
-    assert trial_resources(alone, {"CPU": 4}) == {"cpu": 2}
-    assert trial_resources(waiting, {"CPU": 2, "trial_slot": 4}) == {"trial_slot": 1}
-    assert not {"CPU", "GPU", "cpu", "gpu"} & trial_resources(waiting, {"CPU": 2, "GPU": 1}).keys()
+    held = ray_cluster.trial_resources
+    assert held(Share(2, 0, "cpu", {"CPU": 2}, 2), {"CPU": 4}) == {"cpu": 2}
+    waiting = Share(1, 1, "cuda", {"GPU": 1}, None)
+    assert held(waiting, {"CPU": 2, "trial_slot": 4}) == {"trial_slot": 1}
+    assert not {"CPU", "GPU", "cpu", "gpu"} & held(waiting, {"CPU": 2, "GPU": 1}).keys()
 
 
 def test_a_cluster_that_grows_says_how_many_gpus_it_may_have(
@@ -133,7 +126,7 @@ def test_a_cluster_that_grows_says_how_many_gpus_it_may_have(
     def cluster(**resources: float) -> tuple[dict[str, float], int]:
         monkeypatch.setattr(ray_cluster.ray, "cluster_resources", lambda: resources)
         monkeypatch.setattr(ray_cluster.ray, "nodes", lambda: [{"Alive": True}, {"Alive": False}])
-        return capacity()
+        return ray_cluster.capacity()
 
     assert cluster(CPU=4.0) == ({"CPU": 4.0}, 1)
     total, machines = cluster(CPU=4.0, later_gpus=8.0)
@@ -166,7 +159,7 @@ def test_the_reason_of_a_failure(text: str | None, reason: str, tmp_path: Path) 
     """A file that is gone ends no sweep."""
     if text is not None:
         (tmp_path / "error.txt").write_text(text, encoding="utf-8")
-    assert last_error(str(tmp_path / "error.txt")) == reason
+    assert ray_cluster.last_error(str(tmp_path / "error.txt")) == reason
 
 
 def test_an_error_is_told_without_what_ray_wraps_around_it() -> None:
@@ -174,8 +167,8 @@ def test_an_error_is_told_without_what_ray_wraps_around_it() -> None:
     from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
     boom = UserExceptionWithTraceback(ValueError("boom\nmore"), "Traceback (most recent ...): ...")
-    assert one_line(WorkerGroupError("long", {1: boom})) == "ValueError: boom"
-    assert one_line(ControllerError(InputError("give another"))) == "give another"
+    assert ray_cluster.one_line(WorkerGroupError("long", {1: boom})) == "ValueError: boom"
+    assert ray_cluster.one_line(ControllerError(InputError("give another"))) == "give another"
 
 
 def test_what_tune_breaks_down_in_goes_on_in_another_round(
