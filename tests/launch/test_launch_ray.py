@@ -359,7 +359,7 @@ def test_what_a_worker_refuses_is_not_tried_again(
 # ---- commands
 
 
-MANY = {f"v{number}": {"optim.lr": 1e-3 * (number + 1)} for number in range(8)}
+MANY = {f"v{number}": {"optim.lr": 1e-3 * (number + 1)} for number in range(5)}
 
 
 def sweep_command(
@@ -428,13 +428,22 @@ def test_an_interrupted_run_with_workers_says_so_and_is_closed(
     assert statuses(tmp_path, "forever") == ["KILLED"]
 
 
+@pytest.mark.parametrize(
+    "signals",
+    [(signal.SIGKILL, signal.SIGTERM), pytest.param((signal.SIGINT,), marks=pytest.mark.slow)],
+    ids=["killed", "ctrl-c"],
+)
 def test_a_sweep_goes_on_however_it_was_ended(
-    tmp_path: Path, store: Path, base_config: RunConfig, alone: Callable[[RunConfig], Outcome]
+    signals: tuple[int, ...],
+    tmp_path: Path,
+    store: Path,
+    base_config: RunConfig,
+    alone: Callable[[RunConfig], Outcome],
 ) -> None:
     """Nothing finished is repeated, no number moves, nothing lives on."""
     command = sweep_command(tmp_path, store, base_config, MANY)
     written: dict[Path, int] = {}
-    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+    for number in signals:
         process = begin(command, tmp_path, "out/*/*/result.json", len(written) + 1)
         if number == signal.SIGINT:  # a terminal sends it to the whole group
             os.killpg(process.pid, number)
