@@ -55,15 +55,8 @@ def train(
         require_ray()
         from forever.launch.ray_train import run_workers
 
-        return run_workers(
-            config,
-            path,
-            launch.workers,
-            resume,
-            launch.placement,
-            tracking=uri,
-            trackers=[progress],
-        )
+        fleet = Fleet(workers=launch.workers, placement=launch.placement, mlflow=uri)
+        return run_workers(config, path, fleet, resume, [progress])
 
 
 def make_fleet(selection: Selection, launch: Launch) -> Fleet:
@@ -166,7 +159,7 @@ def mlflow_uri(choice: str) -> str | None:
         )
     if choice != "auto":
         return choice
-    from forever.launch.mlflow_tracker import tracking_uri
+    from forever.launch.mlflow_store import tracking_uri
 
     return tracking_uri()
 

@@ -105,7 +105,7 @@ def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
     """
     if find_spec("ray") is None:
         return 1, str(pick_device(terms.device)), None
-    from forever.launch.ray_cluster import capacity, cluster, default_workers, divide
+    from forever.launch.ray_cluster import capacity, cluster, divide
 
     # What Ray would find here; to start it for that takes ten seconds.
     total = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
@@ -113,8 +113,7 @@ def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
     if os.environ.get("RAY_ADDRESS"):
         with cluster(dashboard=False):
             total, machines = capacity()
-    workers = default_workers(total) if terms.workers is None else terms.workers
-    share = divide(total, machines, runs, terms.concurrent, workers, terms.device)
+    share = divide(total, machines, runs, terms.concurrent, terms.workers, terms.device)
     return share.concurrent, share.device, share.threads
 
 

@@ -275,5 +275,5 @@ def test_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_cluster, "capacity", lambda: ({"CPU": 64.0, "GPU": 8.0}, 3))
     assert find_place(20, Terms()) == (8, "cuda", None)
     assert find_place(20, Terms(workers=2)) == (4, "cuda", None)
-    with pytest.raises(InputError, match="9 workers with 1 GPU each"):
+    with pytest.raises(InputError, match="9 workers of 1 GPU each"):
         find_place(1, Terms(workers=9))
