@@ -249,7 +249,7 @@ class Mirror:
 
         title = f"{result['method']}, seed {result['seed']}"
         timeline = timeline_figure(lines, read_lines(self.directory.events), title)
-        store.client.log_figure(self._run, matrix_figure(result), "matrix.png")
+        store.client.log_figure(self._run, matrix_figure(result, title), "matrix.png")
         store.client.log_figure(self._run, timeline, "timeline.png")
 
 
