@@ -5,8 +5,9 @@ committed runs.
 
 A run is committed by copying config.yaml, environment.json, result.json and, if it has replays,
 events.jsonl of its directory to experiments/results/<group>/<name>/, or to a folder below that if
-there are several seeds. A group's README.md, if there is one, is put above its table. A sweep is
-committed by its report.json, for the claims (forever/report/claims.py), and needs no runs.
+there are several seeds. A group's README.md, if there is one, is put above its table, HEAD.md above
+all. A sweep is committed by its report.json, for the claims (forever/report/claims.py), and needs
+no runs.
 """
 
 import shlex
@@ -29,7 +30,6 @@ COLUMNS = (
     "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes",
     "revision", "hardware",
 )  # fmt: skip
-
 ANSWER = ["claim", "ours", "published", "status", "scale", "runs"]
 OUTCOMES = ["reproduced", "not shown", "contradicted", "not judged"]
 
@@ -47,7 +47,7 @@ def frame_of(claims: Sequence[Claim]) -> Any:
     """A row a claim and answer."""
     frame = pd.DataFrame(claims)
     frame[["status", "outcome"]] = [claim.status.value for claim in claims]
-    frame["untried"] = frame["scale"] == ""
+    frame["table"], frame["untried"] = frame["key"].str[0], frame["scale"] == ""
     return frame
 
 
@@ -58,8 +58,7 @@ def tally(frame: Any) -> list[str]:
     scales = [scale for scale in SCALES if scale in counts.index]
     counts = counts.reindex(index=scales, columns=OUTCOMES, fill_value=0)
     counts.insert(0, "answers", counts.sum(axis=1))
-    asked, answered = (len(some.groupby(["table", "claim"])) for some in (frame, answers))
-    summary = f"{answered} of {asked} claims have an answer"
+    summary = f"{answers['key'].nunique()} of {frame['key'].nunique()} claims have an answer"
     if "paper" not in scales:
         summary += ", none at full scale, which needs a GPU"
     rows = counts.astype(str).itertuples(name=None)

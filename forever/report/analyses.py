@@ -205,8 +205,9 @@ def _forgetting(variants: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
 
 def _model_day(correlations: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     for name, ours in correlations.items():
-        texts = correlation(ours["r"], ours["p"]), correlation(*paper.MODEL_DAY[name])
-        yield f"correlation of tau_day with {name}", *map(minus, texts), f"{ours['pairs']} tasks"
+        what = f"correlation of tau_day with {name}"
+        text, theirs = correlation(ours["r"], ours["p"]), correlation(*paper.MODEL_DAY[name])
+        yield what, minus(text), minus(theirs), f"{ours['pairs']} tasks"
 
 
 def _training_time(part: Part, backbones: Mapping[str, Mapping[str, float]]) -> Iterator[Finding]:

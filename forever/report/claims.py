@@ -58,10 +58,10 @@ Answer = tuple[Key, str, Status, int]  # to which claim, our number, what it say
 class Claim:
     """A row of the ledger: a claim as the paper makes it and one answer, or none if nobody tried.
 
-    `table` is the sweep that answers it, `origin` says where the answer's runs were made.
+    `origin` says where the answer's runs were made.
     """
 
-    table: str
+    key: Key
     claim: str
     published: str
     ours: str = ""
@@ -73,7 +73,7 @@ class Claim:
 
 def claims(reports: Sequence[Report]) -> list[Claim]:
     """Every claim, once for each answer."""
-    asked = dict([*_differences(), *_findings()])
+    asked = {claim.key: claim for claim in (*_differences(), *_findings())}
     answers: dict[Key, list[Claim]] = {key: [] for key in asked}
     for report in reports:
         where = {"scale": report["scale"], "origin": _origin(report)}
@@ -94,7 +94,7 @@ def _origin(report: Report) -> str:
     return "\n".join([f"- {report['scale']}, {machines}:", *commands])
 
 
-def _differences() -> Iterator[tuple[Key, Claim]]:
+def _differences() -> Iterator[Claim]:
     """Each variant of a table less its reference, as far as the paper's numbers are known."""
     for name, tables in paper.TABLES.items():
         file = load_sweep(name)
@@ -107,8 +107,8 @@ def _differences() -> Iterator[tuple[Key, Claim]]:
                     published = f"OP {row.op - base.op:+.1f}"
                     if row.bwt is not None and base.bwt is not None:
                         published += f"; BWT {row.bwt - base.bwt:+.1f}"
-                    claim = Claim(name, f"{where}{variant} less {reference}", published)
-                    yield (name, benchmark, variant, reference), claim
+                    text = f"{where}{variant} less {reference}"
+                    yield Claim((name, benchmark, variant, reference), text, published)
 
 
 def _compared(report: Report, part: Mapping[str, Any]) -> Iterator[Answer]:
@@ -147,21 +147,21 @@ def _interval(estimate: Mapping[str, float], digits: int = 1) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def _findings() -> Iterator[tuple[Key, Claim]]:
+def _findings() -> Iterator[Claim]:
     rates = paper.FORGETTING_RATE
     text = "forgetting slows down within a task: rate of the first phase less the last's (rates)"
     published = f"{rates[0] - rates[-1]:+.4f} ({_rates(rates)})"
-    yield ("forgetting_rate",), Claim("forgetting_rate", text, published)
+    yield Claim(("forgetting_rate",), text, published)
     for name, numbers in paper.MODEL_DAY.items():
         text = f"correlation of tau_day with {name}"
-        yield ("model_day", name), Claim("model_day", text, correlation(*numbers))
+        yield Claim(("model_day", name), text, correlation(*numbers))
     # Minutes depend on the machine; what a method costs beside MixReplay does so less.
     for backbone, minutes in paper.TRAINING_TIME.items():
         for method in minutes:
             if method != "mix_replay":
                 text = f"an epoch of {method} as a multiple of mix_replay's, {backbone}"
-                claim = Claim("training_time", text, _multiple(minutes, method))
-                yield ("training_time", backbone, method), claim
+                key = "training_time", backbone, method
+                yield Claim(key, text, _multiple(minutes, method))
 
 
 def _analysed(report: Report, part: Mapping[str, Any]) -> Iterator[Answer]:
@@ -175,9 +175,9 @@ def _analysed(report: Report, part: Mapping[str, Any]) -> Iterator[Answer]:
             text = f"{correlation(numbers['r'], numbers['p'])}, {numbers['pairs']} pairs"
             yield (name, other), text, _correlated(*paper.MODEL_DAY[other], numbers), runs
     if name == "training_time":
-        for backbone, (own, minutes) in product(paper.TRAINING_TIME, analysis.items()):
-            if (own == backbone or is_small) and "mix_replay" in minutes:
-                for method in minutes:
+        for own, minutes in analysis.items():
+            for backbone, method in product(paper.TRAINING_TIME, minutes):
+                if "mix_replay" in minutes and (own == backbone or is_small):
                     text = _multiple(minutes, method)
                     yield (name, backbone, method), text, Status.MEASURED, runs
 

@@ -77,7 +77,7 @@ def table_of(lines: Lines) -> pd.DataFrame:
     return table.astype(dict.fromkeys(_NUMBERS, float))
 
 
-def spans(updates: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def spans(updates: Any, by: list[str]) -> Any:
     """The `first` and the `last` place of the updates that agree in some columns."""
     return updates.reset_index().groupby(by, sort=False)["place"].agg(["first", "last"])
 
