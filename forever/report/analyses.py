@@ -76,7 +76,8 @@ def forgetting_rates(part: Part) -> dict[str, pd.DataFrame]:
 def rate_table(curves: Mapping[tuple[str, int], Sequence[float]]) -> pd.DataFrame:
     """Rates by task and run as `forgetting_rates` has them."""
     places = pd.MultiIndex.from_tuples(curves, names=["task", "run"])
-    return pd.DataFrame(list(curves.values()), places, dtype=float)
+    by_phase = [dict(enumerate(curve)) for curve in curves.values()]
+    return pd.DataFrame(by_phase, places, dtype=float)
 
 
 def slowing(table: pd.DataFrame) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def run_figure(
     names.tick_params(length=0, labelsize=style.SMALL)
     names.spines[:].set_visible(False)
     axes[-1].set_xlabel("update of the run, replay included")
-    axes[-1].set_xlim(0.5, len(updates) + 0.5)
+    axes[-1].set_xlim(0.5, max(len(updates), 1) + 0.5)
     axes[-1].xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
     figure.suptitle(title, fontsize=style.LARGE)
     return figure, axes
