@@ -157,13 +157,14 @@ def test_variants_share_a_radar(count: int) -> None:
         np.testing.assert_array_equal(drawn[name][1][:-1], table[name])
     assert figure.axes[0].get_ylim()[1] > shares.max()
     assert legend_of(figure) == METHODS[:count]
-    # No two names of tasks share more than a sliver.
+    # No two names of tasks share more than a sliver, and none is cut.
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    names = figure.axes[0].get_xticklabels()
+    names = figure.axes[0].texts
     boxes = [name.get_window_extent(canvas.get_renderer()) for name in names]
     shared = [Bbox.intersection(box, other) for box, other in combinations(boxes, 2)]
     assert all(box is None or min(box.width, box.height) <= 1 for box in shared)
+    assert min(box.x0 for box in boxes) >= 0
 
 
 def test_a_radar_says_whom_it_leaves_out(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:

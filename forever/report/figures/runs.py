@@ -141,7 +141,8 @@ def _draw_clock(axis: Axes, updates: pd.DataFrame, events: pd.DataFrame) -> None
     happened = events[events["days"] > 0].merge(of_task[["place", "task", "step"]])
     for kind, marker, colour in KINDS:
         chosen = happened[happened["kind"] == kind]
-        dots: dict[str, Any] = {"linestyle": "none", "marker": marker, "color": colour}
+        dots: dict[str, Any] = {"linestyle": "none", "marker": marker, "clip_on": False}
+        dots |= {"color": colour, "markersize": 5}
         axis.plot(chosen["place"], chosen["days"], label=f"{kind}, at its day", **dots)
     axis.set_ylabel("clock (days)")
     style.scale(axis)  # days are like 1, 2, 4, 7, 15, 30: equal distances in the logarithm
@@ -175,7 +176,7 @@ def replay_loss_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
         of_kind = updates[updates["kind"] == kind]
         axes[0].plot(of_kind["loss"], label=f"{kind} update", **pale)
         axes[1].plot(of_kind["penalty"], label=f"{kind} update", **pale)
-        dark = {**pale, "alpha": 1, "marker": marker, "markersize": 5, "zorder": 4}
+        dark = {**pale, "alpha": 1, "marker": marker, "markersize": 5, "clip_on": False}
         chosen = placed[placed["kind"] == kind]
         first, last = chosen["first"], chosen["last"]
         before, after = chosen["loss_before"], chosen["loss_after"]

@@ -144,19 +144,21 @@ def radar_figure(retention: pd.DataFrame, looks: Mapping[str, style.Look]) -> Fi
     Args:
         retention: a row a task, a column a variant; it may exceed 1. NaN leaves a gap.
     """
-    figure = Figure(figsize=(6.6, 4.8), layout="constrained")
+    figure = Figure(figsize=(7.8, 4.8), layout="constrained")
     axis: Any = figure.add_subplot(projection="polar", theta_offset=np.pi / 2, theta_direction=-1)
     angles = np.linspace(0, 2 * np.pi, len(retention) + 1)
     for name, kept in retention.items():
         axis.plot(angles, np.append(kept, kept.iloc[0]), **looks[str(name)])
     axis.plot(np.linspace(0, 2 * np.pi, 181), np.ones(181), **style.MARK)
-    axis.set_ylim(bottom=0)
+    top = max(1.0, retention.max().max())
+    axis.set_ylim(0, 1.05 * top)
     axis.set_yticks([0.5, 1.0], ["0.5", "1"], fontsize=style.SMALL, color=style.GREY)
     axis.set_rlabel_position(180 / len(retention))  # between the first two spokes
-    axis.set_xticks(angles[:-1], retention.index, fontsize=style.SMALL)
-    for angle, label in zip(angles[:-1], axis.get_xticklabels(), strict=True):
+    axis.set_xticks(angles[:-1], [""] * len(retention))
+    for angle, name in zip(angles[:-1], retention.index, strict=True):
         side = np.sign(round(3 * np.sin(angle)))  # 0 near the top and the bottom
-        label.set_horizontalalignment({-1: "right", 0: "center", 1: "left"}[side])
+        ha = {-1: "right", 0: "center", 1: "left"}[side]
+        axis.text(angle, 1.1 * top, name, fontsize=style.SMALL, ha=ha, va="center")
     axis.grid(color=style.GRID)
     axis.spines["polar"].set_visible(False)
     style.legend(figure)
