@@ -55,11 +55,11 @@ def tally(frame: Any) -> list[str]:
     """How many claims were answered at each scale, and how."""
     answers = frame[~frame["untried"]]
     counts = pd.crosstab(answers["scale"], answers["outcome"])
-    scales = [scale for scale in SCALES if scale in counts.index]
-    counts = counts.reindex(index=scales, columns=OUTCOMES, fill_value=0)
+    counts = counts.reindex(index=list(SCALES), columns=OUTCOMES, fill_value=0)
     counts.insert(0, "answers", counts.sum(axis=1))
+    counts = counts[counts["answers"] > 0]
     summary = f"{answers['key'].nunique()} of {frame['key'].nunique()} claims have an answer"
-    if "paper" not in scales:
+    if "paper" not in counts.index:
         summary += ", none at full scale, which needs a GPU"
     rows = counts.astype(str).itertuples(name=None)
     return [*markdown_table(["scale", *counts.columns], rows), "", f"{summary}.", ""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from forever.report.analyses import correlation, day_pairs, forgetting_rates, pearson
@@ -34,7 +35,7 @@ def forgetting_rate(part: Part) -> Iterator[style.Picture]:
     axis.axhline(0, **style.MARK)
     run = next(run for run in part.finished if run.variant in rates)
     updates = int(run.settings["method.probe_every"])
-    phases = range(max(table.shape[1] for table in rates.values()))
+    phases = pd.concat(rates.values()).columns
     axis.set_xticks(phases, [f"{phase * updates}–{(phase + 1) * updates}" for phase in phases])
     axis.set_xlabel("updates since the task began")
     axis.set_ylabel("rise of the loss on earlier tasks\n(nats an update)")

@@ -44,26 +44,29 @@ def _picture(part: Part, settings: Settings, name: str, label: str) -> style.Pic
     has_names = isinstance(values[0], str)
     if not has_names:
         values.sort(key=float)
-    places = {variant: values.index(value) for variant, value in settings.items()}
+
+    def place(row: Row) -> int:
+        return values.index(settings[row.variant])
+
     by_method: dict[str, list[Row]] = {}
-    for row in sorted(part.measured, key=lambda row: places[row.variant]):
+    for row in sorted(part.measured, key=place):
         by_method.setdefault(row.results[0]["method"], []).append(row)
     figure, axes = style.new_figure(7.2, [2.4, 2.4])
     looks = style.looks(by_method, "forever")
     for number, (method, rows) in enumerate(by_method.items()):
         # Methods stand beside each other at each value.
         shift = (number - (len(by_method) - 1) / 2) * min(0.1, 0.7 / len(by_method))
-        x = [places[row.variant] + shift for row in rows]
+        x = [place(row) + shift for row in rows]
         look = {**looks[method], "linestyle": "none"} if has_names else looks[method]
         for axis, field in zip(axes, ("op", "bwt"), strict=True):
             style.draw_estimates(axis, x, [row.compared(field) for row in rows], look)
     for axis, title in zip(axes, ("OP (%)", "BWT (points)"), strict=True):
         axis.set_ylabel(title)
-        if part.reference in places:
-            middle = places[part.reference]
+        if part.reference and part.reference in settings:
+            middle = values.index(settings[part.reference])
             axis.axvspan(middle - 0.4, middle + 0.4, **style.GROUND)
     axes[-1].set(xlabel=label, xlim=(-0.5, len(values) - 0.5))
-    axes[-1].set_xticks(range(len(values)), [written(value) for value in values])
+    axes[-1].set_xticks(range(len(values)), list(map(written, values)))
     style.legend(figure)
     caption = f"OP and BWT against {label}, with 95 % intervals; the reference's on a pale ground."
     return style.Picture(name, caption, figure)
@@ -72,7 +75,8 @@ def _picture(part: Part, settings: Settings, name: str, label: str) -> style.Pic
 def training_time(part: Part) -> Iterator[style.Picture]:
     minutes: dict[str, float] = {}
     for backbone, methods in minutes_an_epoch(part).items():
-        minutes |= {f"{method}, {backbone}": value for method, value in methods.items()}
+        for method, value in methods.items():
+            minutes[f"{method}, {backbone}"] = value
     figure, (axis,) = style.new_figure(7.5, [0.3 * len(minutes)])
     bars = axis.barh(list(minutes), list(minutes.values()), color=style.ACCENT)
     axis.bar_label(bars, fmt="%.2g", padding=3, fontsize=style.SMALL)

@@ -44,22 +44,21 @@ def intervals(part: Part) -> Iterator[style.Picture]:
 def accuracy(part: Part) -> Iterator[style.Picture]:
     """Mean score on the tasks seen so far, over stages; a line a variant, for up to BANDS with a
     band from the lowest to the highest run. Joint training is a point at the end."""
-    results = [result for row in part.measured for result in row.results]
-    if all(result["method"] == "mtl" for result in results):
+    if all(row.results[0]["method"] == "mtl" for row in part.measured):
         return
     figure, (axis,) = style.new_figure(9, [2.7])
     looks = style.looks_of(part)
     has_bands = len(part.measured) <= BANDS and part.most_runs > 1
-    last = max(len(result["tasks"]) for result in results)
+    orders = {tuple(result["tasks"]) for row in part.measured for result in row.results}
+    last = max(map(len, orders))
     for row in part.measured:
-        curves, look = np.array([seen(result) for result in row.results]), looks[row.variant]
+        curves, look = np.array(list(map(seen, row.results))), looks[row.variant]
         stages = np.arange(last - curves.shape[1], last) + 1
         axis.plot(stages, curves.mean(axis=0), **look)
         if has_bands:
             style.draw_band(axis, stages, curves.min(axis=0), curves.max(axis=0), look)
     axis.set(xlabel="tasks learned", ylabel="mean score on tasks seen so far (%)")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    orders = {tuple(result["tasks"]) for result in results}
     if len(orders) == 1:
         axis.set_xticks(range(1, last + 1), orders.pop(), ha="right", **style.SLANTED)
     style.legend(figure)
@@ -71,10 +70,12 @@ def accuracy(part: Part) -> Iterator[style.Picture]:
 
 def seen(result: Mapping[str, Any]) -> list[float]:
     """After each stage, the mean score in percent on the tasks learned by then."""
-    matrix = result["matrix"]
-    if len(result["stages"]) != len(result["tasks"]):  # joint training
+    matrix = np.array(result["matrix"], dtype=float)
+    tasks, stages = matrix.shape
+    if stages != tasks:  # joint training
         return [result["op"]]
-    return [fmean(row[stage] for row in matrix[: stage + 1]) for stage in range(len(matrix))]
+    learned = np.triu(np.nan_to_num(matrix))
+    return (learned.sum(axis=0) / np.arange(1, tasks + 1)).tolist()
 
 
 def pareto(part: Part) -> Iterator[style.Picture]:
@@ -116,15 +117,20 @@ def radar(part: Part) -> Iterator[style.Picture]:
     if not joint:
         return
     best = final_scores(joint[0])
-    drawn = [row for row in part.measured if row is not joint[0] and not row.idle]
-    shares = {row.variant: final_scores(row) / best[best > 0] for row in drawn}
+    shares: dict[str, pd.Series] = {}
+    idle: list[str] = []
+    for row in part.measured:
+        if row.idle:
+            idle.append(row.variant)
+        elif row is not joint[0]:
+            shares[row.variant] = final_scores(row) / best[best > 0]
     kept = pd.DataFrame(shares, index=best.index)
     caption = "Final score on each task as a share of joint training's (dashed: 1); mean over runs."
-    if len(drawn) > TOGETHER:
+    if len(shares) > TOGETHER:
         rank = kept.mean().drop(part.reference, errors="ignore").sort_values(ascending=False)
         kept = kept.drop(columns=rank.index[TOGETHER - 1 :])
         caption += f" The {kept.shape[1]} that keep most, with the reference."
-    if idle := [row.variant for row in part.measured if row.idle]:
+    if idle:
         caption += f" Not drawn, for ending as fine-tuning does: {listed(idle)}."
     yield style.Picture("retention", caption, radar_figure(kept, style.looks_of(part)))
 
