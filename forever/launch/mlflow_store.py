@@ -203,7 +203,7 @@ class Mirror:
 
         title = f"{result['method']}, seed {result['seed']}"
         timeline = timeline_figure(lines, read_lines(self.directory.events), title)
-        self.store.client.log_figure(self.run, matrix_figure(result), "matrix.png")
+        self.store.client.log_figure(self.run, matrix_figure(result, title), "matrix.png")
         self.store.client.log_figure(self.run, timeline, "timeline.png")
 
 
