@@ -49,7 +49,7 @@ def diverse(vectors: Tensor, count: int, clusters: int) -> list[Cluster]:
     distance = np.linalg.norm(points - means.cluster_centers_[means.labels_], axis=1)
     # Rounding must not decide between two points that are equally near.
     nearest = np.argsort(distance.round(9), kind="stable")
-    labels = means.labels_[nearest]
+    labels = np.asarray(means.labels_)[nearest]
     groups = [nearest[labels == label].tolist() for label in range(means.n_clusters)]
     quotas = cluster_quotas([len(group) for group in groups], count)
     return [Cluster(quota, group) for quota, group in zip(quotas, groups, strict=True)]
