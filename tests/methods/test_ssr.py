@@ -41,7 +41,7 @@ from forever.methods.ssr import selection
 from forever.methods.ssr.encoders import embed
 from forever.methods.ssr.method import Ssr
 from forever.methods.ssr.selection import Cluster, cluster_quotas, diverse, take
-from forever.methods.ssr.synthesis import candidates, continuations, icl_prompts, parse_icl
+from forever.methods.ssr.synthesis import candidates, icl_prompts, parse_icl
 from forever.models import lora
 from forever.training.learner import Learner
 from forever.training.world import World
@@ -381,43 +381,23 @@ def test_silence_and_runaway_answers_give_way(
 # ---- ranks, and whole runs
 
 
-def on_ranks(config: RunConfig, size: int, act: Callable[[Learner], Any]) -> list[Any]:
-    """What `act` gives on each of `size` ranks, every one with a model of its own."""
-
-    def build(world: World) -> Learner:
-        learner, _ = begin(config, SSR, world)
-        learner.begin(0, toy(config)[0])
-        return learner
-
-    return together(size, build, act)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_ranks_write_together_what_one_writes_alone(config: RunConfig, size: int) -> None:
-    """By the real sampler, on prompts of different lengths; each rank has only some of them."""
-    texts = ["red old", "green " * 9, "blue " * 30, "1 2 3 4", "soft " * 25]
-    how = SsrConfig(top_p=0.9, max_tokens=40)
-
-    def write(learner: Learner) -> list[str]:
-        return continuations(learner, texts, [11, 12, 13, 14, 15], how)
-
-    (alone,) = on_ranks(config, 1, write)
-    assert len(set(alone)) == 5
-    assert on_ranks(config, size, write) == [alone] * size
-
-
 @pytest.mark.usefixtures("canned")
 def test_the_leader_decides(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks whose floats differ would choose differently; all keep what the first one chose."""
     turns = count()
     monkeypatch.setattr(selection, "diverse", lambda *_: [Cluster(1, [next(turns)])])
 
-    def keep(learner: Learner) -> Any:
-        method = Ssr(SsrConfig(**SSR))
+    def build(world: World) -> tuple[Learner, Any]:
+        learner, method = begin(config, SSR, world)
+        learner.begin(0, toy(config)[0])
+        return learner, method
+
+    def keep(built: tuple[Learner, Any]) -> Any:
+        learner, method = built
         method.end_task(learner, task_of(learner))
         return method.state
 
-    first, second = on_ranks(config, 2, keep)
+    first, second = together(2, build, keep)
     assert next(turns) == 2
     assert first == second
 
@@ -469,19 +449,14 @@ def save_encoder(folder: Path, benchmark: Benchmark, pooler: bool = True) -> Pat
     save_backbone(folder, benchmark)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     (folder / "generation_config.json").unlink()
-    config = transformers.BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=24,
-        pad_token_id=tokenizer.pad_token_id,
-        initializer_range=0.5,
+    tokens = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    settings = transformers.BertConfig(
+        hidden_size=16, max_position_embeddings=24, initializer_range=0.5, **tokens, **layers
     )
     torch.manual_seed(5)
     kind = transformers.BertModel if pooler else transformers.BertForMaskedLM
-    kind(config).save_pretrained(folder)
+    kind(settings).save_pretrained(folder)
     return folder
 
 
