@@ -31,17 +31,15 @@ class Launch:
 
     out: Path = OUT
     workers: int | None = Option(
-        None,
-        min=0,
-        help="Ray Train workers a run; 0 is its own process; default: 1 in sweeps on GPU clusters.",
+        None, min=0, help="Ray Train workers; 0: a run's own process; default: 1 in GPU sweeps."
     )
     device: str = Option("auto", help="auto, cpu, cuda, cuda:1 ...")
     micro_batch: int | None = Option(
-        None, min=1, help="Examples a device takes at once: saves memory."
+        None, min=1, help="Examples at once on a device: saves memory."
     )
     checkpoint_every: float = Option(60.0, min=0, help="Seconds between checkpoints within a task.")
     keep_stages: bool = Option(
-        False, "--keep-stages", help="Keep the weights of every stage, for --fork."
+        False, "--keep-stages", help="Keep each stage's weights, for --fork."
     )
     mlflow: str = MLFLOW
 
@@ -56,24 +54,16 @@ class Selection:
     """Which runs a sweep has, and how many of them are trained at a time."""
 
     scale: str = Option(
-        "mini",
-        help="How large: mini (embedded, minutes), cpu (real data, two cores, hours) or paper "
-        "(GPUs).",
+        "mini", help="mini (embedded, minutes), cpu (real data, hours) or paper (GPUs)."
     )
     on: str | None = Option(
-        None, help=f"The base run, instead of a scale's: a YAML file or {NAMED_RUN}."
+        None, help=f"Base run instead of a scale's: a YAML file or {NAMED_RUN}."
     )
     seeds: str | None = SEEDS
     only: list[str] | None = Option(
-        None,
-        metavar="VARIANT",
-        help="This variant of the sweep and what it is compared with; may be repeated.",
+        None, metavar="VARIANT", help="A variant and what it is compared with; may be repeated."
     )
-    trials: int | None = Option(
-        None,
-        min=1,
-        help="How many configurations a search tries in all; default: as its file says.",
-    )
+    trials: int | None = Option(None, min=1, help="Runs of a search; default: as its file says.")
     concurrent: int | None = CONCURRENT
     retry_failed: bool = Option(
         False, "--retry-failed", help="Also run what failed for good before."

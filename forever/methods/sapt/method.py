@@ -47,10 +47,7 @@ class Sapt(Method[SaptConfig]):
         uncertain="FOREVER may have used written prompts; the target of the KL term is the code's.",
     )
     private = True
-
-    def __init__(self, config: SaptConfig) -> None:
-        super().__init__(config)
-        self.selector: Selector | None = None
+    selector: Selector | None = None
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         lora.adapt(model, config.model, config.seed)
