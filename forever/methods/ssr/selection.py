@@ -50,20 +50,20 @@ def diverse(vectors: Tensor, count: int, clusters: int) -> list[Cluster]:
     # Rounding must not decide between two points that are equally near.
     nearest = np.argsort(distance.round(9), kind="stable")
     labels = np.asarray(means.labels_)[nearest]
-    groups = [nearest[labels == label].tolist() for label in range(means.n_clusters)]
-    quotas = cluster_quotas([len(group) for group in groups], count)
-    return [Cluster(quota, group) for quota, group in zip(quotas, groups, strict=True)]
+    groups: list[list[int]] = []
+    for label in range(means.n_clusters):
+        groups.append(nearest[labels == label].tolist())
+    return list(map(Cluster, cluster_quotas(list(map(len, groups)), count), groups))
 
 
 def cluster_quotas(sizes: Sequence[int], total: int) -> list[int]:
     """Share `total` out in proportion to `sizes` and within them, by largest remainder."""
     total = min(total, sum(sizes))
-    shares = [total * size / sum(sizes) for size in sizes]
-    quotas = [int(share) for share in shares]
-    by_remainder = sorted(range(len(sizes)), key=lambda i: quotas[i] - shares[i])
-    for i in by_remainder[: total - sum(quotas)]:
-        quotas[i] += 1
-    return quotas
+    shares = total * np.array(sizes) / sum(sizes)
+    quotas = shares.astype(int)
+    by_remainder = np.argsort(quotas - shares, kind="stable")
+    quotas[by_remainder[: total - quotas.sum()]] += 1
+    return quotas.tolist()
 
 
 def take(
@@ -74,7 +74,9 @@ def take(
     waiting = list(clusters)
     while wanted := [i for cluster in waiting for i in cluster.members[: cluster.quota]]:
         answers = dict(zip(wanted, answers_to(wanted), strict=True))
-        taken |= {i: text for i, text in answers.items() if text}
+        for i, text in answers.items():
+            if text:
+                taken[i] = text
         for place, (quota, members) in enumerate(waiting):
             missing = sum(not answers[i] for i in members[:quota])
             waiting[place] = Cluster(missing, members[quota:])

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import permutations
 
 from forever.config.methods.replay import SsrConfig
+from forever.data.encoding import Encoded
 from forever.data.tasks import Example, Task
 from forever.evaluation import decoding
 from forever.evaluation.decoding import Sampling
@@ -26,7 +27,7 @@ def icl_prompts(demos: Sequence[Example]) -> list[tuple[str, str]]:
     prompt alone.
     """
     prompts: list[tuple[str, str]] = []
-    for pair in list(permutations(demos, 2)) or [(demo,) for demo in demos]:
+    for pair in list(permutations(demos, 2)) or [tuple(demos)]:
         instruction = pair[0].instruction
         text = f"{instruction.strip()}\n\n"
         for demo in pair:
@@ -36,18 +37,22 @@ def icl_prompts(demos: Sequence[Example]) -> list[tuple[str, str]]:
 
 
 def continuations(
-    learner: Learner, prompts: Sequence[str], seeds: Sequence[int], config: SsrConfig
+    learner: Learner, prompts: Sequence[tuple[str, int]], config: SsrConfig
 ) -> list[str]:
-    """Sample a continuation of each prompt by its own seed, in order, on all ranks together."""
+    """Sample a continuation of each text by its own seed, in order, on all ranks together."""
     how = Sampling(config.temperature, config.top_p, 0, config.repetition_penalty)
 
-    def write(share: list[int]) -> list[str]:
-        encoded = [learner.encoder.encode_text(prompts[i], config.max_tokens) for i in share]
-        limits = [max(1, config.max_tokens - len(example.prompt)) for example in encoded]
-        own_seeds = [seeds[i] for i in share]
-        return decoding.sample(learner.backbone, encoded, own_seeds, limits, how)
+    def write(share: list[tuple[str, int]]) -> list[str]:
+        encoded: list[Encoded] = []
+        seeds: list[int] = []
+        limits: list[int] = []
+        for text, seed in share:
+            encoded.append(learner.encoder.encode_text(text, config.max_tokens))
+            seeds.append(seed)
+            limits.append(max(1, config.max_tokens - len(encoded[-1].prompt)))
+        return decoding.sample(learner.backbone, encoded, seeds, limits, how)
 
-    return learner.world.spread(range(len(prompts)), write)
+    return learner.world.spread(prompts, write)
 
 
 def parse_icl(continuation: str) -> list[tuple[str, str]]:
@@ -72,10 +77,11 @@ def candidates(learner: Learner, task: Task, config: SsrConfig) -> list[Example]
     for turn in range(max(config.samples, _TRIES // len(prompts))):
         if turn >= config.samples and len(written) >= wanted:
             break
-        seed = learner.config.seed
-        seeds = [derive(seed, "ssr", task.name, i, turn) for i in range(len(prompts))]
+        seeded: list[tuple[str, int]] = []
+        for i, (_, text) in enumerate(prompts):
+            seeded.append((text, derive(learner.config.seed, "ssr", task.name, i, turn)))
         with lora.disabled(learner.backbone.model):
-            texts = continuations(learner, [text for _, text in prompts], seeds, config)
+            texts = continuations(learner, seeded, config)
         for (instruction, _), text in zip(prompts, texts, strict=True):
             for body, output in parse_icl(text):
                 if body not in seen and _fits(learner, config, instruction, body, output):
