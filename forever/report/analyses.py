@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from forever.format import plural
 from forever.report.bootstrap import RESAMPLES, Estimate, Replicated, Unit, summarise
-from forever.report.format import NOTHING, estimated, minus, number, several
+from forever.report.format import NOTHING, estimated, minus, number
 from forever.report.study import Part
 from forever.sweeps import published as paper
 
@@ -201,7 +202,7 @@ def _forgetting(variants: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
             fall, last = Estimate(**slowed["fall"]), len(slowed["rates"]) - 1
             what = f"{variant}: phase 1 less phase {last + 1}"
             theirs = number(published[0] - published[last], "{:+.4f}")
-            yield what, estimated(fall, "{:+.4f}"), theirs, several(fall.runs, "task")
+            yield what, estimated(fall, "{:+.4f}"), theirs, plural(fall.runs, "task")
 
 
 def _model_day(correlations: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
@@ -219,4 +220,4 @@ def _training_time(part: Part, backbones: Mapping[str, Mapping[str, float]]) -> 
             what = f"{method}, {backbone}: minutes an epoch"
             ours = number(value, "{:.2g}" if value < 1 else "{:.1f}")
             theirs = number(published.get(method), "{:.1f}")
-            yield what, ours, theirs, several(runs[backbone, method], "run")
+            yield what, ours, theirs, plural(runs[backbone, method], "run")

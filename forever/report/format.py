@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from forever.format import plural
 from forever.report.bootstrap import Estimate
 
 NOTHING = "–"
-several = plural
 
 _GREEK = {"β": "beta", "γ": "gamma", "λ": "lambda", "μ": "mu", "τ": "tau", "Δ": "Delta"}
 _TEX = str.maketrans(
