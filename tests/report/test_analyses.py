@@ -18,12 +18,21 @@ from forever.report.analyses import (
     slowing,
 )
 from forever.report.study import read_study
+from forever.runs.directory import RunDirectory, write_lines
 from forever.sweeps.sweep import Sweep
 
 
 def change(path: Path, **fields: Any) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(content | fields), encoding="utf-8")
+
+
+def answer(directory: RunDirectory, matrix: list[list[float]]) -> None:
+    """Write one answer for each score of a matrix."""
+    for task, scores in enumerate(matrix):
+        for stage, score in enumerate(scores):
+            line = {"id": "0", "reference": "yes", "score": score / 100}
+            write_lines(directory.predictions(stage, task), [line])
 
 
 def test_model_days_by_hand(tmp_path: Path) -> None:
@@ -45,6 +54,7 @@ def test_model_days_by_hand(tmp_path: Path) -> None:
         # The mean over seeds is the day.
         notes = {task: {"tau_day": day + trial.seed - 0.5} for task, day in tasks.items()}
         change(tmp_path / trial.key / "result.json", matrix=matrix, notes=notes)
+        answer(RunDirectory(tmp_path / trial.key), matrix)
     (part,) = read_study(tmp_path).parts
     ours = analyses(part)["model_day"]
     other = {"r": pytest.approx(2 / 7**0.5), "p": pytest.approx(0.4544, abs=1e-3), "pairs": 3}
