@@ -103,11 +103,16 @@ def run_figure(
 
 
 def timelines(part: Part) -> Iterator[style.Picture]:
-    """The first run of each variant."""
+    """The first run of each variant; of the reference, a run on every order."""
     for row in part.measured:
-        run = row.runs[0]
-        figure = timeline_figure(run.steps, run.events, run.title)
-        yield style.Picture(f"timeline-{slug(row.variant)}", run.title, figure, "timeline")
+        name, runs = f"timeline-{slug(row.variant)}", {row.runs[0].order: row.runs[0]}
+        if row.variant == part.example.variant:
+            for run in row.runs:
+                runs.setdefault(run.order, run)
+        for order, run in runs.items():
+            suffix = f"-o{slug(order)}" if len(runs) > 1 else ""
+            figure = timeline_figure(run.steps, run.events, run.title)
+            yield style.Picture(name + suffix, run.title, figure, "timeline")
 
 
 def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
