@@ -1,31 +1,30 @@
 """Speed of one update, against what one would write with PEFT and transformers instead.
 
-The other loop computes logits at every position and lets the model take the loss, one tensor at a
-time through AdamW and clipping, and measures the update norm tensor by tensor. Both train the same
-adapter on the same batches, in turns within one process, so a slow spell of the machine hits both;
-the ratio is what to quote.
+The other loop computes logits at every position, and clips, steps and measures the update norm
+tensor by tensor. Both train the same adapter on the same batches, in turns within one process, so a
+slow spell of the machine hits both; the ratio is what to quote.
 
     python benchmarks/update.py [--model tiny] [--benchmark mini] [--rounds 7] [--updates 20]
 """
 
-import argparse
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+import typer
 from peft import LoraConfig, get_peft_model
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
+from transformers import DataCollatorForSeq2Seq
 
 from forever.data.batching import Batch
 from forever.data.benchmarks import load_benchmark
-from forever.data.encoding import Encoded, Encoder
+from forever.data.encoding import Encoder
 from forever.methods.registry import build_method
 from forever.models.backbone import load
 from forever.sweeps.named_runs import named_run
@@ -38,33 +37,30 @@ from forever.training.world import World, pick_device
 OURS, PLAIN, RATIO = "ours, ms an update", "plain loop, ms an update", "plain / ours"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default="tiny")
-    parser.add_argument("--benchmark", default="mini")
-    parser.add_argument("--root", type=Path)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--updates", type=int, default=20)
-    arguments = parser.parse_args()
-    changes = {"model.name": arguments.model, "model.dropout": 0.0}
-    changes["data.root"] = arguments.root and str(arguments.root)
-    config = named_run(f"{arguments.benchmark}/finetune").override(changes)
+def main(
+    model: str = "tiny",
+    benchmark: str = "mini",
+    root: Path | None = None,
+    device: str = "auto",
+    rounds: int = 7,
+    updates: int = 20,
+) -> None:
+    """Time rounds of updates and print what they took."""
+    changes = {"model.name": model, "model.dropout": 0.0, "data.root": root and str(root)}
+    config = named_run(f"{benchmark}/finetune").override(changes)
     task = load_benchmark(config.data).tasks[0]
     size = config.optim.batch_size
-    batches = [Batch(task.train[i : i + size]) for i in range(0, arguments.updates * size, size)]
-    world = World(device=pick_device(arguments.device))
+    batches = [Batch(task.train[i : i + size]) for i in range(0, updates * size, size)]
+    world = World(device=pick_device(device))
     ours, theirs = _ours(config, task, world), _plain(config, world)
     for update in (ours, theirs):
         _time(update, batches[:3], world)  # warm-up
     rows: dict[str, list[float]] = {name: [] for name in (OURS, PLAIN, RATIO)}
-    for _ in range(arguments.rounds):
+    for _ in range(rounds):
         rows[OURS].append(1000 * _time(ours, batches, world) / len(batches))
         rows[PLAIN].append(1000 * _time(theirs, batches, world) / len(batches))
         rows[RATIO].append(rows[PLAIN][-1] / rows[OURS][-1])
-    title = f"{arguments.model}, batch {size}, {world.device}, {torch.get_num_threads()} threads"
+    title = f"{model}, batch {size}, {world.device}, {torch.get_num_threads()} threads"
     Console().print(_table(title, rows))
 
 
@@ -105,11 +101,15 @@ def _plain(config: Any, world: World) -> Callable[[Batch], Any]:
     trainable = [parameter for parameter in peft.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trainable, lr=config.optim.lr, weight_decay=0.0)
     encoder = Encoder(backbone.tokenizer, model.max_length)
-    pad = backbone.tokenizer.pad_token_id
+    backbone.tokenizer.padding_side = "right"
+    collate = DataCollatorForSeq2Seq(backbone.tokenizer)
 
     def update(batch: Batch) -> float:
-        encoded = [encoder.encode(example) for example in batch.examples]
-        peft(**_inputs(encoded, pad, world.device)).loss.backward()
+        rows: list[dict[str, list[int]]] = []
+        for example in map(encoder.encode, batch.examples):
+            labels = [*[-100] * len(example.prompt), *example.answer]  # -100 is not learned
+            rows.append({"input_ids": [*example.prompt, *example.answer], "labels": labels})
+        peft(**collate(rows).to(world.device)).loss.backward()
         torch.nn.utils.clip_grad_norm_(trainable, 1.0)
         before = [parameter.detach().clone() for parameter in trainable]
         optimizer.step()
@@ -122,20 +122,5 @@ def _plain(config: Any, world: World) -> Callable[[Batch], Any]:
     return update
 
 
-def _inputs(encoded: Sequence[Encoded], pad: int, device: torch.device) -> dict[str, Tensor]:
-    """Pad ids on the right; labels of -100 are not learned."""
-    width = max(len(example.prompt) + len(example.answer) for example in encoded)
-    ids = torch.full((len(encoded), width), pad)
-    labels = torch.full_like(ids, -100)
-    mask = torch.zeros_like(ids)
-    for row, example in enumerate(encoded):
-        start, end = len(example.prompt), len(example.prompt) + len(example.answer)
-        ids[row, :end] = torch.tensor(example.prompt + example.answer)
-        labels[row, start:end] = torch.tensor(example.answer)
-        mask[row, :end] = 1
-    inputs = {"input_ids": ids, "labels": labels, "attention_mask": mask}
-    return {name: tensor.to(device) for name, tensor in inputs.items()}
-
-
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -5,10 +5,7 @@ from difflib import get_close_matches
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong.
-
-    The command line prints it as one line and exits with code 2.
-    """
+    """Something the user gave is wrong: the command line prints one line and exits with code 2."""
 
 
 def unknown(what: str, name: str, valid: Iterable[str]) -> InputError:
@@ -17,3 +14,10 @@ def unknown(what: str, name: str, valid: Iterable[str]) -> InputError:
     near = get_close_matches(name, valid, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(valid)}"
     return InputError(f"unknown {what} {name!r}; {hint}")
+
+
+def one_line(error: BaseException) -> str:
+    """What a library says in many lines, or its innermost cause says, as one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split())[:300] or type(error).__name__

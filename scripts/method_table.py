@@ -1,18 +1,15 @@
-"""Write docs/methods.md: all methods in one table, and every hyper-parameter with its source.
+"""Write the tables of docs/methods.md: `python scripts/method_table.py`.
 
-    python scripts/method_table.py
-
-The table's rows are the methods' cards. Sizes come from building each method on the shape of
-Qwen3-0.6B and passing through fifteen tasks, hyper-parameters from the configuration classes.
+Rows are the methods' cards, sizes come from building each method on the shape of Qwen3-0.6B and
+passing through fifteen tasks, hyper-parameters from the configuration classes.
 """
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import SimpleNamespace, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
-from pydantic.fields import FieldInfo
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from forever.config.methods import METHOD_CONFIGS
@@ -40,49 +37,24 @@ SHAPE = {
     "tie_word_embeddings": True,
 }
 
-HEAD = f"""# Methods
-
-`python scripts/method_table.py` writes this page from the code. "trained" and "stored" count
-parameters in millions, for LoRA r = 8 on q_proj and v_proj of Qwen3-0.6B: those that are trained at
-a time, and those that are kept from task to task (adapters, keys, importance) after {TASKS} tasks.
-The memory holds 2 % of each finished task's examples, or their prompts. No method is told which
-task a prompt at test belongs to. What a method follows and does not follow stands at the top of its
-file in `forever/methods/`.
-
-"""
+BEGIN, END = "<!-- from here: scripts/method_table.py -->\n\n", "\n<!-- to here -->\n"
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 COLUMNS = ["method", "name", "paper", "memory holds", "trained", "stored", "beyond fine-tuning"]
-
-TAIL = """
-## Variants that were removed
-
-Nobody ran these five, so their code is gone; the git history before the first release has it. A
-configuration that still names one with its old default is read as before, and any other value is
-refused.
-
-- **EWC, `fisher_labels: sampled`**: answers were drawn from the model instead of taken from the
-  data, which gives the true Fisher information instead of the empirical one.
-- **SAPT, `memory_prompts: pseudo`**: an adapter of its own learned a task's prompts by heart and
-  wrote those on which attention is held, as in the paper.
-- **MIGU, `hard_mask: true`**: what AdamW's momentum did to masked rows was undone after each
-  update.
-- **AIMMerging, `true_gap: true`**: the pace of learning was divided by the updates since the last
-  merge instead of by S, which the code does although up to 2 S have passed.
-- **VBM, `variant: mix`**: views of the memory's examples were mixed into every batch of the task,
-  as in the published code for images, instead of recalled at intervals.
-"""
 
 
 def page() -> str:
-    """Return the whole page."""
-    rows: list[str] = []
+    """Return the whole page: what is written by hand around the table and the sections."""
+    text = _head([*COLUMNS, "uncertain"])
     for name, method in METHODS.items():
         card = method.card
         trained, stored = sizes(name)
         cells = [card.title, f"`{name}`", card.paper, card.memory]
         cells += [f"{trained / 1e6:.2f}", f"{stored / 1e6:.2f}", card.extra, card.uncertain]
-        rows.append(_row(cells))
-    sections = [hyper_parameters(name) for name in METHODS]
-    return HEAD + _head([*COLUMNS, "uncertain"]) + "".join(rows) + "".join(sections) + TAIL
+        text += _row(cells)
+    for name in METHODS:
+        text += hyper_parameters(name)
+    old = PAGE.read_text(encoding="utf-8")
+    return old.partition(BEGIN)[0] + BEGIN + text + END + old.partition(END)[2]
 
 
 def sizes(name: str) -> tuple[int, int]:
@@ -115,43 +87,29 @@ def sizes(name: str) -> tuple[int, int]:
 
 def hyper_parameters(name: str) -> str:
     """Return a method's own section: its fields with defaults and reasons."""
-    rows: list[str] = []
-    for key, field in METHOD_CONFIGS[name].model_fields.items():
+    fields = METHOD_CONFIGS[name].model_json_schema()["properties"]
+    text = ""
+    for key, field in fields.items():
         if key != "name":
-            cells = [f"`method.{key}`", f"`{_value(field.default)}`", _range(field)]
-            rows.append(_row([*cells, " ".join((field.description or "").split())]))
-    if not rows:
+            cells = [f"`method.{key}`", f"`{field['default']}`", _allowed(field)]
+            text += _row([*cells, " ".join(field.get("description", "").split())])
+    if not text:
         return ""
     head = _head(["key", "default", "allowed", "what it is, and where it comes from"])
-    return f"\n## {METHODS[name].card.title}\n\n{head}{''.join(rows)}"
+    return f"\n## {METHODS[name].card.title}\n\n{head}{text}"
 
 
-def _value(default: Any) -> str:
-    return str(list(default) if isinstance(default, tuple) else default)
-
-
-def _range(field: FieldInfo) -> str:
+def _allowed(field: dict[str, Any]) -> str:
     """Say which values a field takes, from its bounds or its choices."""
-    if field.annotation is bool:
+    if field.get("type") == "boolean":
         return "true, false"
-    bounds = [*field.metadata]
-    choices: list[str] = []
-    for part in _parts(field.annotation):
-        for metadata in getattr(part, "__metadata__", ()):
-            bounds += getattr(metadata, "metadata", [metadata])
-        if get_origin(part) is Literal:
-            choices += [str(choice) for choice in get_args(part)]
-    limits: list[str] = []
-    for bound in bounds:
-        for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
-            if hasattr(bound, name):
-                limits.append(f"{sign} {getattr(bound, name):g}")
-    return ", ".join(dict.fromkeys([*limits, *choices]))
-
-
-def _parts(annotation: Any) -> tuple[Any, ...]:
-    several = get_origin(annotation) in (Union, UnionType, tuple)
-    return get_args(annotation) if several else (annotation,)
+    allowed: list[str] = []
+    for part in [field, *field.get("anyOf", ()), *field.get("prefixItems", ())]:
+        for bound, sign in BOUNDS.items():
+            if bound in part:
+                allowed.append(f"{sign} {part[bound]:g}")
+        allowed += part.get("enum", [part["const"]] if "const" in part else [])
+    return ", ".join(dict.fromkeys(allowed))
 
 
 def _head(names: Sequence[str]) -> str:

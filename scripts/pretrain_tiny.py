@@ -7,7 +7,6 @@ on answers only. The prompt is the library's own template, whose fixed pieces ar
 prompt of `mini` is about 40 tokens long.
 """
 
-import argparse
 import hashlib
 import json
 import math
@@ -15,9 +14,11 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from statistics import fmean
+from typing import Annotated, cast
 
 import torch
+import typer
 from tiny_corpus import draw
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
@@ -33,10 +34,7 @@ Row = tuple[list[int], int]  # the tokens, and how many of them are prompt
 
 
 def template_pieces() -> list[str]:
-    """The fixed text of the prompt, cut where the fields begin.
-
-    There are three pieces with an input, two without.
-    """
+    """The fixed text of the prompt, cut where the fields begin."""
     with_input = prompt_parts(Example("", "", "x", ""))
     without = prompt_parts(Example("", "", "", ""))
     head, tail = with_input[0].split("\n\n### Input:\n")
@@ -44,14 +42,12 @@ def template_pieces() -> list[str]:
 
 
 def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """Make a byte-level BPE.
-
-    Each field gets a leading space, so that a word is the same token as option and as answer.
-    """
+    """Make a byte-level BPE whose fields begin with a space: a word is one token everywhere."""
     rng = random.Random(f"tokenizer/{seed}")
-    fields = [
-        " ".join((e.instruction, e.input, e.output)) for e in (draw(rng) for _ in range(40_000))
-    ]
+    texts: list[str] = []
+    for _ in range(40_000):
+        example = draw(rng)
+        texts.append(f"{example.instruction} {example.input} {example.output}")
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     core.decoder = decoders.Sequence(
@@ -63,7 +59,7 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    core.train_from_iterator(fields, trainer)
+    core.train_from_iterator(texts, trainer)
     core.add_tokens([AddedToken(piece, normalized=False) for piece in template_pieces()])
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
@@ -99,9 +95,13 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalL
 
 def encode(examples: list[Example], tokenizer: PreTrainedTokenizerFast) -> list[Row]:
     """Prompt and answer are encoded apart, as when the model is used; plain text has no prompt."""
-    heads = tokenizer([prompt(e) if e.instruction else "" for e in examples])["input_ids"]
-    tails = tokenizer([e.output for e in examples])["input_ids"]
-    return [(h + t + [tokenizer.eos_token_id], len(h)) for h, t in zip(heads, tails, strict=True)]
+    rows: list[Row] = []
+    eos = cast(int, tokenizer.eos_token_id)
+    for example in examples:
+        head = tokenizer(prompt(example) if example.instruction else "")["input_ids"]
+        answer = tokenizer(example.output)["input_ids"]
+        rows.append(([*head, *answer, eos], len(head)))
+    return rows
 
 
 def batches(
@@ -109,19 +109,15 @@ def batches(
 ) -> Iterator[list[Row]]:
     """Batches of rows of similar length, because padding costs as much as text."""
     while True:
-        rows = sorted(
-            encode([draw(rng) for _ in range(32 * size)], tokenizer), key=lambda row: len(row[0])
-        )
+        rows = encode([draw(rng) for _ in range(32 * size)], tokenizer)
+        rows.sort(key=lambda row: len(row[0]))
         cuts = [rows[i : i + size] for i in range(0, len(rows), size)]
         rng.shuffle(cuts)
         yield from cuts
 
 
 def answer_loss(model: Qwen3ForCausalLM, batch: list[Row]) -> torch.Tensor:
-    """Mean cross-entropy of answers and their EOS; padding is on the right.
-
-    The head runs at these positions only.
-    """
+    """Mean cross-entropy of answers and their EOS; the head runs at these positions only."""
     width = max(len(tokens) for tokens, _ in batch)
     ids_BT = torch.zeros(len(batch), width, dtype=torch.long)
     wanted_BT = torch.zeros(len(batch), width, dtype=torch.bool)
@@ -150,11 +146,8 @@ def pretrain(
         optimizer.zero_grad()
         losses.append(loss.item())
         if (step + 1) % 250 == 0:
-            recent = sum(losses[-250:]) / 250
-            print(
-                f"step {step + 1}  loss {recent:.4f}  {time.monotonic() - started:.0f} s",
-                flush=True,
-            )
+            seconds = time.monotonic() - started
+            print(f"step {step + 1}  loss {fmean(losses[-250:]):.4f}  {seconds:.0f} s", flush=True)
     return losses
 
 
@@ -165,81 +158,50 @@ def accuracy(
     """Share of fresh examples that are right in every token when the true answer is fed in."""
     model.eval()
     rng = random.Random(f"check/{seed}")
-    drawn = [draw(rng) for _ in range(rows)]
-    questions = [example for example in drawn if example.instruction]
     right = 0
-    for tokens, length in encode(questions, tokenizer):
-        guesses_T = model(input_ids=torch.tensor([tokens])).logits[0, length - 1 : -1].argmax(-1)
-        right += guesses_T.tolist() == tokens[length:]
+    for tokens, length in encode([draw(rng) for _ in range(rows)], tokenizer):
+        if length:  # plain text has no prompt
+            logits = model(input_ids=torch.tensor([tokens])).logits[0, length - 1 : -1]
+            right += logits.argmax(-1).tolist() == tokens[length:]
     return right / rows
-
-
-README = """# tiny
-
-A Qwen3 of {parameters:,} parameters with a byte-level BPE of {vocabulary} tokens, made for the
-embedded benchmark `mini` so that everything runs on CPU without a download. It is of no use for
-anything else.
-
-Command: `python scripts/pretrain_tiny.py --out DIR --steps {steps} --seed {seed}`
-
-- Data: `scripts/tiny_corpus.py` draws instructions about the small world of `forever/data/mini.py`
-  without end, from the seed. The five instructions of `mini` are not among them, and no label of
-  `mini` is the answer to a question about a sentence (asserted at each draw). Exempt is the
-  exercise that asks back a word from a given place of a list, where any word of the world can be
-  the answer.
-- Recipe: {steps} updates of {batch_size} examples, AdamW, learning rate {lr}, 100 warm-up updates,
-  cosine to a twentieth, clip 1.0, loss on answers and EOS only.
-- Time: {minutes:.1f} minutes with {threads} CPU threads.
-- Result: loss {loss:.4f} over the last 250 updates; {accuracy:.1%} of fresh examples of the corpus
-  are right in every answer token.
-- `model.safetensors`: float32, sha256 `{sha256}`.
-  Other numbers of threads or versions of torch round differently, so a rerun gives an equivalent
-  file, not this one.
-
-The fixed pieces of the prompt template are one token each, which keeps prompts short. Each field is
-encoded with a space in front, so that `positive` is the same token as option and as answer;
-decoding strips it.
-"""
 
 
 def save(
     out: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, record: dict
 ) -> None:
     """The folder that `from_pretrained` reads, and a README with the record."""
-    out.mkdir(parents=True, exist_ok=True)
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     model.generation_config = GenerationConfig(do_sample=False, **ids)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    sha256 = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
-    parameters = sum(p.numel() for p in model.parameters())
-    text = README.format(parameters=parameters, vocabulary=VOCABULARY, sha256=sha256, **record)
-    (out / "README.md").write_text(text)
-    print(json.dumps({**record, "parameters": parameters, "sha256": sha256}, indent=1))
+    record["sha256"] = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
+    record["parameters"] = sum(p.numel() for p in model.parameters())
+    template = Path(__file__).with_name("tiny_readme.md").read_text(encoding="utf-8")
+    (out / "README.md").write_text(template.format(vocabulary=VOCABULARY, **record))
+    print(json.dumps(record, indent=1))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=4e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+def main(
+    out: Annotated[Path, typer.Option()],
+    steps: int = 4000,
+    batch_size: int = 64,
+    lr: float = 4e-3,
+    seed: int = 0,
+    threads: int = 2,
+) -> None:
+    """Train, check and save the backbone."""
+    record: dict = {"steps": steps, "batch_size": batch_size, "lr": lr, "seed": seed}
+    torch.set_num_threads(threads)
     started = time.monotonic()
-    tokenizer = make_tokenizer(args.seed)
-    model = make_model(tokenizer, args.seed)
-    stream = batches(random.Random(f"corpus/{args.seed}"), tokenizer, args.batch_size)
-    losses = pretrain(model, stream, args.steps, args.lr)
-    minutes = (time.monotonic() - started) / 60
-    record = {key: value for key, value in vars(args).items() if key != "out"}
-    record |= {"loss": sum(losses[-250:]) / len(losses[-250:]), "minutes": minutes}
-    save(args.out, model, tokenizer, record | {"accuracy": accuracy(model, tokenizer, args.seed)})
+    tokenizer = make_tokenizer(seed)
+    model = make_model(tokenizer, seed)
+    stream = batches(random.Random(f"corpus/{seed}"), tokenizer, batch_size)
+    losses = pretrain(model, stream, steps, lr)
+    record["minutes"] = (time.monotonic() - started) / 60
+    record |= {"threads": threads, "loss": fmean(losses[-250:])}
+    record["accuracy"] = accuracy(model, tokenizer, seed)
+    save(out, model, tokenizer, record)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -19,12 +19,8 @@ VARIABLES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR", "FOREVER_T
 
 
 def main(arguments: list[str]) -> int:
-    """Run pytest once a processor, and go on after failures.
-
-    Returns:
-        0 if all tests pass on all processors, else 1.
-    """
-    failed = []
+    """Run pytest once a processor, and go on after failures; return 0 if all tests pass."""
+    failed: list[str] = []
     for name, values in PROCESSORS.items():
         limits = {key: str(value) for key, value in zip(VARIABLES, values, strict=True)}
         limits["OMP_WAIT_POLICY"] = "passive"  # threads that wait leave the cores to other tests

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.prompts import prompt
@@ -550,3 +551,24 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "vbm": {"name": "vbm", "warmup_steps": 1, "views": 2},
 }
+
+
+# Of two finished tasks memory keeps 10 + 7 examples, which are five batches of four.
+OLD = (rows_task("old", 40), rows_task("older", 30))
+SMALL: dict[str, Any] = {"memory.fraction": 0.25, "optim.batch_size": 4, "optim.epochs": 2}
+
+
+def method_of(name: str, **fields: Any) -> Any:
+    """A method with these hyper-parameters."""
+    return build_method(METHOD_CONFIGS[name](**fields))
+
+
+def driven(
+    method: Method,
+    rows: int = 16,
+    old: Sequence[Task] = OLD,
+    norm: Callable[[int], float] = lambda t: 1.0,
+    **changes: Any,
+) -> Driven:
+    """A method on a task of `rows` rows with the memory above; T is 8 by default."""
+    return drive(method, stub_learner(old, **SMALL | changes), rows_task("new", rows), norm)

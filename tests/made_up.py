@@ -36,11 +36,7 @@ def base_run(**changes: Any) -> RunConfig:
 
 
 def make_up(folder: Path, sweep: Sweep, skip: Sequence[str] = ()) -> Path:
-    """Write all runs of a sweep and its manifest.
-
-    Args:
-        skip: beginnings of the keys of runs that never started.
-    """
+    """Write a sweep's manifest and all its runs but those whose keys begin with one of `skip`."""
     for trial in sweep.trials():
         if not trial.key.startswith(tuple(skip)):
             make_up_run(folder / trial.key, trial.variant, trial.config)

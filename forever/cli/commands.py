@@ -1,20 +1,21 @@
 """What the verbs share: a console, a sweep or search from start to report, and MLflow's address."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import typer
 from rich.console import Console
 
-from forever.cli.options import Launch, Selection
+from forever.cli.options import Launch
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.fleet import Fleet, require_ray
+from forever.launch.fleet import Fleet, SweepOutcome, require_ray
 from forever.launch.local import check, run_local
 from forever.runs.console import ConsoleTracker
 from forever.runs.directory import RunDirectory
@@ -36,56 +37,23 @@ def print_lines(lines: Sequence[str]) -> None:
 def train(
     config: RunConfig, path: Path, benchmark: Benchmark, launch: Launch, resume: bool, quiet: bool
 ) -> dict[str, Any]:
-    """Train one run in the folder `path`, here or with workers, and return its result.
-
-    Raises:
-        InputError: see `run_local` and `run_workers`.
-    """
-    uri = mlflow_uri(launch.mlflow)
+    """Train one run in the folder `path`, here or with workers, and return its result."""
+    uri, place = mlflow_uri(launch.mlflow), launch.placement
     with mirrored(path, uri) as mirror, closing(ConsoleTracker(Console(quiet=quiet))) as progress:
-        if not launch.workers:
-            return run_local(
-                config,
-                path,
-                resume=resume,
-                trackers=[progress, *mirror],
-                placement=launch.placement,
-                benchmark=benchmark,
-            )
-        require_ray()
-        from forever.launch.ray_train import run_workers
+        if launch.workers:
+            require_ray()
+            from forever.launch.ray_train import run_workers
 
-        return run_workers(
-            config,
-            path,
-            launch.workers,
-            resume,
-            launch.placement,
-            tracking=uri,
-            trackers=[progress],
+            fleet = Fleet(workers=launch.workers, placement=place, mlflow=uri)
+            return run_workers(config, path, fleet, resume, [progress])
+        told = [progress, *mirror]
+        return run_local(
+            config, path, resume=resume, trackers=told, placement=place, benchmark=benchmark
         )
 
 
-def make_fleet(selection: Selection, launch: Launch) -> Fleet:
-    """Say how the runs of a sweep are spread, as the options ask for it."""
-    return Fleet(
-        selection.concurrent,
-        launch.workers,
-        launch.placement,
-        mlflow_uri(launch.mlflow),
-        retry_failed=selection.retry_failed,
-    )
-
-
-def sweep(runs: Sweep, out: Path, fleet: Fleet) -> bool:
-    """Run a sweep in a folder of `out`, print its table and write its report.
-
-    Returns:
-        Whether all went well.
-
-    Raises:
-        InputError: see `run_sweep`.
-    """
+def sweep(runs: Sweep, out: Path, fleet: Fleet) -> None:
+    """Run a sweep in a folder of `out`, print its table and write its report."""
     folder = (out / runs.name).absolute()
     trials = runs.trials()
     todo = [trial for trial in trials if RunDirectory(folder / trial.key).finished() is None]
@@ -93,44 +61,37 @@ def sweep(runs: Sweep, out: Path, fleet: Fleet) -> bool:
     require_ray()
     from forever.launch.ray_tune import run_sweep
 
-    outcome = run_sweep(runs, folder, fleet)
-    if outcome.finished or outcome.skipped:
-        show_report(folder)
-    return _end(outcome.failed, fleet.mlflow)
+    _end(run_sweep(runs, folder, fleet), folder, fleet.mlflow)
 
 
-def search(runs: Search, trials: int | None, out: Path, fleet: Fleet) -> bool:
-    """Run a search in a folder of `out`, print its best runs and write its report.
-
-    Returns:
-        Whether all went well.
-
-    Raises:
-        InputError: see `run_search`.
-    """
+def search(runs: Search, trials: int | None, out: Path, fleet: Fleet) -> None:
+    """Run a search in a folder of `out`, print its best runs and write its report."""
     folder = (out / runs.name).absolute()
     check(runs.base, RunDirectory(folder / runs.base.key()), resume=True)
     require_ray()
     from forever.launch.ray_search import run_search
 
-    outcome = run_search(runs, folder, trials, fleet)
+    _end(run_search(runs, folder, trials, fleet), folder, fleet.mlflow, runs)
+
+
+def _end(
+    outcome: SweepOutcome, folder: Path, uri: str | None, searched: Search | None = None
+) -> None:
+    """Show what came out and where MLflow's pages are; exit with 1 if a run failed."""
     if outcome.finished or outcome.skipped:
         show_report(folder)
-        console.print(front_table(runs, folder))
-    return _end(outcome.failed, fleet.mlflow)
-
-
-def _end(failed: Mapping[str, str], uri: str | None) -> bool:
-    """Say where MLflow's pages are and which runs failed; returns whether none did."""
+        if searched is not None:
+            console.print(front_table(searched, folder))
     if uri is not None and uri.startswith("sqlite:"):
         program = Path(sys.executable).with_name("mlflow")
         console.print(f"MLflow  {program} ui --backend-store-uri {uri}", soft_wrap=True)
     elif uri is not None and uri.startswith("http"):
         address = urlsplit(uri)
-        host = address.netloc.rpartition("@")[2]
+        host = address.netloc.rpartition("@")[2]  # without a password
         console.print(f"MLflow  {address._replace(netloc=host).geturl()}")
-    print_lines([f"failed  {key}: {error}" for key, error in failed.items()])
-    return not failed
+    print_lines([f"failed  {key}: {error}" for key, error in outcome.failed.items()])
+    if outcome.failed:
+        raise typer.Exit(1)
 
 
 def show_report(folder: Path) -> None:
@@ -139,9 +100,7 @@ def show_report(folder: Path) -> None:
         from forever.report.report import console_tables, write_report
         from forever.report.study import read_study
     except ModuleNotFoundError as error:
-        console.print(
-            f"no report: {error.name} is not installed; pip install 'forever-cl\\[report]'"
-        )
+        print_lines([f"no report: {error.name} is missing; pip install 'forever-cl[report]'"])
         return
     study = read_study(folder)
     console.print(console_tables(study))
@@ -149,24 +108,17 @@ def show_report(folder: Path) -> None:
 
 
 def mlflow_uri(choice: str) -> str | None:
-    """The tracking URI to use, or None for no tracking.
-
-    `auto` without MLflow installed means no tracking and is not an error.
-
-    Raises:
-        InputError: MLflow is asked for and not installed.
-    """
-    if choice == "off":
+    """The tracking URI to use; None for no tracking, as for `auto` without MLflow installed."""
+    installed = find_spec("mlflow") is not None
+    if choice == "off" or (choice == "auto" and not installed):
         return None
-    if find_spec("mlflow") is None:
-        if choice == "auto":
-            return None
+    if not installed:
         raise InputError(
             "--mlflow: MLflow is not installed; pip install 'forever-cl[mlflow]', or --mlflow off"
         )
     if choice != "auto":
         return choice
-    from forever.launch.mlflow_tracker import tracking_uri
+    from forever.launch.mlflow_store import tracking_uri
 
     return tracking_uri()
 

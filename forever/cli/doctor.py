@@ -4,7 +4,6 @@ import os
 import platform
 import re
 import shutil
-import sys
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from rich.table import Table
 
 from forever.runs.environment import revision, version, without_credentials
 
-_PYTHON = (3, 11)
 _FREE_GB = 5  # a run keeps two checkpoints
+_PACKAGE_AND_EXTRA = re.compile(r"""([\w.-]+)(?:.*extra == ["']([\w-]+))?""")
 
 
 def examine() -> tuple[Table, bool]:
@@ -22,15 +21,14 @@ def examine() -> tuple[Table, bool]:
     table = Table(title="forever doctor", title_justify="left", box=box.SIMPLE)
     for column in ("what", "found", "verdict"):
         table.add_column(column, overflow="fold")
-    sound = sys.version_info >= _PYTHON
-    verdict = "ok" if sound else "3.11 or newer is needed"
-    table.add_row("Python", platform.python_version(), verdict)
+    table.add_row("Python", platform.python_version(), "ok")
+    sound = True
     for package, extra in _requirements():
         installed = version(package)
         verdict = "ok"
-        if not installed and extra:
+        if not installed:
             verdict = f"optional: pip install 'forever-cl[{extra}]'"
-        elif not installed:
+        if not installed and not extra:
             verdict = f"needed: pip install {package}"
             sound = False
         table.add_row(package, installed or "-", verdict)
@@ -50,14 +48,12 @@ def _requirements() -> list[tuple[str, str]]:
     try:
         lines = requires("forever-cl") or []
     except PackageNotFoundError:  # a checkout that is not installed
-        return [("forever-cl", "")]
+        lines = ["forever-cl"]
     packages: list[tuple[str, str]] = []
     for line in lines:
-        name = re.match(r"[\w.-]+", line)
-        extra = re.search(r"extra == [\"']([\w-]+)", line)
-        section = extra[1] if extra else ""
-        if name and section != "dev":
-            packages.append((name[0], section))
+        match = _PACKAGE_AND_EXTRA.match(line)
+        if match and match[2] != "dev":
+            packages.append((match[1], match[2] or ""))
     return packages
 
 
@@ -69,9 +65,6 @@ def _hardware(table: Table) -> None:
     if not torch.cuda.is_available():
         table.add_row("GPU", "none", "ok: runs use the CPU in fp32")
     for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        device = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
-        verdict = "ok"
-        if not torch.cuda.is_bf16_supported():
-            verdict = "no bf16: set model.dtype=float32"
-        table.add_row(f"GPU {index}", device, verdict)
+        gpu = torch.cuda.get_device_properties(index)
+        verdict = "ok" if torch.cuda.is_bf16_supported() else "no bf16: set model.dtype=float32"
+        table.add_row(f"GPU {index}", f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB", verdict)

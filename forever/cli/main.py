@@ -7,21 +7,13 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from forever.cli import commands
+from forever.cli import commands, options
 from forever.cli.commands import console
-from forever.cli.options import (
-    NAMED_RUN,
-    SWEEP,
-    Assignments,
-    Launch,
-    Selection,
-    parse_seeds,
-    with_options,
-)
+from forever.cli.options import NAMED_RUN, Launch, Selection, parse_seeds, with_options
 from forever.cli.output import shield_output
 from forever.config.overrides import parse_assignments
 from forever.config.run import RunConfig
@@ -49,24 +41,17 @@ app.add_typer(data_app, name="data")
 @app.command()
 @with_options
 def run(
-    config: Annotated[
-        str | None,
-        typer.Argument(
-            help=f"A YAML file, or {NAMED_RUN} such as mini/forever; a fork has its run's own."
-        ),
-    ] = None,
-    changes: Assignments = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run.")
-    ] = False,
-    fork: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN@TASK",
-            help="Begin after a task, by name or number, of a folder's run with --keep-stages.",
-        ),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
+    config: str | None = Argument(
+        None, help=f"A YAML file, or {NAMED_RUN} such as mini/forever; a fork has its run's own."
+    ),
+    changes: list[str] | None = options.CHANGES,
+    resume: bool = Option(False, "--resume", help="Go on with an interrupted run."),
+    fork: str | None = Option(
+        None,
+        metavar="RUN@TASK",
+        help="Begin after a task, by name or number, of a folder's run with --keep-stages.",
+    ),
+    quiet: bool = Option(False, "--quiet", "-q", help="Print the result only."),
     *,
     launch: Launch,
 ) -> None:
@@ -87,14 +72,24 @@ def run(
     console.print(matrix_table(result))
 
 
+def _settings(config: str | None, changes: list[str], forked: RunConfig | None) -> RunConfig:
+    """The run that CONFIG and KEY=VALUE mean; without CONFIG it is the run that is forked."""
+    if config is not None and forked is not None and "=" in config:
+        config, changes = None, [config, *changes]
+    base = forked if config is None else load_run(config)
+    if base is None:
+        raise InputError("run needs a configuration: a YAML file, or a name such as mini/forever")
+    return base.override(parse_assignments(changes))
+
+
 @app.command()
 @with_options
 def sweep(
-    name: Annotated[str | None, typer.Argument(help=f"{SWEEP}.")] = None,
-    changes: Assignments = None,
-    show_all: Annotated[
-        bool, typer.Option("--list", help="Show all sweeps with their question, and end.")
-    ] = False,
+    name: str | None = Argument(
+        None, help="A sweep's name (`forever sweep --list`), or its YAML file."
+    ),
+    changes: list[str] | None = options.CHANGES,
+    show_all: bool = Option(False, "--list", help="Show all sweeps with their question, and end."),
     *,
     selection: Selection,
     launch: Launch,
@@ -112,45 +107,42 @@ def sweep(
     asked = parse_assignments(changes or [])
     seeds = parse_seeds(selection.seeds)
     selection.check(name, file)
-    fleet = commands.make_fleet(selection, launch)
+    fleet = Fleet(
+        selection.concurrent,
+        launch.workers,
+        launch.placement,
+        commands.mlflow_uri(launch.mlflow),
+        retry_failed=selection.retry_failed,
+    )
     if file.is_search:
         search = find_search(file, base.override(asked), seeds)
-        succeeded = commands.search(search, selection.trials, launch.out, fleet)
+        commands.search(search, selection.trials, launch.out, fleet)
     else:
         runs = file.expand(base, seeds, asked, selection.only or ())
-        succeeded = commands.sweep(runs, launch.out, fleet)
-    if not succeeded:
-        raise typer.Exit(1)
+        commands.sweep(runs, launch.out, fleet)
 
 
 @app.command()
 def demo(
-    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for run directories.")] = Path("runs"),
-    concurrent: Annotated[int | None, typer.Option(min=1, help="Runs at a time.")] = None,
-    mlflow: Annotated[str, typer.Option(help="As for `forever sweep`.")] = "auto",
+    seeds: str | None = options.SEEDS,
+    out: Path = options.OUT,
+    concurrent: int | None = options.CONCURRENT,
+    mlflow: str = options.MLFLOW,
 ) -> None:
     """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores."""
     runs = load_sweep("demo").expand(load_run("mini/forever"), parse_seeds(seeds))
     fleet = Fleet(concurrent, 0, Placement("cpu"), commands.mlflow_uri(mlflow))
-    if not commands.sweep(runs, out, fleet):
-        raise typer.Exit(1)
+    commands.sweep(runs, out, fleet)
 
 
 @app.command()
 @with_options
 def plan(
-    name: Annotated[str, typer.Argument(help=f"A YAML file, {NAMED_RUN}, or a sweep.")],
-    changes: Assignments = None,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure this machine for 20 seconds.")
-    ] = False,
-    tokens_per_second: Annotated[
-        float | None, typer.Option(min=1, help="Training throughput, instead.")
-    ] = None,
-    price_per_hour: Annotated[
-        float | None, typer.Option(min=0, help="Of a GPU, or of a run's CPUs.")
-    ] = None,
+    name: str = Argument(help=f"A YAML file, {NAMED_RUN}, or a sweep."),
+    changes: list[str] | None = options.CHANGES,
+    calibrate: bool = Option(False, "--calibrate", help="Measure this machine for 20 seconds."),
+    tokens_per_second: float | None = Option(None, min=1, help="Training throughput, instead."),
+    price_per_hour: float | None = Option(None, min=0, help="Of a GPU, or of a run's CPUs."),
     *,
     selection: Selection,
     launch: Launch,
@@ -186,18 +178,13 @@ def plan(
 
 
 @app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="A sweep, a run, or a folder of runs.")],
-) -> None:
+def report(folder: Path = Argument(help="A sweep, a run, or a folder of runs.")) -> None:
     """Write report.html, .md, .tex and .json, tables and figures, from run directories alone."""
     commands.show_report(folder)
 
 
 @app.command()
-def sync(
-    folder: Annotated[Path, typer.Argument(help="A run or a sweep.")],
-    mlflow: Annotated[str, typer.Option(help="As for `forever sweep`.")] = "auto",
-) -> None:
+def sync(folder: Path = Argument(help="A run or a sweep."), mlflow: str = options.MLFLOW) -> None:
     """Send to MLflow what it does not have yet, once each."""
     uri = commands.mlflow_uri(mlflow)
     if uri is None:
@@ -222,9 +209,9 @@ def doctor() -> None:
 
 @data_app.command("check")
 def data_check(
-    root: Annotated[
-        Path | None, typer.Argument(help="Folder with benchmark folders; none: the embedded one.")
-    ] = None,
+    root: Path | None = Argument(
+        None, help="Folder with benchmark folders, or a run's YAML; none: the demo's."
+    ),
 ) -> None:
     """Read every task that is found, and show sizes, metric, labels and length.
 
@@ -232,17 +219,10 @@ def data_check(
     """
     from forever.data.check import data_table
 
-    console.print(data_table(root))
-
-
-def _settings(config: str | None, changes: list[str], forked: RunConfig | None) -> RunConfig:
-    """The run that CONFIG and KEY=VALUE mean; without CONFIG it is the run that is forked."""
-    if config is not None and not ("=" in config and forked is not None):
-        return load_run(config).override(parse_assignments(changes))
-    if forked is None:
-        raise InputError("run needs a configuration: a YAML file, or a name such as mini/forever")
-    first = [] if config is None else [config]
-    return forked.override(parse_assignments([*first, *changes]))
+    if root is None or root.is_file():
+        console.print(data_table(load_run(str(root or "mini/forever")).data))
+    else:
+        console.print(data_table(root))
 
 
 def main() -> None:
@@ -257,10 +237,8 @@ def main() -> None:
     except SystemExit as stop:
         if stop.code == 130:  # Ctrl-C, as typer passes it on
             resume = " with --resume" if sys.argv[1:2] == ["run"] else ""
-            print(
-                f"interrupted; the same command{resume} goes on from the last checkpoint",
-                file=sys.stderr,
-            )
+            again = f"the same command{resume} goes on from the last checkpoint"
+            print(f"interrupted; {again}", file=sys.stderr)
         raise
     except Exception:  # a bug; what went wrong may name a server with its password
         print(without_credentials(traceback.format_exc()), file=sys.stderr, end="")

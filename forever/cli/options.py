@@ -1,12 +1,14 @@
 """The options of the command line that several verbs have, as two dataclasses."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from typer import Argument, Option
 
 from forever.errors import InputError
 from forever.launch.local import Placement
@@ -14,42 +16,32 @@ from forever.sweeps.files import SweepFile
 
 # A help text is markup: without the backslash this is a closing tag.
 NAMED_RUN = r"<benchmark>\[/<order>]/<method>"
-SWEEP = "A sweep's name (`forever sweep --list`), or its YAML file"
-Assignments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Dotted keys, e.g. optim.lr=1e-3"),
-]
+CHANGES: Any = Argument(None, metavar="[KEY=VALUE]...", help="Dotted keys, e.g. optim.lr=1e-3")
+OUT: Any = Option("runs", help="Folder for run directories.")
+MLFLOW: Any = Option(
+    "auto", help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`."
+)
+SEEDS: Any = Option(None, help="Seeds, separated by commas; default: the sweep's own.")
+CONCURRENT: Any = Option(None, min=1, help="Runs at a time; default: as many as fit.")
 
 
 @dataclass(frozen=True)
 class Launch:
     """Where and how runs are trained. Nothing here changes what is computed."""
 
-    out: Annotated[Path, typer.Option(help="Folder for run directories.")] = Path("runs")
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Ray Train workers a run; 0 is its own process; default: 1 in a sweep on a GPU "
-            "cluster.",
-        ),
-    ] = None
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto"
-    micro_batch: Annotated[
-        int | None, typer.Option(min=1, help="Examples a device takes at once: saves memory.")
-    ] = None
-    checkpoint_every: Annotated[
-        float, typer.Option(min=0, help="Seconds between checkpoints within a task.")
-    ] = 60.0
-    keep_stages: Annotated[
-        bool, typer.Option("--keep-stages", help="Keep the weights of every stage, for --fork.")
-    ] = False
-    mlflow: Annotated[
-        str,
-        typer.Option(
-            help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`."
-        ),
-    ] = "auto"
+    out: Path = OUT
+    workers: int | None = Option(
+        None, min=0, help="Ray Train workers; 0: a run's own process; default: 1 in GPU sweeps."
+    )
+    device: str = Option("auto", help="auto, cpu, cuda, cuda:1 ...")
+    micro_batch: int | None = Option(
+        None, min=1, help="Examples at once on a device: saves memory."
+    )
+    checkpoint_every: float = Option(60.0, min=0, help="Seconds between checkpoints within a task.")
+    keep_stages: bool = Option(
+        False, "--keep-stages", help="Keep each stage's weights, for --fork."
+    )
+    mlflow: str = MLFLOW
 
     @property
     def placement(self) -> Placement:
@@ -61,52 +53,28 @@ class Launch:
 class Selection:
     """Which runs a sweep has, and how many of them are trained at a time."""
 
-    scale: Annotated[
-        str,
-        typer.Option(
-            help="How large: mini (embedded, minutes), cpu (real data, two cores, hours) or paper "
-            "(GPUs)."
-        ),
-    ] = "mini"
-    on: Annotated[
-        str | None,
-        typer.Option(help=f"The base run, instead of a scale's: a YAML file or {NAMED_RUN}."),
-    ] = None
-    seeds: Annotated[
-        str | None, typer.Option(help="Seeds, separated by commas; default: the sweep's own.")
-    ] = None
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="VARIANT",
-            help="This variant of the sweep and what it is compared with; may be repeated.",
-        ),
-    ] = None
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="How many configurations a search tries in all; default: as its file says."
-        ),
-    ] = None
-    concurrent: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: as many as fit.")
-    ] = None
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Also run what failed for good before.")
-    ] = False
+    scale: str = Option(
+        "mini", help="mini (embedded, minutes), cpu (real data, hours) or paper (GPUs)."
+    )
+    on: str | None = Option(
+        None, help=f"Base run instead of a scale's: a YAML file or {NAMED_RUN}."
+    )
+    seeds: str | None = SEEDS
+    only: list[str] | None = Option(
+        None, metavar="VARIANT", help="A variant and what it is compared with; may be repeated."
+    )
+    trials: int | None = Option(None, min=1, help="Runs of a search; default: as its file says.")
+    concurrent: int | None = CONCURRENT
+    retry_failed: bool = Option(
+        False, "--retry-failed", help="Also run what failed for good before."
+    )
 
     def check(self, name: str, file: SweepFile | None) -> None:
-        """Refuse options that the sweep, the search or the single run called `name` does not have.
-
-        Raises:
-            InputError: there is such an option.
-        """
+        """Refuse options that the sweep, the search or the single run `name` does not have."""
         searches = file is not None and file.is_search
         if self.trials is not None and not searches:
-            raise InputError(
-                f"--trials {self.trials}: {name} has its own variants; only a search has a number "
-                "of them"
-            )
+            which = f"{name} has its own variants; only a search has a number of them"
+            raise InputError(f"--trials {self.trials}: {which}")
         if self.only and (file is None or searches):
             raise InputError(f"--only {self.only[0]!r}: {name} has no variants by name")
 
@@ -114,49 +82,37 @@ class Selection:
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a verb one command-line option for each field of the dataclasses that it takes."""
     signature = inspect.signature(verb)
-    groups: dict[str, Any] = {
-        name: parameter.annotation
-        for name, parameter in signature.parameters.items()
-        if is_dataclass(parameter.annotation)
-    }
-    parameters = [p for name, p in signature.parameters.items() if name not in groups]
-    for group in groups.values():
-        for field in fields(group):
-            parameters.append(
-                inspect.Parameter(
-                    field.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=field.default,
-                    annotation=field.type,
-                )
-            )
+    parameters: list[Parameter] = []
+    groups: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        if not is_dataclass(parameter.annotation):
+            parameters.append(parameter)
+            continue
+        groups[name] = parameter.annotation
+        for field in fields(parameter.annotation):
+            option = Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default)
+            parameters.append(option.replace(annotation=field.type))
 
+    @functools.wraps(verb)
     def expanded(**values: Any) -> None:
         for name, group in groups.items():
             options = {field.name: values.pop(field.name) for field in fields(group)}
             values[name] = group(**options)
         verb(**values)
 
-    expanded.__name__, expanded.__doc__ = verb.__name__, verb.__doc__
-    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     setattr(expanded, "__signature__", signature.replace(parameters=parameters))  # noqa: B010 - no declared field
     return expanded
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...] | None:
-    """The numbers in `--seeds 0,1,2`; None for none given.
-
-    Raises:
-        InputError: no whole numbers, negative ones, or one of them twice.
-    """
+    """The numbers in `--seeds 0,1,2`, which differ and are not negative; None for none given."""
     if text is None:
         return None
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError(
-            f"--seeds {text!r}: whole numbers separated by commas are expected, e.g. 0,1,2"
-        ) from None
+        rule = "whole numbers separated by commas are expected, e.g. 0,1,2"
+        raise InputError(f"--seeds {text!r}: {rule}") from None
     if min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise InputError(f"--seeds {text!r}: seeds must be different and not negative")
     return seeds

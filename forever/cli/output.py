@@ -1,7 +1,6 @@
 """Output that nobody reads must not end a training.
 
-It may go to a pipe that was closed (`forever run ... | head -1`), a full disk, or a terminal that
-is gone.
+It may go to a closed pipe (`forever run ... | head -1`), a full disk, or a terminal that is gone.
 """
 
 import io
@@ -26,8 +25,7 @@ def shield_output() -> None:
 class _ShieldedFile(io.FileIO):
     """An open file that leads to nowhere after the first write that failed.
 
-    Its descriptor itself does, so that what others write there, and the flush at the interpreter's
-    exit, do no harm either.
+    Its descriptor does, so that what others write there does no harm, nor the interpreter's flush.
     """
 
     def write(self, data: Any) -> int | None:
@@ -46,10 +44,5 @@ def _shielded(stream: Any) -> io.TextIOWrapper:
     file = _ShieldedFile(stream.fileno(), "w", closefd=False)
     # A stream without a buffer (`python -u`) stays so.
     buffer: Any = file if stream.write_through else io.BufferedWriter(file)
-    return io.TextIOWrapper(
-        buffer,
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )
+    options = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
+    return io.TextIOWrapper(buffer, stream.encoding, stream.errors, **options)

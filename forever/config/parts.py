@@ -7,43 +7,39 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 
 from forever.errors import InputError
 
-Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+AboveZero = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Scalar = str | int | float | bool
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+class Part(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
-class ModelConfig(_Part):
+class ModelConfig(Part):
     """The backbone and what of it is trained."""
 
     name: str = "Qwen/Qwen3-0.6B"
     """"tiny", a folder, a .gguf file, or a Hugging Face name."""
     tuning: Literal["lora", "full"] = "lora"
-    rank: Positive = 8
-    alpha: Annotated[float, Field(gt=0)] = 32.0
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    rank: Count = 8
+    alpha: AboveZero = 32.0
+    dropout: Decay = 0.05
     targets: tuple[str, ...] = ("q_proj", "v_proj")
     adapter: dict[str, JsonValue] = {}
-    """Any fields of a PEFT configuration, such as `peft_type`, `use_dora` or `modules_to_save`.
-
-    It is for methods that train one adapter. What it leaves open follows from the four short names
-    above: all of them for LoRA, `targets` for other kinds.
-    """
+    """Fields of a PEFT configuration, such as `peft_type`, for methods that train one adapter.
+    What it leaves open follows from the names above: all four for LoRA, `targets` for others."""
     max_length: Annotated[int, Field(ge=16)] = 1024
-    """Tokens of prompt plus answer.
-
-    1024 is the default of the authors' code; its scripts use 512, which cuts two thirds of the
-    prompts of task002 (docs/protocol.md#data).
-    """
+    """Tokens of prompt plus answer: as in the authors' code, whose scripts have 512."""
     packing: Literal["shared", "padded"] = "shared"
-    """Whether the examples of a batch share what they begin with, or are padded to one length.
-
-    Loss and gradient are the same, but for dropout: a shared token has one draw for all examples
-    that share it (docs/protocol.md#packing).
-    """
+    """Whether examples of a batch share what they begin with, or are padded to one length. A shared
+    token has one draw of dropout (docs/protocol.md#packing); all else is equal."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the frozen weights: auto is bf16 on a GPU and fp32 on a CPU."""
 
@@ -54,27 +50,19 @@ class ModelConfig(_Part):
         return self
 
 
-class ColumnsConfig(_Part):
-    """Where a dataset's instruction, input and output come from.
-
-    A single word is a column's name. In a text of several words, `{column}` stands for what the
-    column holds, and there need be none.
-    """
+class ColumnsConfig(Part):
+    """A column's name for each field of an example, or a text of several words with `{column}`s."""
 
     instruction: str
     input: str = ""
     output: str
 
 
-class DatasetConfig(_Part):
+class DatasetConfig(Part):
     """A task from a dataset that `datasets.load_dataset` reads."""
 
     path: str
-    """A hub name, or a folder of parquet, Arrow, CSV or JSON files.
-
-    A folder is relative to `data.root` if it is there. Its place is no part of a run's fingerprint,
-    only its last name is.
-    """
+    """A hub name, or a folder of parquet, Arrow, CSV or JSON files, perhaps in `data.root`."""
     name: str | None = None
     """Which of the dataset's configurations, such as a language."""
     columns: ColumnsConfig
@@ -83,8 +71,8 @@ class DatasetConfig(_Part):
     """Splits, also parts of one: train[:90%] and train[90%:]."""
     filter: dict[str, Scalar | list[Scalar]] = {}
     """Only rows whose column holds this value, or one of these; labels go by their names."""
-    train_rows: Positive | None = None
-    test_rows: Positive | None = None
+    train_rows: Count | None = None
+    test_rows: Count | None = None
     """At most so many examples, the same ones in every run; None is all."""
 
     @property
@@ -93,95 +81,70 @@ class DatasetConfig(_Part):
         return self.path.startswith((".", "/", "~")) or self.path.count("/") > 1
 
     def identity(self) -> dict[str, Any]:
-        """What decides the result, as JSON values."""
+        """What decides the result, as JSON values: of a folder's place only its last name."""
         values = self.model_dump(mode="json")
         return values | {"path": PurePath(self.path).name if self.is_path else self.path}
 
 
-class DataConfig(_Part):
+class DataConfig(Part):
     """The benchmark, its order, and how much of it is used."""
 
     benchmark: str = "mini"
-    order: str | tuple[str, ...] = ""
+    order: Annotated[str, Field(coerce_numbers_to_str=True)] | tuple[str, ...] = ""
     """A numbered order of the paper, or task names; empty is the benchmark's first order."""
     datasets: dict[str, DatasetConfig] = {}
     """Where each task comes from, for a benchmark of your own that is no folder of tasks."""
     root: str | None = None
-    """Folder with the benchmarks' folders.
-
-    It says where, not what, so it is no part of a run's fingerprint.
-    """
-    train_rows: Positive | None = None
-    test_rows: Positive | None = None
+    """Folder with the benchmarks' folders: where, not what, so no part of the fingerprint."""
+    train_rows: Count | None = None
+    test_rows: Count | None = None
     """At most so many examples a task, the same ones in every run; None is all."""
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of each task's training examples that is scored in the place of the test examples.
-
-    The test examples are then not used at all. It is for choices such as a search, since test
-    examples must not choose anything.
-    """
+    """Share of the training examples that is scored in the place of the test examples, which must
+    not choose anything, for example in a search."""
     metrics: dict[str, Literal["exact_match", "rouge_l"]] = {}
-    """Metric by task, for benchmarks of your own.
-
-    Otherwise it is exact match if the answers look like labels.
-    """
-
-    @field_validator("order", mode="before")
-    @classmethod
-    def _number_is_a_name(cls, value: Any) -> Any:
-        # Order 7, as YAML reads it, is the order called "7".
-        return str(value) if isinstance(value, int) else value
+    """Metric by task; otherwise it is exact match if the answers look like labels."""
 
     @field_validator("order")
     @classmethod
     def _each_task_once(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        if isinstance(value, str):
-            return value
-        for name in value:
+        for name in value if isinstance(value, tuple) else ():
             if value.count(name) > 1:
                 raise InputError(f"task {name!r} occurs twice; a task is learned once")
         return value
 
 
-class OptimConfig(_Part):
+class OptimConfig(Part):
     """AdamW, fresh for each task: every lab script starts a new process per task."""
 
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3e-4
-    batch_size: Positive = 8
+    lr: AboveZero = 3e-4
+    batch_size: Count = 8
     """Global, not per device: the only reading in which day 7 falls on the published updates."""
-    epochs: Positive = 10
+    epochs: Count = 10
     betas: tuple[Decay, Decay] = (0.9, 0.999)
-    eps: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    clip: Annotated[float, Field(gt=0)] = 1.0
+    eps: AboveZero = 1e-8
+    weight_decay: NotNegative = 0.0
+    clip: AboveZero = 1.0
     schedule: Literal["constant", "linear"] = "constant"
-    """The paper is silent.
-
-    Linear decay contradicts its trigger steps and would void late replays
-    (docs/protocol.md#optimiser).
-    """
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """The paper is silent; decay contradicts its trigger steps (docs/protocol.md#optimiser)."""
+    warmup_steps: Whole = 0
 
 
-class MemoryConfig(_Part):
-    """Episodic memory."""
-
-    fraction: Annotated[float, Field(ge=0, le=1)] = 0.02
+class MemoryConfig(Part):
+    fraction: Share = 0.02
     """Share of each task's training examples that is kept, at least one; 0 keeps none."""
 
 
-class EvaluationConfig(_Part):
-    """Greedy decoding of the test examples."""
-
-    max_new_tokens: Positive = 128
+class EvaluationConfig(Part):
+    max_new_tokens: Count = 128
     forward_transfer: bool = False
     """Also score all tasks before training, and the next task after each stage. FWT needs it."""
 
 
-class RunParts(_Part):
+class RunParts(Part):
     """Everything of a run but its method; a method's hyper-parameters are checked against it."""
 
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Whole = 0
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     optim: OptimConfig = OptimConfig()

@@ -1,8 +1,5 @@
-"""A run as a frozen value: it says what to run, but not where.
+"""A run as a frozen value: what to run, but not where. Keys have dots everywhere: `optim.lr`.
 
-Output folder, device and workers are options of the launch.
-
-Keys are written with dots everywhere (files, command line, sweeps): `optim.lr`, `method.days`.
 Defaults are the paper's implementation details unless the line says otherwise.
 """
 
@@ -31,8 +28,7 @@ class RunConfig(RunParts):
         """Make a configuration from nested values.
 
         Raises:
-            InputError: a key, method or schedule is unknown, a value has the wrong type or is out
-                of range, or the method cannot run like that. The message has one line.
+            InputError: one line on the first key, value or combination that cannot be.
         """
         if not isinstance(values, Mapping):  # a YAML file may hold anything
             raise InputError(f"a configuration is a mapping of keys to values, not {values!r}")
@@ -71,17 +67,16 @@ class RunConfig(RunParts):
     def identity(self) -> dict[str, Any]:
         """Return everything that decides the result, as JSON values."""
         values = self.model_dump(mode="json")
-        del values["data"]["root"]
-        # Runs of earlier versions keep their fingerprints.
+        del values["data"]["root"], values["data"]["datasets"]
+        # What earlier versions did not have counts where it is used: their runs keep their names.
         if not self.model.adapter:
             del values["model"]["adapter"]
         if self.model.packing == "shared":
             del values["model"]["packing"]
-        del values["data"]["datasets"]
         if self.data.datasets:
             tasks = {task: dataset.identity() for task, dataset in self.data.datasets.items()}
             values["data"]["datasets"] = tasks
-        values["method"] |= self.method.retired  # runs of earlier versions keep their fingerprints
+        values["method"] |= self.method.retired
         return values
 
     def fingerprint(self) -> str:
@@ -90,10 +85,7 @@ class RunConfig(RunParts):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def key(self) -> str:
-        """Return a name for the run directory, which is unique and stable.
-
-        It consists of benchmark, order, method, seed and fingerprint.
-        """
+        """Return the run directory's name: benchmark, order, method, seed and fingerprint."""
         order = self.data.order if isinstance(self.data.order, str) else "custom"
         parts = [self.data.benchmark, order, self.method.name, f"s{self.seed}"]
         return "-".join([*parts, self.fingerprint()[:8]]).replace("/", "_")

@@ -10,10 +10,7 @@ from forever.seeding import permutation
 
 @dataclass(frozen=True)
 class Batch:
-    """The global batch of one update.
-
-    It is the same on every rank, each of which computes its own share.
-    """
+    """The global batch of one update: every rank has it and computes its own share."""
 
     examples: tuple[Example, ...]
     epoch: int = 0
@@ -22,10 +19,7 @@ class Batch:
 def batches(
     examples: Sequence[Example], epochs: int, batch_size: int, seed: int, *stream: str | int
 ) -> Iterator[Batch]:
-    """Yield every example once an epoch, newly shuffled each time.
-
-    The last batch of an epoch may be short; nothing is dropped.
-    """
+    """Yield every example once an epoch, newly shuffled; an epoch's last batch may be short."""
     for epoch in range(epochs):
         order = permutation(len(examples), seed, *stream, epoch)
         for start in range(0, len(order), batch_size):

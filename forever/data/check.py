@@ -1,4 +1,4 @@
-"""`forever data check`: every task of a folder, read and checked as a run would."""
+"""`forever data check`: every task of a folder or of a run, read and checked as a run would."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,36 +14,35 @@ from forever.data.sources import task_names
 from forever.data.tasks import Task
 from forever.errors import InputError
 
+COLUMNS = ("train", "test", "metric", "labels", "words", "longest", "digest")
 
-def data_table(root: Path | None) -> Table:
-    """One row a task.
+
+def data_table(place: Path | DataConfig) -> Table:
+    """Show one row a task of a folder of benchmarks, or of a run's one benchmark.
 
     Raises:
         InputError: nothing is found, or a task that a run would refuse.
     """
-    title = f"tasks in {root}" if root else "tasks of the embedded benchmark"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    where = place if isinstance(place, Path) else f"benchmark {place.benchmark}"
+    table = Table(title=f"tasks in {where}", title_justify="left", box=box.SIMPLE)
     table.add_column("benchmark")
     table.add_column("task", no_wrap=True)
-    for column in ("train", "test", "metric", "labels", "words", "longest", "digest"):
+    for column in COLUMNS:
         table.add_column(column, justify="right")
-    for name, task in _embedded() if root is None else _tasks_in(root):
-        table.add_row(name, *_cells(task))
+    configs = _benchmarks_in(place) if isinstance(place, Path) else [place]
+    for config in configs:
+        for task in load_benchmark(config).tasks:
+            table.add_row(config.benchmark, *_cells(task))
     if not table.rows:
         raise InputError(
-            f"{root} has no benchmark folder with tasks; the layouts are listed in the README, "
-            "under Data"
+            f"{place} has no benchmark folder with tasks; the layouts are listed in "
+            "docs/verbs/data.md"
         )
     return table
 
 
-def _embedded() -> Iterator[tuple[str, Task]]:
-    for task in load_benchmark(DataConfig(benchmark="mini", order="1")).tasks:
-        yield "mini", task
-
-
-def _tasks_in(root: Path) -> Iterator[tuple[str, Task]]:
-    """Read all tasks in the benchmark folders of `root`, each with its folder's name."""
+def _benchmarks_in(root: Path) -> Iterator[DataConfig]:
+    """Yield each benchmark folder of `root` with all tasks in it."""
     if not root.is_dir():
         raise InputError(f"there is no folder {root}")
     # A folder that several benchmarks share is read by the rules of the last, which has all tasks.
@@ -52,14 +51,11 @@ def _tasks_in(root: Path) -> Iterator[tuple[str, Task]]:
         names = tuple(task_names(folder))
         if names:
             benchmark = shared.get(folder.name, folder.name)
-            config = DataConfig(benchmark=benchmark, order=names, root=str(root))
-            for task in load_benchmark(config).tasks:
-                yield folder.name, task
+            yield DataConfig(benchmark=benchmark, order=names, root=str(root))
 
 
 def _cells(task: Task) -> list[str]:
     words = [len(prompt(example).split()) for example in (*task.train, *task.test)]
-    labels = str(len(task.labels)) if task.labels else "-"
-    counts = [str(len(task.train)), str(len(task.test))]
-    length = [f"{median(words):.0f}", str(max(words))]
-    return [task.name, *counts, task.metric, labels, *length, task.digest()]
+    cells = [task.name, str(len(task.train)), str(len(task.test)), task.metric]
+    cells.append(str(len(task.labels)) if task.labels else "-")
+    return [*cells, f"{median(words):.0f}", str(max(words)), task.digest()]

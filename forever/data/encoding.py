@@ -6,11 +6,12 @@ B examples, T tokens.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from forever.data.prompts import prompt_parts
 from forever.data.tasks import Example, Task
@@ -42,51 +43,28 @@ class Encoder:
         self.max_length = max_length
         start = tokenizer("").input_ids  # what the tokenizer puts before any text: nothing, or BOS
         self._start = tuple(i for i in start[:1] if i == tokenizer.bos_token_id and i is not None)
-        self.encode = lru_cache(maxsize=None)(self._encode)
-        self.encode_prompt = lru_cache(maxsize=None)(self._encode_prompt)
-        self._droppable = lru_cache(maxsize=None)(self._find_droppable)
-
-    def _ids(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+        self.encode = cache(self._encode)
+        self.encode_prompt = cache(self._encode_prompt)
+        self._droppable = cache(self._find_droppable)
 
     def _encode(self, example: Example) -> Encoded:
-        """Encode an example for training.
-
-        The answer is tokenised apart, because decoding starts from the prompt alone.
-        """
+        """Encode for training; the answer apart, because decoding starts from the prompt alone."""
         answer = (*self._ids(example.output), self.tokenizer.eos_token_id)
-        prompt, truncated = self._cut_prompt(example, self.max_length - len(answer))
+        _, prompt, truncated = self._cut(example, self.max_length - len(answer))
         return Encoded(prompt, answer, truncated)
 
     def _encode_prompt(self, example: Example) -> Encoded:
         """Encode the prompt to decode from; the answer is empty."""
-        prompt, truncated = self._cut_prompt(example, self.max_length)
+        _, prompt, truncated = self._cut(example, self.max_length)
         return Encoded(prompt, (), truncated)
 
-    def _cut_prompt(self, example: Example, budget: int) -> tuple[tuple[int, ...], bool]:
-        _, ids, truncated = self._cut_parts(example, budget)
-        return ids, truncated
+    def _ids(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
 
-    def with_drops(self, example: Example, share: float, stream: random.Random) -> Encoded:
-        """Encode for training without a random `share` of the input field's tokens."""
-        whole, ids = self.encode(example), self._droppable(example)
-        kept = [i for i, droppable in ids if not droppable or stream.random() >= share]
-        return Encoded((*self._start, *kept), whole.answer, whole.truncated)
-
-    def _find_droppable(self, example: Example) -> tuple[tuple[int, bool], ...]:
-        """Return a prompt's ids without BOS, each with whether it belongs to the input field."""
-        budget = self.max_length - len(self.encode(example).answer)
-        (before, middle, after), _, _ = self._cut_parts(example, budget)
-        tokens = self._tokens(before + middle + after)
-        ids: list[tuple[int, bool]] = []
-        for token, (start, end) in zip(tokens.input_ids, tokens.offset_mapping, strict=True):
-            ids.append((token, start >= len(before) and end <= len(before) + len(middle)))
-        return tuple(ids)
-
-    def _tokens(self, text: str) -> Any:
+    def _with_offsets(self, text: str) -> Any:
         return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
 
-    def _cut_parts(
+    def _cut(
         self, example: Example, budget: int
     ) -> tuple[tuple[str, str, str], tuple[int, ...], bool]:
         """Return the prompt's parts with the input cut to fit, their ids, and whether it was."""
@@ -94,7 +72,7 @@ class Encoder:
         ids = self._start + self._ids(before + middle + after)
         truncated = len(ids) > budget
         while len(ids) > budget and middle:
-            offsets = self._tokens(middle).offset_mapping
+            offsets = self._with_offsets(middle).offset_mapping
             kept = max(len(offsets) - (len(ids) - budget), 0)
             cut = offsets[kept][0] if kept < len(offsets) else len(middle)
             middle = middle[: min(cut, len(middle) - 1)]  # always shorter, so this ends
@@ -107,11 +85,24 @@ class Encoder:
             )
         return (before, middle, after), ids, truncated
 
-    def encode_text(self, text: str, max_tokens: int) -> Encoded:
-        """Encode plain text to be continued, without the template.
+    def with_drops(self, example: Example, share: float, stream: random.Random) -> Encoded:
+        """Encode for training without a random `share` of the input field's tokens."""
+        whole, ids = self.encode(example), self._droppable(example)
+        kept = [i for i, droppable in ids if not droppable or stream.random() >= share]
+        return Encoded((*self._start, *kept), whole.answer, whole.truncated)
 
-        The beginning of a long text is cut.
-        """
+    def _find_droppable(self, example: Example) -> tuple[tuple[int, bool], ...]:
+        """Return a prompt's ids without BOS, each with whether it belongs to the input field."""
+        budget = self.max_length - len(self.encode(example).answer)
+        (before, middle, after), _, _ = self._cut(example, budget)
+        tokens = self._with_offsets(before + middle + after)
+        ids: list[tuple[int, bool]] = []
+        for token, (start, end) in zip(tokens.input_ids, tokens.offset_mapping, strict=True):
+            ids.append((token, start >= len(before) and end <= len(before) + len(middle)))
+        return tuple(ids)
+
+    def encode_text(self, text: str, max_tokens: int) -> Encoded:
+        """Encode plain text to be continued, without the template; a long text loses its start."""
         ids = self._ids(text)
         surplus = max(len(self._start) + len(ids) - max_tokens, 0)
         return Encoded(self._start + ids[surplus:], (), surplus > 0)
@@ -121,7 +112,7 @@ class Encoder:
         return len(self._ids(text))
 
     def encode_all(self, task: Task) -> None:
-        """Encode a task's examples, which is remembered.
+        """Encode a task's examples ahead.
 
         Raises:
             InputError: an example is too long without its input.
@@ -145,14 +136,13 @@ def collate(
         ids [B, T]; real [B, T], true where a token is no padding; positions [B, T], true where the
         next token is supervised; targets [n], those next tokens.
     """
-    lengths = [len(example.prompt) + len(example.answer) for example in examples]
-    ids = torch.full((len(examples), max(lengths)), pad, dtype=torch.long)
-    positions = torch.zeros(ids.shape, dtype=torch.bool)
+    rows = [torch.tensor(example.prompt + example.answer) for example in examples]
+    ids = pad_sequence(rows, batch_first=True, padding_value=pad)
+    real, positions = torch.zeros(2, *ids.shape, dtype=torch.bool)
     for i, example in enumerate(examples):
-        ids[i, : lengths[i]] = torch.tensor(example.prompt + example.answer)
-        positions[i, len(example.prompt) - 1 : lengths[i] - 1] = True
+        real[i, : len(rows[i])] = True
+        positions[i, len(example.prompt) - 1 : len(rows[i]) - 1] = True
     targets = torch.tensor([token for example in examples for token in example.answer])
-    real = torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]
     return ids.to(device), real.to(device), positions.to(device), targets.to(device)
 
 
@@ -160,10 +150,8 @@ def collate_prompts(
     examples: Sequence[Encoded], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Left-padded prompts for decoding: ids [B, T] and attention mask [B, T]."""
-    width = max(len(example.prompt) for example in examples)
-    ids = torch.full((len(examples), width), pad, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, example in enumerate(examples):
-        ids[i, width - len(example.prompt) :] = torch.tensor(example.prompt)
-        mask[i, width - len(example.prompt) :] = 1
+    prompts = [torch.tensor(example.prompt, dtype=torch.long) for example in examples]
+    ids = pad_sequence(prompts, batch_first=True, padding_value=pad, padding_side="left")
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    mask = (torch.arange(ids.shape[1]) >= ids.shape[1] - lengths[:, None]).long()
     return ids.to(device), mask.to(device)

@@ -1,8 +1,4 @@
-"""Tasks from any dataset that `datasets.load_dataset` reads.
-
-That is a hub name, a local folder of parquet, Arrow, CSV or JSON files, or one that `save_to_disk`
-wrote.
-"""
+"""Tasks from any dataset that `datasets.load_dataset` reads, or that `save_to_disk` wrote."""
 
 import json
 import re
@@ -11,18 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from forever.config.parts import DatasetConfig
-from forever.data.sources import Splits, limited
-from forever.data.tasks import Example
-from forever.errors import InputError, unknown
+from forever.data.sources import limited
+from forever.data.tasks import Example, Splits
+from forever.errors import InputError, one_line, unknown
 
 _PLACE = re.compile(r"\{([^{}]*)\}")
 
 
 def read_dataset(task: str, config: DatasetConfig, root: Path | None) -> Splits:
-    """Return the training and test examples of a task that a run's configuration describes.
-
-    Args:
-        root: the folder from which a relative path to a local dataset starts, if it is there.
+    """Return the examples of a task that a run describes; a relative path starts at `root`.
 
     Raises:
         InputError: there is no such dataset, split or column, or a field that is no text.
@@ -35,25 +28,27 @@ def _examples(
     task: str, part: str, config: DatasetConfig, root: Path | None
 ) -> tuple[Example, ...]:
     where = f"data.datasets.{task}"
-    rows = _load(where, config, config.train if part == "train" else config.test, root)
-    templates = [
-        _template(text, rows.column_names, f"{where}.columns")
-        for text in (config.columns.instruction, config.columns.input, config.columns.output)
-    ]
+    split, limit = config.test, config.test_rows
+    if part == "train":
+        split, limit = config.train, config.train_rows
+    rows = _load(where, config, split, root)
     for column in config.filter:
         if column not in rows.column_names:
             raise unknown(f"column in {where}.filter", column, rows.column_names)
-    examples = []
-    for number, row in enumerate(_texts(rows)):
-        if not _kept(row, config.filter):
-            continue
-        fields = [_fill(text, row, f"{where}, row {number} of {part}") for text in templates]
-        examples.append(Example(f"{task}/{part}/{number}", *fields))
+    columns = f"{where}.columns"
+    instruction = _template(config.columns.instruction, rows.column_names, columns)
+    text = _template(config.columns.input, rows.column_names, columns)
+    output = _template(config.columns.output, rows.column_names, columns)
+    examples: list[Example] = []
+    for number, row in enumerate(_with_label_names(rows)):
+        if _kept(row, config.filter):
+            place = f"{where}, row {number} of {part}"
+            fields = [_fill(template, row, place) for template in (instruction, text, output)]
+            examples.append(Example(f"{task}/{part}/{number}", fields[0], fields[1], fields[2]))
     if not examples:
         raise InputError(
             f"{where}: nothing is left of {part} after the filter; a split needs a row"
         )
-    limit = config.train_rows if part == "train" else config.test_rows
     return limited(tuple(examples), limit, part, task)
 
 
@@ -70,49 +65,37 @@ def _load(where: str, config: DatasetConfig, split: str, root: Path | None) -> A
         raise InputError(f"{where}.path: there is no folder {str(folder)!r}")
     options: dict[str, Any] = {"path": config.path}
     if folder.is_dir():
-        options = _saved(folder) or {"path": str(folder.absolute())}
+        options = _of_folder(folder.absolute())
     try:
         return datasets.load_dataset(**options, name=config.name, split=split)
     except (ConnectionError, DatasetNotFoundError) as error:
         raise InputError(
             f"{where}.path: {config.path!r} is no local folder, not in the cache, and cannot be "
-            f"fetched ({_line(error)}); fetch it once where there is a network, or give a folder"
+            f"fetched ({one_line(error)}); fetch it once where there is a network, or give a folder"
         ) from error
     except Exception as error:  # whatever a reader of files or the hub may raise
-        raise InputError(f"{where}, split {split!r}: {_line(error)}") from error
+        raise InputError(f"{where}, split {split!r}: {one_line(error)}") from error
 
 
-def _saved(folder: Path) -> dict[str, Any] | None:
-    """Return how `load_dataset` reads what `save_to_disk` wrote; None for another folder."""
+def _of_folder(folder: Path) -> dict[str, Any]:
+    """Return how `load_dataset` reads a folder; `save_to_disk` mixes Arrow with JSON files."""
     splits = folder / "dataset_dict.json"
     if splits.is_file():
         names = json.loads(splits.read_text(encoding="utf-8"))["splits"]
-        return {
-            "path": "arrow",
-            "data_files": {name: str(folder.absolute() / name / "*.arrow") for name in names},
-        }
+        files = {name: str(folder / name / "*.arrow") for name in names}
+        return {"path": "arrow", "data_files": files}
     if (folder / "state.json").is_file():
-        return {"path": "arrow", "data_files": str(folder.absolute() / "*.arrow")}
-    return None
+        return {"path": "arrow", "data_files": str(folder / "*.arrow")}
+    return {"path": str(folder)}
 
 
-def _line(error: Exception) -> str:
-    """Return the innermost reason of an error as one line."""
-    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text[:300]
-
-
-def _texts(rows: Any) -> Iterator[Mapping[str, Any]]:
+def _with_label_names(rows: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the rows, with the names of labels in the place of their numbers."""
-    labels = {
-        name: feature for name, feature in rows.features.items() if hasattr(feature, "int2str")
-    }
+    labels = {name: kind for name, kind in rows.features.items() if hasattr(kind, "int2str")}
     for row in rows:
-        for name, feature in labels.items():
+        for name, kind in labels.items():
             if row[name] is not None and row[name] >= 0:
-                row[name] = feature.int2str(row[name])
+                row[name] = kind.int2str(row[name])
         yield row
 
 
@@ -124,11 +107,7 @@ def _kept(row: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def _template(text: str, columns: list[str], where: str) -> str:
-    """Return a template: a single word is a column's name; in several words `{column}` is one.
-
-    Raises:
-        InputError: no such column.
-    """
+    """Return a template: a single word is a column's name; in several words `{column}` is one."""
     if text and len(text.split()) == 1 and "{" not in text:
         text = f"{{{text}}}"
     for name in _PLACE.findall(text):

@@ -6,12 +6,6 @@ tells them apart: what is learned for one task is overwritten by the next, which
 continual-learning benchmark must show. The backbone `tiny` (forever/models/tiny) was pre-trained on
 other questions about this world; it has never seen these five.
 
-    sentiment    positive | negative                  of the adjective
-    topic        food | music                         of the thing
-    past_tense   the sentence, rewritten              generation, ROUGE-L
-    place        indoors | outdoors                   of the place
-    happened     yes | no                             of the verb
-
 The world has sport and travel too, which the other tasks speak of. A topic task with all four was
 learned alone but stayed at chance in joint training, which then was no upper bound.
 """
@@ -19,77 +13,14 @@ learned alone but stayed at chance in joint training, which then was no upper bo
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from forever.data.tasks import Benchmark, Example, Metric, Task
+import yaml
 
-NAMES = (
-    "Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry", "Ines", "Jack",
-    "Karim", "Laura", "Maria", "Noah", "Olga", "Peter", "Rosa", "Sam", "Tom", "Yuki",
-)  # fmt: skip
+from forever.data.tasks import Example, Splits
 
-POSITIVE = (
-    "wonderful", "lovely", "great", "excellent", "superb", "brilliant",
-    "delightful", "fantastic", "amazing", "perfect", "splendid", "charming",
-)  # fmt: skip
-NEGATIVE = (
-    "awful", "terrible", "boring", "horrible", "dreadful", "poor",
-    "dull", "disappointing", "unpleasant", "miserable", "mediocre", "ugly",
-)  # fmt: skip
-
-# Verbs as (present, past). The thing decides the topic; the shared verbs say nothing about it.
-SHARED_VERBS = (
-    ("describes", "described"), ("remembers", "remembered"), ("plans", "planned"),
-    ("mentions", "mentioned"), ("chooses", "chose"), ("shares", "shared"),
-    ("finishes", "finished"), ("praises", "praised"),
-)  # fmt: skip
-VERBS = {
-    "food": (
-        ("cooks", "cooked"), ("eats", "ate"), ("orders", "ordered"), ("serves", "served"),
-        ("tastes", "tasted"),
-    ),
-    "music": (
-        ("plays", "played"), ("sings", "sang"), ("hears", "heard"), ("records", "recorded"),
-        ("writes", "wrote"),
-    ),
-    "sport": (
-        ("wins", "won"), ("watches", "watched"), ("runs", "ran"), ("loses", "lost"),
-        ("referees", "refereed"),
-    ),
-    "travel": (
-        ("takes", "took"), ("books", "booked"), ("begins", "began"), ("films", "filmed"),
-        ("joins", "joined"),
-    ),
-}  # fmt: skip
-THINGS = {
-    "food": (
-        "soup", "cake", "pizza", "salad", "curry", "stew", "sandwich", "pie", "omelette",
-        "pancake",
-    ),
-    "music": (
-        "song", "melody", "ballad", "duet", "symphony", "tune", "anthem", "solo", "concerto",
-        "waltz",
-    ),
-    "sport": (
-        "match", "race", "tournament", "sprint", "relay", "marathon", "final", "regatta", "derby",
-        "contest",
-    ),
-    "travel": (
-        "trip", "flight", "cruise", "journey", "tour", "voyage", "safari", "crossing", "holiday",
-        "pilgrimage",
-    ),
-}  # fmt: skip
-INDOORS = (
-    "in the kitchen", "in the hall", "at the office", "in the library", "in the basement",
-    "at the museum", "in the attic", "in the classroom", "at the theatre", "in the cellar",
-)  # fmt: skip
-OUTDOORS = (
-    "in the garden", "in the park", "on the beach", "by the river", "in the forest",
-    "on the mountain", "in the field", "on the hill", "by the lake", "in the meadow",
-)  # fmt: skip
-TIMES = (
-    "on Monday", "on Friday", "on Sunday", "at noon", "at midnight", "at sunrise",
-    "before lunch", "after dinner", "in winter", "in summer", "in April", "in October",
-)  # fmt: skip
+WORLD: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 
 def _article(word: str) -> str:
@@ -102,14 +33,11 @@ def _sentence_case(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One fact of the world, from which sentences are written.
-
-    `form` chooses the order of the words.
-    """
+    """One fact of the world, from which sentences are written."""
 
     name: str
     topic: str
-    verb: tuple[str, str]
+    verb: tuple[str, str]  # present and past
     thing: str
     good: bool
     adjective: str
@@ -117,42 +45,37 @@ class Scene:
     place: str
     time: str
     past: bool
-    form: int
+    form: int  # which of three orders the words have
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Scene":
-        """Draw a scene.
-
-        Its parts are independent of each other, but for the verb and the thing, which share the
-        topic.
-        """
-        topic, good, inside = rng.choice(sorted(THINGS)), rng.random() < 0.5, rng.random() < 0.5
+        """Draw a scene whose parts are independent; verb and thing share the topic."""
+        topic = rng.choice(sorted(WORLD["things"]))
+        good, inside = rng.random() < 0.5, rng.random() < 0.5
         return cls(
-            name=rng.choice(NAMES),
+            name=rng.choice(WORLD["names"]),
             topic=topic,
-            verb=rng.choice(VERBS[topic] + SHARED_VERBS),
-            thing=rng.choice(THINGS[topic]),
+            verb=rng.choice(WORLD["verbs"][topic] + WORLD["shared_verbs"]),
+            thing=rng.choice(WORLD["things"][topic]),
             good=good,
-            adjective=rng.choice(POSITIVE if good else NEGATIVE),
+            adjective=rng.choice(WORLD["positive" if good else "negative"]),
             inside=inside,
-            place=rng.choice(INDOORS if inside else OUTDOORS),
-            time=rng.choice(TIMES),
+            place=rng.choice(WORLD["indoors" if inside else "outdoors"]),
+            time=rng.choice(WORLD["times"]),
             past=rng.random() < 0.5,
             form=rng.randrange(3),
         )
 
     def sentence(self) -> str:
         """The whole scene in one sentence."""
-        does, thing = self.verb[self.past], self.thing
+        does = self.verb[self.past]
+        praised = f"{_article(self.adjective)} {self.thing}"
         if self.form == 0:
-            return (
-                f"{self.name} {does} {_article(self.adjective)} {thing} {self.place} {self.time}."
-            )
+            return f"{self.name} {does} {praised} {self.place} {self.time}."
         if self.form == 1:
-            what = f"{_article(self.adjective)} {thing} {self.time}"
-            return f"{_sentence_case(self.place)}, {self.name} {does} {what}."
-        finds = "found" if self.past else "finds"
-        what = f"{_article(thing)} {self.place} and {finds} it {self.adjective}"
+            return f"{_sentence_case(self.place)}, {self.name} {does} {praised} {self.time}."
+        finds = ("finds", "found")[self.past]
+        what = f"{_article(self.thing)} {self.place} and {finds} it {self.adjective}"
         return f"{_sentence_case(self.time)}, {self.name} {does} {what}."
 
     def claim(self) -> str:
@@ -160,104 +83,69 @@ class Scene:
         return f"{self.name} {self.verb[self.past]} {_article(self.thing)}."
 
 
-def other(rng: random.Random, words: tuple[str, ...], word: str) -> str:
-    """A word of the list that is not `word`."""
-    return rng.choice([candidate for candidate in words if candidate != word])
+@dataclass(frozen=True)
+class MiniTask:
+    """A question about scenes; without `labels`, the answer is the scene in the past tense."""
 
-
-# A maker turns a stream and a wanted label into (input, answer); `label` is "" for generation.
-Maker = Callable[[random.Random, str], tuple[str, str]]
-
-
-def _draw(rng: random.Random, wanted: Callable[[Scene], bool]) -> Scene:
-    while not wanted(scene := Scene.draw(rng)):
-        pass
-    return scene
-
-
-def _sentiment(rng: random.Random, label: str) -> tuple[str, str]:
-    return _draw(rng, lambda scene: scene.good == (label == "positive")).sentence(), label
-
-
-def _topic(rng: random.Random, label: str) -> tuple[str, str]:
-    return _draw(rng, lambda scene: scene.topic == label).sentence(), label
-
-
-def _place(rng: random.Random, label: str) -> tuple[str, str]:
-    return _draw(rng, lambda scene: scene.inside == (label == "indoors")).sentence(), label
-
-
-def _past_tense(rng: random.Random, label: str) -> tuple[str, str]:
-    scene = Scene.draw(rng)
-    return replace(scene, past=False).sentence(), replace(scene, past=True).sentence()
-
-
-def _happened(rng: random.Random, label: str) -> tuple[str, str]:
-    return _draw(rng, lambda scene: scene.past == (label == "yes")).sentence(), label
-
-
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    name: str
     instruction: str
-    make: Maker
-    labels: tuple[str, ...] | None
-    metric: Metric = "exact_match"
+    labels: tuple[str, ...] = ()
+    holds: Callable[[Scene, str], bool] = lambda scene, label: True
 
 
-_SPECS = (
-    _Spec(
-        "sentiment",
+TASKS = {
+    "sentiment": MiniTask(
         "Is the review positive or negative? Options: positive, negative.",
-        _sentiment,
         ("negative", "positive"),
+        lambda scene, label: scene.good == (label == "positive"),
     ),
-    _Spec(
-        "topic",
+    "topic": MiniTask(
         "What is the topic of the sentence? Options: food, music.",
-        _topic,
         ("food", "music"),
+        lambda scene, label: scene.topic == label,
     ),
-    _Spec("past_tense", "Rewrite the sentence in the past tense.", _past_tense, None, "rouge_l"),
-    _Spec(
-        "place",
+    "past_tense": MiniTask("Rewrite the sentence in the past tense."),
+    "place": MiniTask(
         "Does this happen indoors or outdoors? Options: indoors, outdoors.",
-        _place,
         ("indoors", "outdoors"),
+        lambda scene, label: scene.inside == (label == "indoors"),
     ),
-    _Spec("happened", "Has this already happened? Options: yes, no.", _happened, ("no", "yes")),
-)
+    "happened": MiniTask(
+        "Has this already happened? Options: yes, no.",
+        ("no", "yes"),
+        lambda scene, label: scene.past == (label == "yes"),
+    ),
+}
 
 
-def _split(spec: _Spec, split: str, rows: int, seed: int, taken: set[str]) -> tuple[Example, ...]:
-    """Return as many examples of one label as of another, whose inputs are not in `taken`.
+def mini_task(name: str, seed: int = 0, train_rows: int = 200, test_rows: int = 100) -> Splits:
+    """Make one task: as many examples of one label as of another, and no input twice.
 
-    Their inputs are added to `taken`.
+    The test split is drawn first and from its own stream, so `train_rows` does not change it.
     """
-    rng = random.Random(f"mini/{seed}/{spec.name}/{split}")
+    taken: set[str] = set()
+    test = _split(name, "test", test_rows, seed, taken)
+    return _split(name, "train", train_rows, seed, taken), test
+
+
+def _split(name: str, split: str, rows: int, seed: int, taken: set[str]) -> tuple[Example, ...]:
+    """Return examples whose inputs are not in `taken`, and add their inputs to it."""
+    task = TASKS[name]
+    rng = random.Random(f"mini/{seed}/{name}/{split}")
     pairs: list[tuple[str, str]] = []
     while len(pairs) < rows:
-        label = spec.labels[len(pairs) % len(spec.labels)] if spec.labels else ""
-        text, answer = spec.make(rng, label)
+        label = task.labels[len(pairs) % len(task.labels)] if task.labels else ""
+        scene = Scene.draw(rng)
+        while not task.holds(scene, label):
+            scene = Scene.draw(rng)
+        text, answer = scene.sentence(), label
+        if not task.labels:
+            text = replace(scene, past=False).sentence()
+            answer = replace(scene, past=True).sentence()
         if text not in taken:
             taken.add(text)
             pairs.append((text, answer))
     rng.shuffle(pairs)
-    return tuple(
-        Example(f"{spec.name}/{split}/{row}", spec.instruction, text, answer)
-        for row, (text, answer) in enumerate(pairs)
-    )
-
-
-def mini(seed: int = 0, train_rows: int = 200, test_rows: int = 100) -> Benchmark:
-    """Make the benchmark.
-
-    The test split is drawn first and from its own stream, so `train_rows` does not change it.
-    """
-    tasks = []
-    for spec in _SPECS:
-        taken: set[str] = set()
-        test = _split(spec, "test", test_rows, seed, taken)
-        train = _split(spec, "train", train_rows, seed, taken)
-        tasks.append(Task(spec.name, train, test, spec.metric, spec.labels))
-    return Benchmark.sequence("mini", "1", tasks)
+    examples: list[Example] = []
+    for row, (text, answer) in enumerate(pairs):
+        examples.append(Example(f"{name}/{split}/{row}", task.instruction, text, answer))
+    return tuple(examples)

@@ -1,36 +1,30 @@
 """Readers of task folders, which tell the layout by what is in the folder.
 
-1. Ours has <folder>/<task>/{train,test}.jsonl with `instruction`, `input` and `output`.
-2. O-LoRA's CL_Benchmark has <folder>/<TYPE>/<task>/{train,test,labels}.json, lists of objects with
+1. Ours: <folder>/<task>/{train,test}.jsonl with `instruction`, `input` and `output`.
+2. O-LoRA's CL_Benchmark: <folder>/<TYPE>/<task>/{train,test,labels}.json, lists of objects with
    `sentence` and `label`.
-3. Super-NaturalInstructions has <folder>/<task>*.json with a `Definition`, and with `Instances` of
+3. Super-NaturalInstructions: <folder>/<task>*.json with a `Definition`, and with `Instances` of
    `input` and `output`.
-
-Every layout gives the same examples.
 """
 
-import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from forever.data.tasks import Example
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
+
+from forever.data.tasks import Example, Splits
 from forever.errors import InputError, unknown
 from forever.seeding import permutation
 
-Splits = tuple[tuple[Example, ...], tuple[Example, ...]]
 # A row limit keeps the same rows in every run: seeds differ in training, not in what is measured.
 DATA_SEED = 0
 
 # Layout 2 ships no instructions. These are the questions of its fifteen tasks by type, from O-LoRA
 # and WoodScene/bilevel.
-_TOPIC = "What is the topic of the following paragraph?"
-_SENTIMENT = "What is the sentiment of the following paragraph?"
-_RELATION = 'What is the logical relationship between the "sentence 1" and the "sentence 2"?'
 _QUESTIONS = {
-    "TC": _TOPIC,
-    "SC": _SENTIMENT,
-    "NLI": _RELATION,
+    "TC": "What is the topic of the following paragraph?",
+    "SC": "What is the sentiment of the following paragraph?",
+    "NLI": 'What is the logical relationship between the "sentence 1" and the "sentence 2"?',
     "QQP": 'Whether the "first sentence" and the "second sentence" have the same meaning?',
     "WiC": "Given a word and two sentences, whether the word is used with the same sense in both "
     "sentence?",
@@ -44,6 +38,34 @@ _NI_TRAIN, _NI_TEST = 1000, 100
 _NI_PARTS = 5  # of a short list a fifth is held out
 
 
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and value else value
+
+
+_FirstText = Annotated[str, BeforeValidator(_first)]
+
+
+class _Row(BaseModel):
+    instruction: str
+    input: str
+    output: str  # an empty answer is one: it teaches EOS
+
+
+class _Sentence(BaseModel):
+    sentence: str
+    label: str
+
+
+class _Instance(BaseModel):
+    input: str
+    output: _FirstText
+
+
+class _NaturalTask(BaseModel):
+    Definition: _FirstText
+    Instances: list[_Instance]
+
+
 def task_names(folder: Path) -> list[str]:
     """The tasks found in a benchmark folder, in alphabetical order."""
     names = {path.parent.name for path in folder.glob("*/train.jsonl")}
@@ -53,19 +75,17 @@ def task_names(folder: Path) -> list[str]:
 
 
 def read_task(folder: Path, name: str) -> Splits:
-    """The train and test rows of one task.
+    """The training and test examples of one task.
 
     Raises:
-        InputError: no such task, or a file that is missing, empty or malformed (with file and
-            line).
+        InputError: no such task, or a file that is missing, empty or malformed (with its line).
     """
     if (folder / name).is_dir():
-        train = _read_jsonl(folder / name / "train.jsonl", name, "train")
-        return train, _read_jsonl(folder / name / "test.jsonl", name, "test")
+        return _read_jsonl(folder / name, name, "train"), _read_jsonl(folder / name, name, "test")
     for path in sorted(folder.glob("*/*/train.json")):
         if path.parent.name.lower() == name.lower():
             return _read_cl_benchmark(path.parent, name)
-    for path in sorted(folder.glob(f"{name}_*.json")) + sorted(folder.glob(f"{name}.json")):
+    for path in [*sorted(folder.glob(f"{name}_*.json")), *folder.glob(f"{name}.json")]:
         return _read_natural_instructions(path, name)
     raise unknown(f"task in {folder}", name, task_names(folder))
 
@@ -80,64 +100,42 @@ def limited(
     return tuple(rows[i] for i in kept)
 
 
-def _split(examples: Iterable[Example], path: Path) -> tuple[Example, ...]:
-    split = tuple(examples)
-    if not split:
+def _content(path: Path) -> bytes:
+    if not path.is_file():
+        raise InputError(f"there is no file {path}; the layouts are listed in docs/verbs/data.md")
+    return path.read_bytes()
+
+
+def _parsed(kind: Any, content: bytes, where: str) -> Any:
+    """Read JSON that must hold `kind`.
+
+    Raises:
+        InputError: it does not; the message has the place, the rule and the value.
+    """
+    try:
+        return TypeAdapter(kind).validate_json(content)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ", ".join([where, *(str(part) for part in problem["loc"])])
+        rule = problem["msg"][0].lower() + problem["msg"][1:]
+        raise InputError(f"{place}: {rule} ({str(problem['input'])[:60]!r})") from None
+
+
+def _nonempty(examples: list[Example], path: Path) -> tuple[Example, ...]:
+    if not examples:
         raise InputError(f"{path} is empty; a split needs at least one row")
-    return split
+    return tuple(examples)
 
 
-def _text(record: Any, field: str, where: str) -> str:
-    value = record.get(field) if isinstance(record, dict) else None
-    if not isinstance(value, str):
-        raise InputError(
-            f"{where}: field {field!r} must be a string, but is {json.dumps(value)[:60]}"
-        )
-    return value
-
-
-def _list(value: Any, of: type, rule: str) -> list[Any]:
-    if not isinstance(value, list) or not all(isinstance(entry, of) for entry in value):
-        raise InputError(rule)
-    return value
-
-
-def _content(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not valid UTF-8 at byte {error.start}") from None
-
-
-def _read_jsonl(path: Path, task: str, split: str) -> tuple[Example, ...]:
-    if not path.is_file():
-        raise InputError(f"there is no file {path}; task {task!r} needs train.jsonl and test.jsonl")
-
+def _read_jsonl(folder: Path, task: str, split: str) -> tuple[Example, ...]:
+    path = folder / f"{split}.jsonl"
     examples: list[Example] = []
-    for number, line in enumerate(_content(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(
-                f"{where}: not valid JSON ({error.msg}); one object a line is expected"
-            ) from None
-        instruction = _text(record, "instruction", where)
-        text = _text(record, "input", where)
-        output = _text(record, "output", where)  # an empty answer is one: it teaches EOS
-        examples.append(Example(f"{task}/{split}/{number - 1}", instruction, text, output))
-    return _split(examples, path)
-
-
-def _read_json(path: Path) -> Any:
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
-    try:
-        return json.loads(_content(path))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+    for number, line in enumerate(_content(path).split(b"\n")):
+        if line.strip():
+            row = _parsed(_Row, line, f"{path}, line {number + 1}")
+            place = f"{task}/{split}/{number}"
+            examples.append(Example(place, row.instruction, row.input, row.output))
+    return _nonempty(examples, path)
 
 
 def _read_cl_benchmark(folder: Path, task: str) -> Splits:
@@ -145,52 +143,41 @@ def _read_cl_benchmark(folder: Path, task: str) -> Splits:
     if question is None:
         raise unknown("task type (parent folder)", folder.parent.name, _QUESTIONS)
     path = folder / "labels.json"
-    labels = _list(_read_json(path), str, f"{path}: a list of labels is expected")
+    labels = _parsed(list[str], _content(path), str(path))
     instruction = f"{question} Choose one from the option. Option: {', '.join(labels)}.\n"
 
     def split(name: str) -> tuple[Example, ...]:
         path = folder / f"{name}.json"
-        records = _list(_read_json(path), object, f"{path}: a list of rows is expected")
         examples: list[Example] = []
-        for number, record in enumerate(records):
-            where = f"{path}, row {number}"
-            text = _text(record, "sentence", where) + "\nAnswer:"
-            label = _text(record, "label", where)
-            examples.append(Example(f"{task}/{name}/{number}", instruction, text, label))
-        return _split(examples, path)
+        for number, row in enumerate(_parsed(list[_Sentence], _content(path), str(path))):
+            text = f"{row.sentence}\nAnswer:"
+            examples.append(Example(f"{task}/{name}/{number}", instruction, text, row.label))
+        return _nonempty(examples, path)
 
     return split("train"), split("test")
 
 
 def _read_natural_instructions(path: Path, task: str) -> Splits:
-    content = _read_json(path)
-    definition = content.get("Definition") if isinstance(content, dict) else None
-    definition = definition[0] if isinstance(definition, list) and definition else definition
-    if not isinstance(definition, str):
-        raise InputError(f"{path}: field 'Definition' must be a string or a list of strings")
-    rule = f"{path}: field 'Instances' must be a list"
+    content = _parsed(_NaturalTask, _content(path), str(path))
     # By input: an instance that occurs twice must not land in both splits.
-    answers: dict[str, tuple[str, str]] = {}
-    for number, instance in enumerate(_list(content.get("Instances"), object, rule)):
-        where = f"{path}, instance {number}"
-        text = _text(instance, "input", where)
-        output = instance.get("output")
-        first = output[0] if isinstance(output, list) and output else output
-        answers.setdefault(text.strip(), (text, _text({"output": first}, "output", where)))
-    pairs = list(answers.values())
-    if len(pairs) < _NI_PARTS:
+    by_input: dict[str, _Instance] = {}
+    for instance in content.Instances:
+        by_input.setdefault(instance.input.strip(), instance)
+    instances = list(by_input.values())
+    if len(instances) < _NI_PARTS:
         raise InputError(
-            f"{path} has {len(pairs)} instances of different input; a train and a test split need "
-            f"{_NI_PARTS}"
+            f"{path} has {len(instances)} instances of different input; a train and a test split "
+            f"need {_NI_PARTS}"
         )
-    order = permutation(len(pairs), 0, "split", task)
-    held_out = min(_NI_TEST, len(pairs) // _NI_PARTS)
+    order = permutation(len(instances), 0, "split", task)
+    held_out = min(_NI_TEST, len(instances) // _NI_PARTS)
 
     def split(name: str, indices: list[int]) -> tuple[Example, ...]:
         examples: list[Example] = []
         for index in indices:
-            text, answer = pairs[index]
-            examples.append(Example(f"{task}/{name}/{index}", definition, text, answer))
+            row = instances[index]
+            place = f"{task}/{name}/{index}"
+            examples.append(Example(place, content.Definition, row.input, row.output))
         return tuple(examples)
 
     return split("train", order[held_out : held_out + _NI_TRAIN]), split("test", order[:held_out])

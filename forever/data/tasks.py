@@ -10,10 +10,7 @@ Metric = Literal["exact_match", "rouge_l"]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One instruction-following example.
-
-    `id` is unique within a benchmark: `<task>/<split>/<row>`.
-    """
+    """One training or test example; `id` is `<task>/<split>/<row>`, unique within a benchmark."""
 
     id: str
     instruction: str
@@ -21,12 +18,14 @@ class Example:
     output: str
 
 
+Splits = tuple[tuple[Example, ...], tuple[Example, ...]]  # train, test
+
+
 @dataclass(frozen=True)
 class Task:
-    """One task: its disjoint splits, the metric of its scores, and its labels.
+    """One task: its disjoint splits, the metric of its scores, and its answers if they are labels.
 
-    `labels` is None for generation; for classification it lists the distinct answers in sorted
-    order.
+    `labels` are sorted and distinct; None means generation.
     """
 
     name: str
@@ -36,14 +35,11 @@ class Task:
     labels: tuple[str, ...] | None = None
 
     def digest(self) -> str:
-        """Twelve hex digits that change with any row."""
+        """Twelve hex digits that change with any example."""
         sha = hashlib.sha256(f"{self.name} {self.metric}".encode())
         for example in (*self.train, *self.test):
-            sha.update(
-                "\0".join(
-                    (example.id, example.instruction, example.input, example.output, "\n")
-                ).encode()
-            )
+            fields = (example.id, example.instruction, example.input, example.output, "\n")
+            sha.update("\0".join(fields).encode())
         return sha.hexdigest()[:12]
 
 
@@ -51,9 +47,8 @@ class Task:
 class Benchmark:
     """Tasks in the order in which they arrive.
 
-    `tasks` are scored; `stages` are trained. In continual learning the two are the same list and
-    task i is scored after every stage j >= i. In joint training (`joint`) there is one stage, and
-    every task is scored after it.
+    `tasks` are scored, `stages` are trained. In continual learning the two are equal, and task i is
+    scored after every stage j >= i. Joint training has one stage, after which all are scored.
     """
 
     name: str
@@ -70,19 +65,15 @@ class Benchmark:
     def joint(self) -> "Benchmark":
         """Return the multi-task upper bound: one stage on the union of all training examples.
 
-        The order of the tasks does not matter: rows are shuffled from the order of the tasks'
-        names.
-
-        One task alone stays itself, name and random streams included: it then equals fine-tuning
-        bit for bit.
+        It starts from the order of the tasks' names, so the order of learning does not matter. One
+        task alone stays itself, name and random streams included, and equals fine-tuning.
         """
         if len(self.tasks) == 1:
             return self
         tasks = sorted(self.tasks, key=lambda task: task.name)
         union = tuple(example for task in tasks for example in task.train)
-        return replace(
-            self, stages=(replace(tasks[0], name="joint", train=union, test=(), labels=None),)
-        )
+        stage = replace(tasks[0], name="joint", train=union, test=(), labels=None)
+        return replace(self, stages=(stage,))
 
     def seen(self, stage: int) -> tuple[int, ...]:
         """Indices of the tasks that have been learned once `stage` (0-based) is over."""

@@ -1,7 +1,4 @@
-"""Many prompts are decoded at once, greedily or by sampling.
-
-Which prompts share a batch does not change a sample.
-"""
+"""Many prompts are decoded at once, greedily or by sampling; a batch does not change a sample."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +14,7 @@ from forever.models.backbone import Backbone
 
 # Weights of the adapters for a batch of prompts: see `Method.gate`.
 Gate = Callable[[Sequence[Encoded]], Tensor | None]
-# Tokens that are decoded at once, pads included: memory is bounded by what the cache holds, and not
-# by the number of prompts.
+# Tokens that are decoded at once, pads included, which bounds the memory of the cache.
 _TOKENS_AT_ONCE = 32768
 
 
@@ -33,22 +29,19 @@ def decode(
 
     In fp32 the texts equal those of prompts that are decoded one by one.
     """
-    prompts = [encoder.encode_prompt(example) for example in examples]
-    return _texts(backbone, _generate(backbone, prompts, [max_new_tokens] * len(prompts), gate))
+    prompts = list(map(encoder.encode_prompt, examples))
+    return _generate(backbone, prompts, [max_new_tokens] * len(prompts), gate)
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn. `top_k` 0 and `top_p` 1 leave the distribution whole.
-
-    Attributes:
-        repetition_penalty: divides the positive logits of tokens that occurred before, and
-            multiplies their negative logits (Keskar et al. 2019); 1 changes nothing.
-    """
+    """How tokens are drawn; the defaults leave the distribution whole."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    # Divides the positive logits of tokens that occurred before, and multiplies their negative
+    # logits (Keskar et al. 2019).
     repetition_penalty: float = 1.0
 
 
@@ -60,25 +53,20 @@ def sample(
     sampling: Sampling,
     gate: Gate | None = None,
 ) -> list[str]:
-    """Draw a continuation of each prompt with its own seed.
+    """Draw a continuation of each prompt with its own seed and one limit for all, or its own.
 
     In fp32 a continuation is the same in any batch and on any rank.
-
-    Args:
-        max_new_tokens: one limit for all prompts, or one for each.
     """
     limits = max_new_tokens
     if isinstance(limits, int):
         limits = [limits] * len(prompts)
-    return _texts(backbone, _generate(backbone, prompts, limits, gate, sampling, seeds))
+    return _generate(backbone, prompts, limits, gate, sampling, seeds)
 
 
 def together(prompts: Sequence[int], limits: Sequence[int]) -> Iterator[list[int]]:
     """Say which prompts are decoded together, the longest first.
 
-    Args:
-        prompts: how many tokens each prompt has.
-        limits: how many tokens may follow each.
+    `prompts` are the tokens that each has, `limits` those that may follow.
     """
     order = sorted(range(len(prompts)), key=lambda i: prompts[i], reverse=True)
     while order:
@@ -95,7 +83,7 @@ def _generate(
     gate: Gate | None,
     sampling: Sampling | None = None,
     seeds: Sequence[int] = (),
-) -> list[list[int]]:
+) -> list[str]:
     """Decode prompts of similar length together, padded on the left, and cut each off at its limit.
 
     `gate` weighs the adapters once for each prompt; the weights hold for every decoded token.
@@ -103,7 +91,7 @@ def _generate(
     backbone.model.eval()
     pad = backbone.tokenizer.pad_token_id
     options: dict[str, Any] = {"do_sample": False, "num_beams": 1}
-    answers: list[list[int]] = [[]] * len(prompts)
+    texts = [""] * len(prompts)
     for group in together([len(encoded.prompt) for encoded in prompts], limits):
         batch = [prompts[i] for i in group]
         ids, mask = collate_prompts(batch, pad, backbone.device)
@@ -114,14 +102,9 @@ def _generate(
         with lora.mixed(backbone.model, gate(batch) if gate else None):
             output = backbone.model.generate(input_ids=ids, attention_mask=mask, **options)
         for i, answer in zip(group, output[:, ids.shape[1] :].tolist(), strict=True):
-            answers[i] = answer[: limits[i]]
-    return answers
-
-
-def _texts(backbone: Backbone, answers: Sequence[Sequence[int]]) -> list[str]:
-    return [
-        backbone.tokenizer.decode(answer, skip_special_tokens=True).strip() for answer in answers
-    ]
+            text = backbone.tokenizer.decode(answer[: limits[i]], skip_special_tokens=True)
+            texts[i] = text.strip()
+    return texts
 
 
 def _processors(sampling: Sampling, starts: Tensor, seeds: Sequence[int]) -> Any:
@@ -136,8 +119,8 @@ def _processors(sampling: Sampling, starts: Tensor, seeds: Sequence[int]) -> Any
     chain: list[Any] = []
     if sampling.repetition_penalty != 1:
         penalise = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
-        # A pad may be the same token as EOS and must not count as repeated, so that the prompt's
-        # first token takes its place.
+        # A pad may be the same token as EOS and must not count as repeated: the prompt's first
+        # token takes its place.
         chain.append(lambda ids, scores: penalise(cast(Any, _without_pads(ids, starts)), scores))
     if sampling.temperature != 1:
         chain.append(TemperatureLogitsWarper(sampling.temperature))
@@ -154,10 +137,7 @@ def _without_pads(ids: Tensor, starts: Tensor) -> Tensor:
 
 
 class _Gumbel:
-    """Adds Gumbel noise, so that the largest sum is a sample of the softmax.
-
-    Each prompt has a random stream of its own.
-    """
+    """Adds Gumbel noise of each prompt's own: the largest sum is a sample of the softmax."""
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.streams = [torch.Generator(device).manual_seed(seed) for seed in seeds]

@@ -73,7 +73,9 @@ def answer_together(
             logits = model(**inputs, past_key_values=cache, use_cache=True).logits[0]
         tokens = logits.argmax(-1)
         going: list[int] = []
-        for place, (number, token) in enumerate(zip(numbers.tolist(), tokens.tolist(), strict=True)):
+        for place, (number, token) in enumerate(
+            zip(numbers.tolist(), tokens.tolist(), strict=True)
+        ):
             answers[number].append(token)
             ended = token in ends or len(answers[number]) == limit
             if not ended and not over(number, answers[number]):

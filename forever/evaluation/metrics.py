@@ -42,11 +42,9 @@ def score(metric: Metric, predictions: Sequence[str], references: Sequence[str])
 class PerformanceMatrix:
     """a[i, j] with the score of every test example, kept for statistics.
 
-    Attributes:
-        tasks: the names of the tasks, in the order in which they are learned.
-        stages: the names of what was trained, in order: the tasks, or one joint stage.
-        items: the scores in [0, 1] of task i's test examples after stage j, under (i, j). Both
-            count from 0; stage -1 is before training.
+    `stages` names what was trained: the tasks, or one joint stage. `items` has the scores in [0, 1]
+    of task i's test examples after stage j, under (i, j). Both count from 0; stage -1 is before
+    training.
     """
 
     tasks: tuple[str, ...]
@@ -60,7 +58,10 @@ class PerformanceMatrix:
 
     def rows(self) -> list[list[float | None]]:
         """Return K rows (tasks) of one number for each stage; None was not measured."""
-        return [[self[i, j] for j in range(len(self.stages))] for i in range(len(self.tasks))]
+        table: list[list[float | None]] = []
+        for i in range(len(self.tasks)):
+            table.append([self[i, j] for j in range(len(self.stages))])
+        return table
 
     def until(self, stage: int) -> "PerformanceMatrix":
         """Return the matrix as it was after stage `stage`; K is then the number of tasks so far."""
@@ -82,26 +83,10 @@ class PerformanceMatrix:
         return fmean(changes) if changes else None
 
     def forgetting(self) -> float | None:
-        """Return how far tasks are below their best on average (Chaudhry et al. 2018).
-
-        It is 1/(K-1) sum_{i<K} (max_{i<=j<K} a[i, j] - a[i, K]).
-        """
+        """Return 1/(K-1) sum_{i<K} (max_{i<=j<K} a[i, j] - a[i, K]) (Chaudhry et al. 2018)."""
         last = len(self.stages) - 1
         losses = self._since(lambda i: max(100 * fmean(self.items[i, j]) for j in range(i, last)))
         return -fmean(losses) if losses else None
-
-    def forward_transfer(self) -> float | None:
-        """Return FWT = 1/(K-1) sum_{i>1} (a[i, i-1] - a[i, 0]) (Lopez-Paz and Ranzato 2017).
-
-        FWT is what earlier tasks give to a task not yet learned, against the untrained model. It is
-        None unless these scores were measured.
-        """
-        gains: list[float] = []
-        for i in range(1, len(self.tasks)):
-            if (i, i - 1) not in self.items or (i, -1) not in self.items:
-                return None
-            gains.append(100 * (fmean(self.items[i, i - 1]) - fmean(self.items[i, -1])))
-        return fmean(gains) if gains else None
 
     def _since(self, reference: Callable[[int], float]) -> list[float]:
         """Return a[i, K] - reference(i) for all tasks but the last; nothing for joint training."""
@@ -109,6 +94,19 @@ class PerformanceMatrix:
             return []
         last = len(self.stages) - 1
         return [100 * fmean(self.items[i, last]) - reference(i) for i in range(last)]
+
+    def forward_transfer(self) -> float | None:
+        """Return FWT = 1/(K-1) sum_{i>1} (a[i, i-1] - a[i, 0]) (Lopez-Paz and Ranzato 2017).
+
+        That is what earlier tasks give to a task not yet learned. It is None unless these scores
+        were measured.
+        """
+        gains: list[float] = []
+        for i in range(1, len(self.tasks)):
+            if (i, i - 1) not in self.items or (i, -1) not in self.items:
+                return None
+            gains.append(100 * (fmean(self.items[i, i - 1]) - fmean(self.items[i, -1])))
+        return fmean(gains) if gains else None
 
 
 def scores_after(matrix: PerformanceMatrix, stage: int) -> dict[str, float | None]:

@@ -1,7 +1,4 @@
-"""The greedy answers to a task's test examples are scored.
-
-No method ever sees which task a prompt belongs to.
-"""
+"""Greedy answers to test examples are scored; no method sees which task a prompt belongs to."""
 
 from dataclasses import dataclass
 
@@ -31,10 +28,7 @@ def evaluate(
     max_new_tokens: int,
     gate: Gate | None = None,
 ) -> list[Prediction]:
-    """Decode and score a task's test examples, shared out over the ranks.
-
-    Every rank returns all predictions, in order.
-    """
+    """Decode and score a task's test examples, shared out over ranks that all return all."""
     texts = world.spread(
         task.test, lambda share: decode(backbone, encoder, share, max_new_tokens, gate)
     )

@@ -31,18 +31,11 @@ class Placement:
     device: str = "auto"
     micro_batch: int | None = None
     checkpoint_s: float = 60.0
-    keep_stages: bool = False
-    """Keep the weights of every stage, so that other runs can fork there.
-
-    With full fine-tuning each is a model.
-    """
+    keep_stages: bool = False  # weights of every stage, where other runs can fork
 
 
 def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark:
-    """Find what can be wrong with a run, before torch is imported or anything is downloaded.
-
-    Returns:
-        The benchmark, since it had to be read to be checked.
+    """Check a run before torch is imported or anything is downloaded; returns its data.
 
     Raises:
         InputError: bad data, no model weights, a folder that holds another run, or one that is
@@ -57,11 +50,7 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
 
 
 def check_method(config: RunConfig, tasks: int) -> None:
-    """Refuse what only the method or the model can judge.
-
-    That is an adapter that PEFT does not know, an encoder that is code, or tasks that do not fit
-    the model's width.
-    """
+    """Refuse an adapter that PEFT does not know, an encoder that is code, or a narrow model."""
     if config.model.adapter:
         from forever.models.adapter import describe  # with PEFT and torch, which take seconds
 
@@ -99,14 +88,10 @@ def run_local(
     world: "World | None" = None,
     benchmark: Benchmark | None = None,
 ) -> dict[str, Any]:
-    """Run or go on with a run; a finished one is left as it is.
+    """Run or go on with a run, and return what is in result.json; a finished one is left as it is.
 
     Args:
-        benchmark: what `check` returned, if the caller has called it; the data are then not read
-            again.
-
-    Returns:
-        The content of result.json.
+        benchmark: what `check` returned, if the caller has called it.
 
     Raises:
         InputError: see `check`.
@@ -134,8 +119,7 @@ def run_local(
         if not finished_by_another:
             if world.leads:
                 directory.create(config, describe())
-                # It goes on; how it ended before is no longer true.
-                directory.ended.unlink(missing_ok=True)
+                directory.ended.unlink(missing_ok=True)  # it goes on
             session = Session(
                 config,
                 directory,
@@ -146,6 +130,4 @@ def run_local(
             )
             with closing(session):
                 run(config, benchmark, session, world, placement.micro_batch)
-    result = directory.finished()
-    assert result is not None or not world.leads
-    return result or {}
+    return directory.finished() or {}

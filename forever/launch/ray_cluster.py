@@ -4,7 +4,6 @@ import logging
 import os
 import re
 import signal
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,22 +20,15 @@ from forever.runs.environment import without_credentials
 _SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",  # with verbose=0: 3 lines a sweep instead of 70; the table is ours
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     # No CSV, JSON and TensorBoard copies of what the journal holds.
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     # Tune would save a state that nobody restores, and return as if all were well.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_GLOBAL_CHECKPOINT_S": "600",
-    # A refusal is a report without scores.
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     # Ray's memory monitor ends a whole sweep for one trial that takes too much. The kernel kills
     # that one trial only, which is a failure like any other.
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    # The default waits for ever for a rank that died. Nothing between two reports takes this long.
-    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",
     # A spot node takes minutes to come up; the default gives a worker group one.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "900",
 }
@@ -57,80 +49,43 @@ def quiet() -> None:
 
 @contextmanager
 def cluster(dashboard: bool) -> Iterator[None]:
-    """Ray for the duration of the block.
+    """Ray for the duration of the block, which SIGTERM leaves as Ctrl-C does.
 
-    Joins the cluster that RAY_ADDRESS names, as it does under `ray job submit` and on a cluster's
-    nodes; otherwise starts one on this machine that ends with the block. A Ray that runs already in
-    this process is used as it is.
+    It is the Ray of this process, if one runs. Else it is the cluster that RAY_ADDRESS names, as
+    under `ray job submit`, or one on this machine that ends with the block.
 
     Args:
         dashboard: Ray Train needs it: without it the workers of a killed trial keep their place
             for ever.
     """
     quiet()
-    if ray.is_initialized():
-        yield
-        return
+    ours = not ray.is_initialized()
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if not os.environ.get("RAY_ADDRESS"):
         # Nothing large travels through the object store, and its default is a third of the memory.
         options |= {"object_store_memory": 200 * 2**20}
         options |= {"address": "local", "include_dashboard": dashboard}
-    ray.init(**options)
+    if ours:
+        ray.init(**options)
+    # `ray job stop` sends it. Ray's own handler would leave everything open.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Leave the block at SIGTERM as at Ctrl-C.
-
-    `ray job stop` sends SIGTERM. An exception closes everything on its way.
-
-    Raises:
-        SystemExit: with code 143, after SIGTERM.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-
-    def leave(number: int, frame: Any) -> None:
-        received.append(number)
-        # Ray, which is interrupted in native code, would turn a SystemExit into code 1.
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    except KeyboardInterrupt:
-        if received:
-            raise SystemExit(128 + received[0]) from None
-        raise
     finally:
         signal.signal(signal.SIGTERM, before)
+        if ours:
+            ray.shutdown()
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one run gets.
-
-    Attributes:
-        concurrent: runs at once.
-        workers: Ray Train workers of a run; 0 is the trial's own process.
-        device: of each worker, "cuda" or "cpu".
-        resources: of each worker, in Ray's words.
-        threads: for PyTorch in each worker; None leaves it to Ray, which gives a worker with a GPU
-            one.
-    """
+    """What one run gets, and how many run at once."""
 
     concurrent: int
-    workers: int
-    device: str
-    resources: dict[str, float]
-    threads: int | None
+    workers: int  # of Ray Train; 0 is the trial's own process
+    device: str  # of each worker, "cuda" or "cpu"
+    resources: dict[str, float]  # of each worker, in Ray's words
+    threads: int | None  # of each worker; None leaves it to Ray
 
 
 def divide(
@@ -138,44 +93,32 @@ def divide(
     machines: int,
     runs: int,
     concurrent: int | None,
-    workers: int,
+    workers: int | None,
     device: str,
 ) -> Share:
-    """Find a number of concurrent runs for which all workers fit at the same time.
+    """Find how many of `runs` fit on a cluster (see `capacity`) at once, so that none ever waits.
 
-    So none ever waits.
-
-    Args:
-        total: resources of the cluster, see `capacity`.
-        machines: of the cluster, see `capacity`.
-        runs: how many there are to do.
-        concurrent: runs at once; None is as many as fit.
-        workers: of a run; 0 is the trial's own process, which needs as much as one.
-        device: as in `Placement`.
+    `concurrent` and `workers` are as in `Fleet`. A run without workers needs as much as with one.
 
     Raises:
-        InputError: it can never fit; says what is short.
+        InputError: it can never fit.
     """
+    if workers is None:
+        workers = int(bool(os.environ.get("RAY_ADDRESS")) and total.get("GPU", 0) > 0)
     on_gpu = device.startswith("cuda") or (device == "auto" and total.get("GPU", 0) > 0)
     unit = "GPU" if on_gpu else "CPU"
-    present = int(total.get(unit, 0))
-    needed = max(workers, 1)
-    group = plural(needed, "worker")
+    present, group = int(total.get(unit, 0)), max(workers, 1)
+    concurrent = concurrent or max(1, min(present // group, runs))
+    needed = concurrent * group
     if needed > present:
         raise InputError(
-            f"{group} with 1 {unit} each are asked for, the cluster has {plural(present, unit)}"
-        )
-    if concurrent is None:
-        concurrent = max(1, min(present // needed, runs))
-    if concurrent * needed > present:
-        raise InputError(
-            f"{concurrent} runs at once with {group} of 1 {unit} each need {concurrent * needed}, "
-            f"the cluster has {plural(present, unit)}"
+            f"{plural(concurrent, 'run')} at once with {plural(group, 'worker')} of 1 {unit} each "
+            f"need {needed}, the cluster has {plural(present, unit)}"
         )
     if on_gpu:
         return Share(concurrent, workers, "cuda", {"GPU": 1}, None)
     # Shares of more than one core could fail to fit on any one machine of several.
-    threads = present // (concurrent * needed) if machines == 1 else 1
+    threads = present // needed if machines == 1 else 1
     return Share(concurrent, workers, "cpu", {"CPU": threads}, threads)
 
 
@@ -190,24 +133,13 @@ def capacity() -> tuple[dict[str, float], int]:
     return total, machines
 
 
-def default_workers(total: Mapping[str, float]) -> int:
-    """Return the number of Ray Train workers of a run if nobody says.
-
-    It is 1 on a cluster with GPUs, whose machines come and go. It is 0 on one machine, where the
-    trial's own process starts ten seconds faster.
-    """
-    return int(bool(os.environ.get("RAY_ADDRESS")) and total.get("GPU", 0) > 0)
-
-
 def trial_resources(share: Share, total: Mapping[str, float]) -> dict[str, float]:
     """What a trial of a sweep holds.
 
-    One that trains by itself holds what it trains on. One that only waits for its Ray Train workers
-    holds nothing that they need: it could take the last CPU, and they would wait for ever; so would
-    all trials of a sweep for each other's. A cluster may offer `trial_slot`s on nodes that are not
-    spot, which then also bound the trials of all its sweeps. Otherwise a trial holds a thousandth
-    of the head node's own label: every cluster has it, nothing else asks for it, and it puts trials
-    where they survive.
+    One that trains by itself holds what it trains on. One that only waits for its workers holds
+    nothing that they need: it could take the last CPU, and they would wait for ever. It holds one
+    of the `trial_slot`s that a cluster may offer on nodes that are not spot, or else a thousandth
+    of the head node's own label, which puts it where it survives.
     """
     if not share.workers:
         return {name.lower(): amount for name, amount in share.resources.items()}
@@ -219,8 +151,7 @@ def trial_resources(share: Share, total: Mapping[str, float]) -> dict[str, float
 def one_line(error: BaseException) -> str:
     """The first cause of an error, without Ray's wrapping, tracebacks and credentials."""
     cause = first_cause(error)
-    lines = [line.strip() for line in without_credentials(str(cause)).splitlines()]
-    text = next(filter(None, lines), "")
+    text = without_credentials(str(cause)).strip().partition("\n")[0]
     return text if isinstance(cause, InputError) else f"{type(cause).__name__}: {text}"
 
 

@@ -4,17 +4,16 @@ Stopping trusts OP: a run that is cheap but low in OP may be given up, and the f
 runs that were allowed to finish.
 """
 
-from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from forever.errors import InputError
 from forever.launch.fleet import Fleet, SweepOutcome
 from forever.launch.local import check
-from forever.launch.ray_tune import fan_out, mirrored
+from forever.launch.ray_tune import fan_out, say_failed_before
 from forever.runs.directory import RunDirectory
 from forever.sweeps.search import Search
-from forever.sweeps.studies import Known, Studies
-from forever.sweeps.sweep import Trial
+from forever.sweeps.studies import Studies
 from forever.sweeps.table import SweepTable
 
 
@@ -29,17 +28,15 @@ def run_search(
             whatever became of them; interrupted ones go on first.
 
     Raises:
-        InputError: the base cannot run, has fewer than two tasks, or the cluster can never hold the
-            request.
-        KeyboardInterrupt, SystemExit: Ctrl-C, SIGTERM. Everything is closed; the same call goes on.
+        InputError, KeyboardInterrupt: as `run_sweep`; the base has fewer than two tasks.
     """
-    out, trials = out.absolute(), trials or search.trials
+    out, trials, outcome = out.absolute(), trials or search.trials, SweepOutcome()
     stages = len(check(search.base, RunDirectory(out / search.base.key()), resume=True).stages)
     if stages < 2:
         raise InputError(
             f"search needs at least two tasks, {search.base.data.benchmark} has {stages}: no BWT"
         )
-    studies, outcome = Studies(search, out), SweepOutcome()
+    studies = Studies(search, out)
     before = studies.known()
     again = [run for run in before if run.state == "interrupted"]
     if fleet.retry_failed:
@@ -47,43 +44,20 @@ def run_search(
     count = len(again) + max(0, trials - len(before))
     studies.begin(again)
     with SweepTable([run.trial for run in before], fleet.show, total=trials) as table:
-        _show_earlier([run for run in before if run not in again], table, outcome)
-        with mirrored(out, fleet, table, outcome):
-            fan_out(
-                _asked(studies, count), out, fleet, table, outcome, count=count,
-                on_stage=lambda trial, stage, scores: _behind(studies, trial, stage, scores),
-                on_end=lambda trial, state, reason: studies.tell(trial.key, state),
-            )  # fmt: skip
+        for run in before:
+            key = run.trial.key
+            if run in again:
+                continue
+            if run.state == "finished":
+                outcome.skipped.append(key)
+                table.ended(key, "skipped")
+            elif run.state == "stopped":
+                outcome.stopped.append(key)
+                table.ended(key, "skipped")
+            else:
+                outcome.failed[key] = run.reason
+                table.ended(key, "failed", run.reason)
+        say_failed_before(len(outcome.failed), table)
+        asked = islice(iter(studies.ask, None), count)
+        fan_out(asked, out, fleet, table, outcome, count=count, studies=studies)
     return outcome
-
-
-def _show_earlier(runs: list[Known], table: SweepTable, outcome: SweepOutcome) -> None:
-    """Put what was over before into the table and the outcome."""
-    for run in runs:
-        key, reason = run.trial.key, run.ended["reason"] if run.ended else ""
-        if run.state == "finished":
-            outcome.skipped.append(key)
-            table.ended(key, "skipped", op=run.objectives[0])
-        elif run.state == "stopped":
-            outcome.stopped.append(key)
-            table.ended(key, "skipped")
-        else:
-            outcome.failed[key] = reason
-            table.ended(key, "failed", reason)
-    if outcome.failed:
-        left = f"{len(outcome.failed)} failed before and were left as they are"
-        table.say(f"{left}; --retry-failed runs them again")
-
-
-def _asked(studies: Studies, count: int) -> Iterator[Trial]:
-    """So many runs, fewer if the space has no more."""
-    for _ in range(count):
-        trial = studies.ask()
-        if trial is None:
-            return
-        yield trial
-
-
-def _behind(studies: Studies, trial: Trial, stage: int, scores: Mapping[str, float | None]) -> bool:
-    op = scores["op"]
-    return op is not None and studies.falls_behind(trial.key, stage, op)

@@ -1,40 +1,33 @@
-"""One run on several workers with Ray Train: the same task loop in each, a rank of one world.
+"""One run on Ray: on workers of Ray Train, each a rank of one world, or as a trial of Ray Tune.
 
-The run directory is the truth here too. Workers that are started again, after a crash or on another
-node, go on from its checkpoints, so Ray Train stores nothing of its own that matters. On several
-machines the directory must be shared.
+The run directory is the truth. Workers that are started again, after a crash or on another node, go
+on from its checkpoints; Ray Train stores nothing that matters. On several machines the directory
+must be shared.
 """
 
 import gc
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ray.train
 import ray.train.torch
+from ray import tune
 
 from forever.config.run import RunConfig
+from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.local import Placement, check, run_local
-from forever.launch.ray_cluster import (
-    Share,
-    capacity,
-    cluster,
-    divide,
-    first_cause,
-    one_line,
-    quiet,
-)
-from forever.runs.directory import RunDirectory
-from forever.runs.lock import in_progress, locked
-from forever.runs.progress import Follower
+from forever.launch import ray_cluster
+from forever.launch.fleet import Fleet
+from forever.launch.local import check, run_local
+from forever.runs.directory import RunDirectory, read_lines
+from forever.runs.progress import Follower, is_run, stage_scores
 from forever.runs.tracking import Tracker
 
 _FAILURES = 3
@@ -44,28 +37,17 @@ _LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class Setting:
-    """What a process that Ray starts for a run must know.
+    """What a process that Ray starts for a run must know."""
 
-    Attributes:
-        placement: how the run uses its machine.
-        mlflow: address of the MLflow store; None for no MLflow.
-        share: what the run gets.
-        cwd: where relative paths of the configuration begin.
-        argv: the command that people know; it goes into environment.json.
-    """
-
-    placement: Placement
-    mlflow: str | None
-    share: Share
+    fleet: Fleet
+    share: ray_cluster.Share
+    # Ray gives each process a folder and a command line of its own.
     cwd: str = field(default_factory=os.getcwd)
     argv: Sequence[str] = field(default_factory=lambda: list(sys.argv))
 
     def enter(self) -> None:
-        """Make this process like that of the user.
-
-        Ray gives each a folder and a command line of its own.
-        """
-        quiet()
+        """Make this process like that of the user."""
+        ray_cluster.quiet()
         if Path(self.cwd).is_dir():
             os.chdir(self.cwd)
         sys.argv = list(self.argv)
@@ -73,23 +55,19 @@ class Setting:
     def train(
         self, config: RunConfig, path: Path, world: Any = None, trackers: Sequence[Tracker] = ()
     ) -> dict[str, Any]:
-        """Train the run in this process, which is a rank of `world`; None is a world of its own.
-
-        Returns:
-            The content of result.json.
-        """
+        """Train the run here, as a rank of `world` or alone; returns what is in result.json."""
         import torch
 
         if self.share.threads:
             torch.set_num_threads(self.share.threads)
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
-        placement = replace(self.placement, device=self.share.device)
+        placement = replace(self.fleet.placement, device=self.share.device)
         listeners = list(trackers)
-        if self.mlflow is not None:  # it takes seconds to load
+        if self.fleet.mlflow is not None:  # it takes seconds to load
             from forever.launch.mlflow_tracker import MlflowTracker
 
-            listeners.append(MlflowTracker(self.mlflow))
+            listeners.append(MlflowTracker(self.fleet.mlflow))
         try:
             return run_local(
                 config, path, resume=True, trackers=listeners, placement=placement, world=world
@@ -102,20 +80,13 @@ class Setting:
 def run_workers(
     config: RunConfig,
     path: Path,
-    workers: int,
+    fleet: Fleet,
     resume: bool = False,
-    placement: Placement = Placement(),
-    tracking: str | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> dict[str, Any]:
-    """Run or go on with a run on `workers` processes with one GPU or CPU each.
+    """Run or go on with a run on `fleet.workers` processes with one GPU or CPU each.
 
-    Args:
-        tracking: address of the MLflow store; None for no MLflow.
-        trackers: told in this process how far the workers are.
-
-    Returns:
-        The content of result.json.
+    It returns what is in result.json. Trackers are told in this process how far the workers are.
 
     Raises:
         InputError: see `launch.local.check`, or more workers than the cluster has devices.
@@ -123,47 +94,42 @@ def run_workers(
     """
     directory = RunDirectory(path)
     benchmark = check(config, directory, resume)
-    if in_progress(directory.path):
-        # The leading worker would wait as well, but nobody would see what it says.
-        with locked(directory.path):
-            directory.check(config, resume)
     finished = directory.finished()
     if finished is not None:
         return finished
-    with cluster(dashboard=True):
-        total, machines = capacity()
-        share = divide(total, machines, 1, 1, workers, placement.device)
+    with ray_cluster.cluster(dashboard=True):
+        total, machines = ray_cluster.capacity()
+        share = ray_cluster.divide(
+            total, machines, 1, 1, fleet.workers or 1, fleet.placement.device
+        )
         follower = Follower(config, directory, benchmark, trackers)
-        return train_group(config, directory.path, Setting(placement, tracking, share), follower)
+        return train_group(config, directory.path, Setting(fleet, share), follower)
 
 
 def train_group(
     config: RunConfig, path: Path, setting: Setting, follower: Follower
 ) -> dict[str, Any]:
-    """Start the workers of a run on the Ray that this process is connected to, and wait for them.
+    """Start the workers of a run on this process's Ray, and wait for them; see `run_workers`.
 
-    Args:
-        follower: looks at the run's directory meanwhile, in the calling thread.
-
-    Returns:
-        The content of result.json.
-
-    Raises:
-        InputError: a worker found something that only it could find. It is not started again.
-        RuntimeError: see `run_workers`.
+    The follower looks at the run's directory meanwhile, in the calling thread.
     """
     scratch = path / _SCRATCH
     # A name that is used again goes on with what lies there.
     shutil.rmtree(scratch, ignore_errors=True)
     # In the main thread Ray Train would turn Ctrl-C into an exit without a reason.
     pool = ThreadPoolExecutor(1)
+    training, over = pool.submit(_trainer(config, path, setting).fit), False
     try:
-        _follow(pool.submit(_trainer(config, path, setting).fit), follower)
+        while not over:
+            over = bool(wait([training], timeout=_LOOK_EVERY_S).done)
+            with suppress(OSError):  # a file went away while it was read
+                follower.look()
+        training.result()
     except ray.train.TrainingFailedError as error:
-        cause = first_cause(error)
+        cause = ray_cluster.first_cause(error)
         if isinstance(cause, InputError):
             raise cause from None
-        raise RuntimeError(f"{path.name}: {one_line(error)}") from error
+        raise RuntimeError(f"{path.name}: {ray_cluster.one_line(error)}") from error
     finally:
         pool.shutdown(wait=False)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -175,26 +141,14 @@ def train_group(
     return result
 
 
-def _follow(training: "Future[Any]", follower: Follower) -> None:
-    over = False
-    while not over:
-        over = bool(wait([training], timeout=_LOOK_EVERY_S).done)
-        # A file that went away while it was read: what is there now is told the next time.
-        with suppress(OSError):
-            follower.look()
-    training.result()
-
-
 def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch.TorchTrainer:
-    on_gpu = setting.share.device == "cuda"
     # Both are endless by default: a group that cannot start would be started for ever.
     failures = ray.train.FailureConfig(max_failures=_FAILURES, controller_failure_limit=_FAILURES)
     return ray.train.torch.TorchTrainer(
         partial(_worker, config=config, path=path, setting=setting),
-        torch_config=ray.train.torch.TorchConfig(backend="nccl" if on_gpu else "gloo"),
         scaling_config=ray.train.ScalingConfig(
             num_workers=setting.share.workers,
-            use_gpu=on_gpu,
+            use_gpu=setting.share.device == "cuda",
             resources_per_worker=dict(setting.share.resources),
         ),
         run_config=ray.train.RunConfig(
@@ -208,27 +162,59 @@ def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch
 
 
 class _Refusals(ray.train.UserCallback):
-    """Ends the training at the first InputError.
-
-    It would be the same the next time, unlike other failures.
-    """
+    """Ends the training at the first InputError: it would be the same the next time."""
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         for error in worker_exceptions.values():
-            cause = first_cause(error)
+            cause = ray_cluster.first_cause(error)
             if isinstance(cause, InputError):
                 raise cause
 
 
 def _worker(config: RunConfig, path: Path, setting: Setting) -> None:
-    """A rank: build its world and enter the loop."""
+    """Build the world of a rank and enter the loop."""
     from forever.training.world import World
 
     setting.enter()
     context = ray.train.get_context()
     device = ray.train.torch.get_device()
     world = World(context.get_world_rank(), context.get_world_size(), device)
-    result = setting.train(config, path, world)
-    # A report is a barrier, so every rank makes this one; Ray keeps the leader's, and refuses
-    # numbers of NumPy.
-    ray.train.report({"op": result.get("op"), "bwt": result.get("bwt")})
+    setting.train(config, path, world)
+
+
+# ---- a trial of Ray Tune, in the process that it gets
+
+
+def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> None:
+    """Train one run here, or wait for workers that do; what an earlier call did of it is kept."""
+    setting.enter()
+    config, path = RunConfig.parse(params["run"]), folder / params["key"]
+    try:
+        if setting.share.workers:
+            directory = RunDirectory(path)
+            benchmark = check(config, directory, resume=True)
+            follower = Follower(config, directory, benchmark, [_Report()])
+            train_group(config, path, setting, follower)
+        else:
+            setting.train(config, path, trackers=[_Report()])
+    except InputError as error:
+        tune.report({"refused": str(error)})  # it would be the same the next time
+
+
+class _Report(Tracker):
+    """Tells Tune of each stage, also of the `earlier` ones of a run that goes on.
+
+    `stage` counts on over retries, as Tune's own iterations do not.
+    """
+
+    def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
+        self.directory, self.stages = directory, len(benchmark.stages)
+        # Workers may not have begun yet.
+        self.earlier = len(stage_scores(directory)) if is_run(directory.path) else 0
+
+    def stage(self, number: int, scores: Mapping[str, float]) -> None:
+        kinds = [line["kind"] for line in read_lines(self.directory.events)]
+        report = {"key": self.directory.path.name, "stage": number + 1, "stages": self.stages}
+        report |= {"earlier": self.earlier, "op": scores["op"]}
+        report["replays"] = kinds.count("replay") + kinds.count("consolidation")
+        tune.report(report)

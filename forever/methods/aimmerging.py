@@ -5,9 +5,8 @@ training chooses. How fast the parameters move (learning) sets the interval betw
 loss on memory (forgetting) can bring a merge forward.
 
 The code follows WoodScene/AimMerging: trainer.py, merge "version2". The paper smooths both signals
-in sliding windows whose constants are not in that code. Not followed are its errors (outer
-gradients divided by the accumulation count, ranks that drift apart), and dropout while the memory
-loss is measured.
+in sliding windows whose constants are not in that code. Not followed are its errors (as in
+Recurrent-KIF), and dropout while the memory loss is measured.
 """
 
 import math
@@ -16,12 +15,13 @@ from itertools import islice
 from forever.config.methods.base import Weights
 from forever.config.methods.baselines import AimMergingConfig
 from forever.data.tasks import Task
-from forever.methods.base import Card, Method
+from forever.methods.base import Card
+from forever.methods.recurrent_kif import Merging
 from forever.training.learner import Learner
 from forever.training.steps import Probe, Reading, Step, Steps
 
 
-class AimMerging(Method[AimMergingConfig]):
+class AimMerging(Merging[AimMergingConfig]):
     """Merge the movements on task and memory when the signals ask for it."""
 
     card = Card(
@@ -30,15 +30,12 @@ class AimMerging(Method[AimMergingConfig]):
         memory="examples",
         extra="Each update also measures a loss on memory, the memory has half as many updates "
         "again or as many, and two copies of the adapter are kept.",
-        uncertain="Windows and growth factors of the paper are not in the code; the constants were "
-        "tuned at batch 32.",
+        uncertain="The paper's windows and growth factors; the constants were tuned at batch 32.",
     )
 
     def begin_task(self, learner: Learner, task: Task) -> None:
-        if learner.memory:
-            self.tensors["start"] = learner.parameters.snapshot()  # Theta_b
-            self.tensors["middle"] = learner.parameters.snapshot()  # before updates on memory
-            self.tensors["pace"] = learner.parameters.flat.new_zeros(())  # Lambda
+        super().begin_task(learner, task)
+        self.tensors["pace"] = learner.parameters.flat.new_zeros(())  # Lambda
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         c = self.config
@@ -64,32 +61,23 @@ class AimMerging(Method[AimMergingConfig]):
             if (t < planned or flags < 1) and flags < 3:
                 continue
             # Signal of learning: the distance that the parameters moved since the last merge.
-            self.tensors["middle"].copy_(learner.parameters.flat.detach())
+            self.keep_middle(learner)
             moved = (self.tensors["middle"] - self.tensors["start"]).abs().sum()
-            # A resumed run comes here before its weights are put back; the value is read from
-            # `tensors` only after that.
             self.tensors["pace"].copy_(moved / interval)
             paces.append((yield Reading(self.tensors["pace"])).value)
             for batch in islice(draws, max(1, c.outer_steps * interval // c.interval)):
                 yield Step(batch, "replay")
-            learning = interval <= c.learning_interval
-            self.merge(learner, self.weights(forgetting=flags > 1, learning=learning))
+            w_in, w_out = self.weights(flags > 1, interval <= c.learning_interval)
+            self.merge(learner, w_in, w_out)
             learner.log_task(merges=float(len(paces)))
             interval = self.next_interval(interval, paces)
             planned, losses, threshold, flags = t + interval, [], math.inf, 0
 
     def weights(self, forgetting: bool, learning: bool) -> Weights:
-        """Return (w_in, w_out) of a merge."""
+        """Return (w_in, w_out) of a merge, by whether the past and the present matter."""
         c = self.config
-        if forgetting:
-            return c.both if learning else c.past
-        return c.present if learning else c.neither
-
-    def merge(self, learner: Learner, weights: Weights) -> None:
-        """Set Theta to Theta_b + w_in Delta_in + w_out Delta_out, where the next block begins."""
-        w_in, w_out = weights
-        learner.parameters.merge(self.tensors["start"], self.tensors["middle"], w_in, w_out)
-        self.tensors["start"].copy_(learner.parameters.flat.detach())
+        cases = {(True, True): c.both, (True, False): c.past, (False, True): c.present}
+        return cases.get((forgetting, learning), c.neither)
 
     def next_interval(self, interval: int, paces: list[float]) -> int:
         """Return S after a merge: shorter if the parameters speed up, longer if they slow down."""
@@ -98,13 +86,10 @@ class AimMerging(Method[AimMergingConfig]):
             return interval
         previous, current = paces[-2:]
         if current >= previous:
-            shorter = interval
             if current:
-                shorter = max(c.min_interval, int(interval * previous / current))
-            return max(c.min_interval, shorter // 2) if shorter >= 64 else shorter
-        slowdown = previous / current if current else math.inf
-        growth = slowdown + (1.0 if interval < 64 else 0.5)
+                interval = max(c.min_interval, int(interval * previous / current))
+            return max(c.min_interval, interval // 2) if interval >= 64 else interval
+        if not current:
+            return c.max_interval
+        growth = previous / current + (1.0 if interval < 64 else 0.5)
         return int(min(c.max_interval, interval * growth))
-
-    def end_task(self, learner: Learner, task: Task) -> None:
-        self.tensors.clear()

@@ -1,10 +1,8 @@
 """What a method is: a generator of steps, and a few seams, which do nothing by default.
 
-A method that overrides nothing is sequential fine-tuning. What a generator yields may depend on the
-configuration, the data, the records it is sent and seeded streams, and on nothing else. Then a run
-is resumed by sending the generator the records of the past, and a plan is made by sending it
-invented ones. A number that is computed from the weights and decides what comes next is yielded as
-a `Reading`, and so becomes a record.
+A method that overrides nothing is sequential fine-tuning. What a generator yields depends on the
+configuration, the data, the records it is sent and seeded streams, and on nothing else. So a run is
+resumed by sending it the records of the past, and a plan is made by sending it invented ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,48 +25,33 @@ from forever.training.steps import Forward, Step, Steps
 
 @dataclass(frozen=True)
 class Card:
-    """What a reader wants to know about a method before its code: a row of docs/methods.md.
-
-    Attributes:
-        title: the name that tables show.
-        paper: where the method comes from.
-        memory: what the method keeps of finished tasks.
-        extra: what the method computes beyond fine-tuning.
-        uncertain: what we had to decide because no source does.
-    """
+    """What a reader wants to know about a method before its code: a row of docs/methods.md."""
 
     title: str
     paper: str
-    memory: str
-    extra: str
-    uncertain: str
+    memory: str = "nothing"  # what it keeps of finished tasks
+    extra: str = "Nothing."  # what it computes beyond fine-tuning
+    uncertain: str = "Nothing."  # what we had to decide because no source does
 
 
 C = TypeVar("C", bound=MethodConfig)
 
 
 class Method(Generic[C]):
-    """The base of all methods.
-
-    Attributes:
-        private: whether it trains weights that no other method has, so that none can follow it.
-        tensors: every tensor that must survive a restart and is not in the records, by name.
-        state: the same for what is not a tensor, as JSON values.
-    """
+    """The base of all methods."""
 
     card: ClassVar[Card]
     private = False
+    """Whether it trains weights that no other method has, so that none can follow it."""
 
     def __init__(self, config: C) -> None:
         self.config = config
+        # What must survive a restart and is not in the records: tensors, and JSON values.
         self.tensors: dict[str, Tensor] = {}
         self.state: dict[str, Any] = {}
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
-        """Put what will be trained around the frozen `model`, for a run of `tasks` tasks.
-
-        By default this is one adapter, which PEFT makes.
-        """
+        """Put what will be trained around the frozen `model`; by default one adapter of PEFT."""
         adapter.attach(model, config.model, config.seed)
 
     def begin_task(self, learner: Learner, task: Task) -> None:
@@ -80,17 +63,14 @@ class Method(Generic[C]):
             yield Step(batch)
 
     def encode(self, learner: Learner, step: Step) -> list[tuple[Encoded, ...]]:
-        """Encode each example of a step, by default once.
-
-        A method may make several views of an example; they stay together on one rank.
-        """
+        """Encode each example of a step, once or as several views, which stay on one rank."""
         return [(learner.encoder.encode(example),) for example in step.batch.examples]
 
     def gate(self, learner: Learner, examples: Sequence[Encoded]) -> Tensor | None:
         """Weigh the adapters for examples that will be computed or decoded: [E] or [B, E].
 
-        None means that every adapter has weight one. A gate sees prompts only, and never which task
-        they belong to.
+        None gives every adapter weight one. A gate sees prompts only, and never which task they
+        belong to.
         """
         return None
 
@@ -121,10 +101,7 @@ class Method(Generic[C]):
                 self.tensors[name] = tensor.to(device, copy=True)
 
     def save(self, learner: Learner, folder: Path) -> None:
-        """Write the trained model into a run's folder.
-
-        It is one adapter in PEFT's format, or all of the model after full fine-tuning.
-        """
+        """Write what was trained: an adapter in PEFT's format, or the whole model if it was all."""
         model, name = learner.backbone.model, learner.config.model.name
         if learner.config.model.tuning == "lora":
             lora.save_peft(model, folder / "adapter", name)

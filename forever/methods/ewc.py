@@ -6,9 +6,9 @@ tasks, as strongly as the diagonal Fisher information there says that it matters
     L = CE + lambda/2 * sum_j Omega_j (Theta_j - mu_j)^2
 
 The Fisher information follows the paper: one gradient an example at the final weights without
-dropout, squared one by one. No LLM code that we read does so. It squares the gradients of whole
-batches, which shrink as 1/B, so its lambdas (400 in BeyonderXX/TRACE, 0.1 in which47/LLMCL) cannot
-be compared with each other or with ours.
+dropout, squared one by one. The LLM code that we read squares the gradients of whole batches, which
+shrink as 1/B, so its lambdas (400 in BeyonderXX/TRACE, 0.1 in which47/LLMCL) cannot be compared
+with each other or with ours.
 """
 
 from forever.config.methods.baselines import EwcConfig
@@ -27,7 +27,6 @@ class Ewc(Method[EwcConfig]):
     card = Card(
         title="EWC",
         paper="Kirkpatrick et al. 2017",
-        memory="nothing",
         extra="The end of a task has one backward pass for each example alone.",
         uncertain="lambda: published values belong to other estimates of the Fisher information.",
     )
@@ -38,17 +37,15 @@ class Ewc(Method[EwcConfig]):
             yield Step(batch, penalty=penalty)
 
     def penalty(self) -> Penalty | None:
-        """The penalty lambda/2 Omega (Theta - mu)^2; there is none in the first task.
+        """Return lambda/2 Omega (Theta - mu)^2; there is none in the first task.
 
         The separate penalties sum_i F_i (Theta - Theta_i)^2 are S (Theta - M/S)^2 up to a constant,
         with S = sum F_i and M = sum F_i Theta_i, so two sums are enough.
         """
         if not self.tensors or not self.config.strength:
             return None
-        omega = self.tensors["fisher"]
-        if self.config.mode == "online":
-            anchor = self.tensors["anchor"]
-        else:
+        omega, anchor = self.tensors["fisher"], self.tensors.get("anchor")
+        if anchor is None:
             anchor = self.tensors["moment"] / omega.clamp_min(_TINY)
         return Penalty(self.config.strength / 2, anchor, omega)
 

@@ -6,31 +6,14 @@ floor(T / J) updates, and then the same consolidation pass. The paper gives no i
 that budgets are matched (docs/protocol.md#fixed-interval-replay).
 """
 
-from typing import TypeVar
-
-from forever.config.methods.replay import FixedIntervalConfig, ScheduledReplayConfig
-from forever.data.tasks import Task
+from forever.config.methods.replay import FixedIntervalConfig
 from forever.methods.base import Card
 from forever.methods.scheduled_replay import ScheduledReplay
-from forever.replay.clock import Clock, StepClock
-from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
 from forever.training.learner import Learner
 
-R = TypeVar("R", bound=ScheduledReplayConfig)
 
-
-class ReplayByUpdates(ScheduledReplay[R]):
-    """Replay after given numbers of updates, without a penalty; a subclass gives the numbers."""
-
-    def __init__(self, config: R) -> None:
-        super().__init__(config, Regularizer.named("none", beta=0.0, gamma=0.0, low=1.0, high=1.0))
-
-    def clock(self) -> Clock:
-        return StepClock(warmup_steps=1, smoothing=1.0)  # a day is one update
-
-
-class FixedInterval(ReplayByUpdates[FixedIntervalConfig]):
+class FixedInterval(ScheduledReplay[FixedIntervalConfig]):
     """Replay J times, at equal distances in updates."""
 
     card = Card(
@@ -41,7 +24,7 @@ class FixedInterval(ReplayByUpdates[FixedIntervalConfig]):
         uncertain="No interval is published; ours makes the budget equal to FOREVER's.",
     )
 
-    def days(self, learner: Learner, task: Task) -> Days:
+    def days(self, learner: Learner) -> Days:
         events = standard_events(learner.planned_steps, self.config.warmup_steps)
         interval = self.config.interval or learner.planned_steps // max(events, 1)
         return (float(i * interval) for i in range(1, events + 1))

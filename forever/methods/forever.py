@@ -1,13 +1,12 @@
 """FOREVER: forgetting-curve-inspired memory replay (arXiv 2601.03938).
 
 The memory is replayed at Ebbinghaus days of model time, and each replay is held to the end of the
-previous task with a strength that follows the pace of learning. The code follows Algorithm 1. Where
-the paper is silent, the field in forever/config/methods/replay.py says so and gives the reason. The
-component ablation changes `clock`, `days` and `regularizer` and nothing else.
+previous task with a strength that follows the pace of learning. Where the paper is silent, the
+field in forever/config/methods/replay.py says so and gives the reason. The component ablation
+changes `clock`, `days` and `regularizer` and nothing else.
 """
 
 from forever.config.methods.replay import ForeverConfig
-from forever.data.tasks import Task
 from forever.methods.base import Card
 from forever.methods.scheduled_replay import ScheduledReplay
 from forever.replay.clock import CLOCKS, Clock
@@ -29,17 +28,14 @@ class Forever(ScheduledReplay[ForeverConfig]):
     )
 
     def __init__(self, config: ForeverConfig) -> None:
-        regularizer = Regularizer.named(
-            config.regularizer,
-            beta=config.beta,
-            gamma=config.gamma,
-            low=config.min_strength,
-            high=config.max_strength,
+        super().__init__(config)
+        low, high = config.min_strength, config.max_strength
+        self.regularizer = Regularizer(
+            config.regularizer, config.beta, config.gamma, low=low, high=high
         )
-        super().__init__(config, regularizer)
 
     def clock(self) -> Clock:
         return CLOCKS[self.config.clock](self.config.warmup_steps, self.config.smoothing)
 
-    def days(self, learner: Learner, task: Task) -> Days:
+    def days(self, learner: Learner) -> Days:
         return days(self.config.days)

@@ -44,52 +44,49 @@ class Migu(Method[MiguConfig]):
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         banks = dict(lora.banks(learner.backbone.model))
-        sizes: list[int] = []
+        heights: list[int] = []
         for bank in banks.values():
-            sizes += [bank.A.shape[1], bank.B.shape[1]]
+            heights += [bank.A.shape[1], bank.B.shape[1]]
         # The sums of all layers lie in one vector, so that ranks add them up in one call.
-        self.sums = learner.parameters.flat.new_zeros(sum(sizes))
-        parts = iter(self.sums.split(sizes)) if sizes else iter(())
-        self.magnitudes = {name: (next(parts), next(parts)) for name in banks}
-        places = torch.arange(len(self.sums), device=self.sums.device).split(sizes) if sizes else ()
+        self.sums = learner.parameters.flat.new_zeros(sum(heights))
+        sums = self.sums.split(heights)
+        places = torch.arange(len(self.sums), device=self.sums.device).split(heights)
+        # For each entry of a matrix, the place of its row in `sums`.
+        self.row = torch.zeros_like(learner.parameters.flat, dtype=torch.long)
+        rows = learner.parameters.split(self.row)
+        for i, (name, bank) in enumerate(banks.items()):
+            rows[f"{name}.A"].copy_(places[2 * i][:, None])
+            rows[f"{name}.B"].copy_(places[2 * i + 1][:, None])
+            observe = partial(self.observe, sums[2 * i : 2 * i + 2])
+            bank.observe = observe if learner.stage else None
         # Matrices of equal height are sorted together; alone, there would be over a hundred sorts
         # in each update.
         self.alike: list[Tensor] = []
-        for size in sorted({*sizes}):
-            self.alike.append(torch.stack([part for part in places if len(part) == size]))
-        self.mask = learner.parameters.flat.new_ones(learner.parameters.flat.shape)
-        # For each entry of a matrix, the place of its row in `sums`.
-        self.row = torch.zeros_like(self.mask, dtype=torch.long)
-        rows = learner.parameters.split(self.row)
-        for name, a, b in zip(banks, places[::2], places[1::2], strict=True):
-            rows[f"{name}.A"].copy_(a[:, None])
-            rows[f"{name}.B"].copy_(b[:, None])
-        for name, bank in banks.items():
-            bank.observe = partial(self.observe, name) if learner.stage else None
+        for height in sorted({*heights}):
+            self.alike.append(torch.stack([part for part in places if len(part) == height]))
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         memory = learner.memory.examples if self.config.replay else ()
         for batch in learner.batches(task.train + memory):
             yield Step(batch)
 
-    def observe(self, name: str, bank: LoraBank, A_x: Tensor, y: Tensor) -> None:
+    def observe(self, sums: tuple[Tensor, ...], bank: LoraBank, A_x: Tensor, y: Tensor) -> None:
         """Add a forward pass to the sums: A x [B, T, R] and y [B, T, O].
 
         A token counts as often as examples share it, and padding not at all.
         """
         assert bank.counts is not None
-        for total, values in zip(self.magnitudes[name], (A_x, y), strict=True):
+        for total, values in zip(sums, (A_x, y), strict=True):
             total += (values.detach().float().abs() * bank.counts[..., None]).sum((0, 1))
 
     def on_gradients(self, learner: Learner) -> None:
         if not learner.stage:
             return
         learner.world.sum_(self.sums)
-        kept = self.sums.clone()
+        self.kept = torch.zeros_like(self.sums)
         for places in self.alike:
-            kept[places] = largest(self.sums[places], self.config.fraction)
-        self.mask.copy_(kept[self.row])
-        learner.parameters.grad.mul_(self.mask)
+            self.kept[places] = largest(self.sums[places], self.config.fraction)
+        learner.parameters.grad.mul_(self.kept[self.row])
         self.sums.zero_()
 
 

@@ -2,7 +2,7 @@
 
 Every task has an adapter of its own. Earlier adapters are frozen, and the rows of the new A are
 pushed to be orthogonal to all earlier rows, so that the new update acts on input directions which
-the old tasks did not use. At test all adapters are summed:
+the old tasks did not use. At test all adapters are summed.
 
     L = CE + l1 * sum_m |A_old,m A_t,m^T|_1 + l2 * sum_m (||A_t,m||_F + ||B_t,m||_F)
 
@@ -28,7 +28,6 @@ class OLora(Method[OLoraConfig]):
     card = Card(
         title="O-LoRA",
         paper="Wang et al. 2023",
-        memory="nothing",
         extra="Each layer has a frozen branch of rank (t-1) r and one product of that with A.",
         uncertain="No paper that we read uses l1 = 0.5 with 10 epochs and 15 tasks.",
     )
@@ -43,13 +42,11 @@ class OLora(Method[OLoraConfig]):
             lora.freeze(learner.backbone.model, learner.config.seed)
 
     def loss(self, learner: Learner, forward: Forward) -> Tensor:
-        loss = forward.cross_entropy
-        if not learner.stage and not self.config.norm:
-            return loss  # nothing to be orthogonal to
+        c, loss = self.config, forward.cross_entropy
         for _, bank in lora.banks(learner.backbone.model):
             overlap = bank.frozen_A.flatten(0, 1) @ bank.A[0].T  # [(t-1) R, R]
-            overlap = overlap.abs() if self.config.orth_norm == "l1" else overlap.square()
-            loss = loss + forward.share * self.config.orthogonality * overlap.sum()
-            if self.config.norm:
-                loss = loss + forward.share * self.config.norm * (bank.A.norm() + bank.B.norm())
+            overlap = overlap.abs() if c.orth_norm == "l1" else overlap.square()
+            loss = loss + forward.share * c.orthogonality * overlap.sum()
+            if c.norm:
+                loss = loss + forward.share * c.norm * (bank.A.norm() + bank.B.norm())
         return loss

@@ -6,9 +6,8 @@
 for as many epochs as the others spend on each task. Scores exist after that one stage only, so OP
 is defined and BWT is not.
 
-`mix_replay` shuffles the memory into the data of the current task. It follows WoodScene/CL_Memory:
-finetune_cl.py, which concatenates and shuffles. The memory is not oversampled, so an epoch of task
-k has N_k + |M| examples.
+`mix_replay` shuffles the memory into the data of the current task, without oversampling it, so an
+epoch of task k has N_k + |M| examples (WoodScene/CL_Memory: finetune_cl.py).
 """
 
 from forever.config.methods.replay import FinetuneConfig, MixReplayConfig, MtlConfig
@@ -23,36 +22,28 @@ from forever.training.steps import Probe, Step, Steps
 class Finetune(Method[FinetuneConfig]):
     """Sequential fine-tuning: the task's batches, one after another."""
 
-    card = Card(
-        title="Fine-tuning",
-        paper="lower bound",
-        memory="nothing",
-        extra="Nothing.",
-        uncertain="Nothing.",
-    )
+    card = Card(title="Fine-tuning", paper="lower bound")
 
     def steps(self, learner: Learner, task: Task) -> Steps:
-        every = self.config.probe_every
         for batch in learner.batches(task.train):
-            if every and learner.step % every == 0:
-                yield from self.look_back(learner, task)
-            yield Step(batch)
-        if every and learner.step % every == 0:
             yield from self.look_back(learner, task)
+            yield Step(batch)
+        yield from self.look_back(learner, task)
 
     def look_back(self, learner: Learner, task: Task) -> Steps:
-        """Measure the loss on each earlier task, as the mean over its kept examples."""
+        """Measure the loss on each earlier task, the mean over its kept examples, if it is time."""
+        every, size = self.config.probe_every, learner.config.optim.batch_size
+        if not every or learner.step % every or not learner.memory:
+            return
         losses: dict[str, float] = {}
-        size = learner.config.optim.batch_size
         for name, examples in learner.memory.kept.items():
             total = 0.0
             for start in range(0, len(examples), size):
-                batch = Batch(examples[start : start + size], epoch=0)
+                batch = Batch(examples[start : start + size])
                 record = yield Probe(batch)
                 total += record.loss * len(batch.examples)
             losses[name] = total / len(examples)
-        if losses:
-            learner.log_event(LossEvent(task.name, learner.step, losses))
+        learner.log_event(LossEvent(task.name, learner.step, losses))
 
 
 class Mtl(Method[MtlConfig]):
@@ -63,7 +54,6 @@ class Mtl(Method[MtlConfig]):
         paper="upper bound",
         memory="all examples",
         extra="Nothing; one stage trains on the union of all examples.",
-        uncertain="Nothing.",
     )
 
 

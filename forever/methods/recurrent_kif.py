@@ -20,13 +20,34 @@ from torch import Tensor
 
 from forever.config.methods.baselines import RecurrentKifConfig
 from forever.data.tasks import Task
-from forever.methods.base import Card, Method
+from forever.methods.base import C, Card, Method
 from forever.training.importance import above_quantile, track_movement
 from forever.training.learner import Learner
 from forever.training.steps import Step, Steps
 
 
-class RecurrentKif(Method[RecurrentKifConfig]):
+class Merging(Method[C]):
+    """Blocks of updates on the task and then on memory, whose movements are merged."""
+
+    def begin_task(self, learner: Learner, task: Task) -> None:
+        if learner.memory:
+            self.tensors["start"] = learner.parameters.snapshot()  # Theta_b
+            self.tensors["middle"] = learner.parameters.snapshot()  # before updates on memory
+
+    def keep_middle(self, learner: Learner) -> None:
+        """Note where the updates on memory begin."""
+        self.tensors["middle"].copy_(learner.parameters.flat.detach())
+
+    def merge(self, learner: Learner, w_in: Tensor | float, w_out: Tensor | float) -> None:
+        """Set Theta to Theta_b + w_in Delta_in + w_out Delta_out, where the next block begins."""
+        learner.parameters.merge(self.tensors["start"], self.tensors["middle"], w_in, w_out)
+        self.tensors["start"].copy_(learner.parameters.flat.detach())
+
+    def end_task(self, learner: Learner, task: Task) -> None:
+        self.tensors.clear()
+
+
+class RecurrentKif(Merging[RecurrentKifConfig]):
     """Bi-level training with merges under masks."""
 
     card = Card(
@@ -40,11 +61,10 @@ class RecurrentKif(Method[RecurrentKifConfig]):
     )
 
     def begin_task(self, learner: Learner, task: Task) -> None:
+        super().begin_task(learner, task)
         if learner.memory:
             for name in ("inner_I", "inner_U", "outer_I", "outer_U"):
                 self.tensors[name] = learner.parameters.snapshot().zero_()
-            self.tensors["start"] = learner.parameters.snapshot()  # Theta_b
-            self.tensors["middle"] = learner.parameters.snapshot()  # after the inner updates
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         draws = learner.memory.draws(task.name, "outer")
@@ -54,11 +74,14 @@ class RecurrentKif(Method[RecurrentKifConfig]):
                 continue
             self.track(learner, "inner")
             if t % self.config.inner_steps == 0:
-                self.tensors["middle"].copy_(learner.parameters.flat.detach())
+                self.keep_middle(learner)
                 for batch in islice(draws, self.config.outer_steps):
                     yield Step(batch, "replay")
                     self.track(learner, "outer")
-                self.merge(learner)
+                w_in, w_out = self.weights()
+                self.merge(learner, w_in, w_out)
+                self.tensors["inner_I"].zero_()  # the outer statistics go on (the scripts' flags)
+                self.tensors["inner_U"].zero_()
                 learner.log_task(merges=float(t // self.config.inner_steps))
 
     def track(self, learner: Learner, block: str) -> None:
@@ -67,28 +90,12 @@ class RecurrentKif(Method[RecurrentKifConfig]):
         theta, gradient = learner.parameters.flat.detach(), learner.parameters.grad
         track_movement(mean, spread, theta, gradient, self.config.smoothing)
 
-    def merge(self, learner: Learner) -> None:
-        """Merge the two movements of a block, and begin the next block there."""
-        tensors = self.tensors
-        inner = above_quantile(tensors["inner_I"] * tensors["inner_U"], self.config.quantile)
-        outer = above_quantile(tensors["outer_I"] * tensors["outer_U"], self.config.quantile)
-        w_in = self.weights(inner, outer, side=0)
-        w_out = self.weights(inner, outer, side=1)
-        learner.parameters.merge(tensors["start"], tensors["middle"], w_in, w_out)
-        tensors["start"].copy_(learner.parameters.flat.detach())
-        # The inner statistics begin anew, the outer ones go on (the scripts' flags).
-        tensors["inner_I"].zero_()
-        tensors["inner_U"].zero_()
-
-    def weights(self, inner: Tensor, outer: Tensor, side: int) -> Tensor:
-        """Return w_in (side 0) or w_out (side 1) of every entry, from the two masks."""
-        c, inner, outer = self.config, inner.float(), outer.float()
-        return (
-            c.both[side] * inner * outer
-            + c.inner_only[side] * inner * (1 - outer)
-            + c.outer_only[side] * (1 - inner) * outer
-            + c.neither[side] * (1 - inner) * (1 - outer)
-        )
-
-    def end_task(self, learner: Learner, task: Task) -> None:
-        self.tensors.clear()
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """Return w_in and w_out of every entry, [N] each, from the masks of both blocks."""
+        c, tensors = self.config, self.tensors
+        inner = above_quantile(tensors["inner_I"] * tensors["inner_U"], c.quantile)
+        outer = above_quantile(tensors["outer_I"] * tensors["outer_U"], c.quantile)
+        # By inner mask, outer mask, and whether it is w_in or w_out.
+        cases = tensors["start"].new_tensor([[c.neither, c.outer_only], [c.inner_only, c.both]])
+        chosen = cases[inner.long(), outer.long()]
+        return chosen[:, 0], chosen[:, 1]

@@ -2,17 +2,17 @@
 
 The clock says when a day is over, the schedule says at which days the memory is replayed, and the
 regulariser says how strongly a replay is held to the past. FOREVER fills the slots with the paper's
-parts, fixed-interval replay with the plainest ones.
+parts. By default a day is one update, and there is no penalty.
 """
 
 from itertools import islice, takewhile
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from forever.config.methods.replay import ScheduledReplayConfig
 from forever.data.batching import Batch
 from forever.data.tasks import Task
 from forever.methods.base import Method
-from forever.replay.clock import Clock, ModelClock
+from forever.replay.clock import Clock, ModelClock, StepClock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
 from forever.training.events import ReplayEvent
@@ -24,33 +24,28 @@ R = TypeVar("R", bound=ScheduledReplayConfig)
 
 
 class ScheduledReplay(Method[R]):
-    """Algorithm 1; a subclass gives the clock, the days and the regulariser."""
+    """Algorithm 1; a subclass gives the days, and another clock and regulariser if it has them."""
 
-    def __init__(self, config: R, regularizer: Regularizer) -> None:
-        super().__init__(config)
-        self.regularizer = regularizer
+    regularizer = Regularizer("none")
 
     def clock(self) -> Clock:
         """Return a clock at the start of a task."""
-        raise NotImplementedError
+        return StepClock(warmup_steps=1, smoothing=1.0)
 
-    def days(self, learner: Learner, task: Task) -> Days:
-        """Return the days at which a replay interrupts this task."""
+    def days(self, learner: Learner) -> Days:
+        """Return the days at which a replay interrupts the current task."""
         raise NotImplementedError
 
     def begin_task(self, learner: Learner, task: Task) -> None:
-        if learner.memory and self.regularizer.beta > 0:
+        if learner.memory and self.regularizer.strength(pace=1.0) > 0:
             # Theta*: where the previous task ended.
             self.tensors["anchor"] = learner.parameters.snapshot()
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         batches = learner.batches(task.train)
-        clock = self.clock()
-        schedule = self.schedule(learner, task) if learner.memory else iter(())
+        clock, schedule, events = self.clock(), self.schedule(learner), 0
         next_day = next(schedule, None)
-        events = 0
-        scheduled = self.scheduled_events(learner, task) if learner.memory else 0
-        learner.log_task(scheduled_events=scheduled)
+        learner.log_task(scheduled_events=self.scheduled_events(learner))
         for batch in batches:
             record = yield Step(batch)
             clock.advance(record.update_norm)  # tau += Delta; mu <- (1 - lambda) mu + lambda Delta
@@ -59,25 +54,20 @@ class ScheduledReplay(Method[R]):
                 learner.log_task(tau_day=clock.tau_day)
             # At most one event an update ("if" in Algorithm 1); its updates do not move the clock.
             if next_day is not None and clock.reached(next_day):
-                epochs = self.config.memory_epochs
-                yield from self.replay(learner, task, clock, "replay", next_day, epochs)
+                yield from self.replay(learner, task, clock, next_day, self.config.memory_epochs)
                 next_day = next(schedule, None)
                 events += 1
         passes = self.consolidation_epochs(learner, events)
         if learner.memory and passes:
-            yield from self.replay(learner, task, clock, "consolidation", None, passes)
+            yield from self.replay(learner, task, clock, None, passes)
 
     def replay(
-        self,
-        learner: Learner,
-        task: Task,
-        clock: Clock,
-        kind: Literal["replay", "consolidation"],
-        day: float | None,
-        epochs: int,
+        self, learner: Learner, task: Task, clock: Clock, day: float | None, epochs: int
     ) -> Steps:
         """Pass over the memory `epochs` times, at a strength fixed before the first update."""
-        beta = self.regularizer.strength(clock.pace())
+        kind = "consolidation" if day is None else "replay"
+        pace = clock.pace()
+        beta = self.regularizer.strength(pace)
         penalty = None
         if beta > 0:
             penalty = Penalty(beta, self.tensors["anchor"], self.tensors.get("weights"))
@@ -94,8 +84,8 @@ class ScheduledReplay(Method[R]):
                 day=day,
                 days=clock.days,
                 tau=clock.tau,
-                ratio=clock.pace(),
-                strength=self.regularizer.factor(clock.pace()),
+                ratio=pace,
+                strength=self.regularizer.factor(pace),
                 beta=beta,
                 updates=len(batches),
                 rows=sum(len(batch.examples) for batch in batches),
@@ -108,20 +98,22 @@ class ScheduledReplay(Method[R]):
         """Return the batches of `epochs` shuffled passes over the memory."""
         return list(learner.memory.batches(epochs, task.name))
 
-    def schedule(self, learner: Learner, task: Task) -> Days:
+    def schedule(self, learner: Learner) -> Days:
         """Return as many of the days as the budget allows."""
-        return islice(self.days(learner, task), self.budget(learner))
+        return islice(self.days(learner), self.budget(learner))
 
     def budget(self, learner: Learner) -> int | None:
         """Return how many events a task may have: J if budgets are matched, else any number."""
+        if not learner.memory:
+            return 0
         if self.config.consolidation_epochs == "matched":
             return standard_events(learner.planned_steps, self.config.warmup_steps)
         return None
 
-    def scheduled_events(self, learner: Learner, task: Task) -> int:
+    def scheduled_events(self, learner: Learner) -> int:
         """Count the days that come in this task if all its updates are of equal length."""
         last = learner.planned_steps / self.clock().warmup_steps
-        return sum(1 for _ in takewhile(lambda day: day <= last, self.schedule(learner, task)))
+        return sum(1 for _ in takewhile(lambda day: day <= last, self.schedule(learner)))
 
     def consolidation_epochs(self, learner: Learner, events: int) -> int:
         """Return how many passes end a task that had so many events."""

@@ -10,8 +10,7 @@ The KL term is taken at the answer's positions. The loss follows the paper, the 
 hankyul2/ViewBatchModel: datasets/utils/continual_dataset.py (whose KL, a mean over classes, would
 vanish for a vocabulary). No code for language models is published, so the replays come at fixed
 intervals, as FOREVER describes VBM. View 1 is the example itself; in each other view a token of the
-input field is left out with probability `drop`, and every view has a dropout mask of its own. V is
-fixed, because no published code chooses it online.
+input field is left out with probability `drop`, and every view has a dropout mask of its own.
 """
 
 import math
@@ -24,14 +23,14 @@ from forever.data.batching import Batch
 from forever.data.encoding import Encoded
 from forever.data.tasks import Task
 from forever.methods.base import Card
-from forever.methods.fixed_interval import ReplayByUpdates
+from forever.methods.scheduled_replay import ScheduledReplay
 from forever.replay.schedules import Days, standard_events
 from forever.seeding import derive
 from forever.training.learner import Learner
 from forever.training.steps import Forward, Step
 
 
-class Vbm(ReplayByUpdates[VbmConfig]):
+class Vbm(ScheduledReplay[VbmConfig]):
     """Rare recalls of several views of each example."""
 
     card = Card(
@@ -40,11 +39,10 @@ class Vbm(ReplayByUpdates[VbmConfig]):
         memory="examples",
         extra="Replay costs as much as at fixed intervals; each view adds a softmax over the "
         "vocabulary at the answer's positions.",
-        uncertain="Views, interval and which variant FOREVER ran: no code for language models is "
-        "published.",
+        uncertain="Views, interval and variant: no code for language models is published.",
     )
 
-    def days(self, learner: Learner, task: Task) -> Days:
+    def days(self, learner: Learner) -> Days:
         """Return the days: event j of n comes after update j T / n, the last one at the end."""
         events = self.events(learner)
         return (float(round(j * learner.planned_steps / events)) for j in range(1, events))

@@ -1,8 +1,7 @@
 """The one trained adapter of most methods, of any kind that PEFT knows: LoRA, DoRA, IA3, VeRA, OSF.
 
-`peft.get_peft_model` puts it into the layers of the backbone, in place. So the rest of the program
-goes on to hold the backbone, and sees of the adapter nothing but trainable tensors. Methods that
-freeze, stack or mix several adapters have banks of their own (forever/models/lora.py).
+PEFT puts it into the layers of the backbone, in place, so the rest of the program sees nothing but
+trainable tensors. Methods that freeze, stack or mix adapters have banks (forever/models/lora.py).
 """
 
 import copy
@@ -21,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from forever.config.parts import ModelConfig
-from forever.errors import InputError, unknown
+from forever.errors import InputError, one_line, unknown
 from forever.seeding import derive
 
 _HANDLE = "_forever_adapter"
@@ -40,7 +39,7 @@ def describe(part: ModelConfig) -> Any:
     """Return PEFT's configuration of the adapter that a run trains.
 
     What `model.adapter` leaves open follows the short names: the rank, alpha and dropout of LoRA,
-    and the target modules of any kind. Importing PEFT takes seconds, and it is only done here.
+    and the target modules of any kind.
 
     Raises:
         InputError: PEFT has no such kind of adapter or no such field, refuses a value, or the kind
@@ -51,7 +50,7 @@ def describe(part: ModelConfig) -> Any:
 
     given = dict(part.adapter)
     kind = str(given.pop("peft_type", "LORA")).upper()
-    kinds = {str(name.value): made for name, made in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    kinds = {str(name.value): config for name, config in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
     if kind not in kinds:
         raise unknown("model.adapter.peft_type", kind, kinds.keys() - _REFUSED)
     if kind in _REFUSED or issubclass(kinds[kind], PromptLearningConfig):
@@ -69,16 +68,16 @@ def describe(part: ModelConfig) -> Any:
     try:
         return kinds[kind](task_type="CAUSAL_LM", **{**settings, **given})
     except Exception as error:
-        raise _refusal(error) from error
+        raise InputError(f"model.adapter: PEFT refuses it: {one_line(error)}") from error
 
 
 def _check_values(kind: type, given: Mapping[str, Any], fields: set[str]) -> None:
     types = typing.get_type_hints(kind)
+    options = ConfigDict(arbitrary_types_allowed=True)
     for name, value in given.items():
         if name not in fields:
             raise unknown("field of model.adapter", name, fields)
         try:
-            options = ConfigDict(arbitrary_types_allowed=True)
             TypeAdapter(types[name], config=options).validate_python(value)
         except ValidationError as error:
             rule = error.errors()[0]["msg"]
@@ -89,24 +88,17 @@ def _check_values(kind: type, given: Mapping[str, Any], fields: set[str]) -> Non
             pass
     start = given.get("init_lora_weights", True)
     if start not in _STARTS:
-        valid = ", ".join(str(value).lower() for value in _STARTS)
         raise InputError(
             f"model.adapter.init_lora_weights={start!r} would change the frozen weights; "
-            f"valid: {valid}"
+            "valid: true, false, gaussian, orthogonal"
         )
-
-
-def _refusal(error: Exception) -> InputError:
-    """Return what PEFT says in many lines as one."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return InputError(f"model.adapter: PEFT refuses it: {text[:300]}")
 
 
 def attach(model: nn.Module, part: ModelConfig, seed: int) -> None:
     """Freeze `model` and put the adapter that `part` describes into its layers, in place.
 
-    LoRA's A is drawn from a stream of the layer's own name, so it depends neither on the order of
-    the layers nor on the machine. What other kinds draw comes from one stream of the run's seed.
+    LoRA's A is drawn from a stream of the layer's own name, so the order of the layers does not
+    matter. What other kinds draw comes from one stream of the run's seed.
 
     Raises:
         InputError: a target matches no layer, or PEFT cannot put this adapter into this model.
@@ -122,25 +114,21 @@ def attach(model: nn.Module, part: ModelConfig, seed: int) -> None:
         try:
             handle = get_peft_model(model, config)
         except Exception as error:
-            raise _refusal(error) from error
+            raise InputError(f"model.adapter: PEFT refuses it: {one_line(error)}") from error
     # Not as a module: it would be one of its own parts.
     object.__setattr__(model, _HANDLE, handle)
     if getattr(config, "init_lora_weights", None) is True:
-        _draw_lora(model, seed)
+        for name, module in model.named_modules():
+            sides = getattr(module, "lora_A", None)
+            side = sides[_NAME] if isinstance(sides, nn.ModuleDict) else None
+            if isinstance(side, nn.Linear):
+                draw(side.weight, lora_stream(seed, 0, name))
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise InputError(
                 f"model.adapter trains {name} itself, which is {parameter.dtype}, and only fp32 "
                 "can be trained; set model.dtype=float32"
             )
-
-
-def _draw_lora(model: nn.Module, seed: int) -> None:
-    for name, module in model.named_modules():
-        sides = getattr(module, "lora_A", None)
-        side = sides[_NAME] if isinstance(sides, nn.ModuleDict) else None
-        if isinstance(side, nn.Linear):
-            draw(side.weight, lora_stream(seed, 0, name))
 
 
 @torch.no_grad()
@@ -151,30 +139,27 @@ def draw(A: Tensor, stream: torch.Generator) -> None:
 
 
 def lora_stream(seed: int, adapter: int, layer: str) -> torch.Generator:
-    """Return the random numbers from which LoRA adapter number `adapter` of a layer starts."""
+    """The random numbers from which LoRA adapter number `adapter` of a layer starts."""
     return torch.Generator().manual_seed(derive(seed, "lora", adapter, layer))
 
 
 def check_targets(model: nn.Module, targets: Any) -> None:
-    """Refuse a list of targets of which one matches nothing: PEFT would pass over it.
-
-    Raises:
-        InputError: no layer is called so. A pattern is left to PEFT.
-    """
-    if isinstance(targets, str) or targets is None:
+    """Raise InputError if one of a list of targets matches no layer: PEFT would pass over it."""
+    if isinstance(targets, str) or targets is None:  # a pattern is left to PEFT
         return
-    names = [f".{name}" for name, _ in model.named_modules()]
+    layers = dict(model.named_modules())
     for target in sorted(targets):
-        if not any(name.endswith(f".{target}") for name in names):
-            linear = [n for n, module in model.named_modules() if isinstance(module, nn.Linear)]
-            valid = ", ".join(sorted({name.split(".")[-1] for name in linear}))
+        if not any(f".{name}".endswith(f".{target}") for name in layers):
+            linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
+            valid = sorted({name.split(".")[-1] for name in linear})
             raise InputError(
-                f"model.targets: no linear layer is called {target!r}; this model has {valid}"
+                f"model.targets: no linear layer is called {target!r}; this model has "
+                f"{', '.join(valid)}"
             )
 
 
 def attached(model: nn.Module) -> Any:
-    """Return PEFT's own view of a model with an adapter of `attach`; None if it has none."""
+    """PEFT's own view of a model with an adapter of `attach`; None if it has none."""
     return getattr(model, _HANDLE, None)
 
 

@@ -1,6 +1,6 @@
 """Loading a causal language model: the embedded one, a hub name, a folder or a GGUF file."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,15 +25,13 @@ class Backbone:
 
 
 def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
-    """Load the backbone `name`, in evaluation mode and frozen.
+    """Load a backbone in evaluation mode, with frozen weights of type `dtype`.
 
-    Args:
-        name: "tiny", a folder, a hub name, or a `.gguf` file, which is dequantised and has its own
-            tokenizer.
-        dtype: the type of the frozen weights; adapters on top are always fp32.
+    `name` is "tiny", a folder, a hub name, or a `.gguf` file, which is dequantised and has its own
+    tokenizer.
 
     Raises:
-        InputError: if the name cannot be resolved; the message says what was tried.
+        InputError: it cannot be loaded; the message says why.
     """
     # 4 s to import: not at the top.
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -64,34 +62,28 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
         raise InputError(f"model.name: {name!r} {problem}: {first}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    # A model's own generation settings may sample or penalise repetition; they would fill what a
-    # caller leaves open.
-    ends = _ends(model.generation_config.eos_token_id, tokenizer.eos_token_id)
+    # Of a model's own generation settings only the tokens are kept at which an answer ends: the
+    # others may sample or penalise repetition.
+    ends = model.generation_config.eos_token_id
+    ends = [tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])]
     model.generation_config = GenerationConfig(
-        eos_token_id=ends, pad_token_id=tokenizer.pad_token_id
+        eos_token_id=list(dict.fromkeys(token for token in ends if token is not None)),
+        pad_token_id=tokenizer.pad_token_id,
     )
     return Backbone(model.to(device).requires_grad_(False).eval(), tokenizer)
-
-
-def _ends(configured: int | list[int] | None, eos: int | None) -> list[int]:
-    """Return all tokens at which an answer ends, the tokenizer's first."""
-    ends = [eos]
-    ends += configured if isinstance(configured, list) else [configured]
-    return list(dict.fromkeys(token for token in ends if token is not None))
 
 
 @contextmanager
 def only_at(model: Any, places: Tensor) -> Iterator[None]:
     """Within this context the model computes logits only at n `places` among all B T.
 
-    They have the shape [1, n, V].
-
-    The hidden states are picked just before the output head, so the head never runs over the prompt
-    and whatever the model does to its logits afterwards (scaling, soft-capping) still happens.
+    They have the shape [1, n, V]. The hidden states are picked just before the
+    output head; what the model does to its logits (scaling, soft-capping) still happens.
     """
     head: nn.Module = model.get_output_embeddings()
-    pick: Callable[..., tuple[Tensor]] = lambda _, inputs: (inputs[0].flatten(0, 1)[places][None],)  # noqa: E731
-    handle = head.register_forward_pre_hook(pick)
+    handle = head.register_forward_pre_hook(
+        lambda _, inputs: (inputs[0].flatten(0, 1)[places][None],)
+    )
     try:
         yield
     finally:

@@ -1,14 +1,15 @@
-"""Where a backbone is, and whether it can be loaded.
-
-This is found out without importing torch or downloading anything.
-"""
+"""Where a backbone is, and whether it can be loaded, without torch and without a download."""
 
 import json
 from pathlib import Path
 
 from forever.errors import InputError
 
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # fast, SentencePiece, byte-pair
+_PARTS = {
+    "configuration": ("config.json",),
+    "weights": ("*.safetensors",),
+    "tokenizer": ("tokenizer.json", "tokenizer.model", "vocab.json"),
+}
 _NO_CODE = (
     "Python code that comes with it, and no code of a model is run; "
     "give one whose architecture transformers has"
@@ -17,31 +18,23 @@ TINY = Path(__file__).parent / "tiny"
 
 
 def check(name: str) -> None:
-    """Refuse a backbone that cannot be loaded, without loading or downloading anything.
+    """Refuse a backbone that cannot be loaded.
 
     Raises:
-        InputError: if `name` is a local folder without weights or configuration, one that asks for
-            Python code of its own, or a missing GGUF file.
+        InputError: a missing file or folder, one without weights, configuration or tokenizer, or
+            one that asks for Python code of its own.
     """
     path = locate(name)
     if path.suffix == ".gguf":
         if not path.is_file():
             raise InputError(f"model.name: there is no GGUF file {name!r}")
     elif path.is_dir():
-        if not (path / "config.json").is_file():
-            raise InputError(
-                f"model.name: folder {name!r} has no config.json, so it is no Hugging Face model "
-                "folder"
-            )
-        if not list(path.glob("*.safetensors")):
-            raise InputError(
-                f"model.name: folder {name!r} has no weights (*.safetensors); save them with "
-                "safetensors"
-            )
-        if not any((path / file).is_file() for file in _TOKENIZERS):
-            raise InputError(
-                f"model.name: folder {name!r} has no tokenizer ({' or '.join(_TOKENIZERS)})"
-            )
+        for what, files in _PARTS.items():
+            if not any(any(path.glob(file)) for file in files):
+                raise InputError(
+                    f"model.name: folder {name!r} has no {what} ({' or '.join(files)}); give a "
+                    "Hugging Face model folder with safetensors"
+                )
         refuse_code("model.name", name)
     elif looks_like_path(name):
         raise InputError(
@@ -54,10 +47,8 @@ def refuse_code(setting: str, name: str) -> None:
     """Refuse a local model folder whose model or tokenizer is Python code that came with it.
 
     Transformers would run the code that `auto_map` names. A hub name says nothing before it is
-    downloaded; for that, every `from_pretrained` says `trust_remote_code=False`.
-
-    Args:
-        setting: the configuration key that holds `name`, for the message.
+    downloaded; for that, every `from_pretrained` says `trust_remote_code=False`. `setting` is the
+    configuration key that holds `name`.
 
     Raises:
         InputError: a JSON configuration in the folder has `auto_map`, or cannot be read.
@@ -72,12 +63,9 @@ def refuse_code(setting: str, name: str) -> None:
 
 
 def check_failure(setting: str, name: str, error: Exception) -> None:
-    """Say it plainly if transformers failed because it was not allowed to run a model's code.
+    """Raise InputError if transformers failed because it may not run a model's code.
 
     Its own message advises to allow that.
-
-    Raises:
-        InputError: that is why.
     """
     if "trust_remote_code" in str(error):
         raise InputError(f"{setting}: {name!r} needs {_NO_CODE}") from error

@@ -11,7 +11,7 @@ them frozen), R rank, D input width, O output width.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,37 +21,18 @@ from torch import Tensor, nn
 from forever.config.parts import ModelConfig
 from forever.models import adapter as plain
 
-_KNOWN = "forever_banks"
-
-
-class Router(Protocol):
-    """Computes a bank's gate [B, T, E] from what comes in.
-
-    `bank.places` says where the examples' tokens stand.
-    """
-
-    def __call__(self, bank: "LoraBank", x: Tensor) -> Tensor: ...
+_BANKS = "forever_banks"
 
 
 class LoraBank(nn.Module):
-    """A frozen linear layer with low-rank adapters A [E, R, D] and B [E, O, R].
+    """A frozen linear layer with low-rank adapters A [E, R, D] and B [E, O, R] in fp32.
 
-    The first of them are frozen, the others trainable.
+    The first F adapters are frozen, the others are trained. The scale is alpha / rank, never
+    divided by E.
 
     Args:
-        base: the layer to adapt; it is frozen and keeps its dtype. Adapters are fp32.
-        adapters: how many are trainable.
-        rank, alpha, dropout: as in the LoRA paper; the scale is alpha / rank, never divided by E.
-
-    Attributes:
-        A, B: the trainable adapters.
-        frozen_A, frozen_B: the adapters of finished tasks, [F, R, D] and [F, O, R].
-        gate: the weights of all E adapters; None is all ones.
-        router: computes the gate from the input instead.
-        places, counts: where the examples' tokens stand, see `Collated`; None if unknown.
-        observe: called in training with (bank, A x [B, T, E*R] before the gate, output [B, T, O]).
-        detach_frozen: no gradient flows to the input through frozen adapters.
-        enabled: whether the adapters act at all.
+        base: the layer to adapt; it is frozen and keeps its dtype.
+        adapters: how many are trained.
     """
 
     def __init__(
@@ -64,13 +45,17 @@ class LoraBank(nn.Module):
         options = {"dtype": torch.float32, "device": base.weight.device}
         self.A = nn.Parameter(torch.zeros(adapters, rank, base.in_features, **options))
         self.B = nn.Parameter(torch.zeros(adapters, base.out_features, rank, **options))
+        # The adapters of finished tasks, [F, R, D] and [F, O, R].
         self.frozen_A, self.frozen_B = self.A.data[:0].clone(), self.B.data[:0].clone()
+        # The weights of all E adapters, None is all ones; or what computes them from the input.
         self.gate: Tensor | None = None
-        self.router: Router | None = None
+        self.router: Callable[[LoraBank, Tensor], Tensor] | None = None
+        # Where the examples' tokens stand, see `data.collation.Collated`; None if unknown.
         self.places: Tensor | None = None
         self.counts: Tensor | None = None
+        # Called in training with the bank, A x [B, T, E*R] before the gate, the output [B, T, O].
         self.observe: Callable[[LoraBank, Tensor, Tensor], None] | None = None
-        self.detach_frozen = False
+        self.detach_frozen = False  # no gradient flows to the input through frozen adapters
         self.enabled = True
 
     def forward(self, x: Tensor) -> Tensor:
@@ -105,15 +90,8 @@ class LoraBank(nn.Module):
 
 
 def banks(model: nn.Module) -> Iterator[tuple[str, LoraBank]]:
-    """The adapted layers of a model with their names, in module order; none if PEFT adapted it."""
-    if plain.attached(model) is not None:
-        return iter(())
-    # By `adapt`: a walk through all modules takes a millisecond.
-    adapted = getattr(model, _KNOWN, None)
-    if adapted is not None:
-        return iter(adapted)
-    modules = model.named_modules()
-    return ((name, module) for name, module in modules if isinstance(module, LoraBank))
+    """The layers that `adapt` adapted with their names, in module order; none if PEFT did."""
+    return iter(getattr(model, _BANKS, ()))
 
 
 def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> None:
@@ -122,20 +100,21 @@ def adapt(model: nn.Module, part: ModelConfig, seed: int, adapters: int = 1) -> 
     Each adapter is drawn from a stream of its own name, as in `models.adapter.attach`.
 
     Raises:
-        InputError: if a target matches no linear layer of the model.
+        InputError: a target matches no linear layer of the model.
     """
     model.requires_grad_(False)
     plain.check_targets(model, part.targets)
+    adapted: list[tuple[str, LoraBank]] = []
     for name, layer in list(model.named_modules()):
         parent, _, last = name.rpartition(".")
-        if last not in part.targets or not isinstance(layer, nn.Linear):
-            continue
-        bank = LoraBank(layer, part.rank, part.alpha, part.dropout, adapters)
-        for adapter in range(adapters):
-            bank.redraw(plain.lora_stream(seed, adapter, name), adapter)
-        setattr(model.get_submodule(parent), last, bank)
-    setattr(model, _KNOWN, None)  # of an adaptation before this one
-    setattr(model, _KNOWN, list(banks(model)))
+        if last in part.targets and isinstance(layer, nn.Linear):
+            bank = LoraBank(layer, part.rank, part.alpha, part.dropout, adapters)
+            for adapter in range(adapters):
+                bank.redraw(plain.lora_stream(seed, adapter, name), adapter)
+            setattr(model.get_submodule(parent), last, bank)
+            adapted.append((name, bank))
+    # In a list, since a walk through all modules takes a millisecond.
+    setattr(model, _BANKS, adapted)
 
 
 @contextmanager
@@ -159,8 +138,9 @@ def mixed(
 @contextmanager
 def disabled(model: nn.Module) -> Iterator[None]:
     """Within this context the model is the one that was adapted, by banks or by PEFT."""
-    if (adapted := plain.attached(model)) is not None:
-        with adapted.disable_adapter():
+    by_peft = plain.attached(model)
+    if by_peft is not None:
+        with by_peft.disable_adapter():
             yield
         return
     for _, bank in banks(model):
@@ -191,21 +171,17 @@ def frozen(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_frozen(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put copies of what `frozen` gave back.
-
-    They are copies because sums over a file's own memory, aligned otherwise, round differently.
-    """
+    """Put copies of what `frozen` gave back: sums over a file's own memory round differently."""
     for name, bank in banks(model):
         bank.frozen_A = tensors.get(f"{name}.A", bank.frozen_A[:0]).to(bank.A.device, copy=True)
         bank.frozen_B = tensors.get(f"{name}.B", bank.frozen_B[:0]).to(bank.B.device, copy=True)
 
 
 def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | None = None) -> None:
-    """Write what was trained, in PEFT's format, readable by `peft.PeftModel.from_pretrained`.
+    """Write what was trained so that `peft.PeftModel.from_pretrained` reads it.
 
-    It is the adapter, or the sum of all adapters of the banks, or one of them.
-
-    The sum of E adapters of rank R is one adapter of rank E R:
+    It is PEFT's adapter, or one adapter of the banks, or the sum of all of them. The sum of E
+    adapters of rank R is one adapter of rank E R:
 
         sum_e B_e A_e = [B_1 ... B_E] [A_1; ...; A_E]
     """
@@ -214,34 +190,30 @@ def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | Non
         return
     from peft import LoraConfig
 
+    chosen = slice(None) if adapter is None else slice(adapter, adapter + 1)
     tensors: dict[str, Tensor] = {}
-    targets: set[str] = set()
-    rank, alpha, dropout = 0, 0.0, 0.0
+    options: dict[str, Any] = {}
     for name, bank in banks(model):
-        A = torch.cat([bank.frozen_A, bank.A.detach()])
-        B = torch.cat([bank.frozen_B, bank.B.detach()])
-        chosen = slice(None) if adapter is None else slice(adapter, adapter + 1)
-        A, B = A[chosen].flatten(0, 1), B[chosen].permute(1, 0, 2).flatten(1)  # [E*R, D], [O, E*R]
+        A = torch.cat([bank.frozen_A, bank.A.detach()])[chosen].flatten(0, 1)  # [E*R, D]
+        B = torch.cat([bank.frozen_B, bank.B.detach()])[chosen].permute(1, 0, 2).flatten(1)
         tensors[f"base_model.model.{name}.lora_A.weight"] = A
-        tensors[f"base_model.model.{name}.lora_B.weight"] = B
-        targets.add(name.split(".")[-1])
-        rank, alpha, dropout = len(A), bank.scale * len(A), bank.dropout
-    options: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
-    config = LoraConfig(task_type="CAUSAL_LM", target_modules=sorted(targets), **options)
+        tensors[f"base_model.model.{name}.lora_B.weight"] = B  # [O, E*R]
+        options = {"r": len(A), "lora_alpha": bank.scale * len(A), "lora_dropout": bank.dropout}
+    targets = sorted({name.split(".")[-1] for name, _ in banks(model)})
+    config = LoraConfig(task_type="CAUSAL_LM", target_modules=targets, **options)
     plain.write(folder, tensors, config, base_name)
 
 
 def save_mixture(
     model: nn.Module, folder: Path, base_name: str, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Write adapters that are weighed by the input.
+    """Write adapters that are weighed by the input: each in PEFT's format, in a numbered folder.
 
-    Each is in PEFT's format in a folder of its number. Whatever computes the weights (the model's
-    other trained parameters, and `tensors`) is in mixture.safetensors.
+    mixture.safetensors holds what computes the weights: the model's other trained parameters, and
+    `tensors`.
     """
     adapted = dict(banks(model))
-    sizes = {len(bank.frozen_A) + len(bank.A) for bank in adapted.values()}
-    for number in range(max(sizes)):
+    for number in range(max(len(bank.frozen_A) + len(bank.A) for bank in adapted.values())):
         save_peft(model, folder / str(number), base_name, number)
     adapters = {f"{name}.{side}" for name in adapted for side in "AB"}
     mixture = dict(tensors)

@@ -13,20 +13,23 @@ from torch import Tensor, nn
 class FlatParameters:
     """The trainable parameters Theta of a model as one vector of shape [N].
 
-    After construction each parameter's data and gradient are views into `flat` and `flat.grad`.
-    Code that assigns a new tensor to a parameter (instead of copying into it) would break the tie,
-    so nothing here does.
-
-    Args:
-        named: (name, parameter) pairs; a parameter that appears under two names (tied weights)
-            counts once.
+    Each parameter's data and gradient become views into `flat` and `flat.grad`. Assigning a new
+    tensor to a parameter (instead of copying into it) would break the tie. A parameter under two
+    names (tied weights) counts once.
 
     Raises:
-        ValueError: if a parameter is not fp32; updates of 1e-4 vanish in bf16.
+        ValueError: a parameter is not fp32; updates of 1e-4 vanish in bf16.
     """
 
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
-        self.named = _distinct(named)
+        first_names: dict[nn.Parameter, str] = {}
+        for name, parameter in named:
+            if parameter.dtype != torch.float32:
+                raise ValueError(
+                    f"trainable parameter {name} is {parameter.dtype}; only fp32 can be trained"
+                )
+            first_names.setdefault(parameter, name)
+        self.named = {name: parameter for parameter, name in first_names.items()}
         count = sum(parameter.numel() for parameter in self.named.values())
         device = next((p.device for p in self.named.values()), torch.device("cpu"))
         self.flat = nn.Parameter(torch.zeros(count, device=device))
@@ -58,10 +61,7 @@ class FlatParameters:
     def merge(
         self, start: Tensor, middle: Tensor, w_in: Tensor | float, w_out: Tensor | float
     ) -> None:
-        """Set Theta <- start + w_in (middle - start) + w_out (Theta - middle), all [N].
-
-        Two movements are weighed apart.
-        """
+        """Set Theta <- start + w_in (middle - start) + w_out (Theta - middle), all [N]."""
         self.load(start + w_in * (middle - start) + w_out * (self.flat.detach() - middle))
 
     def distance(self, other: Tensor) -> Tensor:
@@ -76,19 +76,3 @@ class FlatParameters:
         for (name, parameter), part in zip(self.named.items(), parts, strict=True):
             shaped[name] = part.view(parameter.shape)
         return shaped
-
-
-def _distinct(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
-    """Return each parameter once, under its first name, and refuse other types than fp32."""
-    distinct: dict[str, nn.Parameter] = {}
-    seen: set[int] = set()
-    for name, parameter in named:
-        if id(parameter) in seen:
-            continue
-        if parameter.dtype != torch.float32:
-            raise ValueError(
-                f"trainable parameter {name} is {parameter.dtype}; only fp32 can be trained"
-            )
-        seen.add(id(parameter))
-        distinct[name] = parameter
-    return distinct

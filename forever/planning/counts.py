@@ -1,15 +1,14 @@
-"""What a run will compute, before it starts.
+"""What a run will compute: the method's own generator is driven with invented records.
 
-The method's own generator is driven with invented records.
-
-Every update is taken to move the parameters equally far, unless the pace of an earlier run is
-given. So the number of task updates is exact, and so is that of replays by a step clock. By the
-model clock replays are an estimate: a real run has fewer if its updates shrink.
+Every update is taken to move the parameters equally far. So the number of task updates is exact,
+and so is that of replays by a step clock. By the model clock replays are an estimate: a real run
+has fewer if its updates shrink.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -38,68 +37,45 @@ ESTIMATES = {
     "ssr": "SSR keeps what it manages to write",
 }
 
-# Update norms of each task's task updates, in order.
-Pace = Mapping[str, Sequence[float]]
-
-
-@dataclass(frozen=True)
-class Work:
-    """Work of one kind.
-
-    Attributes:
-        calls: the number of updates, passes, batches of prompts or steps of decoding.
-        tokens: the number of tokens in all examples.
-        padded: the same with padding, which is what is computed.
-    """
-
-    calls: int = 0
-    tokens: int = 0
-    padded: int = 0
-
-    def __add__(self, other: "Work") -> "Work":
-        return Work(
-            self.calls + other.calls, self.tokens + other.tokens, self.padded + other.padded
-        )
-
 
 @dataclass(frozen=True)
 class Counts:
-    """What one run computes.
+    """What one run computes, by kind of work.
+
+    The kinds are those of updates; `probe`, a loss without an update; `single`, an example forward
+    and back on its own; `prompts` and `answers` of evaluation; `openings` and `texts` of what a
+    method writes itself.
 
     Attributes:
-        work: the work by kind: the kinds of updates; `probe`, a loss without an update; `single`,
-            an example forward and back on its own; `prompts` and `answers` of evaluation;
-            `openings` and `texts` of what a method writes itself.
+        calls: updates, passes, batches of prompts or steps of decoding.
+        tokens: in all examples, without padding.
         events: replays, consolidations and looks.
     """
 
-    work: Mapping[str, Work]
-    events: Mapping[str, int]
+    calls: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
 
     @property
     def updates(self) -> dict[str, int]:
         """Optimiser updates by kind."""
-        return {kind: self.work[kind].calls for kind in UPDATES if kind in self.work}
+        return {kind: self.calls[kind] for kind in UPDATES if kind in self.calls}
 
-    def total(self, *kinds: str) -> Work:
-        """Add up the work of some kinds; `tokens` of all updates is that of result.json."""
-        return sum((self.work.get(kind, Work()) for kind in kinds), Work())
+    def total(self, *kinds: str) -> tuple[int, int]:
+        """Calls and tokens of some kinds; the tokens of all updates are those of result.json."""
+        return sum(self.calls[kind] for kind in kinds), sum(self.tokens[kind] for kind in kinds)
+
+    def add(self, kind: str, calls: int, tokens: int) -> None:
+        """Add some work."""
+        self.calls[kind] += calls
+        self.tokens[kind] += tokens
 
 
-def plan(
-    config: RunConfig,
-    benchmark: Benchmark,
-    encoder: Encoder | None = None,
-    pace: Pace | None = None,
-) -> Counts:
-    """Count what a run will compute.
+def plan(config: RunConfig, benchmark: Benchmark, encoder: Encoder | None = None) -> Counts:
+    """Count what a run will compute; without an encoder four characters are a token.
 
     An answer is taken to be as long as the longest reference of its batch: a model that has learned
     the task stops there, and a batch is decoded until its last example stops.
-
-    Args:
-        encoder: gives exact tokens; by default four characters are a token.
-        pace: the pace of an earlier run, see `pace_of`; a longer task goes on at the last value.
     """
     method = build_method(config.method)
     benchmark = benchmark.joint() if config.method.joint else benchmark
@@ -113,125 +89,92 @@ def plan(
         World(),
         tasks=len(benchmark.stages),
     )
-    counter = _Counter(learner, method, pace or {})
-    if config.evaluation.forward_transfer:
+    counter = _Counter(learner, method)
+    transfer = config.evaluation.forward_transfer
+    if transfer:
         counter.evaluate(benchmark.tasks, learned=False)
     for stage, task in enumerate(benchmark.stages):
         learner.begin(stage, task)
         method.begin_task(learner, task)
         for _ in drive(method.steps(learner, task), counter.perform):
             pass
-        counter.events.update(event.kind for event in learner.events)
+        counter.counts.events.update(event.kind for event in learner.events)
         counter.end_task(task)
         learner.memory.add(task)
-        seen = list(benchmark.seen(stage))
-        if config.evaluation.forward_transfer and stage + 1 < len(benchmark.stages):
-            seen.append(stage + 1)
-        counter.evaluate([benchmark.tasks[i] for i in seen])
-    return Counts(dict(counter.work), dict(counter.events))
-
-
-def pace_of(lines: Iterable[Mapping[str, Any]]) -> Pace:
-    """The pace of a finished run, from the lines of its steps.jsonl."""
-    norms: defaultdict[str, list[float]] = defaultdict(list)
-    for line in lines:
-        if line["kind"] == "task":
-            norms[line["task"]].append(line["update_norm"])
-    return norms
-
-
-def batch_work(learner: Learner, method: Method[Any], action: Step | Probe) -> Work:
-    """Count the work of one update or probe."""
-    if isinstance(action, Step):
-        groups = method.encode(learner, action)
-        return _together([encoded for group in groups for encoded in group])
-    return _together([learner.encoder.encode(example) for example in action.batch.examples])
+        scored = list(benchmark.seen(stage))
+        if transfer and not learner.last:
+            scored.append(stage + 1)
+        counter.evaluate([benchmark.tasks[i] for i in scored])
+    return counter.counts
 
 
 class _Counter:
     """The counts so far, and the records that the generator is sent."""
 
-    def __init__(self, learner: Learner, method: Method[Any], pace: Pace) -> None:
-        self.learner, self.method, self.pace = learner, method, pace
-        self.work: defaultdict[str, Work] = defaultdict(Work)
-        self.events = Counter[str]()
+    def __init__(self, learner: Learner, method: Method[Any]) -> None:
+        self.learner, self.method = learner, method
+        self.counts = Counts()
 
     def perform(self, action: Action) -> StepRecord:
-        learner, norm = self.learner, 1.0
-        norms = self.pace.get(learner.task.name) if learner.task else None
-        if norms:
-            norm = norms[min(learner.step, len(norms) - 1)]
+        learner = self.learner
         if isinstance(action, Step):
-            self.work[action.kind] += batch_work(learner, self.method, action)
+            groups = self.method.encode(learner, action)
+            self.counts.add(action.kind, 1, _tokens(chain(*groups)))
             learner.updates += 1
             learner.step += action.kind == "task"
         elif isinstance(action, Probe):
-            self.work["probe"] += batch_work(learner, self.method, action)
-        return StepRecord(loss=1.0, update_norm=norm, value=1.0)
+            self.counts.add("probe", 1, _tokens(map(learner.encoder.encode, action.batch.examples)))
+        return StepRecord(loss=1.0, update_norm=1.0, value=1.0)
 
     def end_task(self, task: Task) -> None:
         """Estimate what the method computes at the end of a task, by the method's name."""
-        config = self.learner.config.method
+        config, encoder = self.learner.config.method, self.learner.encoder
         # Fisher information takes each example on its own, forward and back.
         if config.name == "ewc" or "importance" in getattr(config, "regularizer", ""):
-            for example in task.train:
-                self.work["single"] += _together([self.learner.encoder.encode(example)])
+            tokens = _tokens(map(encoder.encode, task.train))
+            self.counts.add("single", len(task.train), tokens)
         # SSR continues every prompt up to its limit; beside that its answers are few.
         elif isinstance(config, SsrConfig) and not self.learner.last:
-            prompts: list[int] = []
+            prompts, rest = list[int](), list[int]()
             for _, text in icl_prompts(self.learner.memory.choose(task, config.demos)):
-                encoded = self.learner.encoder.encode_text(text, config.max_tokens)
-                prompts.append(len(encoded.prompt))
-            rest = [max(1, config.max_tokens - length) for length in prompts]
+                prompts.append(len(encoder.encode_text(text, config.max_tokens).prompt))
+                rest.append(max(1, config.max_tokens - prompts[-1]))
             for _ in range(config.samples):
-                self.decode(("openings", "texts"), prompts, rest, rest)
+                self._decode("openings", "texts", prompts, rest, rest)
 
     def evaluate(self, tasks: Sequence[Task], learned: bool = True) -> None:
         """Greedy answers to the tasks' test examples; before training nothing makes them stop."""
         encoder, limit = self.learner.encoder, self.learner.config.evaluation.max_new_tokens
         for task in tasks:
-            prompts: list[int] = []
-            lengths: list[int] = []
-            for example in task.test:
-                prompts.append(len(encoder.encode_prompt(example).prompt))
-                answer = len(encoder.encode(example).answer) if learned else limit
-                lengths.append(min(limit, answer))
-            self.decode(("prompts", "answers"), prompts, [limit] * len(prompts), lengths)
+            prompts = [len(encoder.encode_prompt(example).prompt) for example in task.test]
+            limits = lengths = [limit] * len(prompts)
+            if learned:
+                lengths = [len(encoder.encode(example).answer) for example in task.test]
+            self._decode("prompts", "answers", prompts, limits, lengths)
 
-    def decode(
+    def _decode(
         self,
-        kinds: tuple[str, str],
+        reading: str,
+        writing: str,
         prompts: Sequence[int],
         limits: Sequence[int],
         lengths: Sequence[int],
     ) -> None:
-        """Add what decoding computes: reading the prompts, and the steps after it.
-
-        Reading the prompts gives the first token of each answer.
-
-        Args:
-            kinds: the kinds of the work of reading and of writing.
-            prompts: the tokens of each prompt.
-            limits: the tokens that may be written after each.
-            lengths: the tokens that are written after each.
-        """
+        """Add the reading of prompts, which gives the first token of each answer, and the steps of
+        writing the others until the longest of a batch is there."""
         for group in together(prompts, limits):
-            read = [prompts[i] for i in group]
-            self.work[kinds[0]] += Work(1, sum(read), len(group) * max(read))
-            steps = max(lengths[i] for i in group) - 1
-            self.work[kinds[1]] += Work(steps, steps * len(group), steps * len(group))
+            self.counts.add(reading, 1, sum(prompts[i] for i in group))
+            steps = max(min(limits[i], lengths[i]) for i in group) - 1
+            self.counts.add(writing, steps, steps * len(group))
 
 
-def _together(encoded: Sequence[Encoded]) -> Work:
-    lengths = [len(example.prompt) + len(example.answer) for example in encoded]
-    return Work(1, sum(lengths), len(lengths) * max(lengths))
+def _tokens(examples: Iterable[Encoded]) -> int:
+    return sum(len(example.prompt) + len(example.answer) for example in examples)
 
 
 class FourCharacters:
-    """Stands for a tokenizer that was not loaded.
-
-    English prompts have about four characters a token with the tokenizers of current models.
-    """
+    """Stands for a tokenizer that was not loaded: English prompts have about four characters a
+    token with those of current models."""
 
     bos_token_id, eos_token_id = None, 0
 

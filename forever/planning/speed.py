@@ -1,7 +1,5 @@
-"""How long planned runs take.
-
-It is their counts at a speed that is measured here, stated, or that of finished runs.
-"""
+"""How long planned runs take: their counts, at a speed that is measured here, stated, or that of
+finished runs."""
 
 import gc
 import time
@@ -20,13 +18,13 @@ from forever.errors import InputError
 from forever.evaluation.decoding import decode
 from forever.methods.base import Method
 from forever.methods.registry import build_method
-from forever.planning.counts import UPDATES, Counts, Work, batch_work
+from forever.planning.counts import UPDATES, Counts
 from forever.training.build import build_learner
 from forever.training.forward import autocast
 from forever.training.learner import Learner
 from forever.training.optim import build_optimizer
-from forever.training.step import optimizer_step, perform
-from forever.training.steps import Action, Probe, Reading, Step, StepRecord, drive
+from forever.training.step import perform
+from forever.training.steps import Action, Probe, Step, StepRecord, drive
 from forever.training.world import World, pick_device
 
 CALIBRATION_S = 20.0
@@ -36,41 +34,34 @@ _STEPS = 8  # steps of decoding that are timed
 
 @dataclass(frozen=True)
 class Rate:
-    """Seconds of some work: per_call * calls + per_token * padded tokens."""
+    """Seconds of some work: per_call * calls + per_token * tokens."""
 
     per_call: float
     per_token: float
 
     @classmethod
     def line(cls, small: tuple[float, float], large: tuple[float, float]) -> "Rate":
-        """Fit a rate to two calls, each (padded tokens, seconds).
-
-        It is right for the large one, and nothing is negative.
-        """
+        """The rate of two calls, (tokens, seconds) each: exact for the large one, not negative."""
         slope = (large[1] - small[1]) / max(large[0] - small[0], 1)
         slope = min(max(slope, 0.0), large[1] / large[0])
         return cls(large[1] - slope * large[0], slope)
 
-    def seconds(self, work: Work) -> float:
-        """The time of some work."""
-        return self.per_call * work.calls + self.per_token * work.padded
+    def seconds(self, calls: int, tokens: int) -> float:
+        return self.per_call * calls + self.per_token * tokens
 
 
 @dataclass(frozen=True)
 class Speed:
-    """The rates of updates and of decoding, and the seconds before the first update.
-
-    `encoder` counts the tokens exactly, if the tokenizer had to be loaded.
-    """
+    """The rates of updates and of decoding, and the encoder that counts tokens exactly, if the
+    tokenizer had to be loaded. What a run does before its first update is not in it."""
 
     update: Rate
     decode: Rate
-    start: float = 0.0
     encoder: Encoder | None = None
 
     @classmethod
     def stated(cls, tokens_per_second: float) -> "Speed":
-        """Return the speed at a training throughput.
+        """The speed at a training throughput.
 
         A decoded token counts as a trained one: it does a third of the arithmetic, but in small
         steps.
@@ -85,11 +76,11 @@ class Speed:
 
     def seconds(self, counts: Counts) -> float:
         """The time of a run."""
-        trained = self.update.seconds(counts.total(*UPDATES, "single"))
-        probed = self.update.seconds(counts.total("probe"))
-        read = self.decode.seconds(counts.total("prompts", "openings"))
-        written = self.decode.seconds(counts.total("answers", "texts"))
-        return self.start + trained + written + FORWARD * (probed + read)
+        trained = self.update.seconds(*counts.total(*UPDATES, "single"))
+        probed = self.update.seconds(*counts.total("probe"))
+        read = self.decode.seconds(*counts.total("prompts", "openings"))
+        written = self.decode.seconds(*counts.total("answers", "texts"))
+        return trained + written + FORWARD * (probed + read)
 
 
 Kind = tuple[str, str]
@@ -125,16 +116,11 @@ def calibrate(
     torch.set_num_threads(threads or before)
     kinds = {kind_of(run[0]): run for run in runs}
     speeds: dict[Kind, Speed] = {}
-    start = 0.0
     for kind, (config, benchmark) in kinds.items():
         budget_s = CALIBRATION_S / len(kinds)
-        speed = _measure(config, benchmark, world, budget_s, micro_batch)
-        # The first model was loaded with the libraries, which every run loads.
-        start = max(start, speed.start)
-        speeds[kind] = replace(speed, start=start)
+        speeds[kind] = _measure(config, benchmark, world, budget_s, micro_batch)
         gc.collect()  # the model is gone, and the next one may need its place
-        if world.device.type == "cuda":
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
     torch.set_num_threads(before)
     return speeds
 
@@ -142,46 +128,36 @@ def calibrate(
 def _measure(
     config: RunConfig, benchmark: Benchmark, world: World, budget_s: float, micro_batch: int | None
 ) -> Speed:
-    begun = _now(world.device)
     method = build_method(config.method)
     benchmark = benchmark.joint() if config.method.joint else benchmark
     learner = build_learner(config, world, micro_batch, method, len(benchmark.stages))
     for task in benchmark.tasks:
         learner.encoder.encode_all(task)
-    start = _now(world.device) - begun
-    task = _enter_middle_task(learner, method, benchmark)
-    update = _update_rate(learner, method, task, budget_s)
-    answers = _decoding_rate(learner, benchmark.tasks[len(benchmark.tasks) // 2])
-    return Speed(update, answers, start, learner.encoder)
-
-
-def _enter_middle_task(learner: Learner, method: Method[Any], benchmark: Benchmark) -> Task:
-    """Come to the middle task with the adapters, memory and importance that a run has there."""
-    # SSR is timed in its first task: to write examples at the end of one takes minutes.
-    writes = isinstance(learner.config.method, SsrConfig)
-    middle = 0 if writes else len(benchmark.stages) // 2
+    # The middle task has the adapters, memory and importance that a run has on average. SSR is
+    # timed in its first one: to write examples at the end of a task takes minutes.
+    middle = 0 if isinstance(config.method, SsrConfig) else len(benchmark.stages) // 2
     for stage, task in enumerate(benchmark.stages[: middle + 1]):
         learner.begin(stage, task)
         method.begin_task(learner, task)
-        learner.optimizer = build_optimizer(learner.parameters, learner.config.optim)
+        learner.optimizer = build_optimizer(learner.parameters, config.optim)
         if stage < middle:
             method.end_task(learner, replace(task, train=task.train[:1]))
             learner.memory.add(task)
-    return benchmark.stages[middle]
+    update = _update_rate(learner, method, benchmark.stages[middle], budget_s)
+    answers = _decoding_rate(learner, benchmark.tasks[len(benchmark.tasks) // 2])
+    return Speed(update, answers, learner.encoder)
 
 
 def _update_rate(learner: Learner, method: Method[Any], task: Task, budget_s: float) -> Rate:
-    """Measure the rate of the task's own updates.
-
-    What the method does besides is in it: its looks at losses and its reactions.
-    """
+    """The rate of the task's own updates, with what the method does besides: its looks at losses
+    and its reactions."""
     device = learner.world.device
     short = Step(Batch((min(task.train, key=lambda example: len(example.input)),)))
-    seconds: list[float] = []
+    small: list[tuple[float, float]] = []
     for _ in range(4):  # the first call allocates, and noise only ever adds
         begun = _now(device)
-        optimizer_step(learner, method, short)
-        seconds.append(_now(device) - begun)
+        tokens = perform(learner, method, short).tokens
+        small.append((tokens, _now(device) - begun))
 
     def act(action: Action) -> StepRecord:
         record = perform(learner, method, action)
@@ -191,16 +167,14 @@ def _update_rate(learner: Learner, method: Method[Any], task: Task, budget_s: fl
 
     calls = tokens = spent = 0.0
     begun = _now(device)
-    for action, _ in drive(method.steps(learner, task), act):
-        if not isinstance(action, Reading):
-            share = FORWARD if isinstance(action, Probe) else 1
-            calls += share
-            tokens += share * batch_work(learner, method, action).padded
+    for action, record in drive(method.steps(learner, task), act):
+        share = {Step: 1.0, Probe: FORWARD}.get(type(action), 0.0)
+        calls += share
+        tokens += share * record.tokens
         spent = _now(device) - begun
         if spent > budget_s:
             break
-    small = (batch_work(learner, method, short).padded, min(seconds))
-    return Rate.line(small, (tokens / calls, spent / calls))
+    return Rate.line(min(small, key=lambda call: call[1]), (tokens / calls, spent / calls))
 
 
 def _decoding_rate(learner: Learner, task: Task) -> Rate:
@@ -218,9 +192,9 @@ def _decoding_rate(learner: Learner, task: Task) -> Rate:
         with autocast(learner):
             decode(learner.backbone, learner.encoder, examples, 1 + _STEPS, learner.gate)
         seconds = _now(learner.world.device) - begun
-        width = max(len(learner.encoder.encode_prompt(example).prompt) for example in examples)
+        prompts = sum(len(learner.encoder.encode_prompt(example).prompt) for example in examples)
         calls = steps - 1 + FORWARD
-        tokens = len(examples) * (steps - 1 + FORWARD * width)
+        tokens = len(examples) * (steps - 1) + FORWARD * prompts
         samples.append((tokens / calls, seconds / calls))
     hook.remove()
     return Rate.line(samples[1], samples[2])

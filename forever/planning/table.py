@@ -1,43 +1,34 @@
 """What planned runs compute, take and cost, as one table."""
 
 import os
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import isnan, nan
+from typing import Any
 
 import torch
 from rich import box
-from rich.table import Table
+from rich.table import Column, Table
 
 from forever.errors import InputError
-from forever.planning.counts import AT_THE_END, ESTIMATES, UPDATES, Counts, pace_of, plan
+from forever.planning.counts import AT_THE_END, ESTIMATES, UPDATES, Counts, plan
 from forever.planning.speed import Kind, Speed, calibrate, kind_of
-from forever.runs.directory import read_lines
 from forever.sweeps.asked import AskedRun
 from forever.training.world import pick_device
 
 _EXACT = "Exact: updates on the task, and replays that their number triggers."
-_BY_MODEL_CLOCK = (
-    "Replays by the model clock are an estimate: for updates of equal length, or at the pace of a "
-    "finished run of the same row."
-)
+_BY_MODEL_CLOCK = "Replays by the model clock are an estimate: fewer come if updates shrink."
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What the estimate of time and cost rests on.
+    """What the estimate of time and cost rests on; the last four are as for the sweep itself."""
 
-    Attributes:
-        calibrate: whether to measure this machine.
-        tokens_per_second: the training throughput to take instead.
-        price_per_hour: the price of what one run occupies: a GPU, or its share of a machine.
-        device, concurrent, workers, micro_batch: as for the sweep itself.
-    """
-
-    calibrate: bool = False
-    tokens_per_second: float | None = None
-    price_per_hour: float | None = None
+    calibrate: bool = False  # measure this machine
+    tokens_per_second: float | None = None  # or take this training throughput
+    price_per_hour: float | None = None  # of what one run occupies: a GPU, or its share of CPUs
     device: str = "auto"
     concurrent: int | None = None
     workers: int | None = None
@@ -49,9 +40,6 @@ class Terms:
                 "--calibrate measures the throughput that --tokens-per-second states; "
                 "give one of them"
             )
-
-
-Row = tuple[str, dict[str, float]]  # a label, and numbers by column: NaN is not known
 
 
 def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
@@ -67,21 +55,28 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
     if terms.calibrate:
         speeds = calibrate(todo, device, threads, terms.micro_batch)
     counts = _count(runs, speeds)
-    rows: list[Row] = []
+    rows: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    sums = {"done, skipped": Counter[str](), "to do": Counter[str]()}
+    longest = 0.0
     for run in runs:
         speed = speeds.get(kind_of(run.config))
         if terms.tokens_per_second:
             speed = Speed.stated(terms.tokens_per_second)
-        price = terms.price_per_hour or 0.0
-        rows.append((run.label, _numbers(run, counts[run.label], speed, price)))
-    table = _table(name, rows, hidden="cost" if terms.price_per_hour is None else "")
-    hours = [numbers["hours"] for _, numbers in rows if not numbers["done"]]
+        numbers = _numbers(run, counts[run.label], speed, terms.price_per_hour)
+        rows[run.label].update(numbers)
+        if numbers["done"]:
+            sums["done, skipped"].update(numbers)
+        else:
+            sums["to do"].update(numbers)
+            longest = max(longest, numbers["hours"])
+    table = _table(name, rows, sums)
     caption = [f"Sums over the runs of a row; {len(todo)} to do, {concurrent} at a time."]
     caption += _notes(runs, counts, terms)
-    if isnan(sum(hours)):
+    hours = float(sums["to do"]["hours"])
+    if isnan(hours):
         caption.append("Hours need --calibrate, --tokens-per-second or a finished run.")
     else:
-        wall = max(sum(hours) / concurrent, max(hours, default=0.0))
+        wall = max(hours / concurrent, longest)
         caption.append(f"From beginning to end: {_text('hours', wall)} hours.")
     table.caption = " ".join(caption)
     return table
@@ -90,13 +85,11 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
 def _count(runs: Sequence[AskedRun], speeds: dict[Kind, Speed]) -> dict[str, Counts]:
     """Count what the runs of each row compute, and add the speed of finished runs to `speeds`."""
     counts: dict[str, Counts] = {}
-    # Finished runs go first: they say at what pace and how fast the others will go.
-    for run in sorted(runs, key=lambda run: not run.directory.finished()):
+    for run in runs:
         kind, result = kind_of(run.config), run.directory.finished()
         if run.label not in counts:  # the runs of a row differ in the seed alone
-            pace = pace_of(read_lines(run.directory.steps)) if result else None
             encoder = speeds[kind].encoder if kind in speeds else None
-            counts[run.label] = plan(run.config, run.benchmark, encoder, pace)
+            counts[run.label] = plan(run.config, run.benchmark, encoder)
         if result:
             seconds = sum(result["seconds"].values())
             speeds.setdefault(kind, Speed.observed(counts[run.label], seconds))
@@ -104,16 +97,15 @@ def _count(runs: Sequence[AskedRun], speeds: dict[Kind, Speed]) -> dict[str, Cou
 
 
 def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
-    """Find how many of `runs` fit at a time, on which device, and with how many threads.
-
-    They share what Ray has, or would have on this machine; no number of threads is torch's choice.
+    """How many of `runs` fit at a time into what Ray has, or would have on this machine, on which
+    device, and with how many threads (None: torch's choice).
 
     Raises:
         InputError: as many as are asked for never fit.
     """
     if find_spec("ray") is None:
         return 1, str(pick_device(terms.device)), None
-    from forever.launch.ray_cluster import capacity, cluster, default_workers, divide
+    from forever.launch.ray_cluster import capacity, cluster, divide
 
     # What Ray would find here; to start it for that takes ten seconds.
     total = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
@@ -121,31 +113,33 @@ def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
     if os.environ.get("RAY_ADDRESS"):
         with cluster(dashboard=False):
             total, machines = capacity()
-    workers = default_workers(total) if terms.workers is None else terms.workers
-    share = divide(total, machines, runs, terms.concurrent, workers, terms.device)
+    share = divide(total, machines, runs, terms.concurrent, terms.workers, terms.device)
     return share.concurrent, share.device, share.threads
 
 
-def _numbers(run: AskedRun, counts: Counts, speed: Speed | None, price: float) -> dict[str, float]:
-    """What is planned of a run; of a finished one what it did, as far as it says."""
-    updates, trained = counts.updates, counts.total(*UPDATES).tokens
-    events: list[Mapping[str, int]] = [counts.events]
+def _numbers(
+    run: AskedRun, counts: Counts, speed: Speed | None, price: float | None
+) -> dict[str, Any]:
+    """What is planned of a run, by column; of a finished one what it did, as far as it says."""
+    updates, events, trained = counts.updates, counts.events, counts.total(*UPDATES)[1]
     seconds = speed.seconds(counts) if speed else nan
     result = run.directory.finished()
     if result:
-        updates, events = result["updates"], [*result["events"].values()]
-        trained, seconds = result["tokens"], sum(result["seconds"].values())
-    return {
-        "runs": 1,
-        "done": bool(result),
-        **{kind: updates.get(kind, 0) for kind in ("task", "replay", "consolidation")},
-        "events": sum(count.get("replay", 0) + count.get("consolidation", 0) for count in events),
+        updates, trained = result["updates"], result["tokens"]
+        events = sum(map(Counter, result["events"].values()), Counter[str]())
+        seconds = sum(result["seconds"].values())
+    numbers = {"runs": 1, "done": bool(result)}
+    numbers |= {kind: updates.get(kind, 0) for kind in ("task", "replay", "consolidation")}
+    numbers |= {
+        "events": events["replay"] + events["consolidation"],
         "train MTok": trained / 1e6,
-        "other MTok": counts.total("probe", *AT_THE_END).tokens / 1e6,
-        "eval MTok": counts.total("prompts", "answers").tokens / 1e6,
+        "other MTok": counts.total("probe", *AT_THE_END)[1] / 1e6,
+        "eval MTok": counts.total("prompts", "answers")[1] / 1e6,
         "hours": seconds / 3600,
-        "cost": seconds / 3600 * price,
     }
+    if price is not None:
+        numbers["cost"] = seconds / 3600 * price
+    return numbers
 
 
 def _notes(runs: Sequence[AskedRun], counts: Mapping[str, Counts], terms: Terms) -> list[str]:
@@ -153,7 +147,7 @@ def _notes(runs: Sequence[AskedRun], counts: Mapping[str, Counts], terms: Terms)
     notes = [_EXACT]
     if any(getattr(run.config.method, "clock", "") == "model" for run in runs):
         notes.append(_BY_MODEL_CLOCK)
-    if any(count.total(*AT_THE_END).calls for count in counts.values()):
+    if any(count.total(*AT_THE_END)[0] for count in counts.values()):
         notes.append("Estimate: what a method computes at the end of a task.")
     methods = {run.config.method.name for run in runs}
     notes += [f"Estimate: {why}." for name, why in ESTIMATES.items() if name in methods]
@@ -168,41 +162,26 @@ def _notes(runs: Sequence[AskedRun], counts: Mapping[str, Counts], terms: Terms)
     return notes
 
 
-def _table(name: str, rows: Sequence[Row], hidden: str) -> Table:
-    table = Table(
-        title=f"plan of {name}", title_justify="left", caption_justify="left", box=box.SIMPLE
-    )
-    table.add_column("variant", no_wrap=True)
-    columns = [column for column in rows[0][1] if column != hidden]
-    for column in ("done", "other MTok"):
-        if not any(numbers[column] for _, numbers in rows):
-            columns.remove(column)
+def _table(name: str, rows: Mapping[str, Counter[str]], sums: Mapping[str, Counter[str]]) -> Table:
+    """The rows and their sums; a column of zeros is not shown."""
+    table = Table(Column("variant", no_wrap=True), title=f"plan of {name}", box=box.SIMPLE)
+    table.title_justify = table.caption_justify = "left"
+    everything = Counter[str]()
+    for numbers in rows.values():
+        everything.update(numbers)  # not +, which drops what is not known
+    columns = [column for column, number in everything.items() if number]
     for column in columns:
         table.add_column(column.replace("consolidation", "consolid."), justify="right")
-
-    def add(label: str, group: Sequence[Row]) -> None:
-        cells: list[str] = []
-        for column in columns:
-            cells.append(_text(column, sum(numbers[column] for _, numbers in group)))
-        table.add_row(label, *cells)
-
-    labels = [label for label, _ in rows]
-    for label in dict.fromkeys(labels):
-        add(label, [row for row in rows if row[0] == label])
-    table.add_section()
-    done = [row for row in rows if row[1]["done"]]
-    if done:
-        add("done, skipped", done)
-    add("to do", [row for row in rows if not row[1]["done"]])
+    for group in (rows, sums):
+        for label, numbers in group.items():
+            if numbers:
+                table.add_row(label, *[_text(column, numbers[column]) for column in columns])
+        table.add_section()
     return table
 
 
 def _text(column: str, number: float) -> str:
-    """Format a number for a column.
-
-    Counts are whole and money has cents. Hours and tokens have more digits if they are few, because
-    a small run takes minutes.
-    """
+    """Hours and tokens have more digits if they are few, because a small run takes minutes."""
     if isnan(number):
         return "-"
     if column == "cost":

@@ -1,2 +1,1 @@
-"""The three slots of scheduled replay: the clock (how time passes), the schedule (at which days)
-and the regulariser (how strongly)."""
+"""The three slots of a replay: clock (how time passes), schedule (which days), regulariser."""

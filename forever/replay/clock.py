@@ -15,9 +15,7 @@ from abc import ABC, abstractmethod
 class Clock(ABC):
     """The time since the current task began, and the pace at which the parameters move.
 
-    Args:
-        warmup_steps: S, the updates that define the first day (paper: 24).
-        smoothing: lambda of the moving average mu (paper: 0.05).
+    `warmup_steps` is S (paper: 24), `smoothing` is lambda of the moving average mu (paper: 0.05).
     """
 
     def __init__(self, warmup_steps: int, smoothing: float) -> None:
@@ -45,15 +43,11 @@ class Clock(ABC):
         """The days since the task began; 0 until the warm-up has fixed how long a day is."""
 
     def reached(self, day: float) -> bool:
-        """Tell whether `day` has come.
-
-        The tolerance absorbs the rounding of a sum of steps, which is about 1e-13 here.
-        """
+        """Tell whether `day` has come, up to the rounding of a sum of steps, about 1e-13 here."""
         return self.tau_day is not None and self.days >= day * (1 - 1e-9)
 
     def pace(self) -> float:
-        """Return r = mu / (mu_0 + eps): 1 up to the end of the warm-up, below 1 once learning
-        settles."""
+        """Return r = mu / (mu_0 + eps), which falls below 1 once learning settles; 1 in warm-up."""
         if self.mu is None or self.mu0 is None:
             return 1.0
         return self.mu / (self.mu0 + 1e-12)
@@ -64,9 +58,7 @@ class ModelClock(Clock):
 
     @property
     def days(self) -> float:
-        if not self.tau_day:  # unknown, or nothing moved
-            return 0.0
-        return self.tau / self.tau_day
+        return self.tau / self.tau_day if self.tau_day else 0.0  # 0 if nothing moved, too
 
 
 class StepClock(Clock):

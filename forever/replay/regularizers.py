@@ -17,41 +17,25 @@ RegularizerName = Literal["none", "intensity", "importance", "intensity_importan
 
 @dataclass(frozen=True)
 class Regularizer:
-    """The strength of a replay as a function of the pace r.
+    """One of the four regularisers of the component ablation, a function of the pace r."""
 
-    Args:
-        beta: beta_base (paper: 1e-3); 0 takes the penalty out.
-        gamma: how strongly beta follows the pace; 0 keeps it at beta_base.
-        low: the lower bound of the factor s (paper: 0.5).
-        high: the upper bound of the factor s (paper: 3.0).
-        weighted: whether w is the Fisher information of the previous tasks; else it is 1.
-    """
+    name: RegularizerName
+    beta: float = 0.0  # beta_base (paper: 1e-3)
+    gamma: float = 0.0  # how strongly beta follows the pace
+    low: float = 1.0  # s_min (paper: 0.5)
+    high: float = 1.0  # s_max (paper: 3.0)
 
-    beta: float
-    gamma: float
-    low: float
-    high: float
-    weighted: bool
-
-    @classmethod
-    def named(
-        cls, name: RegularizerName, beta: float, gamma: float, low: float, high: float
-    ) -> "Regularizer":
-        """Return one of the four regularisers of the component ablation."""
-        return cls(
-            beta=0.0 if name == "none" else beta,
-            gamma=gamma if "intensity" in name else 0.0,
-            low=low,
-            high=high,
-            weighted="importance" in name,
-        )
+    @property
+    def weighted(self) -> bool:
+        """Whether w is the Fisher information of the previous tasks; else it is 1."""
+        return "importance" in self.name
 
     def factor(self, pace: float) -> float:
         """Return s, the factor on beta_base at pace r; it is 1 if gamma is 0."""
-        if self.gamma == 0:
+        if self.gamma == 0 or "intensity" not in self.name:
             return 1.0
         return min(max(1 + self.gamma * (pace - 1), self.low), self.high)
 
     def strength(self, pace: float) -> float:
         """Return beta at pace r. A replay takes it once, before its first update."""
-        return self.beta * self.factor(pace)
+        return 0.0 if self.name == "none" else self.beta * self.factor(pace)

@@ -1,5 +1,4 @@
-"""At which days of a task the memory is replayed. A schedule is a list of days; the clock says how
-long a day is.
+"""At which days of a task the memory is replayed; the clock says how long a day is.
 
 Every schedule but `ebbinghaus` and `end_only` has six days, as many as the standard list reaches in
 a task of 1250 updates of equal length. So the spacing ablation compares equal budgets (FOREVER,
@@ -33,19 +32,15 @@ def uniform() -> Days:
 
 
 def fixed_interval() -> Days:
-    """Every day: 1, 2, 3, 4, 5, 6 (ablation +FIR).
-
-    The list that the paper prints, 24, 48, 96, ... updates, is its exponential schedule.
-    """
+    """Every day: 1, 2, 3, 4, 5, 6 (ablation +FIR; what the paper prints is `exponential`)."""
     return (float(n) for n in range(1, 7))
 
 
 def decreasing() -> Days:
-    """Sparse, then dense: 15, 23, 26, 28, 29, 30 (ablation +RR).
+    """The gaps of the standard list in reverse order: 15, 23, 26, 28, 29, 30 (ablation +RR).
 
-    These are the gaps of the standard list, 1, 1, 2, 3, 8 and 15, in reverse order. The list that
-    the paper prints, 30, 15, 7, ..., would be six events in a row at day 30; an explicit list of
-    days runs that.
+    The list that the paper prints, 30, 15, 7, ..., would be six events in a row at day 30; an
+    explicit list of days runs that.
     """
     return iter([15.0, 23.0, 26.0, 28.0, 29.0, 30.0])
 
@@ -55,15 +50,8 @@ def end_only() -> Days:
     return iter(())
 
 
-SCHEDULES: dict[str, Callable[[], Days]] = {
-    "ebbinghaus": ebbinghaus,
-    "exponential": exponential,
-    "polynomial": polynomial,
-    "uniform": uniform,
-    "fixed_interval": fixed_interval,
-    "decreasing": decreasing,
-    "end_only": end_only,
-}
+_ALL = (ebbinghaus, exponential, polynomial, uniform, fixed_interval, decreasing, end_only)
+SCHEDULES: dict[str, Callable[[], Days]] = {schedule.__name__: schedule for schedule in _ALL}
 
 
 def days(schedule: str | Sequence[float]) -> Days:

@@ -1,34 +1,11 @@
-"""How sure a score is: a paired bootstrap over runs and test items.
-
-What is resampled, and what is shared:
-
-- items: the test rows of a task are drawn with replacement, once a replicate, for all runs, stages
-  and variants at a time. All of them answered the same rows, so what makes a row hard for everyone
-  cancels out of a difference and out of BWT. Tasks are fixed: the numbers speak about these tasks.
-- orders and seeds: the orders of a benchmark are drawn with replacement, and for each drawn order
-  as many of its seeds as it has. A difference is formed run by run first, variant and reference
-  with the same order and seed, so it is paired here too.
-
-A replicate is the mean over all runs under the drawn items, plus what the drawn runs differ from
-the mean of all runs on the true items. Drawing from S seeds gives intervals that are too short if S
-is small (Hesterberg 2015, "What teachers should know about the bootstrap": variance short by
-(S-1)/S, normal instead of t tails). Therefore the part that comes from drawing seeds is stretched
-by sqrt(S / (S-1)) sqrt(f / chi^2_f), f the sum of S-1 over the orders, with chi^2 drawn anew each
-time, which gives Student tails. The luck of single answers is drawn twice, with the items and with
-the runs, so where it dominates, intervals are too wide rather than too narrow. The orders' part is
-not stretched: they are the benchmark's own two or three and not a sample of all. With one seed each
-they are the only repetitions, and are drawn and stretched as seeds are. Joint training gives the
-same in every order: where it takes part, a seed is drawn for all orders together, f is S-1, and a
-seed counts as one run.
-
-With one run only items are resampled: such an interval says how far another test set could move the
-score of *this* run. Over items on which all rows score the same it has no width.
-"""
+"""How sure a score is: a paired bootstrap over runs and test items, as docs/verbs/report.md
+explains it."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +15,7 @@ from forever.seeding import derive
 # The smallest p-value is 2e-4, enough for Holm's correction of some hundred comparisons.
 RESAMPLES = 10_000
 LEVEL = 0.95
+TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 _CELLS = 4_000_000  # counts held at once: 32 MB
 _ROUNDING = 1e-9  # points; replicates closer to zero than this are zero
 
@@ -47,11 +25,9 @@ Runs = Mapping[Unit, PerformanceMatrix]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval, both in percent or points.
+    """A number with its 95 % interval, in percent or points, and of how many runs it is the mean.
 
-    Attributes:
-        runs: how many runs it is the mean of; those of one seed are one where joint training takes
-            part, which is the same in all orders.
+    Runs of one seed are one where joint training takes part, which is the same in all orders.
     """
 
     value: float
@@ -71,10 +47,7 @@ class Replicated:
         return Replicated(self.value - other.value, self.samples - other.samples)
 
 
-@dataclass(frozen=True)
-class RunReplicates:
-    """OP and BWT of one run under resampled items."""
-
+class RunReplicates(NamedTuple):
     op: Replicated
     bwt: Replicated | None
 
@@ -123,9 +96,10 @@ def _resampled_means(vectors: np.ndarray, resamples: int, seed: int) -> np.ndarr
     [resamples, columns]."""
     random = np.random.default_rng(seed)
     rows = len(vectors)
+    most = max(1, _CELLS // rows)
     parts: list[np.ndarray] = []
-    for start in range(0, resamples, max(1, _CELLS // rows)):
-        size = min(max(1, _CELLS // rows), resamples - start)
+    for start in range(0, resamples, most):
+        size = min(most, resamples - start)
         drawn = random.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows)
         parts.append(counts @ vectors / rows)
@@ -143,7 +117,7 @@ def summarise(
     Args:
         limits: what the number cannot exceed; a stretched interval is cut there.
         seed: of the draws of runs.
-        together: draw a seed for all orders at once.
+        together: draw a seed for all orders at once, as joint training needs it.
     """
     orders: dict[Hashable, list[float]] = {}
     seeds: dict[int, list[float]] = {}
@@ -156,16 +130,14 @@ def summarise(
     if together:
         count, shared = len(seeds), np.array([*map(np.mean, seeds.values())])
     samples = centre + _run_effects([*map(np.array, orders.values())], len(centre), seed, shared)
-    tail = (1 - LEVEL) / 2
-    low, high = np.clip(np.quantile(samples, [tail, 1 - tail]), *limits)
+    low, high = np.clip(np.quantile(samples, TAILS), *limits)
     return Estimate(value, float(low), float(high), count), _p_value(samples)
 
 
 def _run_effects(
     orders: Sequence[np.ndarray], resamples: int, seed: int, shared: np.ndarray | None
 ) -> np.ndarray:
-    """What drawing orders, and seeds of each, adds to the mean of all runs; the stretch is
-    explained above.
+    """What drawing orders, and seeds of each, adds to the mean of all runs.
 
     Args:
         orders: the values of each order's seeds.

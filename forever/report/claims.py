@@ -1,48 +1,45 @@
 """What the paper claims and what our runs say to it, as RESULTS.md shows it.
 
-A claim is a difference of the paper's tables: a variant against the reference of its table, on one
-benchmark. The runs of a sweep are committed by copying its report.json to
+A claim is a difference of the paper's tables (a variant against the reference of its table, on one
+benchmark) or a finding. The runs of a sweep are committed by copying its report.json to
 experiments/results/<name>-<scale>/.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial
-from itertools import chain
-from pathlib import Path
+from itertools import product
 from typing import Any
 
-from forever.runs.directory import read_json
+from forever.report.analyses import correlation
 from forever.sweeps import published as paper
 from forever.sweeps.files import load_sweep
-from forever.sweeps.named_runs import SCALES, named_run
 
 _SIGNIFICANT = 0.05
 _WEAK = 0.5  # a correlation that explains less than a quarter of the variance
 
 Report = Mapping[str, Any]  # the content of report.json
-Answers = Iterator[tuple[str, "Status", int]]  # our number, what it says, and of how many runs
+Key = tuple[str, ...]  # the sweep that answers a claim, and what in it
 
 
 class Status(Enum):
-    """What our runs say to a claim, in the words of the ledger."""
+    """What our runs say to a claim, in the words of the ledger, and what that comes down to."""
 
-    REPRODUCED = "reproduced"
-    OPPOSITE = "not reproduced: opposite"
-    NO_DIFFERENCE = "not reproduced: no difference shown"
-    THEY_DIFFER = "not reproduced: they differ"
-    TOO_WIDE = "no difference shown: interval too wide"
-    OTHER_CORRELATION = "not reproduced"
-    NO_CORRELATION = "not reproduced: no correlation shown"
-    TOO_FEW_TASKS = "no correlation shown: too few tasks"
-    MEASURED = "measured"
-    NOT_JUDGED = "not judged"
-    AS_FINETUNING = "not judged: ends as fine-tuning does, to the last digit"
-    NOT_ATTEMPTED = "not attempted"
+    REPRODUCED = "reproduced", "reproduced"
+    OPPOSITE = "not reproduced: opposite", "contradicted"
+    NO_DIFFERENCE = "not reproduced: no difference shown", "not shown"
+    THEY_DIFFER = "not reproduced: they differ", "contradicted"
+    TOO_WIDE = "no difference shown: interval too wide", "not shown"
+    OTHER_CORRELATION = "not reproduced", "contradicted"
+    NO_CORRELATION = "not reproduced: no correlation shown", "not shown"
+    TOO_FEW_TASKS = "no correlation shown: too few tasks", "not shown"
+    MEASURED = "measured", "not judged"
+    NOT_JUDGED = "not judged", "not judged"
+    AS_FINETUNING = "not judged: ends as fine-tuning does, to the last digit", "not judged"
+    NOT_ATTEMPTED = "not attempted", ""
 
 
 _OF_AGREEMENT = {
@@ -54,113 +51,95 @@ _OF_AGREEMENT = {
     "": Status.NOT_JUDGED,
 }
 
+Answer = tuple[Key, str, Status, int]  # to which claim, our number, what it says, of how many runs
+
 
 @dataclass(frozen=True)
 class Claim:
     """A row of the ledger: a claim as the paper makes it and one answer, or none if nobody tried.
 
-    Attributes:
-        table: the sweep that answers it.
-        report: the report that the answer is from.
+    `origin` says where the answer's runs were made.
     """
 
-    table: str
-    text: str
+    key: Key
+    claim: str
     published: str
     ours: str = ""
     status: Status = Status.NOT_ATTEMPTED
+    scale: str = ""
     runs: str = ""
-    report: Report | None = None
-
-    @property
-    def scale(self) -> str:
-        return self.report["scale"] if self.report else ""
-
-
-# A claim without an answer, and what a report says to it.
-Asked = tuple[Claim, Callable[[Report], Answers]]
-
-
-def read_claims(folder: Path) -> list[Claim]:
-    """Every claim, with what the reports in the folders of `folder` say to it."""
-    return claims([read_json(path) for path in sorted(folder.glob("*/report.json"))])
+    origin: str = ""
 
 
 def claims(reports: Sequence[Report]) -> list[Claim]:
     """Every claim, once for each answer."""
+    asked = {claim.key: claim for claim in (*_differences(), *_findings())}
+    answers: dict[Key, list[Claim]] = {key: [] for key in asked}
+    for report in reports:
+        where = {"scale": report["scale"], "origin": _origin(report)}
+        for part in report["parts"]:
+            for key, ours, status, runs in (*_compared(report, part), *_analysed(report, part)):
+                if key in asked:
+                    answer = replace(asked[key], ours=ours, status=status, runs=str(runs), **where)
+                    answers[key].append(answer)
     rows: list[Claim] = []
-    for claim, answers in chain(*map(_differences, paper.TABLES), _findings()):
-        answered: list[Claim] = []
-        for report in reports:
-            for ours, status, runs in answers(report):
-                known = {"ours": ours, "status": status, "runs": str(runs), "report": report}
-                answered.append(replace(claim, **known))
-        rows += answered or [claim]
+    for key, claim in asked.items():
+        rows += answers[key] or [claim]
     return rows
 
 
-# ---- differences between variants
+def _origin(report: Report) -> str:
+    machines = f"{', '.join(report['revisions'])}; {', '.join(report['hardware'])}"
+    commands = [f"  `{command}`" for command in report["commands"]]
+    return "\n".join([f"- {report['scale']}, {machines}:", *commands])
 
 
-def _differences(name: str) -> Iterator[Asked]:
+def _differences() -> Iterator[Claim]:
     """Each variant of a table less its reference, as far as the paper's numbers are known."""
-    sweep, tables = load_sweep(name).expand(named_run(SCALES["paper"])), paper.TABLES[name]
-    references: dict[str, str] = {}
-    for variant in sweep.variants:
-        other = sweep.references.get(variant, sweep.reference)
-        references[sweep.paper.get(variant, variant)] = sweep.paper.get(other, other)
-    for benchmark, rows in tables.items():
-        where = f"{benchmark}: " if len(tables) > 1 else ""
-        for variant, row in rows.items():
-            reference = references[variant]
-            if variant == reference or reference not in rows:
-                continue
-            base = rows[reference]
-            published = f"OP {row.op - base.op:+.1f}"
-            if row.bwt is not None and base.bwt is not None:
-                published += f"; BWT {row.bwt - base.bwt:+.1f}"
-            claim = Claim(name, f"{where}{variant} less {reference}", published)
-            place, pair = (name, benchmark), (variant, reference)
-            yield claim, partial(_answer_difference, place, pair, row.op - base.op)
+    for name, tables in paper.TABLES.items():
+        file = load_sweep(name)
+        for benchmark, rows in tables.items():
+            where = f"{benchmark}: " if len(tables) > 1 else ""
+            for variant, row in rows.items():
+                reference = file.variants[variant].reference or file.reference
+                if reference in rows and variant != reference:
+                    base = rows[reference]
+                    published = f"OP {row.op - base.op:+.1f}"
+                    if row.bwt is not None and base.bwt is not None:
+                        published += f"; BWT {row.bwt - base.bwt:+.1f}"
+                    text = f"{where}{variant} less {reference}"
+                    yield Claim((name, benchmark, variant, reference), text, published)
 
 
-def _answer_difference(
-    place: tuple[str, str], pair: tuple[str, str], published: float, report: Report
-) -> Answers:
-    """Of the rows that stand for a variant of the paper and were compared with what stands for its
-    reference.
-
-    Args:
-        place: the paper's table and the benchmark.
-        pair: the variant and its reference.
-    """
-    for part in report["parts"]:
-        if paper.table_of(report["name"], part["benchmark"]) != place:
-            continue
-        in_paper = {row["variant"]: row["paper_variant"] for row in part["rows"]}
-        for row in part["rows"]:
-            compared = (row["paper_variant"], in_paper.get(row["reference"]))
-            if compared == pair and row["difference"]:
-                ours = f"OP {_interval(row['difference'])}"
-                if row["bwt_difference"]:
-                    ours += f"; BWT {_interval(row['bwt_difference'])}"
-                yield ours, _status(published, row), row["difference"]["runs"]
+def _compared(report: Report, part: Mapping[str, Any]) -> Iterator[Answer]:
+    """Answers of the rows that were compared and stand for a variant of the paper."""
+    place = paper.table_of(report["name"], part["benchmark"])
+    in_paper = {row["variant"]: row["paper_variant"] for row in part["rows"]}
+    for row in part["rows"]:
+        if place and row["paper"] and row["difference"]:
+            key = (*place, row["paper_variant"], in_paper.get(row["reference"], ""))
+            ours = f"OP {_interval(row['difference'])}"
+            if row["bwt_difference"]:
+                ours += f"; BWT {_interval(row['bwt_difference'])}"
+            yield key, ours, _status(row), row["difference"]["runs"]
 
 
-def _status(published: float, row: Mapping[str, Any]) -> Status:
+def _status(row: Mapping[str, Any]) -> Status:
     if row.get("idle"):
         return Status.AS_FINETUNING
-    difference, verdict = row["difference"], row["verdict"]
+    published, difference, verdict = row["paper"]["difference"], row["difference"], row["verdict"]
     # Bounds are outside the corrected comparison; their interval alone says on which side they are.
     # From one run nothing can be said, however many rows it answered.
     if row["bound"] and difference["runs"] > 1:
-        verdict = {1: "win", 0: "tie", -1: "loss"}[_side(difference)]
+        verdict = _verdict(difference)
     return _OF_AGREEMENT[paper.agreement(published, verdict, difference["low"], difference["high"])]
 
 
-def _side(estimate: Mapping[str, float]) -> int:
-    """Of zero: 1 if the interval is above it, -1 if below, 0 if it holds zero."""
-    return (estimate["low"] > 0) - (estimate["high"] < 0)
+def _verdict(estimate: Mapping[str, float]) -> str:
+    """On which side of zero the interval lies."""
+    if estimate["low"] > 0:
+        return "win"
+    return "loss" if estimate["high"] < 0 else "tie"
 
 
 def _interval(estimate: Mapping[str, float], digits: int = 1) -> str:
@@ -168,69 +147,61 @@ def _interval(estimate: Mapping[str, float], digits: int = 1) -> str:
     return f"{value} [{low}, {high}]"
 
 
-# ---- findings
-
-
-def _analyses(report: Report, name: str) -> list[Mapping[str, Any]]:
-    """The analyses of a report on the sweep that they are named after."""
-    if report["name"] != name:
-        return []
-    return [part["analyses"][name] for part in report["parts"] if name in part["analyses"]]
-
-
-def _findings() -> Iterator[Asked]:
-    text = "forgetting slows down within a task: rate of the first phase less the last's (rates)"
+def _findings() -> Iterator[Claim]:
     rates = paper.FORGETTING_RATE
+    text = "forgetting slows down within a task: rate of the first phase less the last's (rates)"
     published = f"{rates[0] - rates[-1]:+.4f} ({_rates(rates)})"
-    yield Claim("forgetting_rate", text, published), _answer_forgetting
-    for name, (r, p) in paper.MODEL_DAY.items():
-        published = f"r = {r:.2f}"
-        if p is not None:
-            published += f", p = {p:.4f}"
-        claim = Claim("model_day", f"correlation of tau_day with {name}", published)
-        yield claim, partial(_answer_correlation, name)
+    yield Claim(("forgetting_rate",), text, published)
+    for name, numbers in paper.MODEL_DAY.items():
+        text = f"correlation of tau_day with {name}"
+        yield Claim(("model_day", name), text, correlation(*numbers))
     # Minutes depend on the machine; what a method costs beside MixReplay does so less.
     for backbone, minutes in paper.TRAINING_TIME.items():
         for method in minutes:
             if method != "mix_replay":
                 text = f"an epoch of {method} as a multiple of mix_replay's, {backbone}"
-                claim = Claim("training_time", text, _multiple(minutes, method))
-                yield claim, partial(_answer_time, backbone, method)
+                key = "training_time", backbone, method
+                yield Claim(key, text, _multiple(minutes, method))
 
 
-def _answer_forgetting(report: Report) -> Answers:
+def _analysed(report: Report, part: Mapping[str, Any]) -> Iterator[Answer]:
+    """Answers of the analysis after which the sweep is named."""
+    name, runs = report["name"], report["finished"]
+    analysis, is_small = part["analyses"].get(name, {}), report["scale"] != "paper"
+    if name == "forgetting_rate" and "finetune" in analysis:
+        yield (name,), *_slowing(is_small, **analysis["finetune"]), runs
+    if name == "model_day":
+        for other, numbers in analysis.items():
+            text = f"{correlation(numbers['r'], numbers['p'])}, {numbers['pairs']} pairs"
+            yield (name, other), text, _correlated(*paper.MODEL_DAY[other], numbers), runs
+    if name == "training_time":
+        for own, minutes in analysis.items():
+            for backbone, method in product(paper.TRAINING_TIME, minutes):
+                if "mix_replay" in minutes and (own == backbone or is_small):
+                    text = _multiple(minutes, method)
+                    yield (name, backbone, method), text, Status.MEASURED, runs
+
+
+def _slowing(
+    is_small: bool, rates: Sequence[float], fall: Mapping[str, float] | None
+) -> tuple[str, Status]:
     """The whole of the paper's table at its scale; smaller tasks have fewer phases, of which two
     tell a direction."""
-    statuses = {1: Status.REPRODUCED, 0: Status.NO_DIFFERENCE, -1: Status.OPPOSITE}
-    for variants in _analyses(report, "forgetting_rate"):
-        if "finetune" in variants:
-            rates, fall = variants["finetune"]["rates"], variants["finetune"]["fall"]
-            ours, status = f"({_rates(rates)})", Status.NOT_JUDGED
-            if fall:
-                ours = f"{_interval(fall, 4)} {ours}"
-                if len(rates) == len(paper.FORGETTING_RATE) or report["scale"] != "paper":
-                    status = statuses[_side(fall)]
-            yield ours, status, report["finished"]
+    ours, status = f"({_rates(rates)})", Status.NOT_JUDGED
+    if fall is not None:
+        ours = f"{_interval(fall, 4)} {ours}"
+        if is_small or len(rates) == len(paper.FORGETTING_RATE):
+            status = _OF_AGREEMENT[paper.agreement(math.inf, _verdict(fall))]
+    return ours, status
 
 
 def _rates(values: Sequence[float]) -> str:
     return ", ".join(f"{rate:.4f}" for rate in values)
 
 
-def _answer_correlation(name: str, report: Report) -> Answers:
-    for correlations in _analyses(report, "model_day"):
-        if name in correlations:
-            ours = correlations[name]
-            text = f"r = {ours['r']:.2f}, p = {ours['p']:.4f}, {ours['pairs']} pairs"
-            yield text, _correlated(*paper.MODEL_DAY[name], ours), report["finished"]
-
-
 def _correlated(r: float, p: float | None, ours: Mapping[str, float]) -> Status:
-    """That there is no correlation is shown by an interval (Fisher's z), not by a large p.
-
-    Args:
-        r, p: the published ones.
-    """
+    """What ours says to the published r and p. That there is no correlation is shown by an interval
+    (Fisher's z), not by a large p."""
     significant = p is not None and p < _SIGNIFICANT
     if ours["p"] < _SIGNIFICANT:
         same_sign = (ours["r"] > 0) == (r > 0)
@@ -247,18 +218,9 @@ def _multiple(minutes: Mapping[str, float], method: str) -> str:
     return f"{minutes[method] / minutes['mix_replay']:.2f}"
 
 
-def _answer_time(backbone: str, method: str, report: Report) -> Answers:
-    for analysis in _analyses(report, "training_time"):
-        for name, minutes in analysis.items():
-            stands_for = name == backbone or report["scale"] != "paper"
-            if stands_for and {method, "mix_replay"} <= minutes.keys():
-                yield _multiple(minutes, method), Status.MEASURED, report["finished"]
-
-
 def unknown(name: str) -> list[str]:
     """The variants of a paper's table of which no number is known here."""
     if name not in paper.TABLES:
         return []
-    known = {variant for rows in paper.TABLES[name].values() for variant in rows}
-    variants = load_sweep(name).all_variants().items()
-    return [key for key, variant in variants if key not in known]
+    variants = load_sweep(name).variants.items()
+    return [key for key, variant in variants if not variant.published]

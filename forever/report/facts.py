@@ -3,72 +3,60 @@
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from forever.report.format import distinct, listed, number, setting, several
-from forever.report.row import Row
-from forever.report.run import Run
-from forever.report.study import Part, Study, differences
+from forever.format import plural
+from forever.report.format import distinct, listed, number
+from forever.report.study import Part, Study, differences, pairs
 
-MAIN_FIELDS = (
-    "data.benchmark", "data.train_rows", "data.test_rows", "model.name", "model.tuning",
-    "model.rank", "model.alpha", "model.targets", "optim.lr", "optim.batch_size", "optim.epochs",
-    "optim.schedule", "memory.fraction",
-)  # fmt: skip
 UNFINISHED = "no run is finished"
-_PACKAGES = {"forever-cl", "torch", "transformers"}
 
 
 def facts(study: Study) -> dict[str, str]:
     """What ran, by what it is."""
-    example, seen = study.example, _seen(study)
-    assert example is not None, "a study has finished runs"
-    one_order, tasks = len(seen["tasks"]) == 1, example.outcome["tasks"]
-    whose = f" of {example.variant}" if len(seen["variants"]) > 1 else ""
-    rows = sorted({min(seen["test rows"]), max(seen["test rows"])})
-    hardware = listed(sorted(seen["gpus"] or seen["cpus"]))
-    if seen["workers"] != {1}:
-        hardware += f" ({listed(sorted(seen['workers']))} workers a run)"
+    example, known = study.example, origins(study)
+    orders: set[str] = set()
+    sequences: set[str] = set()
+    workers: set[int] = set()
+    tests: set[int] = set()
+    truncated = 0
+    for run in study.finished:
+        orders.add(run.order)
+        sequences.add(run.outcome["order"])
+        workers.add(run.outcome.get("world_size", 1))
+        for count in run.outcome["rows"].values():
+            tests.add(count["test"])
+        for note in run.outcome["notes"].values():
+            truncated += note.get("truncated", 0)
+    settings = {key: value for key, value in example.settings.items() if value is not None}
     return {
-        f"settings{whose}": _settings(example),
-        "tasks": " → ".join(tasks) if one_order else listed(tasks),
-        "test rows a task": " to ".join(map(str, rows)),
-        "seeds": listed(seeds(study)),
-        "orders": listed(sorted(seen["orders"])),
-        "hardware": hardware,
-        "revision": listed(sorted(seen["revisions"]) or ["unknown"]),
-        "versions": listed(sorted(seen["versions"])),
-        "truncated training rows": f"{sum(seen['truncated'])} in all runs together",
+        f"settings of {example.variant}": " · ".join(pairs(settings)),
+        "tasks": (" → " if len(sequences) == 1 else ", ").join(example.outcome["tasks"]),
+        "test rows a task": " to ".join(map(str, sorted({min(tests), max(tests)}))),
+        "seeds": listed(study.seeds),
+        "orders": listed(sorted(orders)),
+        "hardware": listed(known["hardware"]),
+        "workers a run": listed(sorted(workers)),
+        "revision": listed(known["revisions"] or ["unknown"]),
+        "versions": listed(known["versions"]),
+        "truncated training rows": f"{truncated} in all runs together",
     }
 
 
-def _seen(study: Study) -> dict[str, Any]:
-    """What the finished runs have, each thing once."""
-    seen: dict[str, Any] = defaultdict(set, truncated=[])
+def origins(study: Study) -> dict[str, list[str]]:
+    """What a reader needs to make the runs again, each thing once."""
+    known: dict[str, list[Any]] = {}
     for run in study.finished:
-        seen["variants"].add(run.variant)
-        seen["orders"].add(run.order)
-        seen["tasks"].add(run.outcome["order"])
-        seen["workers"].add(run.outcome.get("world_size", 1))
-        for count in run.outcome["rows"].values():
-            seen["test rows"].add(count["test"])
-        for note in run.outcome["notes"].values():
-            seen["truncated"].append(note.get("truncated", 0))
         for where in run.environments:
-            seen["gpus"].update(where.get("gpus", ()))
-            seen["cpus"].add(f"{where.get('cpu')}, {where.get('cores')} cores")
-            seen["revisions"].add(str(where.get("revision") or "unknown"))
-            packages = where.get("packages", {})
-            for name in packages.keys() & _PACKAGES:
-                seen["versions"].add(f"{name} {packages[name]}")
-    return seen
-
-
-def seeds(study: Study) -> list[int]:
-    return sorted({run.seed for run in study.finished})
+            packages = where.get("packages", {}).items()
+            versions = [f"{name} {version}" for name, version in packages if version]
+            known.setdefault("revisions", []).append(where.get("revision"))
+            known.setdefault("hardware", []).append(machine(where))
+            known.setdefault("versions", []).extend(versions)
+            known.setdefault("commands", []).append(shlex.join(where["argv"]))
+    names = ("revisions", "hardware", "versions", "commands")
+    return {name: distinct(known.get(name, ())) for name in names}
 
 
 def machine(environment: Mapping[str, Any]) -> str:
@@ -77,61 +65,26 @@ def machine(environment: Mapping[str, Any]) -> str:
     return f"{chip}, {environment['cores']} cores"
 
 
-def origins(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """What a reader needs to make the runs again: revisions, machines and commands, each once."""
-    places = [where for run in runs for where in run.environments]
-    return {
-        "revisions": distinct(where.get("revision") for where in places),
-        "hardware": distinct(map(machine, places)),
-        "commands": distinct(shlex.join(where["argv"]) for where in places),
-    }
-
-
-def _settings(run: Run) -> str:
-    shown: dict[str, Any] = {}
-    for key in (*MAIN_FIELDS, *run.settings):
-        is_shown = key in MAIN_FIELDS or key.startswith("method.")
-        if is_shown and run.settings.get(key) is not None:
-            shown[key] = run.settings[key]
-    return _pairs(shown)
-
-
-def _pairs(settings: Mapping[str, Any]) -> str:
-    return " · ".join(f"{key}={_value(key, value)}" for key, value in settings.items())
-
-
-def _value(key: str, value: Any) -> str:
-    """A model that lies in a folder is shown by the folder's name."""
-    is_folder = key == "model.name" and Path(value).is_absolute()
-    return Path(value).name if is_folder else setting(value)
-
-
 def subject(study: Study) -> str:
     """Benchmarks and models in one line."""
     names: list[str] = []
     for part in study.parts:
-        if part.example:
+        if part.finished:
             names.append(f"{part.benchmark}, {len(part.example.outcome['tasks'])} tasks")
-    models = {_value("model.name", run.settings["model.name"]) for run in study.finished}
+    models = {run.backbone for run in study.finished}
     return f"{' · '.join(names)} · {listed(sorted(models))}"
 
 
 def changes(study: Study) -> dict[str, str]:
     """In what each variant differs from the example of its benchmark."""
-    by_variant: dict[str, str] = {}
+    by_variant = {row.variant: UNFINISHED for row in study.rows}
     for part in study.parts:
-        for row in part.rows:
-            if by_variant.get(row.variant, UNFINISHED) == UNFINISHED:
-                by_variant[row.variant] = _changes(part.example, row)
+        for row in part.measured:
+            if by_variant[row.variant] == UNFINISHED:
+                same = "the reference" if row.variant == part.example.variant else "none"
+                changed = differences(part.example.settings, row.runs[0].settings)
+                by_variant[row.variant] = " · ".join(pairs(changed)) or same
     return by_variant
-
-
-def _changes(example: Run | None, row: Row) -> str:
-    if example is None or not row.runs:
-        return UNFINISHED
-    if changed := differences(example.settings, row.runs[0].settings):
-        return _pairs(changed)
-    return "the reference" if row.variant == example.variant else "none"
 
 
 def too_small_for(part: Part) -> list[str]:
@@ -141,6 +94,6 @@ def too_small_for(part: Part) -> list[str]:
         published = (row.published or {}).get("difference")
         resolution, ours = row.compared("resolution"), row.compared("difference")
         if published and resolution and resolution > abs(published):
-            chance = f"chance ±{resolution:.1f} with {several(ours.runs, 'run')}"
+            chance = f"chance ±{resolution:.1f} with {plural(ours.runs, 'run')}"
             told.append(f"{row.variant} ({number(published, '{:+.1f}')}, {chance})")
     return told

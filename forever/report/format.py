@@ -14,8 +14,7 @@ _TEX = str.maketrans(
     {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
      "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}",
      "−": "$-$", "–": "--", "·": r"$\cdot$", "±": r"$\pm$", "×": r"$\times$",
-     "→": r"$\rightarrow$", "≤": r"$\leq$", "≥": r"$\geq$", "…": r"\dots{}", "\xa0": "~",
-     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+     "→": r"$\rightarrow$", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
     | {letter: f"$\\{name}$" for letter, name in _GREEK.items()}
 )  # fmt: skip
 
@@ -42,22 +41,6 @@ def estimated(estimate: Estimate | None, form: str) -> str:
     return f"{number(estimate.value, form)} [{low}, {high}]"
 
 
-def mean_count(value: float | None) -> str:
-    """The mean of whole numbers: with a decimal only if it is none."""
-    if value is None:
-        return NOTHING
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
-
-
-def seconds(value: float | None) -> str:
-    return number(value, "{:,.0f}" if (value or 0) >= 10 else "{:.1f}")
-
-
-def several(count: int, noun: str) -> str:
-    """The count with its noun: "1 run", "2 runs"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def listed(values: Iterable[Any]) -> str:
     return ", ".join(map(str, values)) or NOTHING
 
@@ -75,8 +58,7 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def tex(text: object) -> str:
-    """Text for LaTeX in ASCII. A character that is not known here becomes a question mark, which
-    compiles and shows."""
+    """Text for LaTeX in ASCII. An unknown character becomes a question mark, which compiles."""
     return str(text).translate(_TEX).encode("ascii", "replace").decode("ascii")
 
 

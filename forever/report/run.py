@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +22,6 @@ from forever.runs.directory import RunDirectory, read_json, read_lines
 from forever.sweeps import published as paper
 from forever.sweeps.named_runs import SCALES, named_run
 
-# Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods
-# are seen between.
-BOUNDS = ("finetune", "mtl")
 # A variant runs with many seeds, on many orders, which may be of several benchmarks, anywhere.
 _NO_DIFFERENCE = ("seed", "data.benchmark", "data.order", "data.root")
 # What the paper's tables vary.
@@ -33,16 +30,22 @@ _FREE = ("method.", "memory.fraction", "model.name", "model.tuning")
 
 @dataclass(eq=False)
 class Run:
-    """A run that was planned. `result`, the content of result.json, is None as long as it is not
-    over."""
+    """A run that was planned."""
 
-    key: str
+    directory: RunDirectory
     variant: str
     benchmark: str
     order: str
     seed: int
-    directory: RunDirectory
-    result: Mapping[str, Any] | None
+
+    @property
+    def key(self) -> str:
+        return self.directory.path.name
+
+    @cached_property
+    def result(self) -> Mapping[str, Any] | None:
+        """The content of result.json; None until it is over."""
+        return self.directory.finished()
 
     @property
     def outcome(self) -> Mapping[str, Any]:
@@ -59,18 +62,18 @@ class Run:
         return "unfinished" if self.directory.config.is_file() else "not started"
 
     @cached_property
-    def config(self) -> Mapping[str, Any]:
-        return read_config(self.directory.config)
-
-    @cached_property
     def settings(self) -> dict[str, Any]:
         """The configuration under dotted keys, without what differs between runs of one variant."""
         values = flatten(self.config)
         return {key: value for key, value in values.items() if key not in _NO_DIFFERENCE}
 
     @cached_property
+    def config(self) -> Mapping[str, Any]:
+        return read_config(self.directory)
+
+    @cached_property
     def environments(self) -> list[Mapping[str, Any]]:
-        """Where it was trained: once, or more often if it went on elsewhere or with other code."""
+        """Where it was trained: more than one if it went on elsewhere or with other code."""
         if not self.directory.environment.is_file():
             return []
         first = read_json(self.directory.environment)
@@ -78,11 +81,11 @@ class Run:
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
-        return read_records(self.directory.steps)
+        return _read(self.directory.steps, read_lines)
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        return read_records(self.directory.events)
+        return _read(self.directory.events, read_lines)
 
     @cached_property
     def matrix(self) -> PerformanceMatrix:
@@ -91,10 +94,9 @@ class Run:
 
     @cached_property
     def unit(self) -> Unit:
-        """What a run of one variant and a run of another must share to be compared.
+        """What runs of two variants must share to be compared: benchmark, order, test rows, seed.
 
-        That is benchmark, order and the test rows themselves: the digests of the tasks in
-        result.json cover training rows as well, in which a variant may well differ.
+        The digests in result.json cover training rows as well, in which a variant may differ.
         """
         return (self.outcome["benchmark"], self.outcome["order"], self._answers[1]), self.seed
 
@@ -112,7 +114,7 @@ class Run:
             if score is None:
                 continue
             path = self.directory.predictions(stage, i)
-            lines = read_records(path)
+            lines = _read(path, read_lines)
             matrix.items[i, stage] = [float(line["score"]) for line in lines]
             if not lines or abs((matrix[i, stage] or 0.0) - score) > 1e-6:
                 raise InputError(
@@ -125,7 +127,7 @@ class Run:
 
     @property
     def backbone(self) -> str:
-        """The last part of its name, with which tables are headed."""
+        """The last part of the model's name."""
         return str(self.settings["model.name"]).rsplit("/", 1)[-1]
 
     @property
@@ -136,8 +138,14 @@ class Run:
     def seconds(self) -> float:
         return sum(self.outcome["seconds"].values())
 
+    @property
+    def gpu_hours(self) -> float | None:
+        """Hours of GPUs; None on CPUs."""
+        if not (self.environments and self.environments[0].get("gpus")):
+            return None
+        return self.seconds * self.outcome.get("world_size", 1) / 3600
+
     def events_of(self, kind: str) -> int:
-        """How many events of a kind it has."""
         return sum(task.get(kind, 0) for task in self.outcome["events"].values())
 
     @property
@@ -155,45 +163,26 @@ class Run:
 
     @property
     def as_in_the_paper(self) -> bool:
-        """Whether it is the paper's run but for what its tables vary: its backbones, orders, rows
-        and training."""
+        """Whether it has the paper's backbones, orders, rows and training."""
         is_order = self.benchmark in paper.BENCHMARKS and self.order in ORDERS[self.benchmark]
-        if not is_order or Path(self.settings["model.name"]).name not in paper.BACKBONES:
-            return False
-        free = _FREE
+        free = (*_NO_DIFFERENCE, *_FREE)
         if self.settings["model.tuning"] == "full":
             free += ("optim.lr",)  # which the paper does not give
-        published = flatten(named_run(SCALES["paper"]).model_dump(mode="json"))
-        for key, value in published.items():
-            is_fixed = key not in _NO_DIFFERENCE and not key.startswith(free)
-            if is_fixed and self.settings.get(key, value) != value:
-                return False
-        return True
+        same = True
+        for key, value in flatten(named_run(SCALES["paper"]).model_dump(mode="json")).items():
+            if not key.startswith(free):
+                same = same and self.settings.get(key, value) == value
+        return same and is_order and self.backbone in paper.BACKBONES
 
 
-def read_config(path: Path) -> Mapping[str, Any]:
-    """A run's configuration as plain data.
+def read_config(directory: RunDirectory) -> Mapping[str, Any]:
+    """The configuration as plain data, which may be of an earlier version."""
+    return _read(directory.config, lambda path: yaml.safe_load(path.read_text(encoding="utf-8")))
 
-    Raises:
-        InputError: it cannot be read or is not what its name says.
-    """
+
+def _read(path: Path, parse: Callable[[Path], Any]) -> Any:
+    """The content of a file; an InputError names a damaged one."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        return parse(path)
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(content, Mapping):
-        kind = type(content).__name__
-        raise InputError(f"{path} cannot be read: it holds {kind}, not named fields")
-    return content
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file; none if it does not exist.
-
-    Raises:
-        InputError: it is damaged.
-    """
-    try:
-        return read_lines(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None

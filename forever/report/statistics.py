@@ -1,20 +1,17 @@
 """Whether variants differ from a reference: differences run by run, their p-values corrected for
-all that are judged.
-
-What is resampled, and what an interval means: forever/report/bootstrap.py.
-"""
+all that are judged."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from forever.report.bootstrap import (
-    LEVEL,
     RESAMPLES,
+    TAILS,
     Estimate,
     Replicated,
     RunReplicates,
@@ -29,30 +26,21 @@ ALPHA = 0.05
 Verdict = Literal["win", "tie", "loss"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Comparison:
-    """What is known of one variant.
-
-    Attributes:
-        op, bwt: means over its runs. bwt is None for joint training and for a single task.
-        difference, bwt_difference: OP and BWT minus the reference's, over the runs (order and seed)
-            that both have; None if there are none.
-        p: of the difference in OP, two-sided, by the bootstrap.
-        p_holm: p corrected for all variants that get a verdict.
-        verdict: None for the reference itself, for variants outside the comparison, such as bounds,
-            and if there is only one run to compare.
-        resolution: half the width of the difference's 95 % interval if only test items are
-            resampled, in points: a smaller difference this test set cannot show with these runs.
-            More of them average the luck of single answers, so it shrinks with their number.
-    """
+    """What is known of one variant."""
 
     op: Estimate
-    bwt: Estimate | None
+    bwt: Estimate | None  # None for joint training and for a single task
+    # Minus the reference's, over the runs that both have; None if there are none.
     difference: Estimate | None = None
     bwt_difference: Estimate | None = None
-    p: float | None = None
-    p_holm: float | None = None
+    p: float | None = None  # of the difference in OP, two-sided
+    p_holm: float | None = None  # corrected for all variants that get a verdict
+    # None for the reference itself, for bounds, and if there is only one run to compare.
     verdict: Verdict | None = None
+    # Half the width of the difference's interval if only test items are resampled, in points: a
+    # smaller difference this test set cannot show with so many runs.
     resolution: float | None = None
 
 
@@ -64,9 +52,7 @@ def compare(
     seed: int = 0,
     references: Mapping[str, str] | None = None,
 ) -> dict[str, Comparison]:
-    """Estimates for all variants that have runs, and their differences to the reference.
-
-    Verdicts are on OP.
+    """Estimates for all variants, and their differences to the reference, with verdicts on OP.
 
     Args:
         variants: by name, the runs by order and seed.
@@ -79,21 +65,20 @@ def compare(
     replicates = iter(resample_items(matrices, resamples, seed))
     by_variant: dict[str, dict[Unit, RunReplicates]] = {}
     for name, runs in variants.items():
-        if runs:
-            by_variant[name] = {unit: next(replicates) for unit in runs}
+        by_variant[name] = {unit: next(replicates) for unit in runs}
     comparisons: dict[str, Comparison] = {}
-    judged: dict[str, Estimate] = {}
+    judged: list[Comparison] = []
     for name, runs in by_variant.items():
         other = (references or {}).get(name, reference)
         base = by_variant.get(other or "", {}) if other != name else {}
         comparison = comparisons[name] = _compare(runs, base, seed)
         # From one seed nothing can be said of others, however many test items there are.
         if comparison.difference and comparison.difference.runs > 1 and name not in outside:
-            judged[name] = comparison.difference
-    corrected = holm([comparisons[name].p or 0.0 for name in judged])
-    for (name, difference), p in zip(judged.items(), corrected, strict=True):
-        judgement = verdict(difference.value, p)
-        comparisons[name] = replace(comparisons[name], p_holm=p, verdict=judgement)
+            judged.append(comparison)
+    corrected = holm([comparison.p or 0.0 for comparison in judged])
+    for comparison, p in zip(judged, corrected, strict=True):
+        assert comparison.difference is not None
+        comparison.p_holm, comparison.verdict = p, verdict(comparison.difference.value, p)
     return comparisons
 
 
@@ -101,21 +86,28 @@ def _compare(
     runs: Mapping[Unit, RunReplicates], base: Mapping[Unit, RunReplicates], seed: int
 ) -> Comparison:
     joint = any(run.bwt is None for run in (*runs.values(), *base.values()))
-    op, _ = summarise({unit: run.op for unit, run in runs.items()}, (0, 100), seed, joint)
-    bwt = _mean({unit: run.bwt for unit, run in runs.items()}, 100, seed)
-    shared = [unit for unit in runs if unit in base]
-    if not shared:
-        return Comparison(op, bwt)
-    differences = {unit: runs[unit].op - base[unit].op for unit in shared}
-    items = np.mean([run.samples for run in differences.values()], axis=0)
-    tail = (1 - LEVEL) / 2
-    resolution = float(np.subtract(*np.quantile(items, [1 - tail, tail]))) / 2
-    difference, p = summarise(differences, (-100, 100), seed, joint)
+    ops: dict[Unit, Replicated] = {}
     bwts: dict[Unit, Replicated | None] = {}
-    for unit in shared:
-        ours, theirs = runs[unit].bwt, base[unit].bwt
-        bwts[unit] = ours - theirs if ours and theirs else None
-    return Comparison(op, bwt, difference, _mean(bwts, 200, seed), p, resolution=resolution)
+    differences: dict[Unit, Replicated] = {}
+    bwt_differences: dict[Unit, Replicated | None] = {}
+    for unit, run in runs.items():
+        ops[unit], bwts[unit] = run
+        if unit in base:
+            differences[unit] = run.op - base[unit].op
+            theirs = base[unit].bwt
+            bwt_differences[unit] = None
+            if run.bwt and theirs:
+                bwt_differences[unit] = run.bwt - theirs
+    op, _ = summarise(ops, (0, 100), seed, joint)
+    bwt = _mean(bwts, 100, seed)
+    if not differences:
+        return Comparison(op, bwt)
+    items = np.mean([run.samples for run in differences.values()], axis=0)
+    low, high = np.quantile(items, TAILS)
+    difference, p = summarise(differences, (-100, 100), seed, joint)
+    bwt_difference = _mean(bwt_differences, 200, seed)
+    resolution = float(high - low) / 2
+    return Comparison(op, bwt, difference, bwt_difference, p, resolution=resolution)
 
 
 def _mean(runs: Mapping[Unit, Replicated | None], limit: float, seed: int) -> Estimate | None:
@@ -131,12 +123,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    corrected = [0.0] * len(p_values)
-    highest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        corrected[index] = highest
-    return corrected
+    order = np.argsort(p_values)
+    times = np.arange(len(p_values), 0, -1) * np.asarray(p_values)[order]
+    corrected = np.empty(len(p_values))
+    corrected[order] = np.minimum(np.maximum.accumulate(times), 1.0)
+    return corrected.tolist()
 
 
 def verdict(difference: float, p: float, alpha: float = ALPHA) -> Verdict:

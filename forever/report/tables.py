@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 
 from forever.report.format import markdown_table, tex
-from forever.report.frame import text_table
+from forever.report.frame import frame_of, text_table
 from forever.report.study import Part, Study
 
 
@@ -21,17 +21,16 @@ def console_tables(study: Study) -> Group:
 
 
 def _console_table(study: Study, part: Part) -> Table:
-    texts = text_table(part.frame, "console")
+    texts = text_table(frame_of(part.rows), "console")
     if study.reference and not study.others:
         # With several references the full report says which is whose.
         texts = texts.rename(columns={"Δ OP": f"Δ OP to {study.reference}"})
     title = f"{study.name} · {part.benchmark}" if part.several else study.name
-    left: Any = {"title_justify": "left", "caption_justify": "left"}
-    table = Table(
-        title=title, caption=_caption(part), box=box.SIMPLE, collapse_padding=True, **left
-    )
-    for number, name in enumerate(texts.columns):
-        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    table = Table(title=title, caption=_caption(part), box=box.SIMPLE, collapse_padding=True)
+    table.title_justify = table.caption_justify = "left"
+    for name in texts.columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.columns[0].justify = "left"
     for cells in texts.itertuples(index=False):
         table.add_row(*cells)
     return table
@@ -49,15 +48,8 @@ def _caption(part: Part) -> str:
 
 
 def html_table(table: pd.DataFrame, bold: str | None = None) -> str:
-    """The table for a page; intervals are small.
-
-    Args:
-        bold: the variant that is emphasised.
-    """
-    classes = pd.DataFrame("", index=table.index, columns=table.columns)
-    for name in table.columns:
-        verdicts = table[name].isin(["win", "tie", "loss"])
-        classes.loc[verdicts, name] = table.loc[verdicts, name]
+    """The table for a page; intervals are small, and the variant `bold` is emphasised."""
+    classes = table.where(table.isin(["win", "tie", "loss"]), "")
     first = table.columns[0]
     classes.loc[table[first] == "bounds", first] = "section"
     classes.loc[table[first] == bold, first] = "reference"
@@ -69,7 +61,9 @@ def html_table(table: pd.DataFrame, bold: str | None = None) -> str:
 
 def _html_cell(text: str) -> str:
     value, bracket, rest = escape(text).partition(" [")
-    return f'{value}<span class="interval">{bracket}{rest}</span>' if bracket else value
+    if not bracket:
+        return value
+    return f'{value}<span class="interval">{bracket}{rest}</span>'
 
 
 def latex_table(table: pd.DataFrame, caption: str) -> str:

@@ -1,23 +1,21 @@
-"""Which runs a plan is about. Nothing here loads torch: a plan that is refused is refused at
-once."""
+"""Which runs a plan is about; torch is not loaded, so that a plan is refused at once."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from forever.config.run import RunConfig
-from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.runs.directory import RunDirectory
+from forever.sweeps.checks import read_data
 from forever.sweeps.files import sweep_or_none
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.search import find_search
 
 
 class AskedRun(NamedTuple):
-    """A run that a command would do; `label` names its variant and, if there are several, its
-    order."""
+    """A run that a command would do; `label` names its variant and, of several, its order."""
 
     label: str
     config: RunConfig
@@ -55,12 +53,12 @@ def asked_runs(
         for trial in sweep.trials():
             label = f"{trial.variant} o{trial.order}" if len(sweep.orders) > 1 else trial.variant
             asked.append((label, trial.config, out / sweep.name / trial.key))
-    benchmarks: dict[str, Benchmark] = {}
     runs: list[AskedRun] = []
-    for label, config, path in asked:
-        data = config.data.model_dump_json()
-        benchmarks[data] = benchmarks.get(data) or load_benchmark(config.data)
-        runs.append(AskedRun(label, config, benchmarks[data], RunDirectory(path)))
+    data = read_data(config for _, config, _ in asked)
+    for (label, config, path), benchmark in zip(asked, data, strict=True):
+        if isinstance(benchmark, InputError):
+            raise benchmark
+        runs.append(AskedRun(label, config, benchmark, RunDirectory(path)))
     return runs
 
 
@@ -72,8 +70,7 @@ def without_failed(runs: Sequence[AskedRun]) -> list[AskedRun]:
     """
     kept: list[AskedRun] = []
     for run in runs:
-        end = run.directory.end_without_result()
-        if end is None or end["state"] != "failed":
+        if (run.directory.end_without_result() or {}).get("state") != "failed":
             kept.append(run)
     if not kept:
         raise InputError("all these runs failed before; --retry-failed plans them again")

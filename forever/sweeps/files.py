@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
+from forever.config.overrides import explain
 from forever.config.run import RunConfig
 from forever.errors import InputError, unknown
 from forever.sweeps.named_runs import SCALES, orders, scale_of
@@ -33,40 +34,25 @@ _SEEDS = {"mini": (0,), "cpu": (0,), "paper": (0, 1, 2)}
 
 
 class SweepFile(Part):
-    """What a sweep's file says.
+    """What a sweep's file says."""
 
-    Attributes:
-        name: the name of the file, which is also that of the runs' folder.
-        title: of the report; the name if it is not said.
-        place: where the sweep stands in lists; those of the paper come first.
-        base: the run that is varied, by scale.
-        orders: benchmarks on whose orders every variant runs; none of them is the base's own order.
-        reference: the variant that the others are compared with; `base`, or else the first, if it
-            is not said.
-        variants_of: another sweep whose variants stand before this one's own.
-        beside: the numbers stand beside the table of `variants_of`, and those of a small benchmark
-            beside this one there.
-        method, space, trials: of a search: whose space it is, the space, and the number of runs.
-        published_numbers: numbers of the paper that are no variant's.
-        figures: what the report shows; none of them is what reports usually show.
-    """
-
-    name: str
+    name: str  # that of the file, and of the runs' folder
     title: str
     question: str = ""
-    place: int = 100
+    place: int = 100  # in lists; the paper's come first
     base: dict[Scale, str] = SCALES
-    orders: tuple[BenchmarkName, ...] = ()
+    orders: tuple[BenchmarkName, ...] = ()  # of these benchmarks; none is the base's own order
     seeds: dict[Scale, tuple[int, ...]] = _SEEDS
-    reference: str = ""
-    variants_of: str = ""
+    reference: str = ""  # what variants are compared with; by default `base`, or else the first
+    variants_of: str = ""  # another sweep, whose variants stand before this one's own
+    # The published numbers are those of `variants_of`, for small benchmarks those on this one.
     beside: BenchmarkName | None = None
     variants: dict[str, Variant] = {}
-    method: MethodName | None = None
+    method: MethodName | None = None  # of a search: whose space it is
     space: dict[DottedKey, Axis] = {}
     trials: Annotated[int, Field(ge=1)] = 24
-    published_numbers: dict[str, Any] = {}
-    figures: tuple[Figure, ...] = ()
+    published_numbers: dict[str, Any] = {}  # that are no variant's
+    figures: tuple[Figure, ...] = ()  # none is what reports usually show
     _file: YamlFile = PrivateAttr(YamlFile(Path()))
 
     @field_validator("seeds")
@@ -91,7 +77,7 @@ class SweepFile(Part):
     @property
     def source(self) -> str:
         """The text of a file that is not shipped, which is kept beside its runs."""
-        return "" if self._file.path in _shipped().values() else self._file.text
+        return "" if shipped_sweeps().get(self.name) is self else self._file.text
 
     def all_variants(self) -> dict[str, Variant]:
         """The variants of the file that this one builds on, and its own."""
@@ -99,15 +85,13 @@ class SweepFile(Part):
         return {**inherited, **self.variants}
 
     def base_run(self, scale: str) -> str:
-        """The name or the file of the base run; a file is found beside the sweep's.
-
-        Raises:
-            InputError: the sweep has no such scale.
-        """
+        """The name or the file of the base run; a file is found beside the sweep's."""
         if scale not in self.base:
             raise unknown("scale", scale, self.base)
         run = self.base[scale]
-        return str(self._file.path.parent / run) if run.endswith(SUFFIXES) else run
+        if run.endswith(SUFFIXES):
+            return str(self._file.path.parent / run)
+        return run
 
     def expand(
         self,
@@ -140,106 +124,80 @@ class SweepFile(Part):
                 f"{', '.join(places)}; of the other sweeps each is on one order, that of its base"
             )
         asked_seeds = tuple(seeds or self.seeds.get(scale_of(base), self.seeds["cpu"]))
-        sweep = self._sweep(base, places, asked_seeds).only(only)
-        for name in sweep.chosen():
-            try:
-                base.override(sweep.variants[name])
-            except InputError as error:
-                raise self._wrong(name, error) from None
-        return sweep
+        return self._sweep(base, places, asked_seeds).only(only)
 
     def _sweep(self, base: RunConfig, places: dict[str, Any], seeds: tuple[int, ...]) -> Sweep:
         names: dict[str, str] = {}  # from those in the file, which are the paper's
         variants: dict[str, dict[str, Any]] = {}
         paper: dict[str, str] = {}
-        references: dict[str, str] = {}
+        compared: dict[str, str] = {}
         for key, variant in self.all_variants().items():
             if variant.scales is not None and scale_of(base) not in variant.scales:
                 continue
-            names[key] = key
             try:
                 difference = variant.difference(base)
-                if variant.named:
-                    names[key] = filled(variant.named, base.override(difference))
+                run = base.override(difference)
             except InputError as error:
-                raise self._wrong(key, error) from None
-            variants[names[key]] = difference
+                where = self._file.where(("variants", key), str(error)) if self.source else ""
+                message = f"{where}sweep {self.name}, variant {key!r}: {error}"
+                raise InputError(message) from None
+            names[key] = key
             if variant.named:
+                names[key] = filled(variant.named, run)
                 paper[names[key]] = key
+            variants[names[key]] = difference
             if variant.reference:
-                references[key] = variant.reference
-        usual = [key for key in ("base", *names) if key in names]
-        reference = self.reference or "".join(usual[:1])
-        for key in (reference, *references.values()):
+                compared[key] = variant.reference
+        first = "base" if "base" in names else next(iter(names), "")
+        reference = self.reference or first
+        for key in (reference, *compared.values()):
             if key not in names:
                 raise unknown(f"reference of {self.name}", key, names)
-        own_references = {names[key]: names[other] for key, other in references.items()}
+        references = {names[key]: names[other] for key, other in compared.items()}
         return Sweep(
-            self.name, base, variants, seeds, places, names[reference], paper, own_references,
+            self.name, base, variants, seeds, places, names[reference], paper, references,
             source=self.source,
         )  # fmt: skip
-
-    def _wrong(self, variant: str, error: InputError) -> InputError:
-        """The error of a variant, in a file of one's own with its line."""
-        where = self._file.where(("variants", variant), str(error)) if self.source else ""
-        return InputError(f"{where}sweep {self.name}, variant {variant!r}: {error}")
 
 
 # ---- finding and reading files
 
 
 @cache
-def _shipped() -> dict[str, Path]:
-    """The files of the package by name; a checkout has them at its top."""
-    package = Path(str(package_files("forever.sweeps"))) / "shipped"
-    root = package
-    if not package.is_dir():
-        root = package.parents[2]
-    paths = [*root.glob("ablations/*.yaml"), *root.glob("experiments/*.yaml")]
-    return {path.stem: path for path in paths}
-
-
-@cache
 def shipped_sweeps() -> dict[str, SweepFile]:
-    """All sweeps that are shipped, in the order of the paper."""
-    sweeps = [load_sweep(name) for name in _shipped()]
-    sweeps.sort(key=lambda sweep: (sweep.place, sweep.name))
+    """All sweeps of the package by name, in the order of the paper; a checkout has them on top."""
+    root = Path(str(package_files("forever.sweeps"))) / "shipped"
+    if not root.is_dir():
+        root = root.parents[2]
+    paths = [*root.glob("ablations/*.yaml"), *root.glob("experiments/*.yaml")]
+    sweeps = sorted(map(read_sweep, paths), key=lambda sweep: (sweep.place, sweep.name))
     return {sweep.name: sweep for sweep in sweeps}
-
-
-@cache
-def find_sweep(name: str) -> SweepFile | None:
-    """The shipped sweep of that name, or None."""
-    return read_sweep(_shipped()[name]) if name in _shipped() else None
 
 
 def sweep_of(folder: Path, name: str) -> SweepFile | None:
     """The file of the sweep whose runs lie in a folder: its copy there, else the shipped one."""
     path = folder / Sweep.COPY
-    return read_sweep(path, name) if path.is_file() else find_sweep(name)
+    if path.is_file():
+        return read_sweep(path, name)
+    return shipped_sweeps().get(name)
 
 
 def load_sweep(name_or_path: str) -> SweepFile:
     """A sweep by name, or from a file of one's own.
 
     Raises:
-        InputError: there is no such sweep or file, or it says something wrong; one line, with the
-            number of the line.
+        InputError: there is no such sweep or file, or it says something wrong, which is told with
+            the number of the line.
     """
     if name_or_path.endswith(SUFFIXES):
         return read_sweep(Path(name_or_path))
-    sweep = find_sweep(name_or_path)
-    if sweep is None:
-        raise unknown("sweep", name_or_path, _shipped())
-    return sweep
+    if name_or_path not in shipped_sweeps():
+        raise unknown("sweep", name_or_path, shipped_sweeps())
+    return shipped_sweeps()[name_or_path]
 
 
 def sweep_or_none(name: str) -> SweepFile | None:
-    """The sweep that a name or a file means, or None if that is a single run.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """The sweep that a name or a file means, or None if that is a single run; see `load_sweep`."""
     is_sweep = "/" not in name
     if name.endswith(SUFFIXES):
         keys = YamlFile.read(Path(name)).values.keys()
@@ -248,14 +206,7 @@ def sweep_or_none(name: str) -> SweepFile | None:
 
 
 def read_sweep(path: Path, name: str = "") -> SweepFile:
-    """The sweep that a file describes.
-
-    Args:
-        name: of the sweep, if not the file's own.
-
-    Raises:
-        InputError: see `load_sweep`.
-    """
+    """The sweep that a file describes, under its own name or another; see `load_sweep`."""
     file, name = YamlFile.read(path), name or slug(path.stem)
     try:
         sweep = SweepFile.model_validate({"title": name, **file.values, "name": name})
@@ -269,11 +220,7 @@ def _explained(error: ValidationError, file: YamlFile) -> InputError:
     """The first problem of a file as one line: where, the value and the rule."""
     problem = error.errors()[0]
     place = tuple(str(part) for part in problem["loc"] if part not in ("changes", "[key]"))
-    rule = problem["msg"][0].lower() + problem["msg"][1:]
-    message = f"{'.'.join(place)}={problem['input']!r}: {rule}"
-    if problem["type"] == "missing":
-        message = f"{'.'.join(place)} is missing"
     cause = problem.get("ctx", {}).get("error")
-    if isinstance(cause, InputError):
-        message = str(cause)
-    return InputError(file.where(place, message) + message)
+    if not isinstance(cause, InputError):
+        cause = explain(error, file.values, SweepFile)
+    return InputError(f"{file.where(place, str(cause))}{cause}")

@@ -28,10 +28,10 @@ def named_run(name: str) -> RunConfig:
             f"{name!r} is no file and not of the form [cpu/]<benchmark>[/<order>]/<method>, "
             "such as mini/forever"
         )
-    benchmark, method = parts[0], parts[-1]
+    benchmark, *middle, method = parts
     if benchmark not in ORDERS:
         raise unknown("benchmark", benchmark, ORDERS)
-    order = "".join(parts[1:-1]) or default_order(benchmark)
+    order = "".join(middle) or default_order(benchmark)
     if order not in ORDERS[benchmark]:
         raise unknown(f"order of {benchmark}", order, ORDERS[benchmark])
     if method not in METHOD_CONFIGS:
@@ -68,11 +68,8 @@ def scale_of(run: RunConfig) -> str:
 
 
 def orders(base: RunConfig, *benchmarks: str) -> dict[str, dict[str, Any]]:
-    """All orders of the paper's benchmarks by their numbers, as differences from a run, whose sizes
-    stay.
-
-    `mini` stands for each of them: its two orders.
-    """
+    """All orders of the paper's benchmarks by number, as differences from a run, whose sizes stay;
+    on `mini` its two orders stand for those of each benchmark."""
     small = "cpu/" if scale_of(base) == "cpu" else ""
     # Another benchmark would begin without them.
     sizes = base.data.model_dump(mode="json", exclude={"root"})
@@ -88,11 +85,8 @@ def orders(base: RunConfig, *benchmarks: str) -> dict[str, dict[str, Any]]:
 
 
 def method_settings(base: RunConfig, method: str) -> dict[str, Any]:
-    """The dotted keys that put a method in the place of a run's own, as named runs of that scale
-    have it.
-
-    The run's own method stays as it is, and S of the run holds for every method that has one.
-    """
+    """The dotted keys that put a method, as named runs of that scale have it, in the place of
+    another one; S of the run holds for every method that has one."""
     if method == base.method.name:
         return {}
     settings = {"method.name": method, **_of(method, scale_of(base))}

@@ -1,5 +1,4 @@
-"""The parts of a sweep's file: variants, figures, and values that depend on the run they change
-(multiples, and names made of values)."""
+"""The parts of a sweep's file, and its values that depend on the run that they change."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -47,10 +46,9 @@ class Part(BaseModel):
     @classmethod
     def _known_keys(cls, values: Any) -> Any:
         valid = [field.alias or name for name, field in cls.model_fields.items()]
-        if isinstance(values, dict):
-            strange = [str(key) for key in values if key not in valid]
-            if strange:
-                raise unknown("key", strange[0], valid)
+        for key in values if isinstance(values, dict) else ():
+            if key not in valid:
+                raise unknown("key", str(key), valid)
         return values
 
 
@@ -58,12 +56,8 @@ class Part(BaseModel):
 
 
 class Relative(Part):
-    """A multiple of what the run has.
-
-    Attributes:
-        of: the key that is multiplied; None is the key that the value is for.
-        decimals: places to which the product is rounded; None keeps it exact.
-    """
+    """A multiple of what the run has under the key `of`, or else under the value's own key; `None`
+    decimals keep it exact."""
 
     times: float
     of: DottedKey | None = None
@@ -75,19 +69,14 @@ def _read_value(value: Any) -> Any:
     return Relative.model_validate(value) if is_multiple else value
 
 
-# What is written in the file, or a Relative.
-Value = Annotated[Any, AfterValidator(_read_value)]
+Value = Annotated[Any, AfterValidator(_read_value)]  # what is written in the file, or a Relative
 
 
 def resolve(value: Any, key: str, runs: Sequence[RunConfig]) -> Any:
-    """What a value of a file means for a run.
+    """What a value of a file means for the first of `runs` that has what it is a multiple of.
 
-    Args:
-        runs: where the key that is multiplied is looked up, in this order.
-
-    Returns:
-        The value; a multiple stays within the bounds of its field, and is rounded down to a whole
-        number where the field holds those.
+    A multiple stays within the bounds of its field, and is rounded down to a whole number where the
+    field holds those.
 
     Raises:
         InputError: no run has a number under the key that is multiplied.
@@ -95,14 +84,15 @@ def resolve(value: Any, key: str, runs: Sequence[RunConfig]) -> Any:
     if not isinstance(value, Relative):
         return value
     of = value.of or key
-    numbers = [value_of(of, run) for run in runs if isinstance(value_of(of, run), int | float)]
+    found = [value_of(of, run) for run in runs]
+    numbers = [number for number in found if isinstance(number, int | float)]
     if not numbers:
         raise InputError(f"{of} is no number, of which there could be a multiple")
-    schema = field_schema(runs[0], key)
-    low, high = bounds(schema)
     product = value.times * numbers[0]
     if value.decimals is not None:
         product = round(product, value.decimals)
+    schema = field_schema(runs[0], key)
+    low, high = bounds(schema)
     product = min(max(product, low), high)
     return int(product) if schema.get("type") == "integer" else product
 
@@ -137,8 +127,7 @@ _PLACE = re.compile(r"\{([^{} ]+)( %)?\}")
 
 
 def filled(template: str, run: RunConfig) -> str:
-    """A name with `{key}` and `{key %}` replaced by the run's values; of a path only the last
-    part."""
+    """A name with `{key}` and `{key %}` replaced by values of the run, paths by their last part."""
 
     def text(match: re.Match[str]) -> str:
         value = value_of(match[1], run)
@@ -168,12 +157,8 @@ class Published:
 
 
 class Figure(Part):
-    """A figure of the report.
-
-    Attributes:
-        key, label, unit: of `sensitivity`: the key of the run on the horizontal axis, what is
-            written there, and by what values are multiplied.
-    """
+    """A figure of the report. `sensitivity` has the key of the run on its horizontal axis, what is
+    written there, and the unit by which values are multiplied."""
 
     kind: Annotated[str, _one_of("kind of figure", _KINDS)]
     key: DottedKey | None = None
@@ -193,21 +178,13 @@ class Figure(Part):
 
 
 class Variant(Part):
-    """A difference from the base run: dotted keys, and these words.
+    """A difference from the base run: dotted keys, and these words."""
 
-    Attributes:
-        method: a method with its settings at the base's scale.
-        named: a name made of the run's values; the key in the file is then the paper's name.
-        reference: the variant that this one is compared with, if not the sweep's.
-        scales: where there is such a variant; None is everywhere.
-        published: the paper's numbers by benchmark.
-    """
-
-    method: MethodName | None = None
-    named: Annotated[str, AfterValidator(_template)] = ""
-    reference: str = ""
-    scales: tuple[Scale, ...] | None = None
-    published: dict[str, Published] = {}
+    method: MethodName | None = None  # with its settings at the base's scale
+    named: Annotated[str, AfterValidator(_template)] = ""  # the key in the file is the paper's name
+    reference: str = ""  # what this variant is compared with, if not with the sweep's
+    scales: tuple[Scale, ...] | None = None  # where there is such a variant; None: everywhere
+    published: dict[str, Published] = {}  # the paper's numbers by benchmark
     changes: dict[ChangedKey, Value] = {}
 
     @model_validator(mode="before")
@@ -230,21 +207,16 @@ class Variant(Part):
 
 
 class Axis(Part):
-    """A key of a space: one of several values, or a number in a range.
-
-    Attributes:
-        low, high: multiples of what a run has only until the axis is put `around` one.
-        condition: by key, the values with which this one acts.
-        label: what stands before its value in a run's name; None is the last part of the key.
-    """
+    """A key of a space: one of several values, or a number in a range."""
 
     key: str = ""
     choices: tuple[Any, ...] = Field((), alias="among")
-    low: Value = Field(None, alias="from")
+    low: Value = Field(None, alias="from")  # a multiple only until the axis is put around a run
     high: Value = Field(None, alias="to")
     log: bool = False
+    # By key the values with which this one acts.
     condition: dict[DottedKey, tuple[Any, ...]] = Field({}, alias="if")
-    label: str | None = None
+    label: str | None = None  # stands before the value in a run's name; None: "key="
 
     @model_validator(mode="after")
     def _one_kind(self) -> "Axis":
@@ -254,13 +226,11 @@ class Axis(Part):
 
     def around(self, base: RunConfig, key: str) -> "Axis":
         """The axis of a key for the runs around a base."""
-        ends = [resolve(end, key, (base, RunConfig())) for end in (self.low, self.high)]
+        low, high = [resolve(end, key, (base, RunConfig())) for end in (self.low, self.high)]
         if not self.choices and field_schema(base, key).get("type") != "integer":
-            ends = [float(end) for end in ends]
-        values: dict[str, Any] = {"key": key, "low": ends[0], "high": ends[1]}
-        if self.label is None:
-            values["label"] = label_of(key)
-        return self.model_copy(update=values)
+            low, high = float(low), float(high)
+        label = label_of(key) if self.label is None else self.label
+        return self.model_copy(update={"key": key, "low": low, "high": high, "label": label})
 
     def acts(self, point: Mapping[str, Any]) -> bool:
         """Whether the key matters beside the values that were chosen before it."""

@@ -1,9 +1,9 @@
-"""What the paper reports (FOREVER, arXiv 2601.03938), read from the files of the sweeps, and how
-ours is put beside it."""
+"""What the paper reports (FOREVER, arXiv 2601.03938), as the sweeps' files say it, and how ours is
+put beside it."""
 
 import math
 
-from forever.sweeps.files import SweepFile, find_sweep, load_sweep, shipped_sweeps
+from forever.sweeps.files import SweepFile, load_sweep, shipped_sweeps
 from forever.sweeps.parts import Published
 
 BENCHMARKS = ("standard", "long", "superni", "thirty")
@@ -43,9 +43,8 @@ def agreement(
     """Whether our difference to the reference agrees with the published one.
 
     Args:
-        difference: the published one.
-        verdict: on ours.
-        low, high: the 95 % interval of ours, which matters where the paper has no difference.
+        verdict: on ours; `low` and `high` are its 95 % interval, which matters where the paper has
+            no difference.
 
     Returns:
         "agrees", "opposite", "not shown" (a tie here where the paper has a difference), "not equal"
@@ -60,17 +59,16 @@ def agreement(
         return "too wide" if verdict == "tie" else "not equal"
     if verdict == "tie":
         return "not shown"
-    return "agrees" if (verdict == "win") == (difference > 0) else "opposite"
+    if (verdict == "win") == (difference > 0):
+        return "agrees"
+    return "opposite"
 
 
 def table_of(sweep: SweepFile | str | None, benchmark: str) -> tuple[str, str] | None:
-    """The table and the benchmark in it that runs of a sweep stand beside, or None.
+    """The table and the benchmark in it that runs of a sweep (or its name) stand beside, or None.
 
     A benchmark of another size, such as `mini`, stands for the one of the table. A table with
     several benchmarks has none that it could stand for, unless the sweep's file says which.
-
-    Args:
-        sweep: a sweep's file, or the name of one that is shipped.
     """
     name, place, _ = _table(sweep, benchmark)
     return (name, place) if name else None
@@ -82,7 +80,7 @@ def published(sweep: SweepFile | str | None, benchmark: str, variant: str) -> Pu
 
 
 def _table(sweep: SweepFile | str | None, benchmark: str) -> tuple[str, str, dict[str, Published]]:
-    file = find_sweep(sweep) if isinstance(sweep, str) else sweep
+    file = _FILES.get(sweep) if isinstance(sweep, str) else sweep
     small = benchmark not in BENCHMARKS
     if file is not None and file.beside:
         if small:
@@ -92,7 +90,7 @@ def _table(sweep: SweepFile | str | None, benchmark: str) -> tuple[str, str, dic
         return "", "", {}
     rows = tables(file)
     if small and len(rows) == 1:
-        benchmark = next(iter(rows))
+        (benchmark,) = rows
     if benchmark not in rows:
         return "", "", {}
     return file.name, benchmark, rows[benchmark]

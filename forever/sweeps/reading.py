@@ -13,11 +13,7 @@ SUFFIXES = (".yaml", ".yml")
 
 @dataclass
 class YamlFile:
-    """What a file says.
-
-    Attributes:
-        lines: on which line each key stands, by the names of the keys that lead to it.
-    """
+    """What a file says; `lines` has the line of each key, by the keys that lead to it."""
 
     path: Path
     text: str = ""
@@ -33,15 +29,15 @@ class YamlFile:
         """
         if not path.is_file():
             raise InputError(f"there is no file {path}")
-        file = cls(path, path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
         try:
-            tree, values = yaml.compose(file.text, yaml.SafeLoader), yaml.safe_load(file.text)
+            tree, values = yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
         if not isinstance(values, dict):
             kind = type(values).__name__
             raise InputError(f"{path} must hold keys and values, as a mapping; it holds a {kind}")
-        file.values = values
+        file = cls(path, text, values)
         file._find_lines(tree, ())
         return file
 
@@ -65,8 +61,7 @@ class YamlFile:
             place = place[:-1]
         line = self.lines.get(place, 1)
         for path, key_line in self.lines.items():
-            key = path[-1]
-            named = message.startswith((f"{key}=", f"{key} ")) or repr(key) in message
+            named = message.startswith(f"{path[-1]}=") or repr(path[-1]) in message
             if path[:-1] == place and named:
                 line = key_line
         return f"{self.path}, line {line}: "

@@ -21,13 +21,9 @@ VALIDATION = 0.2
 
 @dataclass(frozen=True)
 class Search:
-    """Runs that are found while they run.
+    """Runs that are found while they run, `trials` of them in all if nobody says otherwise.
 
-    Attributes:
-        name: also the name of the folder and of the MLflow experiment.
-        base: the run from which all others differ. Its seed is that of every run.
-        trials: how many runs there are in all, if nobody says otherwise.
-        source: the text of a file that is not shipped.
+    They have the seed of `base`. `name` and `source` are as in `Sweep`.
     """
 
     name: str
@@ -49,8 +45,7 @@ class Search:
 
     @cached_property
     def own_point(self) -> dict[str, Any] | None:
-        """The point at which the base lies, with which the others are compared; None if it is
-        outside."""
+        """Where the base, with which the others are compared, lies in the space; None: outside."""
         point = self._point(lambda axis: value_of(axis.key, self.base))
         inside = all(axis.holds(point[axis.key]) for axis in self.space if axis.key in point)
         return point if inside else None
@@ -60,8 +55,7 @@ class Search:
         name = BASE
         if self.base.override(point) != self.base:
             labels = {axis.key: axis.label for axis in self.space}
-            texts = [f"{labels[key]}{_text(value)}" for key, value in point.items()]
-            name = " ".join(texts)
+            name = " ".join(f"{labels[key]}{_text(value)}" for key, value in point.items())
         reference = "" if self.own_point is None else BASE
         seeds, variants = (self.base.seed,), {name: point}
         return Sweep(self.name, self.base, variants, seeds, reference=reference, source=self.source)
@@ -93,7 +87,7 @@ def find_search(file: SweepFile, base: RunConfig, seeds: Sequence[int] | None = 
         seeds: the one seed of all its runs; None for the base's own.
 
     Raises:
-        InputError: there are several seeds, or the base's method has nothing to search.
+        InputError: there are several seeds.
     """
     if seeds and len(seeds) > 1:
         raise InputError(

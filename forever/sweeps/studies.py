@@ -1,14 +1,15 @@
-"""Optuna's study of a search, which lies beside its runs and goes on with them.
+"""Optuna's study of a search, whose journal (`study.log`, which optuna-dashboard opens) lies beside
+the runs.
 
-Its journal is in the search's folder (`study.log`, which optuna-dashboard opens). Run directories
-say what became of each run, so an interrupted search goes on, and a longer one builds on what a
-shorter one found.
+Run directories say what became of each run, so an interrupted search goes on, and a longer one
+builds on what a shorter one found.
 """
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,31 +30,14 @@ _ENOUGH = 4  # finished runs, of which something can be said
 
 @dataclass(frozen=True)
 class Known:
-    """A run that a search has asked for.
-
-    Attributes:
-        point: the dotted keys that Optuna chose.
-        result: what a finished run holds.
-        ended: how a run ended that has no result. Without either it was interrupted.
-    """
+    """A run that a search has asked for, at the `point` (dotted keys) that Optuna chose."""
 
     trial: Trial
     point: dict[str, Any]
-    result: dict[str, Any] | None
-    ended: dict[str, str] | None
-
-    @property
-    def state(self) -> str:
-        """One of "finished", "failed", "stopped" and "interrupted"."""
-        if self.result is not None:
-            return "finished"
-        return (self.ended or {"state": "interrupted"})["state"]
-
-    @property
-    def objectives(self) -> tuple[float, float, float]:
-        """OP and BWT (more is better) and seconds (less is better) of a finished run."""
-        assert self.result is not None
-        return self.result["op"], self.result["bwt"], sum(self.result["seconds"].values())
+    state: str  # "finished", "failed", "stopped" or "interrupted"
+    reason: str = ""  # of a run that ended without a result
+    # OP and BWT (more is better) and seconds (less is better) of a finished run.
+    objectives: tuple[float, float, float] | None = None
 
 
 class Studies:
@@ -85,28 +69,29 @@ class Studies:
         """The runs that were asked for, once each, in the order of the first time."""
         asked = self.study.get_trials(deepcopy=False)
         points = [trial.user_attrs["point"] for trial in asked if "point" in trial.user_attrs]
-        runs = [self._run(point) for point in points]
-        return list({run.trial.key: run for run in runs}.values())
+        return list({run.trial.key: run for run in map(self._run, points)}.values())
 
     def best(self) -> list[Known]:
         """The finished runs that no other beats in OP, BWT and time; highest OP first."""
         front = {trial.user_attrs.get("key") for trial in self.study.best_trials}
-        runs = [run for run in self.known() if run.trial.key in front and run.result is not None]
-        return sorted(runs, key=lambda run: run.objectives, reverse=True)
+        runs = [run for run in self.known() if run.trial.key in front and run.objectives]
+        return sorted(runs, key=attrgetter("objectives"), reverse=True)
 
     def _run(self, point: dict[str, Any]) -> Known:
         """What the folder says of a point's run."""
         trial = self.search.trial(point)
         directory = RunDirectory(self.folder / trial.key)
-        return Known(trial, point, directory.finished(), directory.end_without_result())
+        result, end = directory.finished(), directory.end_without_result() or {}
+        if result is None:
+            return Known(trial, point, end.get("state", "interrupted"), end.get("reason", ""))
+        objectives = result["op"], result["bwt"], sum(result["seconds"].values())
+        return Known(trial, point, "finished", objectives=objectives)
 
     def begin(self, again: Sequence[Known]) -> None:
         """Close what an earlier call left open, and ask for these runs first."""
         for left in self.study.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
-            if "point" in left.user_attrs:
-                self._close(left.number, self._run(left.user_attrs["point"]))
-            else:
-                self._refuse(left.number)
+            point = left.user_attrs.get("point")
+            self._close(left.number, self._run(point) if point else None)
         for left in self.stops.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
             self.stops.tell(left.number, state=self.states.FAIL)
         self.again = [run.point for run in again]
@@ -127,17 +112,17 @@ class Studies:
             try:
                 run = self._run(self.search.ask(asked))
             except InputError:  # values that do not go together
-                self._refuse(asked)
+                self._close(asked, None)
                 continue
             key = run.trial.key
             if key in self.running:
-                self._refuse(asked)  # its numbers come with its twin
+                self._close(asked, None)  # its numbers come with its twin
                 continue
             if wanted or key not in asked_before:
                 asked.set_user_attr("key", key)
                 asked.set_user_attr("point", run.point)
                 self.search.sweep(run.point).write_manifest(self.folder)
-                if run.result is None:
+                if not run.objectives:
                     self.running[key] = asked, self.stops.ask()
                     return run.trial
             self._close(asked, run)
@@ -153,29 +138,17 @@ class Studies:
         """Say what became of a run: all objectives of a whole one, or none."""
         asked, twin = self.running.pop(key)
         run = self._run(asked.user_attrs["point"])
-        if run.result is None:
-            run = Known(run.trial, run.point, None, {"state": state})
-        op, outcome = None, self._close(asked, run)
-        if run.result is not None:
-            op = run.result["op"]
-        self.stops.tell(twin, op, state=outcome)
+        if not run.objectives:
+            run = replace(run, state=state)
+        op = run.objectives[0] if run.objectives else None
+        self.stops.tell(twin, op, state=self._close(asked, run))
 
-    def _refuse(self, asked: Any) -> None:
-        """Tell Optuna that there is no run at a point."""
-        self.study.tell(asked, state=self.states.FAIL)
-
-    def _close(self, asked: Any, run: Known) -> Any:
-        """Tell Optuna what became of a run; returns its state there."""
+    def _close(self, asked: Any, run: Known | None) -> Any:
+        """Tell Optuna what became of a run, or that there is none; returns its state there."""
         states = {"finished": self.states.COMPLETE, "stopped": self.states.PRUNED}
-        state = states.get(run.state, self.states.FAIL)
-        objectives = None if run.result is None else run.objectives
-        self.study.tell(asked, objectives, state=state)
+        state = states.get(run.state if run else "", self.states.FAIL)
+        self.study.tell(asked, run.objectives if run else None, state=state)
         return state
-
-
-def known(search: Search, folder: Path) -> list[Known]:
-    """The runs that a search has asked for in a folder, in the order in which it did."""
-    return Studies(search, folder).known()
 
 
 def importances(folder: Path) -> dict[str, float]:
@@ -187,17 +160,11 @@ def importances(folder: Path) -> dict[str, float]:
     if not (folder / JOURNAL).is_file() or find_spec("optuna") is None:
         return {}
     optuna, storage = _optuna(), _storage(folder)
-    studies = [
-        optuna.load_study(study_name=name, storage=storage)
-        for name in optuna.get_all_study_names(storage)
-    ]
+    studies = optuna.get_all_study_summaries(storage)
     searches = [study for study in studies if len(study.directions) == len(DIRECTIONS)]
-
-    def finished(study: Any) -> int:
-        return len(study.get_trials(states=(optuna.trial.TrialState.COMPLETE,)))
-
-    study = max(searches, key=finished)
-    if finished(study) < _ENOUGH:
+    largest = max(searches, key=lambda study: study.n_trials)
+    study = optuna.load_study(study_name=largest.study_name, storage=storage)
+    if len(study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))) < _ENOUGH:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

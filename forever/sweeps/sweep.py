@@ -30,20 +30,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A family of runs.
+    """A family of runs: each variant (dotted keys that differ from the base, by name) on each order
+    (likewise; none is the base's own) with each seed.
 
     Attributes:
         name: also the name of the MLflow experiment and of the folder.
-        base: the run from which all others differ.
-        variants: by name, the dotted keys that differ from the base.
-        seeds: every variant runs with each of them.
-        orders: by name, the dotted keys of benchmark and order; every variant runs on each. None:
-            the base's own.
         reference: the variant that the others are compared with in reports.
-        references: of variants that are compared with another one, such as the same method on their
-            own backbone; with themselves: with none.
-        paper: variants that stand for one of the paper's under another name, which is what small
-            runs need.
+        paper: for variants that stand for one of the paper's under another name, that name.
+        references: for variants that are compared with another than `reference`, its name; with
+            themselves: with none.
         selected: the variants to run now; None: all.
         source: the text of a file that is not shipped, which is kept beside the runs.
     """
@@ -61,10 +56,6 @@ class Sweep:
 
     COPY: ClassVar[str] = "sweep.yaml"
 
-    def chosen(self) -> list[str]:
-        """The names of the variants to run now, in order."""
-        return [name for name in self.variants if self.selected is None or name in self.selected]
-
     def trials(self) -> list[Trial]:
         """All runs, seeds outermost, so that an interrupted sweep has compared all variants on the
         first seeds.
@@ -74,11 +65,12 @@ class Sweep:
         """
         order = self.base.data.order
         places = self.orders or {order if isinstance(order, str) else "custom": {}}
+        chosen = [name for name in self.variants if self.selected is None or name in self.selected]
         return [
             self._trial(variant, order, {**place, "seed": seed})
             for seed in self.seeds
             for order, place in places.items()
-            for variant in self.chosen()
+            for variant in chosen
         ]
 
     def _trial(self, variant: str, order: str, place: Mapping[str, Any]) -> Trial:
@@ -99,18 +91,15 @@ class Sweep:
             if name not in self.variants:
                 raise unknown(f"variant of {self.name}", name, self.variants)
         compared = {self.references.get(name, self.reference) for name in names}
-        if not names:
-            return replace(self, selected=None)
-        return replace(self, selected=frozenset({*names, *compared}))
+        return replace(self, selected=frozenset({*names, *compared}) or None)
 
     def write_manifest(self, folder: Path) -> None:
         """Say in `folder` which run is which, for reports; runs of earlier invocations stay listed.
 
         Variants of one sweep are in its order, in whatever order they were asked for.
         """
-        path = folder / MANIFEST
         before: dict[str, Any] = {**_ABSENT, "trials": []}
-        if path.is_file():
+        if (folder / MANIFEST).is_file():
             before = read_manifest(folder)
         trials = {trial["key"]: trial for trial in before["trials"]}
         for trial in self.trials():
@@ -132,14 +121,13 @@ class Sweep:
             "paper": {**before["paper"], **self.paper},
             "trials": listed,
         }
-        write_text(path, json.dumps(content, indent=1) + "\n")
+        write_text(folder / MANIFEST, json.dumps(content, indent=1) + "\n")
         if self.source:
             write_text(folder / self.COPY, self.source)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What `write_manifest` wrote: `name`, `reference`, `references`, `paper`, and `trials` with
-    `key`, `variant`, `benchmark`, `order`, `seed`.
+    """What `write_manifest` wrote.
 
     Raises:
         InputError: the folder holds no sweep, or a damaged one.

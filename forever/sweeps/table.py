@@ -20,40 +20,24 @@ _UNFINISHED = ("waiting", "running")
 
 @dataclass
 class Row:
-    """How far a trial is. `earlier` of its stages were over before it `began` this time, and the
-    last one was over when it `reached` it. `seconds` are those that it took."""
+    """How far a trial is; `earlier` of its stages were over before this call."""
 
     trial: Trial
     state: str = "waiting"
     stage: int = 0
     stages: int = 0
     earlier: int = 0
-    replays: int | None = None
-    op: float | None = None
-    began: float = 0.0
-    reached: float = 0.0
-    seconds: float = 0.0
-
-    def left_s(self) -> float | None:
-        """Seconds until the trial is over, if its stages go on to take as long as they did."""
-        if self.stage <= self.earlier:
-            return None
-        stage_s = (self.reached - self.began) / (self.stage - self.earlier)
-        return max(0.0, self.reached + stage_s * (self.stages - self.stage) - time.monotonic())
+    scores: str = ""
+    began: float | None = None
 
     def cells(self) -> list[str]:
-        """The name, and what is known of it."""
-        running = self.state == "running"
-        trial, seconds = self.trial, time.monotonic() - self.began if running else self.seconds
-        return [
-            f"{trial.variant}, order {trial.order}, seed {trial.seed}",
-            self.state,
-            f"stage {self.stage}/{self.stages}" if running and self.stages else "",
-            f"OP {self.op:.1f}" if self.op is not None else "",
-            f"{self.replays} replays" if self.replays is not None else "",
-            duration(seconds),
-            f"ETA {duration(self.left_s())}" if running else "",
-        ]
+        """The name, and what is known of the trial."""
+        trial, stage = self.trial, ""
+        if self.state == "running" and self.stages:
+            stage = f"stage {self.stage}/{self.stages}"
+        seconds = 0.0 if self.began is None else time.monotonic() - self.began
+        name = f"{trial.variant}, order {trial.order}, seed {trial.seed}"
+        return [name, self.state, stage, self.scores, duration(seconds)]
 
 
 class SweepTable:
@@ -72,8 +56,7 @@ class SweepTable:
         self.rows = {trial.key: Row(trial) for trial in trials}
         self.console = console or Console(quiet=not show)
         self.total = max(total, len(self.rows))
-        self._began: float | None = None
-        self._last_line = time.monotonic()
+        self._began = self._last_line = time.monotonic()
         self._live = Live(get_renderable=self.render, console=self.console, refresh_per_second=2)
 
     def __enter__(self) -> "SweepTable":
@@ -91,9 +74,7 @@ class SweepTable:
 
     def started(self, key: str) -> None:
         """A trial begins, goes on, or is tried again."""
-        now = time.monotonic()
-        self.rows[key].state, self.rows[key].began = "running", now
-        self._began = now if self._began is None else self._began
+        self.rows[key].state, self.rows[key].began = "running", time.monotonic()
 
     def advanced(
         self, key: str, stage: int, stages: int, op: float | None, replays: int, earlier: int = 0
@@ -101,17 +82,15 @@ class SweepTable:
         """A stage is over. `earlier` of them were over before the trial began this time."""
         row = self.rows[key]
         row.stage, row.stages, row.earlier = stage, stages, earlier
-        row.op, row.replays, row.reached = op, replays, time.monotonic()
+        row.scores = f"{replays} replays" if op is None else f"OP {op:.1f}, {replays} replays"
         if not self._live.is_started and time.monotonic() - self._last_line >= _LINE_EVERY_S:
             self._line(row)
 
-    def ended(self, key: str, state: str, note: str = "", op: float | None = None) -> None:
+    def ended(self, key: str, state: str, note: str = "") -> None:
         """A trial is over: "done", "failed", "stopped" (early), or without a line "skipped"."""
-        row = self.rows[key]
-        row.seconds = time.monotonic() - row.began if row.state == "running" else 0.0
-        row.state, row.op = state, row.op if op is None else op
+        self.rows[key].state = state
         if state != "skipped":
-            self._line(row, note)
+            self._line(self.rows[key], note)
 
     def say(self, text: str) -> None:
         """A line about the sweep as a whole."""
@@ -119,25 +98,23 @@ class SweepTable:
 
     def _line(self, row: Row, note: str = "") -> None:
         self._last_line = time.monotonic()
+        over = sum(row.state not in _UNFINISHED for row in self.rows.values())
         name, *cells = row.cells()
-        text = f"[{self._over()}/{self.total}] {name}: {', '.join(filter(None, cells))}"
-        if not note and self._over() < self.total:
+        text = f"[{over}/{self.total}] {name}: {', '.join(filter(None, cells))}"
+        if note:
+            text += f": {note}"
+        elif over < self.total:
             text += f" (all: {duration(self.left_s())})"
-        self.say(f"{text}: {note}" if note else text)
-
-    def _over(self) -> int:
-        return sum(row.state not in _UNFINISHED for row in self.rows.values())
+        self.say(text)
 
     def left_s(self) -> float | None:
         """Seconds until all trials are over, if stages go on to come as fast as in this call."""
         rows = self.rows.values()
-        whole = max((row.stages for row in rows), default=0)
-        left = [whole - row.stage for row in rows if row.state in _UNFINISHED]
-        left.append(whole * (self.total - len(rows)))
+        stages = max((row.stages for row in rows), default=0)
+        left = stages * (self.total - len(rows))
+        left += sum(stages - row.stage for row in rows if row.state in _UNFINISHED)
         done = sum(max(0, row.stage - row.earlier) for row in rows)
-        if self._began is None or not done:
-            return None
-        return (time.monotonic() - self._began) / done * sum(left)
+        return (time.monotonic() - self._began) / done * left if done else None
 
     def summary(self) -> str:
         """How many are in which state and how long the rest takes, such as "6 done, 1 running, ETA
@@ -145,8 +122,9 @@ class SweepTable:
         states = Counter(row.state for row in self.rows.values())
         states["waiting"] += self.total - len(self.rows)
         counts = [f"{count} {state}" for state, count in sorted(states.items()) if count]
-        eta = [] if self._over() == self.total else [f"ETA {duration(self.left_s())}"]
-        return ", ".join(counts + eta)
+        if states["waiting"] or states["running"]:
+            counts.append(f"ETA {duration(self.left_s())}")
+        return ", ".join(counts)
 
     def render(self) -> Group:
         """The trials that run, and a count of all."""

@@ -1,8 +1,4 @@
-"""Sampling: the right distribution, and the same text for a seed whatever shares the batch. Greedy:
-test_evaluate.py.
-
-V vocabulary, T tokens of a prompt.
-"""
+"""Sampling: the right distribution, and the same text for a seed whatever shares the batch."""
 
 import random
 from collections import Counter
@@ -24,14 +20,8 @@ from forever.models.backbone import Backbone, load
 CPU = torch.device("cpu")
 WARM = Sampling(temperature=1.3, top_p=0.9, repetition_penalty=1.5)
 # Prompts of different lengths; each number is a word of its own.
-TEXTS = [
-    "red",
-    "green round 3 blue",
-    "old " * 12,
-    "1 2 3 4 5 6 7",
-    "What colour is it? Options: red, blue.",
-    "square flat",
-]
+TEXTS = ["red", "green round 3 blue", "old " * 12, "1 2 3 4 5 6 7", "square flat"]
+TEXTS.append("What colour is it? Options: red, blue.")
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +67,17 @@ def text_of(backbone: Backbone, ids: Sequence[int]) -> str:
     return backbone.tokenizer.decode(list(ids), skip_special_tokens=True).strip()
 
 
-def chi_square(found: Counter[str], expected: dict[str, float], count: int) -> float:
-    """Pearson's statistic in standard deviations from its mean; texts expected less than five times
-    are one class."""
-    rare = {text for text, p in expected.items() if p * count < 5}
-    classes = [(found[text], p * count) for text, p in expected.items() if text not in rare]
-    classes.append(
-        (sum(found[text] for text in rare), sum(expected[text] for text in rare) * count)
-    )
-    terms = [(n - e) ** 2 / e for n, e in classes if e > 1]
+def chi_square(found: Counter[str], expected: Counter[str], count: int) -> float:
+    """Pearson's statistic in standard deviations from its mean; rare texts are one class."""
+    observed, means = [0.0], [0.0]
+    for text, p in expected.items():
+        if p * count < 5:
+            observed[0] += found[text]
+            means[0] += p * count
+        else:
+            observed.append(found[text])
+            means.append(p * count)
+    terms = [(n - mean) ** 2 / mean for n, mean in zip(observed, means, strict=True) if mean > 1]
     return (sum(terms) - (len(terms) - 1)) / max(2 * (len(terms) - 1), 1) ** 0.5
 
 
@@ -107,37 +99,32 @@ def test_tokens_come_with_their_probabilities(
     backbone: Backbone, encoder: Encoder, how: Sampling
 ) -> None:
     row, count = encoder.encode_text("red green red", 10), 3000
-    p = probabilities(backbone, row.prompt, how)
-    expected: dict[str, float] = {}
-    for token, value in enumerate(p.tolist()):
+    expected: Counter[str] = Counter()
+    uniform: Counter[str] = Counter()
+    p = probabilities(backbone, row.prompt, how).tolist()
+    for token, value in enumerate(p):
+        text = text_of(backbone, [token])
+        uniform[text] += 1 / len(p)
         if value:
-            text = text_of(backbone, [token])
-            expected[text] = expected.get(text, 0.0) + value
+            expected[text] += value
     found = Counter(sample(backbone, [row] * count, range(count), 1, how))
     assert found.keys() <= expected.keys()
     assert chi_square(found, expected, count) < 4
-    uniform = {text_of(backbone, [t]): 1 / len(p) for t in range(len(p))}
     assert chi_square(found, uniform, count) > 20  # the comparison can fail
 
 
 def test_later_tokens_depend_on_earlier_ones(backbone: Backbone, encoder: Encoder) -> None:
-    row, count, how = (
-        encoder.encode_text("blue", 10),
-        3000,
-        Sampling(temperature=2.0, top_k=4, repetition_penalty=1.3),
-    )
-    expected: dict[str, float] = {}
-    end = backbone.tokenizer.eos_token_id
+    row, count = encoder.encode_text("blue", 10), 3000
+    how = Sampling(temperature=2.0, top_k=4, repetition_penalty=1.3)
+    expected: Counter[str] = Counter()
     for first, p in enumerate(probabilities(backbone, row.prompt, how).tolist()):
-        if not p:
-            continue
-        second = (
-            probabilities(backbone, [*row.prompt, first], how).tolist() if first != end else [1.0]
-        )
-        for token, q in enumerate(second):
-            text = text_of(backbone, [first, token] if first != end else [])
-            if q:
-                expected[text] = expected.get(text, 0.0) + p * q
+        if p and first == backbone.tokenizer.eos_token_id:
+            expected[""] += p
+        elif p:
+            second = probabilities(backbone, [*row.prompt, first], how).tolist()
+            for token, q in enumerate(second):
+                if q:
+                    expected[text_of(backbone, [first, token])] += p * q
     assert 12 <= len(expected) <= 16
     found = Counter(sample(backbone, [row] * count, range(count), 2, how))
     assert found.keys() <= expected.keys()
@@ -161,14 +148,9 @@ def test_a_text_depends_on_its_prompt_and_seed_alone(
     seeds = [2**62 + 7 * i for i in range(len(prompts))]
     together = sample(backbone, prompts, seeds, 10, WARM)
     assert len(set(together)) == len(prompts)
-    alone = [
-        sample(backbone, [row], [seed], 10, WARM)[0]
-        for row, seed in zip(prompts, seeds, strict=True)
-    ]
-    assert together == alone
-    backwards = sample(backbone, prompts[::-1], seeds[::-1], 10, WARM)
-    assert backwards[::-1] == together
-    for share in (slice(0, None, 2), slice(1, None, 2)):  # what each of two ranks would draw
+    alone = [slice(i, i + 1) for i in range(len(prompts))]
+    ranks = [slice(0, None, 2), slice(1, None, 2)]  # what each of two ranks would draw
+    for share in (*alone, slice(None, None, -1), *ranks):
         assert sample(backbone, prompts[share], seeds[share], 10, WARM) == together[share]
     monkeypatch.setattr(decoding, "_TOKENS_AT_ONCE", 25)
     assert sample(backbone, prompts, seeds, 10, WARM) == together
@@ -190,39 +172,32 @@ def test_repeats_and_leaves_the_global_random_numbers_alone(
 
 def test_each_prompt_has_its_own_limit(backbone: Backbone, prompts: list[Encoded]) -> None:
     seeds, limits = list(range(len(prompts))), [1, 9, 3, 2, 7, 4]
-    whole = sample(backbone, prompts, seeds, 9, WARM)
     cut = sample(backbone, prompts, seeds, limits, WARM)
-    assert [len(text.split()) for text in cut] != [len(text.split()) for text in whole]
-    for text, longer, row, seed, limit in zip(cut, whole, prompts, seeds, limits, strict=True):
-        assert longer.startswith(text)
-        assert text == sample(backbone, [row], [seed], limit, WARM)[0]
+    assert cut != sample(backbone, prompts, seeds, 9, WARM)
+    for text, row, seed, limit in zip(cut, prompts, seeds, limits, strict=True):
+        assert [text] == sample(backbone, [row], [seed], limit, WARM)
 
 
 # ---- the repetition penalty
 
 
 def test_repetition_penalty_is_once_a_token_and_ignores_pads() -> None:
-    """Rows as they are left-padded; pad is token 0, which is also EOS here and must not become
-    rarer by padding."""
-    pad, penalty = 0, 3.0
-    rows = [[4, 2, 4, 4], [3], [1, 0, 5]]
-    width = max(len(row) for row in rows)
-    ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
-    starts = torch.tensor([width - len(row) for row in rows])
-    scores = torch.tensor([[1.0, -2.0, 3.0, -4.0, 5.0, 0.5]] * len(rows))
-    chain = decoding._processors(Sampling(repetition_penalty=penalty), starts, [1, 2, 3])
-    found = chain[0](ids, scores.clone())
-    for row, before, after in zip(rows, scores.tolist(), found.tolist(), strict=True):
-        expected = [
-            s if t not in row else s / penalty if s > 0 else s * penalty
-            for t, s in enumerate(before)
-        ]
-        assert after == pytest.approx(expected)
+    """Rows are left-padded by token 0, which is also EOS and must not become rarer by padding."""
+    ids = torch.tensor([[4, 2, 4, 4], [0, 0, 0, 3], [0, 1, 0, 5]])
+    starts = torch.tensor([0, 3, 1])
+    scores = torch.tensor([[1.0, -2.0, 3.0, -4.0, 6.0, 0.5]] * 3)
+    chain = decoding._processors(Sampling(repetition_penalty=2.0), starts, [1, 2, 3])
+    assert chain[0](ids, scores.clone()).tolist() == [
+        [1.0, -2.0, 1.5, -4.0, 3.0, 0.5],
+        [1.0, -2.0, 3.0, -8.0, 6.0, 0.5],
+        [0.5, -4.0, 3.0, -4.0, 6.0, 0.25],
+    ]
     later = torch.cat([ids, torch.tensor([[5], [5], [4]])], dim=1)  # what was written counts, too
-    found = chain[0](later, scores.clone())
-    assert found[:, 5].tolist() == pytest.approx([0.5 / 3, 0.5 / 3, 0.5 / 3])
-    assert found[1, 0] == 1.0  # row 1 has pads and no token 0
-    assert found[2, 0] == pytest.approx(1 / 3)  # row 2 has the token itself
+    assert chain[0](later, scores.clone())[:, 4:].tolist() == [
+        [3.0, 0.25],
+        [6.0, 0.25],
+        [3.0, 0.25],
+    ]
 
 
 # ---- with adapters

@@ -19,7 +19,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,14 +60,8 @@ UPDATE_FIELDS = ("task", "kind", "loss", "update_norm", "penalty", "beta")
 EVENT_FIELDS = ("task", "kind", "step", "day", "beta", "updates", "rows")
 
 
-# ---- running
-
-
 def toy_run(folder: Path) -> RunConfig:
-    """The run from which the rows of the conformance table differ.
-
-    Its backbone and its data are put into `folder`.
-    """
+    """The run from which the rows differ; its backbone and its data are put into `folder`."""
     benchmark = make_benchmark()
     backbone = save_backbone(folder / "backbone", benchmark)
     return small_toy_config(toy_config(backbone, save_data(folder / "data", benchmark)))
@@ -152,7 +146,8 @@ def digest(content: Any) -> str:
 def machine() -> dict[str, Any]:
     """All on which the rounding of a run depends."""
     about = dict.fromkeys(("model name", "cpu family", "model", "stepping", "flags"), "")
-    for line in cpu_lines():
+    linux = Path("/proc/cpuinfo")
+    for line in linux.read_text(encoding="utf-8").splitlines() if linux.is_file() else ():
         key, _, value = line.partition(":")
         if key.strip() in about:
             about[key.strip()] = value.strip()
@@ -167,15 +162,6 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-
-
-def cpu_lines() -> Iterable[str]:
-    """What Linux says about the processor; nothing elsewhere."""
-    path = Path("/proc/cpuinfo")
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
-
-
-# ---- files
 
 
 def path_of(name: str) -> Path:
@@ -199,11 +185,7 @@ def write(golden: dict[str, Any]) -> None:
 
 
 def main(names: Sequence[str]) -> None:
-    """Record the rows `names`, or all.
-
-    Raises:
-        SystemExit: there is no such row.
-    """
+    """Record the rows `names`, or all."""
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
         raise SystemExit(f"no such row: {', '.join(unknown)}; there are {', '.join(NAMES)}")

@@ -16,10 +16,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from forever.config.run import RunConfig
-from forever.errors import InputError
 from forever.launch.local import Placement, run_local
-from forever.launch.mlflow_store import Mirror, keeps
-from forever.launch.mlflow_tracker import MlflowTracker, close_sweep, open_sweep, sync, tracking_uri
+from forever.launch.mlflow_store import Mirror, keeps, tracking_uri
+from forever.launch.mlflow_tracker import MlflowTracker, close_sweep, open_sweep, sync
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.runs.tracking import Tracker
@@ -63,19 +62,21 @@ def folder(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def runs(uri: str, experiment: str = "forever") -> list[Run]:
+def runs(uri: str) -> list[Run]:
     client = MlflowClient(uri)
-    entry = client.get_experiment_by_name(experiment)
-    return [] if entry is None else client.search_runs([entry.experiment_id])
+    return client.search_runs([entry.experiment_id for entry in client.search_experiments()])
 
 
 def histories(uri: str, run: Run) -> dict[str, list[tuple[int, float]]]:
-    client = MlflowClient(uri)
-    keys = run.data.metrics
-    return {
-        key: sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, key))
-        for key in keys
-    }
+    found: dict[str, list[tuple[int, float]]] = {}
+    for key in run.data.metrics:
+        points = MlflowClient(uri).get_metric_history(run.info.run_id, key)
+        found[key] = sorted((point.step, point.value) for point in points)
+    return found
+
+
+def artifacts(uri: str, run: Run) -> set[str]:
+    return {file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id)}
 
 
 def datasets(run: Run) -> dict[str, str]:
@@ -86,12 +87,12 @@ def datasets(run: Run) -> dict[str, str]:
     return digests
 
 
-def test_a_run_is_shown_completely(uri: str, folder: Path, base_config: RunConfig) -> None:
+def test_a_run_is_shown_completely(uri: str, folder: Path) -> None:
     assert sync(folder, uri) == 1
     (run,) = runs(uri)
     result = json.loads((folder / "result.json").read_text())
     assert run.info.status == "FINISHED"
-    assert run.data.tags["forever.run_key"] == base_config.key()
+    assert run.data.tags["forever.run_key"] == folder.name
     assert (run.data.tags["method"], run.data.tags["seed"]) == ("forever", "0")
     assert run.data.params["optim.lr"] == "0.01"
     assert run.data.params["method.warmup_steps"] == "3"
@@ -105,39 +106,25 @@ def test_a_run_is_shown_completely(uri: str, folder: Path, base_config: RunConfi
     fired = sum(sum(kinds.values()) for kinds in result["events"].values())
     assert len(history["replay/beta"]) == fired
     assert datasets(run) == result["data"]
-    artifacts = {file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id)}
-    assert artifacts >= {
-        "matrix.json",
-        "matrix.csv",
-        "config.yaml",
-        "result.json",
-        "environment.json",
-    }
+    files = {"matrix.json", "matrix.csv", "config.yaml", "result.json", "environment.json"}
     if find_spec("matplotlib"):
-        assert artifacts >= {"matrix.png", "timeline.png"}
+        files |= {"matrix.png", "timeline.png"}
+    assert artifacts(uri, run) == files
     assert (folder.parent / "mlartifacts").is_dir()
 
 
-def test_sending_again_adds_nothing(uri: str, folder: Path) -> None:
+def test_sending_again_adds_nothing(uri: str, folder: Path, tmp_path: Path) -> None:
+    """A copy of the folder is the same run. Another run of the same configuration is not."""
     sync(folder, uri)
     (run,) = runs(uri)
     before = histories(uri, run)
     MlflowClient(uri).update_run(run.info.run_id, "RUNNING")  # as if the last call had been cut off
-    sync(folder, uri)
-    # All runs below; the copies of config.yaml among the artifacts are none.
-    sync(folder.parent, uri)
+    shutil.copytree(folder, tmp_path / "from_the_cluster")
+    assert sync(tmp_path, uri) == 2
     (again,) = runs(uri)
     assert histories(uri, again) == before
     assert again.info.status == "FINISHED"
     assert len(datasets(again)) == 3
-
-
-def test_a_copy_of_the_folder_is_the_same_run_and_another_run_is_not(
-    uri: str, folder: Path, tmp_path: Path
-) -> None:
-    sync(folder, uri)
-    sync(Path(shutil.copytree(folder, tmp_path / "from_the_cluster")), uri)
-    assert len(runs(uri)) == 1
     shutil.copytree(folder, tmp_path / "other", ignore=shutil.ignore_patterns("mlflow.json"))
     sync(tmp_path / "other", uri)
     assert len(runs(uri)) == 2
@@ -197,18 +184,15 @@ def test_a_server_that_is_away_costs_seconds_and_loses_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
     waited: list[float] = []
-    push = Mirror.push
+    push = MlflowTracker._push
 
-    def timed(mirror: Mirror, unfinished: str = "RUNNING") -> None:
+    def timed(tracker: MlflowTracker) -> None:
         begun = time.perf_counter()
-        try:
-            push(mirror, unfinished)
-        finally:
-            waited.append(time.perf_counter() - begun)
+        push(tracker)
+        waited.append(time.perf_counter() - begun)
 
-    monkeypatch.setattr(Mirror, "push", timed)
+    monkeypatch.setattr(MlflowTracker, "_push", timed)
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if hangs:  # it takes connections and never answers
@@ -233,126 +217,68 @@ def test_an_unfinished_run_is_shown_as_far_as_it_got(uri: str, folder: Path) -> 
     assert [step for step, _ in histories(uri, run)["op"]] == [1]
 
 
-def test_runs_of_a_sweep_hang_below_one_parent(
-    uri: str, folder: Path, tmp_path: Path, base_config: RunConfig
-) -> None:
-    sweep = Sweep("toys", base_config, {"base": {}, "slow": {"optim.lr": 1e-4}})
-    first, second = sweep.trials()
-    out = tmp_path / "toys"
-    sweep.write_manifest(out)
-    open_sweep(out, uri)
-    shutil.copytree(folder, out / first.key)
-    shutil.copytree(folder, out / second.key)
-    RunDirectory(out / second.key).result.unlink()  # the second was killed
-    Mirror(out / second.key, uri).push()
-    for _ in range(2):
-        close_sweep(out, uri, "FAILED")
-    found = runs(uri, "toys")
-    parent = next(run for run in found if run.data.tags.get("forever.sweep") == "toys")
-    children = {run.data.tags["variant"]: run for run in found if run is not parent}
-    assert len(found) == 3
-    assert parent.info.status == "FAILED"
-    assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {
-        parent.info.run_id
-    }
-    assert (children["base"].info.status, children["slow"].info.status) == ("FINISHED", "FAILED")
-    assert children["base"].data.tags["forever.run_key"] == first.key
-    artifacts = {file.path for file in MlflowClient(uri).list_artifacts(parent.info.run_id)}
-    assert artifacts == {"summary.csv", "sweep.json"}
-    result = json.loads((folder / "result.json").read_text())
-    means = {
-        "op/base": result["op"],
-        "bwt/base": result["bwt"],
-        "trials/done": 1,
-        "trials/failed": 1,
-    }
-    # Once, though closed twice.
-    assert histories(uri, parent) == {key: [(1, value)] for key, value in means.items()}
-
-
 @pytest.fixture
-def sweep_folder(folder: Path, tmp_path: Path, base_config: RunConfig) -> Path:
-    """A sweep whose four runs have finished: OP 10 and 20 of the one variant, 30 and none of the
-    other."""
-    out = tmp_path / "toys"
-    sweep = Sweep("toys", base_config, {"base": {}, "+IAR&PIR": {"optim.lr": 1e-4}}, seeds=(0, 1))
-    sweep.write_manifest(out)
-    values = {("base", 0): 10.0, ("base", 1): 20.0, ("+IAR&PIR", 0): 30.0, ("+IAR&PIR", 1): None}
+def toys(folder: Path, tmp_path: Path, base_config: RunConfig) -> Path:
+    """A sweep whose two runs have finished."""
+    sweep = Sweep("toys", base_config, {"base": {}, "slow": {"optim.lr": 1e-4}})
+    sweep.write_manifest(tmp_path / "toys")
     for trial in sweep.trials():
-        shutil.copytree(folder, out / trial.key)
-        path = RunDirectory(out / trial.key).result
-        result = {
-            **json.loads(path.read_text()),
-            "op": values[trial.variant, trial.seed],
-            "bwt": None,
-        }
-        path.write_text(json.dumps(result))
-    return out
+        shutil.copytree(folder, tmp_path / "toys" / trial.key)
+    return tmp_path / "toys"
 
 
-def parent_of(uri: str) -> Run:
-    (parent,) = (run for run in runs(uri, "toys") if run.data.tags.get("forever.sweep"))
-    return parent
+def statuses(uri: str) -> dict[str, str]:
+    """Of the parent run of the sweep, and of the runs below it by variant."""
+    found = {run.data.tags.get("variant", "parent"): run for run in runs(uri)}
+    above = {run.data.tags.get("mlflow.parentRunId") for run in found.values()}
+    assert above <= {None, found["parent"].info.run_id}
+    return {name: run.info.status for name, run in found.items()}
 
 
-def test_sync_makes_up_for_a_sweep_that_no_server_heard_of(uri: str, sweep_folder: Path) -> None:
-    for _ in range(2):
-        assert sync(sweep_folder, uri) == 4
-    parent = parent_of(uri)
-    assert parent.info.status == "FINISHED"
-    means = {"op/base": 15.0, "op/plus_IAR_and_PIR": 30.0, "trials/done": 4, "trials/failed": 0}
-    assert histories(uri, parent) == {key: [(4, value)] for key, value in means.items()}
-
-
-def test_sync_leaves_a_run_alone_that_is_training(
-    uri: str, sweep_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    training = sorted(sweep_folder.glob("*/config.yaml"))[0].parent
-    (training / "result.json").unlink()
-    with locked(training):
-        assert sync(sweep_folder, uri) == 3
-        assert f"{training} is in progress and left out" in capsys.readouterr().err
-        found = runs(uri, "toys")
-        assert training.name not in {run.data.tags.get("forever.run_key") for run in found}
-        assert parent_of(uri).info.status == "RUNNING"
-    assert sync(sweep_folder, uri) == 4
-    assert parent_of(uri).info.status == "KILLED"
-    assert "trials/failed" not in parent_of(uri).data.metrics
-
-
-def test_the_end_of_a_sweep_leaves_a_run_alone_that_another_process_trains(
-    uri: str, sweep_folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("state", "child", "parent"),
+    [
+        ("failed", "FAILED", "FAILED"),
+        ("stopped", "KILLED", "FINISHED"),
+        ("interrupted", "KILLED", "KILLED"),
+    ],
+)
+def test_a_sweep_ends_as_its_runs_do(
+    state: Any, child: str, parent: str, uri: str, toys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forever.launch.mlflow_tracker._PATIENCE_S", 0.1)
-    training = sorted(sweep_folder.glob("*/config.yaml"))[0].parent
-    (training / "result.json").unlink()
-    open_sweep(sweep_folder, uri)
+    (slow,) = toys.glob("slow*")
+    RunDirectory(slow).result.unlink()
+    if state != "interrupted":
+        RunDirectory(slow).end(state, "why")
+    open_sweep(toys, uri)
+    Mirror(slow, uri).push()
+    assert statuses(uri) == {"parent": "RUNNING", "slow": "RUNNING"}
+    with locked(slow):  # another process trains it
+        close_sweep(toys, uri)
+        assert statuses(uri)["slow"] == "RUNNING"
+    for _ in range(2):
+        close_sweep(toys, uri)
+        assert statuses(uri) == {"parent": parent, "slow": child}
+    assert sync(toys, uri) == 2
+    assert statuses(uri) == {"parent": parent, "slow": child, "base": "FINISHED"}
 
-    def status() -> str:
-        (run,) = (
-            run
-            for run in runs(uri, "toys")
-            if run.data.tags.get("forever.run_key") == training.name
-        )
-        return run.info.status
 
-    Mirror(training, uri).push()
+def test_sync_makes_up_for_a_sweep_that_no_server_heard_of(
+    uri: str, toys: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (training,) = toys.glob("slow*")
+    result = (training / "result.json").rename(toys / "result")
     with locked(training):
-        close_sweep(sweep_folder, uri, "FAILED")
-        assert status() == "RUNNING"
-    close_sweep(sweep_folder, uri, "FAILED")
-    assert status() == "FAILED"
-
-
-def test_a_deleted_experiment_is_named(uri: str, folder: Path) -> None:
-    Mirror(folder, uri).push()
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name("forever")
-    assert experiment is not None
-    number = experiment.experiment_id
-    client.delete_experiment(number)
-    with pytest.raises(InputError, match=rf"forever' was deleted; .*--experiment-id {number}"):
-        Mirror(folder, uri).push()
+        assert sync(toys, uri) == 1
+    assert f"{training} is in progress and left out" in capsys.readouterr().err
+    assert "slow" not in statuses(uri)
+    result.rename(training / "result.json")
+    for _ in range(2):
+        assert sync(toys, uri) == 2
+    assert statuses(uri) == dict.fromkeys(("parent", "base", "slow"), "FINISHED")
+    (parent,) = (run for run in runs(uri) if "forever.sweep" in run.data.tags)
+    assert artifacts(uri, parent) == {"sweep.json"}
 
 
 def test_the_default_store_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,53 +7,44 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import begin, learn, react, start, theta, toy, update
+from helpers import begin, learn, start, theta, toy, update
 from torch import Tensor
 
 from forever.config.methods.baselines import MiguConfig
 from forever.config.run import RunConfig
 from forever.data.batching import Batch
-from forever.evaluation.scoring import evaluate
 from forever.methods.migu import largest
 from forever.models import lora
 from forever.training.forward import answer_logits
 from forever.training.learner import Learner
 from forever.training.step import perform
-from forever.training.steps import Probe, Step
-
-NO_CLIP: dict[str, Any] = {"optim__clip": 1e9}
+from forever.training.steps import Step
 
 
-def second_task(
-    config: RunConfig, fields: dict[str, Any], **changes: Any
-) -> tuple[Learner, Any, Any]:
-    """A learner, its method and its steps at the start of the second task."""
-    learner, method = begin(config, {"name": "migu", **fields}, **changes)
+def second_task(config: RunConfig, micro: int | None = None, **changes: Any) -> tuple[Any, ...]:
+    """A learner, its method and its steps at the start of the second task; half is masked."""
+    fields = {"name": "migu", "masked": 0.5} | changes.pop("fields", {})
+    learner, method = begin(config, fields, micro=micro, **changes)
     learn(learner, method, toy(config)[0])
     return learner, method, start(learner, method, toy(config)[1])
 
 
 def kept_rows(learner: Learner, method: Any) -> dict[str, Tensor]:
     """Which rows the last update kept, by parameter; every entry of a row has the same mask."""
-    found = {}
-    for name, mask in learner.parameters.split(method.mask).items():
-        rows = mask[0]
-        assert torch.equal(rows, rows[:, :1].expand_as(rows))
-        found[name] = rows[:, 0].bool()
-    return found
+    masks = learner.parameters.split(method.kept[method.row])
+    assert all(torch.equal(mask, mask[..., :1].expand_as(mask)) for mask in masks.values())
+    return {name: mask[0, :, 0].bool() for name, mask in masks.items()}
 
 
 @contextmanager
-def watched(learner: Learner) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """Sums of |A x| and of |y| over real tokens, by layer, from what goes into and out of the
-    modules."""
-    sums: dict[str, tuple[Tensor, Tensor]] = {}
+def watched(learner: Learner) -> Iterator[dict[str, Tensor]]:
+    """Sums of |A x| and of |y| over real tokens, by parameter, from the modules' own tensors."""
+    sums: dict[str, Tensor] = {}
 
-    def watch(name: str, bank: Any, x: Tensor, y: Any) -> None:
-        low, out = (x.double() @ bank.A[0].double().T)[bank.real], y.double()[bank.real]
-        new = low.abs().sum(0).detach(), out.abs().sum(0).detach()
-        old = sums.get(name, (0.0, 0.0))
-        sums[name] = old[0] + new[0], old[1] + new[1]
+    def watch(name: str, bank: Any, x: Tensor, y: Tensor) -> None:
+        for side, values in (("A", x.double() @ bank.A[0].double().T), ("B", y.double())):
+            total = values.detach()[bank.real].abs().sum(0)
+            sums[f"{name}.{side}"] = sums.get(f"{name}.{side}", 0.0) + total
 
     handles = [
         bank.register_forward_hook(lambda bank, args, y, name=name: watch(name, bank, args[0], y))
@@ -64,9 +55,6 @@ def watched(learner: Learner) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
         handle.remove()
 
 
-# ---- the choice of rows
-
-
 @pytest.mark.parametrize(
     ("masked", "rows", "kept"),
     [
@@ -74,11 +62,10 @@ def watched(learner: Learner) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
         (0.4, 1024, 615), (0.0, 8, 8), (1.0, 8, 0), (0.29, 100, 71), (0.95, 100, 5),
     ],
 )  # fmt: skip
-def test_how_many_rows_are_kept(masked: float, rows: int, kept: int) -> None:
+def test_the_largest_rows_are_kept(masked: float, rows: int, kept: int) -> None:
     values = torch.rand(rows, generator=torch.Generator().manual_seed(0))
     mask = largest(values, masked)
-    assert mask.sum() == kept
-    assert {*mask.tolist()} <= {0.0, 1.0}
+    assert mask.sort(descending=True).values.tolist() == [1] * kept + [0] * (rows - kept)
     if 0 < kept < rows:
         assert values[mask.bool()].min() > values[~mask.bool()].max()
 
@@ -89,28 +76,19 @@ def test_of_equal_rows_the_first_is_kept() -> None:
 
 
 def test_fraction_is_that_of_the_paper() -> None:
-    assert MiguConfig().fraction == 0.4
-    assert MiguConfig(replay=False).fraction == 0.7
-    assert (
-        MiguConfig(masked=0.95).fraction == MiguConfig(masked=0.95, replay=False).fraction == 0.95
-    )
-    assert MiguConfig(masked=0.0).fraction == 0
-
-
-# ---- settings in which it is something else
+    fractions = {None: (0.4, 0.7), 0.95: (0.95, 0.95), 0.0: (0.0, 0.0)}
+    for masked, expected in fractions.items():
+        found = [MiguConfig(masked=masked, replay=replay).fraction for replay in (True, False)]
+        assert found == [*expected]
 
 
 def test_with_everything_masked_later_tasks_change_nothing(small_config: RunConfig) -> None:
-    learner, method = begin(small_config, {"name": "migu", "masked": 1.0})
-    learn(learner, method, toy(small_config)[0])
+    learner, method, _ = second_task(small_config, fields={"masked": 1.0})
     before = theta(learner)
     records = learn(learner, method, *toy(small_config)[1:])
     assert torch.equal(theta(learner), before)
-    assert {r.update_norm for r in records} == {0.0}
-    assert all(r.loss > 0 for r in records)
-
-
-# ---- masks
+    assert {record.update_norm for record in records} == {0.0}
+    assert all(record.loss > 0 for record in records)
 
 
 @pytest.mark.parametrize("replay", [True, False])
@@ -118,84 +96,64 @@ def test_masked_rows_have_no_gradient_and_kept_ones_all_of_it(
     small_config: RunConfig, replay: bool
 ) -> None:
     gradients, kept = [], {}
-    for masked in (0.5, 0.0):
-        learner, method, steps = second_task(
-            small_config, {"masked": masked, "replay": replay}, **NO_CLIP
-        )
+    for masked in (0.0, 0.5):
+        fields = {"masked": masked, "replay": replay}
+        learner, method, steps = second_task(small_config, fields=fields, optim__clip=1e9)
         update(learner, method, steps)
         gradients.append(learner.parameters.split(learner.parameters.grad.clone()))
-        if masked:
-            kept = kept_rows(learner, method)
+        kept = kept_rows(learner, method)
     for name, rows in kept.items():
+        whole, masked = gradients[0][name][0], gradients[1][name][0]
         assert rows.sum() == len(rows) - len(rows) // 2
-        assert not gradients[0][name][0][~rows].any()
-        assert torch.equal(gradients[0][name][0][rows], gradients[1][name][0][rows])
-        assert gradients[1][name][0][~rows].any()
+        assert whole[~rows].any()
+        assert not masked[~rows].any()
+        assert torch.equal(masked[rows], whole[rows])
+
+
+def test_masks_come_before_clipping(small_config: RunConfig) -> None:
+    learner, method, steps = second_task(small_config, optim__clip=1e-3)
+    update(learner, method, steps)
+    assert learner.parameters.grad.norm().item() == pytest.approx(1e-3, rel=1e-2)
 
 
 def test_momentum_moves_masked_rows(small_config: RunConfig) -> None:
-    learner, method, steps = second_task(small_config, {"masked": 0.5}, optim__batch_size=2)
-    action, moved = next(steps, None), 0
-    while action is not None:
-        assert isinstance(action, Step)
+    learner, method, steps = second_task(small_config, optim__batch_size=2)
+    moved = 0
+    for step in steps:
         before = learner.parameters.split(theta(learner))
-        record = perform(learner, method, action)
-        kept = kept_rows(learner, method)
-        action = react(learner, steps, action, record)
+        perform(learner, method, step)
         after = learner.parameters.split(theta(learner))
-        moved += sum(
-            not torch.equal(after[n][0][~rows], before[n][0][~rows]) for n, rows in kept.items()
-        )
-        assert all(
-            not torch.equal(after[n][0][rows], before[n][0][rows]) for n, rows in kept.items()
-        )
+        for name, rows in kept_rows(learner, method).items():
+            assert not torch.equal(after[name][0][rows], before[name][0][rows])
+            moved += not torch.equal(after[name][0][~rows], before[name][0][~rows])
     assert moved
 
 
-# ---- the sums behind them
-
-
 @pytest.mark.parametrize("micro", [None, 1, 3])
-def test_sums_are_those_of_the_modules_own_inputs_and_outputs(
+def test_rows_are_chosen_by_the_modules_own_outputs(
     small_config: RunConfig, micro: int | None
 ) -> None:
-    """|A x| and |W x + s B A x| over tokens that are no padding, all parts of a batch together."""
-    learner, method = begin(small_config, {"name": "migu", "masked": 0.5}, micro=micro)
-    learn(learner, method, toy(small_config)[0])
-    steps = start(learner, method, toy(small_config)[1])
-    with watched(learner) as sums:
-        update(learner, method, steps)
-    kept = kept_rows(learner, method)
-    assert len(sums) == 4
-    for name, values in sums.items():
-        for side, total in zip("AB", values, strict=True):
-            rows = kept[f"{name}.{side}"]
-            # No near tie that rounding could turn.
-            assert total[rows].min() > total[~rows].max() * (1 + 1e-5)
-
-
-def test_each_update_has_its_own_sums(small_config: RunConfig) -> None:
-    learner, method, steps = second_task(small_config, {"masked": 0.5})
-    for rows in (2, 1):
-        action = next(steps)
-        assert isinstance(action, Step)
-        # A later sum is smaller than an earlier one.
-        few = Step(Batch(action.batch.examples[:rows]))
+    """|A x| and |W x + s B A x| over real tokens; all parts of a batch together, each update its
+    own."""
+    learner, method, steps = second_task(small_config, micro)
+    action = next(steps)
+    assert isinstance(action, Step)
+    for count in (4, 1):  # a later sum is smaller than an earlier one
         with watched(learner) as sums:
-            perform(learner, method, few)
+            perform(learner, method, Step(Batch(action.batch.examples[:count])))
         assert not method.sums.any()
         kept = kept_rows(learner, method)
-        for name, (_, out) in sums.items():
-            assert torch.equal(largest(out, 0.5).bool(), kept[f"{name}.B"])
+        assert sums.keys() == kept.keys()
+        for name, total in sums.items():
+            # No near tie that rounding could turn.
+            assert total[kept[name]].min() > total[~kept[name]].max() * (1 + 1e-5)
 
 
 def test_padding_is_not_counted(small_config: RunConfig) -> None:
     """Rows of different length in one pass have pads; one by one they have none. The sums agree."""
-    learner, method, _ = second_task(small_config, {})
-    rows = sorted(
-        (learner.encoder.encode(e) for e in toy(small_config)[1].train),
-        key=lambda row: len(row.prompt),
-    )
+    learner, method, _ = second_task(small_config)
+    rows = [learner.encoder.encode(example) for example in toy(small_config)[1].train]
+    rows.sort(key=lambda row: len(row.prompt))
     shortest, longest = rows[0], rows[-1]
     assert len(longest.prompt) > len(shortest.prompt) + 3
     learner.backbone.model.train()
@@ -206,23 +164,5 @@ def test_padding_is_not_counted(small_config: RunConfig) -> None:
             answer_logits(learner, batch)
         found.append(method.sums.clone())
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
-
-
-def test_only_training_is_counted_and_no_graph_is_kept(small_config: RunConfig) -> None:
-    learner, method, steps = second_task(small_config, {"masked": 0.5})
-    action = next(steps)
-    assert isinstance(action, Step)
-    mask = method.mask.clone()
-    perform(learner, method, Probe(action.batch))
-    evaluate(
-        learner.backbone, learner.encoder, learner.world, toy(small_config)[0], 2, learner.gate
-    )
-    assert not method.sums.any()
-    assert torch.equal(method.mask, mask)
-    learner.backbone.model.train()
-    for _ in range(3):  # parts of a batch: what is kept does not grow with their number
-        answer_logits(learner, [learner.encoder.encode(action.batch.examples[0])])
-        assert method.sums.any()
-        assert method.sums.grad_fn is None
-        assert not method.sums.requires_grad
-        assert method.sums.shape == (2 * (4 + 32) + 2 * (4 + 16),)
+    assert found[0].all()
+    assert not method.sums.requires_grad  # parts of a batch do not pile up a graph

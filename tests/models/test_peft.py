@@ -1,7 +1,4 @@
-"""Adapters that PEFT makes: any kind of them is trained, resumed, shared by ranks and saved.
-
-What PEFT's LoRA computes is compared with the banks in test_lora.py.
-"""
+"""Adapters that PEFT makes: any kind of them is trained, resumed, shared by ranks and saved."""
 
 import gc
 import json
@@ -11,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from helpers import KILLED_CLOSES_NO_FILES, Outcome, execute, lines, outcome
+from helpers import KILLED_CLOSES_NO_FILES, execute, lines, outcome
+from peft import PeftModel
+from safetensors.torch import load_file
 
 from forever.config.parts import ModelConfig
 from forever.config.run import RunConfig
@@ -88,69 +87,52 @@ def process(rank: int, folder: Path, config: RunConfig) -> None:
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def runs(
-    small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, tuple[Path, Outcome]]:
+Finished = tuple[RunConfig, Path]
+
+
+@pytest.fixture(scope="module", params=ADAPTERS)
+def finished(
+    request: pytest.FixtureRequest,
+    small_config: RunConfig,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Finished:
     """A whole run with each adapter."""
-    finished = {}
-    for name in ADAPTERS:
-        path = tmp_path_factory.mktemp("run")
-        execute(configured(small_config, name), path)
-        finished[name] = (path, outcome(path))
-    return finished
+    config, path = configured(small_config, request.param), tmp_path_factory.mktemp("run")
+    execute(config, path)
+    return config, path
 
 
-Runs = dict[str, tuple[Path, Outcome]]
-
-
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_repeats_bit_for_bit(
-    name: str, runs: Runs, small_config: RunConfig, tmp_path: Path
-) -> None:
+def test_repeats_bit_for_bit(finished: Finished, tmp_path: Path) -> None:
+    config, path = finished
     torch.manual_seed(5)  # whatever was drawn before
-    execute(configured(small_config, name), tmp_path)
-    assert runs[name][1].differences(outcome(tmp_path)) == []
+    execute(config, tmp_path)
+    assert outcome(path).differences(outcome(tmp_path)) == []
     steps = lines(tmp_path / "steps.jsonl")
     assert {step["kind"] for step in steps} == {"task", "replay", "consolidation"}
     assert all(step["update_norm"] > 0 for step in steps)
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_goes_on_after_a_kill(
-    name: str, runs: Runs, small_config: RunConfig, tmp_path: Path
-) -> None:
-    config = configured(small_config, name)
+def test_goes_on_after_a_kill(finished: Finished, tmp_path: Path) -> None:
+    config, path = finished
     killed(config, tmp_path, World())
     run_local(config, tmp_path, resume=True, placement=Placement("cpu"))
-    assert runs[name][1].differences(outcome(tmp_path)) == []
+    assert outcome(path).differences(outcome(tmp_path)) == []
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_peft_reads_what_was_saved(
-    name: str, runs: Runs, small_config: RunConfig, tmp_path: Path
-) -> None:
+def test_peft_reads_what_was_saved(finished: Finished) -> None:
     """The weights at the end of the run, from its last checkpoint, and PEFT's file of them."""
-    from peft import PeftModel
-    from safetensors.torch import load_file
-
-    path, _ = runs[name]
-    config = configured(small_config, name)
+    config, path = finished
     learner = build_learner(config, World())
-    fresh = logits(learner.backbone.model)
+    model, plain = learner.backbone.model, backbone(config.model.name)
+    fresh = logits(model)
     last = sorted((path / "checkpoints").iterdir())[-1]
     learner.parameters.load(load_file(last / "tensors.safetensors")["theta"])
-    expected = logits(learner.backbone.model)
-    theirs = PeftModel.from_pretrained(backbone(config.model.name), path / "adapter").eval()
-    torch.testing.assert_close(logits(theirs), expected, rtol=1e-5, atol=1e-6)
+    expected = logits(model)
     assert (expected - fresh).abs().max() > 1e-3
-    with lora.disabled(learner.backbone.model):
-        torch.testing.assert_close(
-            logits(learner.backbone.model),
-            logits(backbone(config.model.name)),
-            rtol=1e-5,
-            atol=1e-5,
-        )
+    with lora.disabled(model):
+        torch.testing.assert_close(logits(model), logits(plain), rtol=1e-5, atol=1e-5)
+    theirs = PeftModel.from_pretrained(plain, path / "adapter").eval()
+    torch.testing.assert_close(logits(theirs), expected, rtol=1e-5, atol=1e-6)
     description = json.loads((path / "adapter" / "adapter_config.json").read_text("utf-8"))
     assert description["base_model_name_or_path"] == config.model.name
     assert description["inference_mode"]
@@ -177,6 +159,10 @@ def logits(model: Any) -> torch.Tensor:
         return model.eval()(input_ids=IDS).logits
 
 
+def trained(model: Any) -> list[torch.nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def test_plain_lora_starts_where_a_bank_starts(small_config: RunConfig) -> None:
     """The same numbers, in the same order, of the same shapes but for the bank's number of one."""
     part = small_config.model
@@ -185,31 +171,13 @@ def test_plain_lora_starts_where_a_bank_starts(small_config: RunConfig) -> None:
     attach(theirs, part, seed=3)
     assert torch.equal(torch.get_rng_state(), state)
     lora.adapt(ours, part, seed=3)
-    pairs = zip(trained(theirs), trained(ours), strict=True)
+    pairs = list(zip(trained(theirs), trained(ours), strict=True))
     assert all(torch.equal(a[None], b) for a, b in pairs)
-    for _, bank in lora.banks(ours):
-        bank.B.data.fill_(0.1)
-    for parameter in trained(theirs)[1::2]:
-        parameter.data.fill_(0.1)
+    for their_b, our_b in pairs[1::2]:
+        their_b.data.fill_(0.1)
+        our_b.data.fill_(0.1)
     assert torch.equal(logits(theirs), logits(ours))
-    assert not any(True for _ in lora.banks(theirs))
-
-
-def trained(model: Any) -> list[torch.nn.Parameter]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_the_seed_decides_where_an_adapter_starts(name: str, small_config: RunConfig) -> None:
-    part = configured(small_config, name).model
-    starts = []
-    for number in range(2):
-        torch.manual_seed(number)
-        model = backbone(part.name)
-        attach(model, part, seed=0)
-        starts.append([parameter.detach().clone() for parameter in trained(model)])
-    assert starts[0]
-    assert all(torch.equal(a, b) for a, b in zip(*starts, strict=True))
+    assert list(lora.banks(theirs)) == []
 
 
 def test_short_names_are_fields_of_lora(small_config: RunConfig) -> None:
@@ -231,17 +199,14 @@ def test_short_names_are_fields_of_lora(small_config: RunConfig) -> None:
 @pytest.mark.parametrize(
     ("adapter", "message"),
     [
-        (
-            {"use_dorra": True},
-            r"unknown field of model.adapter 'use_dorra'; did you mean 'use_dora'",
-        ),
-        ({"peft_type": "LORRA"}, r"unknown model.adapter.peft_type 'LORRA'; did you mean 'LORA'"),
-        ({"peft_type": "PROMPT_TUNING"}, r"peft_type='PROMPT_TUNING' cannot be trained here"),
-        ({"peft_type": "XLORA"}, r"peft_type='XLORA' cannot be trained here"),
-        ({"r": "many"}, r"model.adapter.r='many': input should be a valid integer"),
-        ({"task_type": "SEQ_CLS"}, r"unknown field of model.adapter 'task_type'"),
-        ({"init_lora_weights": "pissa"}, r"init_lora_weights='pissa' would change the frozen"),
-        ({**IA3, "feedforward_modules": ["up_proj"]}, r"PEFT refuses it: `feedforward_modules`"),
+        ({"use_dorra": True}, "unknown field of model.adapter 'use_dorra'; did you mean 'use_dora"),
+        ({"peft_type": "LORRA"}, "model.adapter.peft_type 'LORRA'; did you mean 'LORA'"),
+        ({"peft_type": "PROMPT_TUNING"}, "peft_type='PROMPT_TUNING' cannot be trained here"),
+        ({"peft_type": "XLORA"}, "peft_type='XLORA' cannot be trained here"),
+        ({"r": "many"}, "model.adapter.r='many': input should be a valid integer"),
+        ({"task_type": "SEQ_CLS"}, "unknown field of model.adapter 'task_type'"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights='pissa' would change the frozen"),
+        ({**IA3, "feedforward_modules": ["up_proj"]}, "PEFT refuses it: `feedforward_modules`"),
     ],
 )
 def test_a_bad_adapter_is_one_line(
@@ -254,26 +219,25 @@ def test_a_bad_adapter_is_one_line(
     assert "\n" not in str(refused.value)
 
 
+WHOLE_LAYER = ADAPTERS["LoRA and a whole layer"]
+
+
 @pytest.mark.parametrize(
-    ("adapter", "message"),
+    ("adapter", "dtype", "message"),
     [
-        ({"target_modules": ["q_proj", "query"]}, r"no linear layer is called 'query'; .*k_proj"),
-        ({"target_modules": "query"}, r"PEFT refuses it: Target modules"),
-        ({"r": 0}, r"PEFT refuses it: `r` should be a positive integer"),
+        ({"target_modules": ["q_proj", "query"]}, "auto", "no linear layer is called 'query'; .*"),
+        ({"target_modules": "query"}, "auto", "PEFT refuses it: Target modules"),
+        ({"r": 0}, "auto", "PEFT refuses it: `r` should be a positive integer"),
+        (WHOLE_LAYER, "bfloat16", "only fp32 can be trained; set model.dtype=float32"),
     ],
 )
 def test_an_adapter_that_does_not_fit_the_model_is_one_line(
-    adapter: dict[str, Any], message: str, small_config: RunConfig
+    adapter: dict[str, Any], dtype: str, message: str, small_config: RunConfig
 ) -> None:
+    changes = {"model.adapter": adapter, "model.dtype": dtype}
     with pytest.raises(InputError, match=message) as refused:
-        build_learner(small_config.override({"model.adapter": adapter}), World())
-    assert "\n" not in str(refused.value)
-
-
-def test_a_layer_in_half_precision_cannot_be_trained(small_config: RunConfig) -> None:
-    changes = {"model.adapter": ADAPTERS["LoRA and a whole layer"], "model.dtype": "bfloat16"}
-    with pytest.raises(InputError, match=r"only fp32 can be trained; set model.dtype=float32"):
         build_learner(small_config.override(changes), World())
+    assert "\n" not in str(refused.value)
 
 
 def test_methods_that_stack_adapters_take_none_of_pefts(small_config: RunConfig) -> None:

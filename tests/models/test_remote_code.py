@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,11 +50,12 @@ def evil(request: pytest.FixtureRequest, backbone_folder: Path, tmp_path: Path) 
     return plant_code(tmp_path / "evil", tmp_path / "ran", request.param)
 
 
+CODE = "asks by auto_map for Python code"
+
+
 def test_a_folder_with_code_is_refused(evil: Path, base_config: RunConfig, tmp_path: Path) -> None:
     config = base_config.override({"model.name": str(evil)})
-    with pytest.raises(
-        InputError, match=r"model\.name: .*config\.json asks by auto_map for Python code"
-    ):
+    with pytest.raises(InputError, match=rf"model\.name: .*config\.json {CODE}"):
         check(config, RunDirectory(tmp_path / "run"), resume=False)
     assert not (tmp_path / "ran").exists()
 
@@ -61,16 +63,13 @@ def test_a_folder_with_code_is_refused(evil: Path, base_config: RunConfig, tmp_p
 def test_an_encoder_with_code_is_refused(
     evil: Path, base_config: RunConfig, tmp_path: Path
 ) -> None:
-    values = base_config.model_dump(mode="json") | {"method": {"name": "ssr", "encoder": str(evil)}}
-    config = RunConfig.parse(values)
+    config = base_config.override({"method.name": "ssr", "method.encoder": str(evil)})
     for refuse in (
         lambda: check(config, RunDirectory(tmp_path / "run"), resume=False),
         lambda: refused([Trial("k", "v", "o", 0, config)]),
         lambda: load_encoder(str(evil), torch.device("cpu")),
     ):
-        with pytest.raises(
-            InputError, match=r"method\.encoder: .* asks by auto_map for Python code"
-        ):
+        with pytest.raises(InputError, match=rf"method\.encoder: .* {CODE}"):
             refuse()
     assert not (tmp_path / "ran").exists()
 
@@ -78,7 +77,7 @@ def test_an_encoder_with_code_is_refused(
 def test_a_folder_whose_settings_are_no_json_is_refused(
     backbone_folder: Path, base_config: RunConfig, tmp_path: Path
 ) -> None:
-    broken = Path(shutil.copytree(backbone_folder, tmp_path / "broken"))
+    broken = shutil.copytree(backbone_folder, tmp_path / "broken")
     (broken / "tokenizer_config.json").write_text("[" * 100_000, encoding="utf-8")
     config = base_config.override({"model.name": str(broken)})
     with pytest.raises(InputError, match=r"tokenizer_config\.json cannot be read as JSON"):
@@ -99,19 +98,11 @@ def test_a_hub_model_with_code_is_refused_without_a_question(
     settings = tmp_path / "run.yaml"
     settings.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
     command = [sys.executable, "-m", "forever.cli.main", "run", str(settings)]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path / "out"), "--mlflow", "off"],
-        input="y\n" * 20,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={
-            **os.environ,
-            "HF_HUB_CACHE": str(tmp_path / "hub"),
-            "HF_MODULES_CACHE": str(tmp_path / "modules"),
-            "HF_HUB_OFFLINE": "1",
-        },
-    )
+    command += ["--out", str(tmp_path / "out"), "--mlflow", "off"]
+    env = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    env["HF_MODULES_CACHE"] = str(tmp_path / "modules")
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run(command, input="y\n" * 20, env=env, check=False, **options)
     assert not (tmp_path / "ran").exists()
     assert done.returncode == 2, done.stderr
     assert "model.name: 'somebody/evil' needs Python code that comes with it" in done.stderr

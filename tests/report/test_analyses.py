@@ -2,26 +2,42 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 from made_up import base_run, make_up
 
 from forever.report.analyses import (
     analyses,
-    correlations,
     findings,
     minutes_an_epoch,
+    pearson,
+    rate_table,
     rates,
     slowing,
 )
-from forever.report.report import write_report
 from forever.report.study import read_study
+from forever.runs.directory import RunDirectory, write_lines
 from forever.sweeps.sweep import Sweep
 
 
-@pytest.fixture
-def days(tmp_path: Path) -> Path:
-    """A `model_day` of three tasks in two orders, with numbers of ours in the results."""
+def change(path: Path, **fields: Any) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(content | fields), encoding="utf-8")
+
+
+def answer(directory: RunDirectory, matrix: list[list[float]]) -> None:
+    """Write one answer for each score of a matrix."""
+    for task, scores in enumerate(matrix):
+        for stage, score in enumerate(scores):
+            line = {"id": "0", "reference": "yes", "score": score / 100}
+            write_lines(directory.predictions(stage, task), [line])
+
+
+def test_model_days_by_hand(tmp_path: Path) -> None:
+    """(1, 2), (2, 3), (4, 3): r = 12 / sqrt(42 * 6). Means over orders 1.5, 2.5, 3.5 and joint 90,
+    80, 60."""
     days = {
         "1": {"colour": 1.0, "shape": 2.0, "weight": 4.0},
         "2": {"shape": 3.0, "colour": 2.0, "weight": 3.0},
@@ -32,35 +48,32 @@ def days(tmp_path: Path) -> Path:
     sweep = Sweep("model_day", base_run(), variants, (0, 1), orders, reference="forever")
     make_up(tmp_path, sweep)
     for trial in sweep.trials():
-        tasks, path = days[trial.order], tmp_path / trial.key / "result.json"
-        result = json.loads(path.read_text(encoding="utf-8"))
-        result["matrix"] = [[0.0, 0.0, 10.0 * day] for day in tasks.values()]
+        tasks, matrix = days[trial.order], [[0.0, 0.0, 9.0]] * 3
         if trial.variant == "mtl":
-            result["matrix"] = [[final[task]] for task in tasks]
+            matrix = [[final[task]] for task in tasks]
         # The mean over seeds is the day.
-        shift = trial.seed - 0.5
-        result["notes"] = {task: {"tau_day": day + shift} for task, day in tasks.items()}
-        path.write_text(json.dumps(result), encoding="utf-8")
-    return tmp_path
-
-
-def test_model_days_by_hand(days: Path) -> None:
-    """(1, 2), (2, 3), (4, 3): r = 12 / sqrt(42 * 6). Means over orders 1.5, 2.5, 3.5 and joint 90,
-    80, 60."""
-    (part,) = read_study(days).parts
-    ours = correlations(part)
+        notes = {task: {"tau_day": day + trial.seed - 0.5} for task, day in tasks.items()}
+        change(tmp_path / trial.key / "result.json", matrix=matrix, notes=notes)
+        answer(RunDirectory(tmp_path / trial.key), matrix)
+    (part,) = read_study(tmp_path).parts
+    ours = analyses(part)["model_day"]
     other = {"r": pytest.approx(2 / 7**0.5), "p": pytest.approx(0.4544, abs=1e-3), "pairs": 3}
     assert ours["other order"] == other
     assert ours["joint training"]["r"] == pytest.approx(-30 / (2 * 1400 / 3) ** 0.5)
     # The last task of an order is not forgotten, and two pairs say nothing.
     assert "BWT" not in ours
-    assert analyses(part)["model_day"] == ours
-    assert [tuple(finding) for finding in findings(part)] == [
-        ("a task's model day with its length in the other order", "r = +0.76, p = 0.45",
-         "r = +0.74, p = 0.0017", "3 tasks"),
-        ("a task's model day with joint training's score", "r = −0.98, p = 0.12",
-         "r = −0.56, p = 0.029", "3 tasks"),
-    ]  # fmt: skip
+    assert findings(part)[1] == (
+        "correlation of tau_day with joint training", "r = −0.98, p = 0.1210",
+        "r = −0.56, p = 0.0291", "3 tasks",
+    )  # fmt: skip
+
+
+def test_correlations_by_hand() -> None:
+    """Anscombe's first set."""
+    x = [10, 8, 13, 9, 11, 14, 6, 4, 12, 7, 5]
+    y = [8.04, 6.95, 7.58, 8.81, 8.33, 9.96, 7.24, 4.26, 10.84, 4.82, 5.68]
+    assert pearson(pd.DataFrame({"x": x, "y": y})) == pytest.approx((0.816, 0.002), abs=5e-4)
+    assert pearson(pd.DataFrame({"x": x, "y": 1.0})) is None
 
 
 def test_minutes_an_epoch_by_hand(tmp_path: Path) -> None:
@@ -68,19 +81,12 @@ def test_minutes_an_epoch_by_hand(tmp_path: Path) -> None:
     variants = {"base": {}, "+FIR": {"method.days": "fixed_interval"}}
     make_up(tmp_path, Sweep("training_time", base_run(), variants, (0, 1)))
     for path in tmp_path.glob("*/result.json"):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        result["seconds"] = {"task": 148.0, "replay": 44.0, "evaluation": 1000.0}
-        path.write_text(json.dumps(result), encoding="utf-8")
+        change(path, seconds={"task": 148.0, "replay": 44.0, "evaluation": 1000.0})
     (part,) = read_study(tmp_path).parts
     assert minutes_an_epoch(part) == {"tiny": {"forever": pytest.approx(0.4)}}
-    write_report(tmp_path)
-    what = "forever, tiny: minutes an epoch"  # of base and +FIR, two seeds each
-    text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert f"| {what} | 0.4 | – | 4 runs |" in text
-    text = (tmp_path / "report.tex").read_text(encoding="utf-8")
-    assert rf"{what} & 0.4 & -- & 4 runs \\" in text
-    manifest = json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8"))
-    (tmp_path / "sweep.json").write_text(json.dumps(manifest | {"name": "time"}))
+    # Of base and +FIR, two seeds each.
+    assert findings(part) == [("forever, tiny: minutes an epoch", "0.4", "–", "4 runs")]
+    change(tmp_path / "sweep.json", name="time")
     assert "training_time" not in analyses(read_study(tmp_path).parts[0])  # was not asked for
 
 
@@ -95,8 +101,8 @@ def test_rates_by_hand() -> None:
     ]  # fmt: skip
     by_task = rates(["a", "b", "c"], events)
     assert by_task == {"b": [pytest.approx(0.8)], "c": [pytest.approx(0.1), pytest.approx(-0.05)]}
-    assert rates(["a", "x", "y", "b", "c", "z"], events).keys() == {"b", "c"}
     # A third of six tasks is left out.
+    assert rates(["a", "x", "y", "b", "c", "z"], events).keys() == {"b", "c"}
     assert rates(["a", "b", "x", "y", "z", "c"], events).keys() == {"c"}
     many = [look("c", step, a=float(step)) for step in range(0, 80, 10)]
     assert rates(["a", "b", "c"], many) == {"c": [1.0] * 5}
@@ -110,25 +116,24 @@ def test_forgetting_falls_by_more_than_chance_or_not() -> None:
         curves[task, 0] = [5.0, 3.0, 5.0 - fall]
     # Another run of a task makes it surer of that task, and of no other: it falls by 1 on average.
     curves |= {("a", 1): [5.0, 3.0, 5.0], ("a", 2): [5.0, 3.0, 3.0]}
-    found = slowing({**curves, ("short", 0): [9.0, 1.0]})
+    found = slowing(rate_table({**curves, ("short", 0): [9.0, 1.0]}))
     assert found["rates"] == pytest.approx([34 / 6, 16 / 6, 17 / 5])
     fall = found["fall"]
     assert (fall["value"], fall["runs"]) == (2.0, 3)
     assert (fall["low"], fall["high"]) == pytest.approx((2 - 2.484, 2 + 2.484), rel=0.15)
-    assert slowing({("a", 0): [2.0, 1.0]})["fall"] is None  # nothing tells how much tasks differ
-    assert slowing({("a", 0): [2.0], ("b", 0): [3.0]}) == {"rates": [2.5], "fall": None}
+    # One task does not tell how much tasks differ, and one phase has nothing to fall to.
+    assert slowing(rate_table({("a", 0): [2.0, 1.0]}))["fall"] is None
+    alone = rate_table({("a", 0): [2.0], ("b", 0): [3.0]})
+    assert slowing(alone) == {"rates": [2.5], "fall": None}
 
 
 def test_rates_of_forgetting_are_findings(
     components: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = {"rates": [0.003, 0.001], "fall": None}
-    told = {"forgetting_rate": {"finetune": content}}
+    fall = {"value": 0.002, "low": -0.001, "high": 0.005, "runs": 4}
+    told = {"forgetting_rate": {"finetune": {"rates": [0.003, 0.001], "fall": fall}}}
     monkeypatch.setattr("forever.report.analyses.analyses", lambda _: told)
-    part = read_study(components).parts[0]
-    assert [finding.ours for finding in findings(part)] == ["0.0030", "0.0010"]
-    content["fall"] = {"value": 0.002, "low": -0.001, "high": 0.005, "runs": 4}
-    assert [tuple(finding) for finding in findings(part)][1:] == [
+    assert findings(read_study(components).parts[0])[1:] == [
         ("finetune: forgetting per update, phase 2", "0.0010", "0.0018", "–"),
         ("finetune: phase 1 less phase 2", "+0.0020 [−0.0010, +0.0050]", "+0.0005", "4 tasks"),
     ]

@@ -14,7 +14,7 @@ from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.sweeps.asked import asked_runs
-from forever.sweeps.files import find_sweep, load_sweep, shipped_sweeps, sweep_of, sweep_or_none
+from forever.sweeps.files import load_sweep, shipped_sweeps, sweep_of, sweep_or_none
 from forever.sweeps.named_runs import SCALES, load_run, named_run
 from forever.sweeps.parts import Figure
 from forever.sweeps.published import TABLES, published, table_of
@@ -65,7 +65,7 @@ def test_every_sweep_is_pinned_and_lies_in_a_folder() -> None:
 @pytest.mark.parametrize("name", shipped_sweeps())
 def test_a_shipped_file_says_what_it_is_for(name: str) -> None:
     sweep = load_sweep(name)
-    assert sweep is find_sweep(name) is sweep_of(Path("nowhere"), name)
+    assert sweep is shipped_sweeps()[name] is sweep_of(Path("nowhere"), name)
     assert sweep.title != name
     assert sweep.question.endswith("?")
     assert len(sweep.seeds["paper"]) >= 3  # one seed is no evidence
@@ -77,9 +77,9 @@ def test_figures_and_tables() -> None:
     memory = load_sweep("memory_size").figures
     label = "memory (% of a task's examples)"
     assert Figure(kind="sensitivity", key="memory.fraction", label=label, unit=100) in memory
-    assert find_sweep("an old name") is table_of(None, "mini") is None
+    assert sweep_of(Path("nowhere"), "an old name") is table_of("an old name", "mini") is None
     fir = TABLES["components"]["superni"]["+FIR"]
-    assert published(find_sweep("components"), "mini", "+FIR") == fir
+    assert published("components", "mini", "+FIR") == fir
     methods = {variant.method for variant in load_sweep("main_results").variants.values()}
     assert methods == {*METHOD_CONFIGS}
 
@@ -168,7 +168,7 @@ variants:/ b:/  optim.lr: 1/  method.beta: -1 | 4 | variant 'b': method.beta=-1:
 variants:/ a: {method: forevr} | 2 | unknown method 'forevr'; did you mean 'forever'?
 variants:/ a: {scales: [gpu]} | 2 | unknown scale 'gpu'; did you mean 'cpu'?
 variants:/ a: {named: '{memory.size}'} | 2 | unknown key 'memory.size'
-variants:/ a: {published: {superni: {ap: 1}}} | 2 | variants.a.published.superni.op is missing
+variants:/ a: {published: {superni: {ap: 1}}} | 2 | superni.op={'ap': 1}: field required
 variants:/ a: {method.days: {times: 2}} | 2 | method.days is no number
 variants:/ a: {optim.lr: {times: 2, oft: seed}} | 2 | unknown key 'oft'; did you mean 'of'?
 variants:/ a: {optim.lr: {times: 2, on: seed}} | 2 | unknown key 'True'; valid: decimals, of, times

@@ -16,7 +16,7 @@ from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep
 from forever.sweeps.lists import front_table
 from forever.sweeps.search import Search, find_search
-from forever.sweeps.studies import Studies, importances, known
+from forever.sweeps.studies import Studies, importances
 from forever.sweeps.sweep import Trial, read_manifest
 
 optuna = pytest.importorskip("optuna")
@@ -92,6 +92,8 @@ def test_the_base_lies_in_the_space_or_not(small_search: Search, small_config: R
     outside = {"method.memory_epochs": 9, "method.days": [1.0, 2.0], "method.beta": 1.234e-3}
     for key, value in outside.items():
         assert searched(small_config, **{key: value}).own_point is None
+    with pytest.raises(InputError, match="one seed"):
+        find_search(load_sweep("search"), small_config, (0, 1))
 
 
 @pytest.mark.parametrize("method", METHOD_CONFIGS)
@@ -108,10 +110,8 @@ def test_every_method_has_a_space(method: str, small_config: RunConfig) -> None:
             refusals += 1
     assert refusals < 20
     keys = [axis.key for axis in search.space]
-    if method in ("finetune", "mtl", "mix_replay"):
-        assert keys == ["optim.lr"]
-    else:
-        assert all(key.startswith("method.") for key in keys)
+    none = method in ("finetune", "mtl", "mix_replay")
+    assert keys == ["optim.lr"] if none else all(key.startswith("method.") for key in keys)
 
 
 @pytest.mark.parametrize(
@@ -142,46 +142,34 @@ def test_a_study_goes_on_where_it_was_interrupted(small_search: Search, tmp_path
     keys = [trial.key for trial in trials]
     assert trials[0].config == small_search.base
     assert len({*keys}) == 3
-    execute(trials[0].config, tmp_path / keys[0])
-    first.tell(keys[0], "done")
+    execute(trials[0].config, tmp_path / keys[0])  # and before Optuna was told, the power went
     stop(first, trials[1])
-    runs = known(small_search, tmp_path)
+    runs = Studies(small_search, tmp_path).known()
     assert [run.state for run in runs] == ["finished", "stopped", "interrupted"]
     assert [run.trial for run in runs] == trials
     manifest = read_manifest(tmp_path)
     assert manifest["reference"] == "base"
     assert [trial["key"] for trial in manifest["trials"]] == keys
 
-    again = begun(small_search, tmp_path, runs[2:])  # as after a kill
+    again = begun(small_search, tmp_path, runs[2:])
     third, fourth = asked(again, 2)
     assert third == trials[2]
     assert fourth.key not in keys
     values = {trial.state: trial.values for trial in again.study.trials}
-    assert values[STATES.COMPLETE] == list(runs[0].objectives)
+    assert values[STATES.COMPLETE] == list(runs[0].objectives or ())
     assert values[STATES.PRUNED] is None  # OP over two tasks is no OP over three
-    assert len(known(small_search, tmp_path)) == 4
-
-
-def test_what_finished_before_the_study_was_told_counts(
-    small_search: Search, tmp_path: Path
-) -> None:
-    (base,) = asked(begun(small_search, tmp_path), 1)
-    execute(base.config, tmp_path / base.key)  # and then the power went
-    again = begun(small_search, tmp_path)
-    assert [trial.state for trial in again.study.trials] == [STATES.COMPLETE]
-    assert [run.trial for run in again.best()] == [base]
+    assert len(again.known()) == 4
+    assert [run.trial for run in again.best()] == trials[:1]
 
 
 def test_another_base_in_the_same_folder_has_a_study_of_its_own(
     small_search: Search, small_config: RunConfig, tmp_path: Path
 ) -> None:
-    begun(small_search, tmp_path).ask()
-    other = searched(small_config, **{"optim.lr": 0.02})
-    begun(other, tmp_path).ask()
-    assert len(known(small_search, tmp_path)) == len(known(other, tmp_path)) == 1
+    for search in (small_search, searched(small_config, **{"optim.lr": 0.02})):
+        studies = begun(search, tmp_path)
+        studies.ask()
+        assert len(studies.known()) == 1
     assert len(read_manifest(tmp_path)["trials"]) == 2
-    with pytest.raises(InputError, match="one seed"):
-        find_search(load_sweep("search"), small_config, (0, 1))
 
 
 def test_a_small_space_is_used_up(small_config: RunConfig, tmp_path: Path) -> None:
@@ -245,19 +233,19 @@ def test_a_search_finds_stops_and_goes_on(
     from forever.launch import ray_search
 
     def call(trials: int, **fleet: Any) -> Any:
-        placement = Placement("cpu")
-        return ray_search.run_search(
-            small_search, tmp_path, trials, Fleet(placement=placement, **fleet)
-        )
+        spread = Fleet(placement=Placement("cpu"), **fleet)
+        return ray_search.run_search(small_search, tmp_path, trials, spread)
+
+    def matrix(directory: RunDirectory) -> Any:
+        return (directory.finished() or {})["matrix"]
 
     monkeypatch.setattr(Studies, "falls_behind", lambda *arguments: False)
     outcome = call(3)
     assert (len(outcome.finished), outcome.failed, outcome.stopped) == (3, {}, [])
-    runs = known(small_search, tmp_path)
-    assert runs[0].trial.config == small_search.base
+    base, second, _ = [run.trial for run in Studies(small_search, tmp_path).known()]
+    assert base.config == small_search.base
     execute(small_search.base, tmp_path / "alone")
-    alone = RunDirectory(tmp_path / "alone").finished() or {}
-    assert (runs[0].result or {})["matrix"] == alone["matrix"]
+    assert matrix(RunDirectory(tmp_path / base.key)) == matrix(RunDirectory(tmp_path / "alone"))
 
     monkeypatch.setattr(Studies, "falls_behind", lambda self, key, stage, op: stage == 2)
     outcome = call(5)
@@ -268,18 +256,19 @@ def test_a_search_finds_stops_and_goes_on(
         assert ended["reason"] == "after 2 of 3 tasks"
         assert not RunDirectory(tmp_path / key).predictions(2, 0).exists()
 
-    (tmp_path / runs[1].trial.key / "result.json").unlink()  # as if it had been interrupted
+    directory = RunDirectory(tmp_path / second.key)
+    before = matrix(directory)
+    directory.result.unlink()  # as if it had been interrupted
     monkeypatch.setattr(Studies, "falls_behind", lambda *arguments: False)
-    assert call(5).finished == [runs[1].trial.key]
-    repeated = known(small_search, tmp_path)[1].result or {}
-    assert repeated["matrix"] == (runs[1].result or {})["matrix"]
+    assert call(5).finished == [second.key]
+    assert matrix(directory) == before
 
-    (tmp_path / runs[1].trial.key / "result.json").unlink()
-    RunDirectory(tmp_path / runs[1].trial.key).end("failed", "ValueError: boom")
+    directory.result.unlink()
+    directory.end("failed", "ValueError: boom")
     capsys.readouterr()
     outcome = call(5)  # what failed waits for the flag
-    assert outcome.failed == {runs[1].trial.key: "ValueError: boom"}
+    assert outcome.failed == {second.key: "ValueError: boom"}
     assert "1 failed before and were left as they are; --retry" in capsys.readouterr().out
-    assert call(5, retry_failed=True).finished == [runs[1].trial.key]
-    monkeypatch.setattr(Studies, "ask", None)  # nothing is left to run
+    assert call(5, retry_failed=True).finished == [second.key]
+    monkeypatch.setattr(Studies, "ask", lambda self: pytest.fail("nothing is left to run"))
     assert len(call(3).skipped) == 3

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from forever.config.run import RunConfig
+from forever.data.orders import named_tasks
 from forever.errors import InputError
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
@@ -16,16 +17,6 @@ from forever.sweeps.named_runs import SCALES, named_run, scale_of
 from forever.sweeps.sweep import Sweep, read_manifest, slug
 
 SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_search]
-VARIANTS = {
-    "base": {},
-    "+FIR": {"method.days": "fixed_interval"},
-    "+RR": {"method.days": "decreasing"},
-    "+ER": {"method.days": "end_only", "method.consolidation_epochs": "matched"},
-    "+STC": {"method.clock": "steps"},
-    "-IAR": {"method.regularizer": "none"},
-    "+PIR": {"method.regularizer": "importance"},
-    "+IAR&PIR": {"method.regularizer": "intensity_importance"},
-}
 ON_ANY_METHOD = (
     "main_results", "baselines", "backbones", "full_finetuning", "long_sequence", "memory_size",
     "model_day", "training_time", "replay_loss",
@@ -40,53 +31,40 @@ def components(base: RunConfig, seeds: tuple[int, ...] = (0,)) -> Sweep:
     return named_sweep("components", base, seeds)
 
 
-def keys_of(sweep: Sweep) -> list[str]:
-    return [trial.key for trial in sweep.trials()]
-
-
 def variants_of(sweep: Sweep) -> list[str]:
     return [trial.variant for trial in sweep.trials()]
 
 
-def listed(folder: Path) -> list[str]:
-    return [trial["variant"] for trial in read_manifest(folder)["trials"]]
+def listed(folder: Path, key: str = "variant") -> list[Any]:
+    return [trial[key] for trial in read_manifest(folder)["trials"]]
 
 
 # ---- runs and their keys
 
 
 def test_keys_are_unique_and_stable(base_config: RunConfig) -> None:
-    keys = keys_of(components(base_config, (0, 1, 2)))
+    keys = [trial.key for trial in components(base_config, (0, 1, 2)).trials()]
     assert len(set(keys)) == len(keys) == 24
-    # A sweep that is extended repeats nothing.
-    assert keys_of(components(base_config, (0, 1, 2, 3)))[:24] == keys
+    assert all(re.fullmatch(r"[\w.-]+", key) for key in keys)
+    assert (slug("+IAR&PIR"), slug("-IAR"), slug("a/b c")) == (
+        "plus_IAR_and_PIR", "minus_IAR", "a_b_c",
+    )  # fmt: skip
+    # A sweep that is extended, or whose data lie elsewhere, repeats nothing.
     elsewhere = base_config.override({"data.root": "/somewhere/else"})
-    assert keys_of(components(elsewhere, (0, 1, 2))) == keys
+    extended = components(elsewhere, (0, 1, 2, 3)).trials()
+    assert [trial.key for trial in extended][:24] == keys
 
 
-def test_slugs_are_safe_and_different() -> None:
-    assert (slug("+IAR&PIR"), slug("-IAR")) == ("plus_IAR_and_PIR", "minus_IAR")
-    assert len({slug(name) for name in VARIANTS}) == len(VARIANTS)
-    assert all(re.fullmatch(r"[\w.]+", slug(name)) for name in [*VARIANTS, "a/b c"])
-
-
-def test_an_ablation_is_a_difference_and_nothing_else(base_config: RunConfig) -> None:
-    assert variants_of(components(base_config)) == [*VARIANTS]
-    before = base_config.method.model_dump()
-    for trial in components(base_config).trials():
-        difference = VARIANTS[trial.variant]
-        assert trial.config == base_config.override(difference)
-        after = trial.config.method.model_dump()
-        changed = {f"method.{key}" for key in after if after[key] != before[key]}
-        assert changed == {*difference}
-        assert trial.config.model_copy(update={"method": base_config.method}) == base_config
-
-
-def test_orders_and_seeds() -> None:
+def test_a_run_is_the_base_with_a_difference_on_an_order_with_a_seed() -> None:
     where = {order: {"data.order": order} for order in ("4", "5")}
-    sweep = Sweep("s", named_run("long/4/finetune"), {"base": {}}, seeds=(0, 1), orders=where)
-    runs = [(t.seed, t.order, t.config.data.order, t.config.seed) for t in sweep.trials()]
-    assert runs == [(0, "4", "4", 0), (0, "5", "5", 0), (1, "4", "4", 1), (1, "5", "5", 1)]
+    base = named_run("long/4/finetune")
+    sweep = Sweep("s", base, {"slow": {"optim.lr": 1e-5}}, seeds=(0, 1), orders=where)
+    runs = [(trial.seed, trial.order, trial.config) for trial in sweep.trials()]
+    assert runs == [
+        (seed, order, base.override({"optim.lr": 1e-5, "data.order": order, "seed": seed}))
+        for seed in (0, 1)
+        for order in ("4", "5")
+    ]
 
 
 def test_a_variant_that_does_not_fit_names_itself(base_config: RunConfig) -> None:
@@ -143,9 +121,7 @@ def test_a_small_run_says_which_of_the_papers_variants_it_stands_for(
 
 
 @pytest.mark.parametrize("base", SCALES.values())
-@pytest.mark.parametrize(
-    "name", ["main_results", "model_day", "full_finetuning", "backbones", "long_sequence"]
-)
+@pytest.mark.parametrize("name", ["main_results", "model_day", "backbones", "long_sequence"])
 def test_sizes_that_are_asked_for_survive_the_orders(base: str, name: str) -> None:
     asked = {"train_rows": 48, "test_rows": 20, "validation": 0.25}
     run = named_run(base).override({f"data.{key}": value for key, value in asked.items()})
@@ -154,17 +130,12 @@ def test_sizes_that_are_asked_for_survive_the_orders(base: str, name: str) -> No
 
 
 @pytest.mark.parametrize("rows", [50, 200])
-def test_sizes_do_not_change_the_tasks(rows: int) -> None:
+@pytest.mark.parametrize(("scale", "tasks"), [("cpu", [4, 4]), ("paper", [15, 15])])
+def test_sizes_do_not_change_the_tasks(rows: int, scale: str, tasks: list[int]) -> None:
     """Two cores have four tasks of SuperNI however many examples, GPUs all of them however few."""
-
-    def tasks(scale: str) -> list[Any]:
-        run = named_run(SCALES[scale]).override({"data.train_rows": rows})
-        places = named_sweep("model_day", run).orders.values()
-        return [place["data.order"] for place in places]
-
-    seven = ("task363", "task1510", "task1687", "task875")
-    assert tasks("cpu") == [seven, ("task1687", "task363", "task1510", "task875")]
-    assert tasks("paper") == ["7", "8"]
+    run = named_run(SCALES[scale]).override({"data.train_rows": rows})
+    trials = named_sweep("model_day", run).only(["forever"]).trials()
+    assert [named_tasks("superni", trial.config.data.order) for trial in trials] == tasks
 
 
 @pytest.mark.parametrize(
@@ -183,19 +154,14 @@ def test_the_scale_is_that_of_the_data(scale: str, changes: dict[str, Any], expe
     assert scale_of(named_run(SCALES[scale]).override(changes)) == expected
 
 
-@pytest.mark.parametrize("scale", ["mini/forever", "superni/7/forever"])
+@pytest.mark.parametrize("base", ["mini/forever", "superni/7/forever"])
 @pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("backbones", "model.name"),
-        ("training_time", "model.name"),
-        ("memory_size", "memory.fraction"),
-    ],
+    ("name", "key"), [("backbones", "model.name"), ("memory_size", "memory.fraction")]
 )
 def test_methods_are_compared_on_the_same_backbone_and_memory(
-    scale: str, name: str, key: str
+    base: str, name: str, key: str
 ) -> None:
-    sweep = named_sweep(name, named_run(scale))
+    sweep = named_sweep(name, named_run(base))
     assert sweep.references.get(sweep.reference, sweep.reference) == sweep.reference
     for variant, other in sweep.references.items():
         assert sweep.variants[variant].get(key) == sweep.variants[other].get(key)
@@ -231,7 +197,7 @@ def test_a_selection_brings_what_it_is_compared_with(base_config: RunConfig) -> 
     whole = components(base_config)
     some = whole.only(["-IAR", "+FIR"])
     assert variants_of(some) == ["base", "+FIR", "-IAR"]
-    assert {*keys_of(some)} < {*keys_of(whole)}
+    assert all(trial in whole.trials() for trial in some.trials())
     assert whole.only([]) == whole
     assert variants_of(whole.only(["base"])) == ["base"]
     sizes = named_sweep("memory_size", named_run("superni/7/forever"))
@@ -247,20 +213,15 @@ def test_a_manifest_is_extended(base_config: RunConfig, tmp_path: Path) -> None:
     for names, expected in (
         (["-IAR"], ["base", "-IAR"]),
         (["+RR"], ["base", "+RR", "-IAR"]),
-        ([], [*VARIANTS]),
+        ([], [*whole.variants]),
     ):
         whole.only(names).write_manifest(tmp_path)
         assert listed(tmp_path) == expected
     for _ in range(2):
         components(base_config, (1,)).write_manifest(tmp_path)
-    manifest = read_manifest(tmp_path)
-    assert (manifest["name"], manifest["reference"]) == ("components", "base")
-    assert [trial["seed"] for trial in manifest["trials"]] == [0] * 8 + [1] * 8
-    assert listed(tmp_path) == [*VARIANTS, *VARIANTS]
-
-
-def test_a_manifest_says_who_is_compared_with_whom(base_config: RunConfig, tmp_path: Path) -> None:
-    Sweep("s", base_config, {"a": {}, "b": {}}, references={"b": "a"}).write_manifest(tmp_path)
+    assert listed(tmp_path, "seed") == [0] * 8 + [1] * 8
+    assert listed(tmp_path) == [*whole.variants] * 2
+    Sweep("s", base_config, {"b": {}}, references={"b": "a"}).write_manifest(tmp_path)
     Sweep("s", base_config, {"c": {}}, references={"c": "a"}).write_manifest(tmp_path)
     content = read_manifest(tmp_path)
     assert content.pop("references") == {"b": "a", "c": "a"}

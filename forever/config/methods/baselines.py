@@ -1,39 +1,27 @@
-"""Hyper-parameters of the baselines that regularise, route, mask or merge, with their sources."""
+"""Hyper-parameters of the baselines that regularise, route, mask or merge, with sources."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from forever.config.methods.base import Count, MethodConfig, Weights
-from forever.config.parts import RunParts
+from forever.config.methods.base import MethodConfig, Weights
+from forever.config.parts import AboveZero, Count, Decay, NotNegative, RunParts, Share, Whole
 from forever.data.orders import named_tasks
 from forever.errors import InputError
 
-Smoothing = Annotated[float, Field(ge=0, lt=1)]
 # Layers whose input is as wide as the hidden states.
 _ON_HIDDEN_STATES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 
 
 class EwcConfig(MethodConfig):
-    """The hyper-parameters of EWC.
-
-    Sources differ by four orders of magnitude in lambda, because their Fisher information differs.
-    """
+    """Sources differ by four orders of magnitude in lambda, as their Fisher information does."""
 
     name: Literal["ewc"] = "ewc"
-    strength: Annotated[float, Field(ge=0)] = 1e4
-    """lambda is ours; sensible values are 4e2 to 4e5, tuned on one order only.
-
-    Near convergence sum F is 0.01 to 1 and entries drift by 0.01 to 0.05, so that the penalty
-    matters from 1e3 on.
-    """
+    strength: NotNegative = 1e4
+    """lambda is ours; sensible values are 4e2 to 4e5, tuned on one order only. Near convergence
+    sum F is 0.01 to 1 and entries drift by 0.01 to 0.05: the penalty matters from 1e3 on."""
     mode: Literal["online", "separate"] = "online"
-    """Whether earlier tasks share one anchor or each has its own; both need only sums.
-
-    online: Omega <- gamma Omega + F, and mu is the end of the last task (Schwarz et al. 2018).
-    separate: each task has a penalty around its own end (Kirkpatrick et al. 2017).
-    """
-    decay: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """online: Omega <- gamma Omega + F around the end of the last task (Schwarz et al. 2018);
+    separate: each task has a penalty around its own end (Kirkpatrick et al. 2017)."""
+    decay: Share = 1.0
     """gamma: what stays of the earlier tasks' importance. 1 keeps all of it, as the paper does."""
     retired = {"fisher_labels": "gold"}
 
@@ -42,23 +30,18 @@ class OLoraConfig(MethodConfig):
     """Sources: scripts/order_1.sh and scripts_llama/order_1.sh of the authors' code."""
 
     name: Literal["olora"] = "olora"
-    orthogonality: Annotated[float, Field(ge=0)] = 0.5
+    needs = "banks"
+    orthogonality: NotNegative = 0.5
     """l1: 0.5 for orders 1 to 3; the author tuned it in 0 to 5."""
-    norm: Annotated[float, Field(ge=0)] = 0.0
+    norm: NotNegative = 0.0
     """l2: only in the code and the appendix; 0 in most scripts, the author tuned it in 0 to 0.5."""
     orth_norm: Literal["l1", "sq"] = "l1"
-    """Sum of absolute values (code) or of squares (paper).
-
-    At random initialisation of a width of 1024 the first is 75 times the second, so an l1 belongs
-    to one of them.
-    """
-
-    def check(self, run: RunParts) -> None:
-        self.needs_banks(run)
+    """Sum of absolute values (code) or of squares (paper). At random initialisation of a width of
+    1024 the first is 75 times the second, so an l1 belongs to one of them."""
 
     def check_width(self, run: RunParts, tasks: int, width: int, where: str = "") -> None:
-        on_hidden_states = [name for name in run.model.targets if name in _ON_HIDDEN_STATES]
-        layer = where or next(iter(on_hidden_states), "")
+        on_hidden_states = (name for name in run.model.targets if name in _ON_HIDDEN_STATES)
+        layer = where or next(on_hidden_states, None)
         if layer and tasks * run.model.rank > width:
             raise InputError(
                 f"method olora: {tasks} tasks of rank {run.model.rank} cannot be orthogonal in the "
@@ -70,23 +53,24 @@ class MoeLoraConfig(MethodConfig):
     """No value here is from the authors' code, which is not public."""
 
     name: Literal["moelora"] = "moelora"
-    experts: Annotated[int, Field(ge=1)] | None = None
+    needs = "banks"
+    experts: Count | None = None
     """N: 8 in CoIN; None is the number of tasks, known before the first one (MIGU paper)."""
-    top_k: Annotated[int, Field(ge=1)] = 2
+    top_k: Count = 2
     """k: 2 is the common choice."""
     renormalise: bool = True
     """The k gates sum to one."""
-    balance: Annotated[float, Field(ge=0)] = 0.01
+    balance: NotNegative = 0.01
     """lb: the convention of Switch Transformers."""
-    contrast: Annotated[float, Field(ge=0)] = 0.01
+    contrast: NotNegative = 0.01
     """lc: ours; 0 is the plain mixture of experts."""
-    temperature: Annotated[float, Field(gt=0)] = 0.1
+    temperature: AboveZero = 0.1
     """tau of the contrastive term: ours."""
-    contrast_tokens: Annotated[int, Field(ge=1)] = 64
+    contrast_tokens: Count = 64
     """Tokens of a micro-batch whose outputs are compared: ours, to bound the cost."""
 
     def check(self, run: RunParts) -> None:
-        self.needs_banks(run)
+        super().check(run)
         tasks = named_tasks(run.data.benchmark, run.data.order)
         experts = self.experts_for(tasks or 2)  # an order that does not exist is refused later
         if self.top_k > experts:
@@ -108,36 +92,26 @@ class SaptConfig(MethodConfig):
     """Sources: gen_script_*.py of the authors' code."""
 
     name: Literal["sapt"] = "sapt"
-    memory_weight: Annotated[float, Field(ge=0)] = 1.0
+    needs = "banks"
+    memory_weight: NotNegative = 1.0
     """lambda: 1 for LLaMA on SuperNI, 2 on the long sequence; 0.1 to 0.5 for T5."""
-    hidden: Annotated[int, Field(ge=1)] = 100
+    hidden: Count = 100
     """Bottleneck of the query network."""
     detach_frozen: bool = False
     """Cut gradients through old adapters, as the code does."""
     retired = {"memory_prompts": "real", "generator_steps": 5000}
-
-    def check(self, run: RunParts) -> None:
-        self.needs_banks(run)
 
 
 class MiguConfig(MethodConfig):
     """Sources: the paper, its appendices for T."""
 
     name: Literal["migu"] = "migu"
+    needs = "banks"
     replay: bool = True
-    """Train on task and memory together, as MixReplay.
-
-    FOREVER lists MIGU among the methods with memory, and its numbers there follow MixReplay's.
-    """
-    masked: Annotated[float, Field(ge=0, le=1)] | None = None
-    """T, the fraction of a matrix's rows that is masked.
-
-    None is the paper's: 0.4 with replay, 0.7 without.
-    """
+    """Train on the memory, too, as MixReplay: FOREVER lists MIGU among methods with memory."""
+    masked: Share | None = None
+    """T, the masked fraction of a matrix's rows; None is 0.4 with replay, 0.7 without (paper)."""
     retired = {"hard_mask": False}
-
-    def check(self, run: RunParts) -> None:
-        self.needs_banks(run)
 
     @property
     def fraction(self) -> float:
@@ -151,13 +125,13 @@ class RecurrentKifConfig(MethodConfig):
     """Sources: the authors' scripts and trainer.py."""
 
     name: Literal["recurrent_kif"] = "recurrent_kif"
-    inner_steps: Annotated[int, Field(ge=1)] = 8
+    inner_steps: Count = 8
     """Q, updates on the task in a block."""
-    outer_steps: Annotated[int, Field(ge=1)] = 4
+    outer_steps: Count = 4
     """P, updates on random batches of memory after it."""
-    quantile: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    quantile: Decay = 0.8
     """q: the top 20 % of all entries are important."""
-    smoothing: tuple[Smoothing, Smoothing] = (0.85, 0.85)
+    smoothing: tuple[Decay, Decay] = (0.85, 0.85)
     """b1, b2: 0.85 in the code; summaries of the paper say 0.55."""
     both: Weights = (0.4, 0.6)
     """(w_in, w_out) of entries that matter to both."""
@@ -181,9 +155,9 @@ class AimMergingConfig(MethodConfig):
     """Bounds of S."""
     max_interval: Count = 128
     """Bounds of S."""
-    cold_merges: Annotated[int, Field(ge=0)] = 3
+    cold_merges: Whole = 3
     """The interval is fixed up to the merge after these."""
-    forgetting: Annotated[float, Field(gt=0)] = 2.0
+    forgetting: AboveZero = 2.0
     """phi: memory loss above this multiple of its calibrated mean counts as forgetting."""
     learning_interval: Count = 70
     """The current task counts as important while S is at most this."""
@@ -200,7 +174,6 @@ class AimMergingConfig(MethodConfig):
     def check(self, run: RunParts) -> None:
         if not self.min_interval <= self.interval <= self.max_interval:
             raise InputError(
-                f"method aimmerging: interval={self.interval} is outside of "
-                f"min_interval={self.min_interval} and max_interval={self.max_interval}; change "
-                "one of them"
+                f"method aimmerging: interval={self.interval} is outside of min_interval="
+                f"{self.min_interval} and max_interval={self.max_interval}; change one of them"
             )

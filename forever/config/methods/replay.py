@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from forever.config.methods.base import Count, MethodConfig
-from forever.config.parts import RunParts
+from forever.config.methods.base import MethodConfig
+from forever.config.parts import AboveZero, Count, Decay, NotNegative, RunParts, Whole
 from forever.errors import InputError, unknown
 from forever.replay.regularizers import RegularizerName
 from forever.replay.schedules import SCHEDULES
@@ -14,11 +14,8 @@ from forever.replay.schedules import SCHEDULES
 
 class FinetuneConfig(MethodConfig):
     name: Literal["finetune"] = "finetune"
-    probe_every: Annotated[int, Field(ge=1)] | None = None
-    """Updates between two looks at the loss on earlier tasks; None takes no looks.
-
-    The kept examples give the loss, from which the forgetting rate is computed. Nothing is learned.
-    """
+    probe_every: Count | None = None
+    """Updates between two looks at the loss on kept examples, for the forgetting rate."""
 
 
 class MtlConfig(MethodConfig):
@@ -33,20 +30,14 @@ class MixReplayConfig(MethodConfig):
 class ScheduledReplayConfig(MethodConfig):
     """What every scheduled replay must say. Defaults are FOREVER's."""
 
-    warmup_steps: Annotated[int, Field(ge=1)] = 24
-    """S: the updates that make the first day.
-
-    They count as part of the task, because the paper's sum begins at the first update
-    (docs/protocol.md#clock-and-replay).
-    """
-    memory_epochs: Annotated[int, Field(ge=1)] = 2
+    warmup_steps: Count = 24
+    """S: the updates that make the first day. They count as part of the task, because the paper's
+    sum begins at the first update (docs/protocol.md#clock-and-replay)."""
+    memory_epochs: Count = 2
     """E_mem: passes over the memory at each event."""
-    consolidation_epochs: Annotated[int, Field(ge=0)] | Literal["matched"] = 1
-    """Passes when the task is over (paper: one short epoch).
-
-    "matched" adds what is left of the standard schedule's budget, so that schedules can be compared
-    at equal cost.
-    """
+    consolidation_epochs: Whole | Literal["matched"] = 1
+    """Passes when the task is over (paper: one short epoch). "matched" adds what is left of the
+    standard schedule's budget, so that schedules can be compared at equal cost."""
 
 
 class ForeverConfig(ScheduledReplayConfig):
@@ -55,19 +46,19 @@ class ForeverConfig(ScheduledReplayConfig):
     name: Literal["forever"] = "forever"
     clock: Literal["model", "steps"] = "model"
     """What makes time pass: movement of the parameters (paper), or the number of updates (+STC)."""
-    days: str | Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=0)] = "ebbinghaus"
+    days: str | list[AboveZero] = "ebbinghaus"
     """A named schedule or explicit days in the order in which they are awaited."""
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.05
     """lambda of the moving average mu."""
     regularizer: RegularizerName = "intensity"
     """What the penalty follows: nothing, the intensity of learning (paper), importance, or both."""
-    beta: Annotated[float, Field(ge=0)] = 1e-3
+    beta: NotNegative = 1e-3
     """beta_base."""
-    gamma: Annotated[float, Field(ge=0)] = 1.0
+    gamma: NotNegative = 1.0
     """Ours, not given in the paper: 1 makes s = clip(r, 0.5, 3), so bounds are bounds on r."""
-    min_strength: Annotated[float, Field(ge=0)] = 0.5
+    min_strength: NotNegative = 0.5
     """Lower bound of the strength s (paper)."""
-    max_strength: Annotated[float, Field(ge=0)] = 3.0
+    max_strength: NotNegative = 3.0
     """Upper bound of s (paper)."""
 
     @field_validator("days")
@@ -80,9 +71,8 @@ class ForeverConfig(ScheduledReplayConfig):
     @model_validator(mode="after")
     def _ordered_bounds(self) -> "ForeverConfig":
         if self.min_strength > self.max_strength:
-            raise InputError(
-                f"min_strength={self.min_strength} is above max_strength={self.max_strength}"
-            )
+            bounds = f"min_strength={self.min_strength} is above max_strength={self.max_strength}"
+            raise InputError(bounds)
         return self
 
 
@@ -90,9 +80,9 @@ class FixedIntervalConfig(ScheduledReplayConfig):
     """Ours: the paper gives no numbers for this baseline."""
 
     name: Literal["fixed_interval"] = "fixed_interval"
-    warmup_steps: Annotated[int, Field(ge=1)] = 24
+    warmup_steps: Count = 24
     """S of the FOREVER whose number of events J is matched; nothing is warmed up."""
-    interval: Annotated[int, Field(ge=1)] | None = None
+    interval: Count | None = None
     """Updates between events; None is floor(T / J), and the paper's example literally means 24."""
 
 
@@ -100,22 +90,19 @@ class VbmConfig(ScheduledReplayConfig):
     """Sources: the paper and its code."""
 
     name: Literal["vbm"] = "vbm"
-    warmup_steps: Annotated[int, Field(ge=1)] = 24
+    warmup_steps: Count = 24
     """S of the FOREVER whose budget of replayed examples is matched; nothing is warmed up."""
-    views: Annotated[int, Field(ge=1)] = 4
+    views: Count = 4
     """V: 4 is best in the paper, 16 too long an interval."""
-    consistency: Annotated[float, Field(ge=0)] = 1.0
+    consistency: NotNegative = 1.0
     """alpha."""
-    drop: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    drop: Decay = 0.1
     """Ours: the paper augments images."""
-    memory_epochs: Annotated[int, Field(ge=1)] = 1
+    memory_epochs: Count = 1
     """Passes at each event: a recall is one pass, which shows every example `views` times."""
     # Narrower than in the base class, which is safe for a frozen field.
-    consolidation_epochs: Annotated[int, Field(ge=0)] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Passes of the last recall, when the task is over.
-
-    It is never "matched", since the recalls match the budget.
-    """
+    consolidation_epochs: Whole = 1  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Passes of the last recall, when the task is over; recalls match the budget by themselves."""
     retired = {"variant": "interval"}
 
     def check(self, run: RunParts) -> None:
@@ -127,25 +114,20 @@ class VbmConfig(ScheduledReplayConfig):
 
 
 class SsrConfig(MethodConfig):
-    """The hyper-parameters of SSR, from the authors' scripts.
-
-    It keeps as many examples as others do ("identical memory sizes").
-    """
+    """From the authors' scripts; it keeps as many examples as others do."""
 
     name: Literal["ssr"] = "ssr"
+    needs = "lora"
     demos: Count | None = None
-    """Examples whose pairs make the prompts; None is as many as are kept.
-
-    In the paper 1 % of all examples make prompts and 10 % are kept.
-    """
+    """Examples whose pairs make the prompts (paper: 1 % of all); None is as many as are kept."""
     samples: Count = 3
     """Continuations of each prompt."""
-    temperature: Annotated[float, Field(gt=0)] = 0.9
-    """Of sampling, like the next two."""
+    temperature: AboveZero = 0.9
+    """Of sampling."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.6
-    """See temperature."""
+    """Of sampling."""
     repetition_penalty: Annotated[float, Field(ge=1)] = 1.2
-    """See temperature."""
+    """Of sampling."""
     max_tokens: Count = 2048
     """Of prompt and continuation."""
     max_input: Count = 800
@@ -157,19 +139,11 @@ class SsrConfig(MethodConfig):
     clusters: Count = 20
     """C of K-means, at most the number of examples kept."""
     encoder: Annotated[str, Field(min_length=1)] | None = None
-    """Sentence encoder, a Hugging Face name or folder; None is the backbone.
-
-    The authors' code has sup-SimCSE-RoBERTa-base.
-    """
+    """Sentence encoder, a hub name or folder (authors: sup-SimCSE-RoBERTa-base) or the backbone."""
 
     def check(self, run: RunParts) -> None:
-        self.needs_lora(run)
+        super().check(run)
         if find_spec("sklearn") is None:
-            raise InputError(
-                "method ssr: K-means needs scikit-learn; pip install 'forever-cl[ssr]'"
-            )
+            raise InputError("method ssr needs scikit-learn; pip install 'forever-cl[ssr]'")
         if not run.memory.fraction:
-            raise InputError(
-                "method ssr: memory.fraction=0 leaves no examples to write; raise it, or use "
-                "finetune"
-            )
+            raise InputError("method ssr: memory.fraction=0 leaves no examples to write; raise it")

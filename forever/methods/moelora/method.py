@@ -45,21 +45,11 @@ class MoeLora(Method[MoeLoraConfig]):
     private = True
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
-        c = self.config
-        experts = c.experts_for(tasks)
+        experts = self.config.experts_for(tasks)
         lora.adapt(model, config.model, config.seed, experts)
-        tokens = c.contrast_tokens if c.contrast else 0
         for name, bank in lora.banks(model):
             stream = torch.Generator().manual_seed(derive(config.seed, "router", name))
-            router = TopKRouter(
-                width=bank.base.in_features,
-                experts=experts,
-                k=c.top_k,
-                renormalise=c.renormalise,
-                tokens=tokens,
-                tau=c.temperature,
-                stream=stream,
-            )
+            router = TopKRouter(self.config, experts, bank.base.in_features, stream)
             bank.router = router.to(bank.A.device)
 
     def loss(self, learner: Learner, forward: Forward) -> Tensor:
@@ -69,7 +59,7 @@ class MoeLora(Method[MoeLoraConfig]):
             router = cast(TopKRouter, bank.router)
             balance = self.config.balance * router.balance
             added = added + (balance + self.config.contrast * router.contrast)
-        return forward.cross_entropy + forward.share * added / max(len(banks), 1)
+        return forward.cross_entropy + forward.share * added / len(banks)
 
     def save(self, learner: Learner, folder: Path) -> None:
         model, name = learner.backbone.model, learner.config.model.name
@@ -77,9 +67,10 @@ class MoeLora(Method[MoeLoraConfig]):
 
     def can_follow(self, past: Past, tasks: int) -> str | None:
         before, experts = past.config, self.config.experts_for(tasks)
-        if isinstance(before, MoeLoraConfig) and before.experts_for(past.tasks) != experts:
+        there = before.experts_for(past.tasks) if isinstance(before, MoeLoraConfig) else experts
+        if there != experts:
             return (
-                f"moelora has {before.experts_for(past.tasks)} experts there, {experts} here; a "
-                f"fork keeps them, with method.experts={before.experts_for(past.tasks)}"
+                f"moelora has {there} experts there, {experts} here; a fork keeps them, with "
+                f"method.experts={there}"
             )
         return super().can_follow(past, tasks)

@@ -47,10 +47,7 @@ class Sapt(Method[SaptConfig]):
         uncertain="FOREVER may have used written prompts; the target of the KL term is the code's.",
     )
     private = True
-
-    def __init__(self, config: SaptConfig) -> None:
-        super().__init__(config)
-        self.selector: Selector | None = None
+    selector: Selector | None = None
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         lora.adapt(model, config.model, config.seed)
@@ -85,23 +82,18 @@ class Sapt(Method[SaptConfig]):
             loss = loss + forward.share * self.config.memory_weight * drift
         return loss
 
+    @no_grad()
     def end_task(self, learner: Learner, task: Task) -> None:
         # Row i is abar_i, the target of task i's prompts from now on; it is zero for newer tasks.
-        mean = self.mean_attention(learner, task)
-        old = self.tensors.get("targets", mean.new_zeros(0, 0))
-        targets = mean.new_zeros(learner.stage + 1, learner.stage + 1)
-        targets[: len(old), : len(old)] = old
-        targets[-1] = mean
-        self.tensors["targets"] = targets
-
-    def mean_attention(self, learner: Learner, task: Task) -> Tensor:
-        """Return the mean of a over the task's training prompts, [t]."""
         total = learner.parameters.flat.new_zeros(learner.stage + 1)
-        with no_grad():
-            for example in learner.world.share(task.train):
-                prompt = learner.encoder.encode_prompt(example).prompt
-                total += self.attention(learner, [prompt]).exp()[0]
-        return learner.world.sum_(total) / len(task.train)
+        for example in learner.world.share(task.train):
+            prompt = learner.encoder.encode_prompt(example).prompt
+            total += self.attention(learner, [prompt]).exp()[0]
+        old = self.tensors.get("targets", total.new_zeros(0, 0))
+        targets = total.new_zeros(learner.stage + 1, learner.stage + 1)
+        targets[: len(old), : len(old)] = old
+        targets[-1] = learner.world.sum_(total) / len(task.train)
+        self.tensors["targets"] = targets
 
     def save(self, learner: Learner, folder: Path) -> None:
         model, name = learner.backbone.model, learner.config.model.name

@@ -1,6 +1,4 @@
-"""Which task's adapter a prompt needs (SAPT).
-
-A query from the prompt's words attends over the learned keys of all tasks.
+"""A query from a prompt's words attends over the keys of all tasks: whose adapter is needed?
 
 B prompts, D model width, H bottleneck, t tasks so far.
 """
@@ -16,23 +14,13 @@ from forever.seeding import derive
 
 
 class Selector(nn.Module):
-    """q = LayerNorm(SiLU(W_up W_down u)), and the key of the current task.
-
-    Args:
-        width: D.
-        hidden: H, 100 in the authors' code.
-        seed: the run's seed.
-    """
+    """q = LayerNorm(SiLU(W_up W_down u)) of D = `width` and H = `hidden`, and the current key."""
 
     def __init__(self, width: int, hidden: int, seed: int) -> None:
         super().__init__()
         stream = torch.Generator().manual_seed(derive(seed, "query"))
-        bound = 1 / math.sqrt(width)
-        down = torch.empty(hidden, width).uniform_(-bound, bound, generator=stream)
-        bound = 1 / math.sqrt(hidden)
-        up = torch.empty(width, hidden).uniform_(-bound, bound, generator=stream)
-        self.down = nn.Parameter(down)
-        self.up = nn.Parameter(up)
+        self.down = _uniform((hidden, width), 1 / math.sqrt(width), stream)
+        self.up = _uniform((width, hidden), 1 / math.sqrt(hidden), stream)
         self.scale = nn.Parameter(torch.ones(width))
         self.shift = nn.Parameter(torch.zeros(width))
         self.key = nn.Parameter(torch.zeros(1, width))
@@ -50,42 +38,32 @@ class Selector(nn.Module):
         return self.key.clone() if frozen is None else torch.cat([frozen, self.key])
 
     def pooled(self, embedding: nn.Embedding, prompts: Sequence[tuple[int, ...]]) -> Tensor:
-        """Return u [B, D] of `prompts`, see `pool`.
+        """Return u [B, D], the largest value of each coordinate over a prompt's word embeddings.
 
         The embedding is frozen, so each prompt is pooled once and kept off the accelerator.
         """
+        weight = embedding.weight.detach()
         for prompt in prompts:
             if prompt not in self._pooled:
-                self._pooled[prompt] = pool(embedding, prompt).cpu()
-        return torch.stack([self._pooled[prompt] for prompt in prompts]).to(embedding.weight.device)
+                words = weight[torch.tensor(prompt, device=weight.device)]
+                self._pooled[prompt] = words.float().amax(0).cpu()
+        return torch.stack([self._pooled[prompt] for prompt in prompts]).to(weight.device)
 
     def log_attention(self, words: Tensor, frozen: Tensor | None) -> Tensor:
-        """Return log a = log softmax(k_i . q / sqrt(D)), [B, t], over all keys.
-
-        Args:
-            words: u [B, D], see `pool`.
-            frozen: the keys of finished tasks, [t-1, D].
-        """
+        """Return log a = log softmax(k_i . q / sqrt(D)), [B, t], of u = `words` over all keys."""
         hidden = F.silu(words @ self.down.T @ self.up.T)
         query = F.layer_norm(hidden, self.scale.shape, self.scale, self.shift)
         return (query @ self.all_keys(frozen).T / math.sqrt(words.shape[1])).log_softmax(-1)
 
 
-def pool(embedding: nn.Embedding, prompt: Sequence[int]) -> Tensor:
-    """Return u [D], the largest value of each coordinate over a prompt's word embeddings.
-
-    A prompt has no pads here.
-    """
-    weight = embedding.weight.detach()
-    return weight[torch.tensor(prompt, device=weight.device)].float().amax(0)
+def _uniform(shape: tuple[int, int], bound: float, stream: torch.Generator) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=stream))
 
 
 def divergence(target: Tensor, log_attention: Tensor) -> Tensor:
     """Return the mean over prompts of KL([target, 0, ..., 0] || a), with 0 log 0 = 0.
 
-    Args:
-        target: at most t weights.
-        log_attention: log a, [B, t].
+    The target has at most t weights, and log a is [B, t].
     """
     log_a = log_attention[:, : len(target)]
     return (torch.xlogy(target, target) - target * log_a).sum(-1).mean()

@@ -19,13 +19,8 @@ _MAX_TOKENS = 510  # what a RoBERTa takes, as in the code of SSR; other encoders
 def embed(backbone: Backbone, texts: Sequence[str], encoder: str | None) -> Tensor:
     """Return one vector for each text, [n, D], in fp32 on the CPU.
 
-    Args:
-        encoder: the Hugging Face name or folder of a sentence encoder. Its pooled output is taken,
-            or the mean last hidden state if it has none. None is the mean last hidden state of the
-            backbone without adapters.
-
-    Raises:
-        InputError: the encoder cannot be loaded.
+    It is the pooled output of a sentence `encoder`, or the mean last hidden state of one without a
+    pooler. If there is no encoder, it is that of the backbone without adapters.
     """
     model, tokenizer = backbone.model.base_model, backbone.tokenizer
     if encoder is not None:
@@ -43,21 +38,15 @@ def embed(backbone: Backbone, texts: Sequence[str], encoder: str | None) -> Tens
                 padding_side="right",
                 truncation=True,
                 max_length=min(_MAX_TOKENS, positions - 2),
-            )
-            output = model(
-                input_ids=part.input_ids.to(model.device),
-                attention_mask=part.attention_mask.to(model.device),
-            )
-            vectors.append(_pooled(output, part.attention_mask.to(model.device)).float().cpu())
+            ).to(model.device)
+            mask = part.attention_mask
+            output = model(input_ids=part.input_ids, attention_mask=mask)
+            pooled = getattr(output, "pooler_output", None)
+            if pooled is None:
+                hidden = output.last_hidden_state.float() * mask[..., None]
+                pooled = hidden.sum(1) / mask.sum(1, keepdim=True)
+            vectors.append(pooled.float().cpu())
     return torch.cat(vectors)
-
-
-def _pooled(output: Any, mask: Tensor) -> Tensor:
-    pooled = getattr(output, "pooler_output", None)
-    if pooled is not None:
-        return pooled
-    hidden = output.last_hidden_state.float()
-    return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
 
 def load_encoder(name: str, device: torch.device) -> tuple[Any, Any]:
@@ -81,7 +70,7 @@ def load_encoder(name: str, device: torch.device) -> tuple[Any, Any]:
         )
     except (OSError, ValueError, ImportError) as error:
         check_failure("method.encoder", name, error)
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        first = str(error).strip().partition("\n")[0] or type(error).__name__
         raise InputError(f"method.encoder: {name!r} could not be loaded: {first}") from error
     missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
     if missing:

@@ -25,21 +25,13 @@ from torch import nn
 from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Example, Task
-from forever.evaluation.decoding import Sampling
 from forever.methods.base import Card, Method
 from forever.methods.ssr.encoders import load_encoder
-from forever.methods.ssr.synthesis import continuations, icl_prompts, parse_icl, select
-from forever.models import lora
+from forever.methods.ssr.selection import select
+from forever.methods.ssr.synthesis import candidates
 from forever.runs.past import Past
-from forever.seeding import derive
 from forever.training.learner import Learner
 from forever.training.steps import Step, Steps
-
-# Every input of the Long Sequence benchmark ends so; the written inputs would, too.
-_SUFFIX = "\nAnswer:"
-# Candidates for each example that is kept. Few pairs are drawn again until there are enough.
-_CANDIDATES = 5
-_TRIES = 60
 
 
 class Ssr(Method[SsrConfig]):
@@ -72,9 +64,8 @@ class Ssr(Method[SsrConfig]):
     def end_task(self, learner: Learner, task: Task) -> None:
         if learner.last:
             return  # no later task would rehearse them
-        c = self.config
-        written = self.candidates(learner, task)
-        chosen = select(learner, task, written, c.clusters, c.encoder, self.longest_answer(learner))
+        written = candidates(learner, task, self.config)
+        chosen = select(learner, task, written, self.config)
         # The leader decides, because floats of ranks are only nearly equal.
         examples = learner.world.gather([dataclasses.asdict(example) for example in chosen])[0]
         self.state.setdefault("rows", {})[task.name] = examples
@@ -82,42 +73,6 @@ class Ssr(Method[SsrConfig]):
             problem = f"no example that the model wrote for {task.name} can be used"
             print(f"ssr: {problem}, so it is not rehearsed", file=stderr)
         learner.log_task(candidates=float(len(written)), written=float(len(examples)))
-
-    def longest_answer(self, learner: Learner) -> int:
-        """Return how many tokens the answer to a written example may have."""
-        return min(learner.config.evaluation.max_new_tokens, self.config.max_output)
-
-    def candidates(self, learner: Learner, task: Task) -> list[Example]:
-        """Return inputs that the base model made up, parsed and filtered, without their outputs."""
-        c, seed = self.config, learner.config.seed
-        sampling = Sampling(c.temperature, c.top_p, 0, c.repetition_penalty)
-        wanted = _CANDIDATES * learner.memory.quota(len(task.train))
-        demos = learner.memory.choose(task, c.demos)
-        suffix = _SUFFIX if all(demo.input.endswith(_SUFFIX) for demo in demos) else ""
-        demos = [dataclasses.replace(demo, input=demo.input.removesuffix(suffix)) for demo in demos]
-        instructions, prompts = zip(*icl_prompts(demos), strict=True)
-        seen = {example.input.removesuffix(suffix).strip() for example in task.train}
-        written: list[Example] = []
-        with lora.disabled(learner.backbone.model):
-            for turn in range(max(c.samples, _TRIES // len(prompts))):
-                if turn >= c.samples and len(written) >= wanted:
-                    break
-                seeds = [derive(seed, "ssr", task.name, i, turn) for i in range(len(prompts))]
-                texts = continuations(learner, prompts, seeds, sampling, c.max_tokens)
-                for instruction, text in zip(instructions, texts, strict=True):
-                    for body, output in parse_icl(text):
-                        if body not in seen and self.fits(learner, instruction, body, output):
-                            seen.add(body)
-                            name = f"{task.name}/written/{len(written)}"
-                            written.append(Example(name, instruction, body + suffix, ""))
-        return written
-
-    def fits(self, learner: Learner, definition: str, body: str, output: str) -> bool:
-        """Tell whether a written example passes the filters on length, in tokens."""
-        c, count = self.config, learner.encoder.count
-        if count(f"{definition} {body}") > c.max_prompt or count(output) > c.max_output:
-            return False
-        return 1 < count(body) <= c.max_input
 
     def can_follow(self, past: Past, tasks: int) -> str | None:
         # Nothing is written after the last task of a run.

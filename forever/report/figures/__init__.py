@@ -35,10 +35,8 @@ def pictures(study: Study, part: Part) -> Iterator[Picture]:
     """All figures of a part of a study, in the order of the sweep's file, which may name none."""
     if not part.measured:
         return
-    kinds: tuple[str, ...] = USUAL
-    if study.file is not None and study.file.figures:
-        kinds = tuple(figure.kind for figure in study.file.figures)
-    for kind in kinds:
+    asked = study.file.figures if study.file else ()
+    for kind in [figure.kind for figure in asked] or USUAL:
         for picture in FIGURES[kind](part):
             if part.several:
                 name = f"{picture.name}-{slug(part.benchmark)}"

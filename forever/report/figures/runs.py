@@ -3,8 +3,7 @@ memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,10 @@ Lines = Sequence[Mapping[str, Any]]  # of a journal
 
 # Events on memory, with their markers and colours.
 KINDS = (("replay", "o", "#EE7733"), ("consolidation", "D", "#009988"))
-_TYPES: dict[str, Any] = {"kind": object, "task": object, "step": float} | dict.fromkeys(
-    ["days", "next_day", "update_norm", "mu", "loss", "penalty", "loss_before", "loss_after"], float
-)
+_EVENT = ["kind", "task", "step"]  # what the updates of an event share, and no two events
+_NUMBERS = ["days", "next_day", "update_norm", "mu", "loss", "penalty", "loss_before",
+            "loss_after"]  # fmt: skip
+_MOVES = (("update_norm", "Δ", "#88AACC"), ("mu", "μ (moving average of Δ)", style.INK))
 # Light enough for dark numbers everywhere.
 _BLUES = ListedColormap(colormaps["Blues"](np.linspace(0, 0.65, 256)))
 
@@ -40,60 +40,46 @@ def matrices(part: Part) -> Iterator[style.Picture]:
         yield style.Picture(f"matrix-{slug(row.variant)}", title, figure, "matrix")
 
 
-def matrix_figure(result: Mapping[str, Any], title: str | None = None) -> Figure:
-    """The performance matrix as a heat map: a row a task, a column a stage, scores in percent, the
-    diagonal framed, hatched where nothing was measured.
+def matrix_figure(result: Mapping[str, Any], title: str) -> Figure:
+    """The performance matrix of a result.json as a heat map: a row a task, a column a stage, scores
+    in percent, the diagonal framed, hatched where nothing was measured.
 
-    Args:
-        result: the content of result.json. Colours always span 0 to 100, so that two figures can be
-            compared.
-        title: what stands before OP and BWT; the method and the seed if None.
+    Colours always span 0 to 100, so that two figures can be compared.
     """
     scores = np.array(result["matrix"], dtype=float)  # None becomes NaN
     tasks, stages = scores.shape
     figure, (axis,) = style.new_figure(2.3 + 0.52 * stages, [0.3 + 0.36 * tasks])
     axis.grid(visible=False)
+    axis.patch.set(hatch="////", edgecolor="#E2E2E2")
     cells: dict[str, Any] = {"vmin": 0, "vmax": 100, "edgecolors": "white", "linewidth": 1}
     image = axis.pcolormesh(np.ma.masked_invalid(scores), cmap=_BLUES, **cells)
-    hatched: dict[str, Any] = {"hatch": "////", "edgecolor": "#E2E2E2", "linewidth": 0}
-    framed: dict[str, Any] = {"edgecolor": style.INK, "linewidth": 0.9}
     middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.SMALL}
-    for (i, j), score in np.ndenumerate(scores):
-        if np.isnan(score):
-            axis.add_patch(Rectangle((j, i), 1, 1, fill=False, **hatched))
-            continue
-        axis.text(j + 0.5, i + 0.5, f"{score:.1f}", **middle)
+    for i, j in np.argwhere(np.isfinite(scores)):
+        axis.text(j + 0.5, i + 0.5, f"{scores[i, j]:.1f}", **middle)
         if i == j and stages == tasks:
-            axis.add_patch(Rectangle((j + 0.04, i + 0.04), 0.92, 0.92, fill=False, **framed))
-    axis.set(xlim=(0, stages), ylim=(tasks, 0), xlabel="after training on", ylabel="score on")
+            axis.add_patch(Rectangle((j + 0.04, i + 0.04), 0.92, 0.92, fill=False))
+    axis.set(ylim=(tasks, 0), xlabel="after training on", ylabel="score on")
     axis.set_yticks(np.arange(tasks) + 0.5, result["tasks"])
     axis.set_xticks(np.arange(stages) + 0.5, result["stages"], ha="right", **style.SLANTED)
-    axis.tick_params(length=0, labelsize=style.SMALL)
+    axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
-    bar: Any = figure.colorbar(image, shrink=0.8, aspect=18, pad=0.03, ticks=range(0, 101, 25))
-    bar.set_label("score (%)", fontsize=style.SMALL)
-    bar.ax.tick_params(labelsize=style.SMALL, length=2)
-    bar.outline.set_visible(False)
-    name = title or f"{result['method']}, seed {result['seed']}"
+    bar = figure.colorbar(image, shrink=0.8, pad=0.03, label="score (%)")
+    bar.ax.tick_params(labelsize=style.SMALL)
     op, bwt = number(result["op"], "{:.1f}"), number(result["bwt"], "{:+.1f}")
-    figure.suptitle(f"{name}\nOP {op} · BWT {bwt}", fontsize=style.LARGE, color=style.INK)
+    figure.suptitle(f"{title}\nOP {op} · BWT {bwt}", fontsize=style.LARGE)
     return figure
 
 
 def table_of(lines: Lines) -> pd.DataFrame:
-    """A row a line, by its place from 1; NaN where a line has no number."""
-    table = pd.DataFrame(lines, columns=list(_TYPES)).astype(_TYPES)
+    """A row a line of a journal, by its place from 1; NaN where a line has no number."""
+    table = pd.DataFrame(lines, columns=[*_EVENT, *_NUMBERS])
     table.index = pd.RangeIndex(1, len(table) + 1, name="place")
-    return table
+    return table.astype(dict.fromkeys(_NUMBERS, float))
 
 
-def spans(column: Iterable[Any]) -> Iterator[tuple[str, int, int]]:
-    """Updates in a row that have the same task or kind: its name, the first place and the last."""
-    first = 1
-    for name, lines in groupby(column):
-        last = first + len(list(lines)) - 1
-        yield name, first, last
-        first = last + 1
+def spans(updates: Any, by: list[str]) -> Any:
+    """The `first` and the `last` place of the updates that agree in some columns."""
+    return updates.reset_index().groupby(by, sort=False)["place"].agg(["first", "last"])
 
 
 def run_figure(
@@ -101,34 +87,32 @@ def run_figure(
 ) -> tuple[Figure, list[Axes]]:
     """Panels over all updates of a run, every other task on a pale ground, with their names."""
     figure, axes = style.new_figure(11, heights)
-    stages = list(spans(updates["task"]))
+    tasks = spans(updates, ["task"])
     for axis in axes:
-        for _, first, last in stages[1::2]:
-            axis.axvspan(first - 0.5, last + 0.5, color="#F3F3F1", linewidth=0, zorder=0)
-    turned: dict[str, Any] = {"ha": "center"}
-    if len(stages) > style.MANY_STAGES:
-        turned = {"ha": "left", **style.SLANTED}
-    for name, first, last in stages:
-        style.name_above(axes[0], (first + last) / 2, name, fontsize=style.SMALL, **turned)
+        for first, last in tasks.iloc[1::2].itertuples(index=False):
+            axis.axvspan(first - 0.5, last + 0.5, **style.GROUND)
+    names = axes[0].secondary_xaxis("top")
+    names.set_xticks(tasks.mean(axis=1), tasks.index, ha="left", **style.SLANTED)
+    names.tick_params(length=0, labelsize=style.SMALL)
+    names.spines[:].set_visible(False)
     axes[-1].set_xlabel("update of the run, replay included")
     axes[-1].set_xlim(0.5, max(len(updates), 1) + 0.5)
     axes[-1].xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    figure.suptitle(title, fontsize=style.LARGE, color=style.INK)
+    figure.suptitle(title, fontsize=style.LARGE)
     return figure, axes
 
 
 def timelines(part: Part) -> Iterator[style.Picture]:
-    """The first run of each variant, the example's first and on every order."""
-    first = part.example.variant if part.example else None
-    for row in sorted(part.measured, key=lambda row: row.variant != first):
-        by_order = {run.order: run for run in reversed(row.runs)}
-        several = row.variant == first and len(by_order) > 1
-        for run in reversed(by_order.values()) if several else row.runs[:1]:
-            name = f"timeline-{slug(row.variant)}"
-            if several:
-                name += f"-o{slug(run.order)}"
+    """The first run of each variant; of the reference, a run on every order."""
+    for row in part.measured:
+        name, runs = f"timeline-{slug(row.variant)}", {row.runs[0].order: row.runs[0]}
+        if row.variant == part.example.variant:
+            for run in row.runs:
+                runs.setdefault(run.order, run)
+        for order, run in runs.items():
+            suffix = f"-o{slug(order)}" if len(runs) > 1 else ""
             figure = timeline_figure(run.steps, run.events, run.title)
-            yield style.Picture(name, run.title, figure, "timeline")
+            yield style.Picture(name + suffix, run.title, figure, "timeline")
 
 
 def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
@@ -138,49 +122,37 @@ def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
     has_clock = bool(updates["days"].gt(0).any())
     figure, axes = run_figure(updates, [1.6, 2.0][: 1 + has_clock], title)
     for kind, _, colour in KINDS:
-        for name, first, last in spans(updates["kind"]):
-            for axis in axes if name == kind else ():
+        of_kind = spans(updates[updates["kind"] == kind], _EVENT)
+        for first, last in of_kind.itertuples(index=False):
+            for axis in axes:
                 axis.axvspan(first - 0.5, last + 0.5, color=colour, alpha=0.3, linewidth=0)
+    # The clock does not count others.
+    of_task = updates.where(updates["kind"] == "task")
+    for field, name, colour in _MOVES:
+        axes[0].plot(of_task[field], ".-", label=name, color=colour, linewidth=0.8, markersize=2)
     axes[0].set_ylabel("Δ: distance moved\nby a task update (L2)")
-    of_task = updates["kind"] == "task"  # the clock does not count others
-    _draw(axes[0], updates, updates["update_norm"].where(of_task), "Δ", "#88AACC", 0.8)
-    _draw(axes[0], updates, updates["mu"].where(of_task), "μ (moving average of Δ)", style.INK, 1.0)
     axes[0].set_ylim(bottom=0)
     if has_clock:
         _draw_clock(axes[1], updates, table_of(events))
-    style.legend(figure, below=True)
+    style.legend(figure, loc="outside lower center", ncols=6)
     return figure
-
-
-def _draw(
-    axis: Axes, updates: pd.DataFrame, values: Any, name: str, colour: str, width: float
-) -> None:
-    """A line that breaks between tasks and where a value is NaN; with a dot a value, as some stand
-    alone."""
-    starts = np.flatnonzero(updates["task"] != updates["task"].shift())
-    x, y = np.insert(values.index, starts, 0), np.insert(values.to_numpy(), starts, np.nan)
-    if values.notna().any():
-        dots: dict[str, Any] = {"marker": "o", "markersize": 1.3, "markeredgewidth": 0}
-        axis.plot(x, y, color=colour, linewidth=width, label=name, **dots)
 
 
 def _draw_clock(axis: Axes, updates: pd.DataFrame, events: pd.DataFrame) -> None:
     """The clock with the events that it called, and ticks at the scheduled days within reach."""
-    axis.set_ylabel("clock (days)")
     days = updates["days"].where(updates["days"] > 0)  # no length until the warm-up is over
-    _draw(axis, updates, days, "clock since the task began", style.ACCENT, 1.2)
+    axis.plot(days, ".-", label="clock since the task began", color=style.ACCENT, markersize=2)
     of_task = updates[updates["kind"] == "task"].reset_index()
     happened = events[events["days"] > 0].merge(of_task[["place", "task", "step"]])
     for kind, marker, colour in KINDS:
         chosen = happened[happened["kind"] == kind]
-        if len(chosen):
-            dots: dict[str, Any] = {"s": 22, "edgecolor": "white", "linewidth": 0.5, "zorder": 4}
-            dots |= {"marker": marker, "color": colour, "clip_on": False}
-            axis.scatter(chosen["place"], chosen["days"], label=f"{kind}, at its day", **dots)
+        dots: dict[str, Any] = {"linestyle": "none", "marker": marker, "clip_on": False}
+        dots |= {"color": colour, "markersize": 5}
+        axis.plot(chosen["place"], chosen["days"], label=f"{kind}, at its day", **dots)
+    axis.set_ylabel("clock (days)")
+    style.scale(axis)  # days are like 1, 2, 4, 7, 15, 30: equal distances in the logarithm
     scheduled = updates["next_day"]
     planned = np.unique(scheduled[scheduled.between(1e-9, days.max())])
-    # Spaced like 1, 2, 4, 7, 15, 30: equal distances in the logarithm.
-    axis.set_ylim(bottom=0.8 * min(planned, default=1) if style.scale(axis, "y") else 0)
     if 0 < len(planned) <= 12:
         axis.set_yticks(planned, [f"{day:g}" for day in planned])
 
@@ -198,36 +170,28 @@ def replay_loss_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
 
     Above: the cross-entropy of an event's first batch right before (hollow) and right after the
     event (filled), and of each replay update on its batch. Below: the scaled penalty of these
-    updates; only if there is one.
+    updates.
     """
     updates = table_of(steps)
-    labels = {"loss": "cross-entropy\non memory (nats)", "penalty": "scaled penalty"}
-    if not updates.loc[updates["kind"] != "task", "penalty"].gt(0).any():
-        del labels["penalty"]
-    figure, axes = run_figure(updates, [2.6, 1.7][: len(labels)], title)
-    # The updates of an event have its kind, task and step, which no two events share.
-    keys = ["kind", "task", "step"]
-    places = updates.reset_index().groupby(keys)["place"].agg(["first", "last"])
+    figure, axes = run_figure(updates, [2.6, 1.7], title)
     placed = table_of(events).dropna(subset=["loss_before", "loss_after"])
-    placed = placed.join(places, on=keys, how="inner")
-    dots: dict[str, Any] = {"linestyle": "none", "markersize": 5}
+    placed = placed.join(spans(updates, _EVENT), on=_EVENT, how="inner")
     for kind, marker, colour in KINDS:
-        for axis, (field, label) in zip(axes, labels.items(), strict=True):
-            axis.set_ylabel(label)
-            values = updates.loc[updates["kind"] == kind, field].dropna()
-            if len(values):
-                pale = {"color": colour, "alpha": 0.6, "marker": ".", **dots}
-                axis.plot(values.index, values, label=f"{kind} update", **pale)
+        pale: dict[str, Any] = {"color": colour, "alpha": 0.6, "marker": ".", "linestyle": "none"}
+        of_kind = updates[updates["kind"] == kind]
+        axes[0].plot(of_kind["loss"], label=f"{kind} update", **pale)
+        axes[1].plot(of_kind["penalty"], label=f"{kind} update", **pale)
+        dark = {**pale, "alpha": 1, "marker": marker, "markersize": 5, "clip_on": False}
         chosen = placed[placed["kind"] == kind]
-        if len(chosen):
-            first, last = chosen["first"], chosen["last"]
-            before, after = chosen["loss_before"], chosen["loss_after"]
-            dark = {"color": colour, "marker": marker, "zorder": 4, "clip_on": False, **dots}
-            axes[0].plot([first, last], [before, after], color=colour, linewidth=1.0, zorder=3)
-            axes[0].plot(first, before, markerfacecolor="white", label=f"before a {kind}", **dark)
-            axes[0].plot(last, after, label=f"after a {kind}", **dark)
+        first, last = chosen["first"], chosen["last"]
+        before, after = chosen["loss_before"], chosen["loss_after"]
+        axes[0].plot([first, last], [before, after], color=colour, linewidth=1.0, zorder=3)
+        hollow = {**dark, "markerfacecolor": "white", "label": f"before a {kind}"}
+        axes[0].plot(first, before, **hollow)
+        axes[0].plot(last, after, label=f"after a {kind}", **dark)
+    axes[0].set_ylabel("cross-entropy\non memory (nats)")
+    axes[1].set_ylabel("scaled penalty")
     for axis in axes:
-        if not style.scale(axis, "y"):
-            axis.set_ylim(bottom=0)
-    style.legend(figure, below=True)
+        style.scale(axis)
+    style.legend(figure, loc="outside lower center", ncols=6)
     return figure

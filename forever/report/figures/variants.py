@@ -3,8 +3,7 @@ far, and how much of each task they keep."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
@@ -13,124 +12,94 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from forever.report.bootstrap import Estimate
 from forever.report.figures import style
-from forever.report.format import estimated
+from forever.report.format import estimated, listed
 from forever.report.row import Row
 from forever.report.study import Part
 
 NAMED = 16  # points of OP against time; of more, as of a search, the legend is too long
+BANDS = 4  # variants; more bands hide each other
 TOGETHER = 8  # variants in one radar; more hide each other
 
 
 def intervals(part: Part) -> Iterator[style.Picture]:
-    if len(part.measured) > 1:
-        estimates = {row.variant: row.compared("op") for row in part.measured}
-        figure = interval_figure(estimates, style.looks_of(part), part.reference)
-        yield style.Picture("op", "Overall performance (OP) of each variant.", figure)
-
-
-def interval_figure(
-    estimates: Mapping[str, Estimate], look_of: style.Looks, reference: str | None = None
-) -> Figure:
     """OP and its interval a variant, as dots and whiskers; a line marks the reference's OP."""
-    figure, (axis,) = style.new_figure(7.5, [0.3 * len(estimates)])
-    style.tidy(axis, "x")
-    right: dict[str, Any] = {"va": "center", "transform": axis.get_yaxis_transform()}
-    for y, (name, estimate) in enumerate(estimates.items()):
-        look = look_of[name]
-        axis.hlines(y, estimate.low, estimate.high, color=look.colour, linewidth=2.2, alpha=0.35)
-        axis.plot([estimate.value], [y], marker=look.marker, markersize=6, color=look.colour)
-        text = axis.text(1.02, y, estimated(estimate, "{:.1f}"), fontsize=style.SMALL, **right)
-        if name == reference:
-            text.set_fontweight("bold")
-            axis.axvline(estimate.value, **style.MARK)
-    axis.set_yticks(range(len(estimates)), list(estimates))
-    axis.set(xlabel="OP (%) with 95 % interval", ylim=(len(estimates) - 0.4, -0.6))
-    return figure
+    rows, looks = part.measured, style.looks_of(part)
+    if len(rows) == 1:
+        return
+    figure, (axis,) = style.new_figure(7.5, [0.3 * len(rows)])
+    for y, row in enumerate(rows):
+        op, look = row.compared("op"), looks[row.variant]
+        axis.hlines(y, op.low, op.high, color=look["color"], linewidth=2.2, alpha=0.35)
+        axis.plot(op.value, y, **look)
+        beside: Any = {"transform": axis.get_yaxis_transform(), "va": "center"}
+        axis.text(1.02, y, estimated(op, "{:.1f}"), fontsize=style.SMALL, **beside)
+        if row.variant == part.reference:
+            axis.axvline(op.value, **style.MARK)
+    axis.set_yticks(range(len(rows)), [row.variant for row in rows])
+    axis.set(xlabel="OP (%) with 95 % interval", ylim=(len(rows) - 0.4, -0.6))
+    yield style.Picture("op", "Overall performance (OP) of each variant.", figure)
 
 
 def accuracy(part: Part) -> Iterator[style.Picture]:
-    results = {row.variant: row.results for row in part.measured}
-    if all(result["method"] == "mtl" for row in part.measured for result in row.results):
-        return
-    caption = "Mean score on the tasks learned so far, after each task; mean over runs."
-    if len(results) <= style.BANDS and part.most_runs > 1:
-        caption += " Bands: lowest to highest run."
-    yield style.Picture("accuracy", caption, accuracy_figure(results, style.looks_of(part)))
-
-
-def accuracy_figure(
-    results: Mapping[str, Sequence[Mapping[str, Any]]], look_of: style.Looks
-) -> Figure:
     """Mean score on the tasks seen so far, over stages; a line a variant, for up to BANDS with a
-    band from the lowest to the highest run. Joint training is a point at the end.
-
-    Args:
-        results: by variant, the content of result.json of each run.
-    """
+    band from the lowest to the highest run. Joint training is a point at the end."""
+    if all(row.results[0]["method"] == "mtl" for row in part.measured):
+        return
     figure, (axis,) = style.new_figure(9, [2.7])
-    curves: dict[str, np.ndarray] = {}  # [runs, stages]
-    orders: set[tuple[str, ...]] = set()
-    for variant, runs in results.items():
-        curves[variant] = np.array([seen(result) for result in runs])
-        orders |= {tuple(result["tasks"]) for result in runs}
+    looks = style.looks_of(part)
+    has_bands = len(part.measured) <= BANDS and part.most_runs > 1
+    orders = {tuple(result["tasks"]) for row in part.measured for result in row.results}
     last = max(map(len, orders))
-    # In the order in which the lines end, from top to bottom.
-    for variant in sorted(curves, key=lambda name: -curves[name][:, -1].mean()):
-        runs, colour = curves[variant], look_of[variant].colour
-        mean = runs.mean(axis=0)
-        x = np.arange(last - len(mean), last) + 1
-        style.draw_line(axis, x, mean, look_of[variant], variant, clip_on=False)
-        if len(curves) <= style.BANDS:
-            axis.fill_between(x, runs.min(axis=0), runs.max(axis=0), color=colour, **style.BAND)
+    for row in part.measured:
+        curves, look = np.array(list(map(seen, row.results))), looks[row.variant]
+        stages = np.arange(last - curves.shape[1], last) + 1
+        axis.plot(stages, curves.mean(axis=0), **look)
+        if has_bands:
+            style.draw_band(axis, stages, curves.min(axis=0), curves.max(axis=0), look)
     axis.set(xlabel="tasks learned", ylabel="mean score on tasks seen so far (%)")
-    axis.set_xlim(0.8, last + 0.2)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(orders) == 1:
-        names = [f"{number} {name}" for number, name in enumerate(orders.pop(), 1)]
-        turned = {"ha": "right", **style.SLANTED} if last > style.MANY_STAGES else {}
-        axis.set_xticks(range(1, last + 1), names, **turned)
+        axis.set_xticks(range(1, last + 1), orders.pop(), ha="right", **style.SLANTED)
     style.legend(figure)
-    return figure
+    caption = "Mean score on the tasks learned so far, after each task; mean over runs."
+    if has_bands:
+        caption += " Bands: lowest to highest run."
+    yield style.Picture("accuracy", caption, figure)
 
 
 def seen(result: Mapping[str, Any]) -> list[float]:
     """After each stage, the mean score in percent on the tasks learned by then."""
-    matrix = result["matrix"]
-    if len(result["stages"]) != len(result["tasks"]):  # joint training
+    matrix = np.array(result["matrix"], dtype=float)
+    tasks, stages = matrix.shape
+    if stages != tasks:  # joint training
         return [result["op"]]
-    return [fmean(row[stage] for row in matrix[: stage + 1]) for stage in range(len(matrix))]
+    learned = np.triu(np.nan_to_num(matrix))
+    return (learned.sum(axis=0) / np.arange(1, tasks + 1)).tolist()
 
 
 def pareto(part: Part) -> Iterator[style.Picture]:
-    points: dict[str, tuple[float, Estimate]] = {}
-    for row in part.measured:
-        if not row.bound:
-            points[row.variant] = fmean(run.seconds for run in row.runs), row.compared("op")
-    if len(points) > 2:
-        figure = pareto_figure(points, style.looks_of(part))
-        caption = "OP against time. The line joins what nothing beats in both."
-        yield style.Picture("pareto", caption, figure)
-
-
-def pareto_figure(points: Mapping[str, tuple[float, Estimate]], look_of: style.Looks) -> Figure:
     """OP against seconds, with the front: the points that none beats in both."""
+    rows, looks = [row for row in part.measured if not row.bound], style.looks_of(part)
+    if len(rows) < 3:
+        return
     figure, (axis,) = style.new_figure(6.6, [2.9])
-    style.tidy(axis, "both")
-    axis.margins(0.1, 0.1)
     axis.set(xlabel="seconds a run, training and evaluation", ylabel="OP (%)")
-    for name, (seconds, estimate) in points.items():
-        style.draw_numbers(axis, {seconds: estimate}, look_of[name], name)
-    style.scale(axis, "x")
-    axis.set(xlim=axis.get_xlim(), ylim=axis.get_ylim())
+    points: list[tuple[float, float]] = []
+    for row in rows:
+        seconds, op = fmean(run.seconds for run in row.runs), row.compared("op")
+        style.draw_estimates(axis, [seconds], [op], looks[row.variant])
+        points.append((seconds, op.value))
+    best = front(points)
     # To the right edge: what lies below and right of the steps is beaten.
-    best = front((seconds, estimate.value) for seconds, estimate in points.values())
-    x, y = zip(*best, (axis.get_xlim()[1], best[-1][1]), strict=True)
+    right = axis.get_xlim()[1]
+    axis.set_xlim(right=right)
+    x, y = zip(*best, (right, best[-1][1]), strict=True)
     axis.step(x, y, where="post", color=style.ACCENT, linewidth=1.0, zorder=1, label="front")
-    if len(points) <= NAMED:
+    if len(rows) <= NAMED:
         style.legend(figure)
-    return figure
+    caption = "OP against time. The line joins what nothing beats in both."
+    yield style.Picture("pareto", caption, figure)
 
 
 def front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -148,16 +117,21 @@ def radar(part: Part) -> Iterator[style.Picture]:
     if not joint:
         return
     best = final_scores(joint[0])
-    others = [row for row in part.measured if row is not joint[0]]
-    kept = pd.DataFrame({row.variant: final_scores(row) / best[best > 0] for row in others})
-    kept = kept.reindex(best.index)
-    if not kept.notna().to_numpy().any():
-        return
+    shares: dict[str, pd.Series] = {}
+    idle: list[str] = []
+    for row in part.measured:
+        if row.idle:
+            idle.append(row.variant)
+        elif row is not joint[0]:
+            shares[row.variant] = final_scores(row) / best[best > 0]
+    kept = pd.DataFrame(shares, index=best.index)
     caption = "Final score on each task as a share of joint training's (dashed: 1); mean over runs."
-    if len(others) > TOGETHER:
-        rank = list(kept.mean().sort_values(ascending=False).index)
-        kept = kept.drop(columns=[name for name in rank[TOGETHER - 1 :] if name != part.reference])
+    if len(shares) > TOGETHER:
+        rank = kept.mean().drop(part.reference, errors="ignore").sort_values(ascending=False)
+        kept = kept.drop(columns=rank.index[TOGETHER - 1 :])
         caption += f" The {kept.shape[1]} that keep most, with the reference."
+    if idle:
+        caption += f" Not drawn, for ending as fine-tuning does: {listed(idle)}."
     yield style.Picture("retention", caption, radar_figure(kept, style.looks_of(part)))
 
 
@@ -170,37 +144,28 @@ def final_scores(row: Row) -> pd.Series:
     return pd.concat(scores, axis=1).mean(axis=1)
 
 
-def radar_figure(retention: pd.DataFrame, look_of: style.Looks) -> Figure:
+def radar_figure(retention: pd.DataFrame, looks: Mapping[str, style.Look]) -> Figure:
     """What each variant keeps of each task, on an axis a task, clockwise from the top.
 
     Args:
         retention: a row a task, a column a variant; it may exceed 1. NaN leaves a gap.
     """
+    figure = Figure(figsize=(7.8, 4.8), layout="constrained")
+    axis: Any = figure.add_subplot(projection="polar", theta_offset=np.pi / 2, theta_direction=-1)
     angles = np.linspace(0, 2 * np.pi, len(retention) + 1)
-    figure = Figure(figsize=(6.6, 4.8), layout="constrained")
-    axis: Any = figure.add_subplot(projection="polar")
     for name, kept in retention.items():
-        if kept.notna().any():
-            heights = np.append(kept, kept.iloc[0])
-            style.draw_line(axis, angles, heights, look_of[str(name)], str(name))
+        axis.plot(angles, np.append(kept, kept.iloc[0]), **looks[str(name)])
+    axis.plot(np.linspace(0, 2 * np.pi, 181), np.ones(181), **style.MARK)
     top = max(1.0, retention.max().max())
-    _draw_rings(axis, angles[:-1], list(retention.index), 1.05 * top)
+    axis.set_ylim(0, 1.05 * top)
+    axis.set_yticks([0.5, 1.0], ["0.5", "1"], fontsize=style.SMALL, color=style.GREY)
+    axis.set_rlabel_position(180 / len(retention))  # between the first two spokes
+    axis.set_xticks(angles[:-1], [""] * len(retention))
+    for angle, name in zip(angles[:-1], retention.index, strict=True):
+        side = np.sign(round(3 * np.sin(angle)))  # 0 near the top and the bottom
+        ha = {-1: "right", 0: "center", 1: "left"}[side]
+        axis.text(angle, 1.1 * top, name, fontsize=style.SMALL, ha=ha, va="center")
+    axis.grid(color=style.GRID)
+    axis.spines["polar"].set_visible(False)
     style.legend(figure)
     return figure
-
-
-def _draw_rings(axis: Any, angles: np.ndarray, tasks: Sequence[str], top: float) -> None:
-    """Rings with joint training as a dashed circle, and names outside, aligned away from them."""
-    axis.set(theta_offset=np.pi / 2, theta_direction=-1, ylim=(0, top))
-    axis.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "0.5", "", "1"])
-    axis.set_rlabel_position(180 / len(tasks))  # between the first two spokes
-    axis.tick_params(axis="y", labelsize=style.SMALL - 1, labelcolor=style.GREY)
-    axis.set_xticks(angles, [""] * len(tasks))
-    axis.grid(color=style.GRID, linewidth=0.6)
-    axis.spines["polar"].set_visible(False)
-    circle = np.linspace(0, 2 * np.pi, 181)
-    axis.plot(circle, np.ones(181), **style.MARK)
-    for angle, name in zip(angles, tasks, strict=True):
-        side = np.sign(round(3 * math.sin(angle)))  # 0 near the top and the bottom
-        ha = {-1: "right", 0: "center", 1: "left"}[side]
-        axis.text(angle, 1.07 * top, name, fontsize=style.SMALL, ha=ha, va="center")
