@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from forever.data.encoding import Encoded
 
@@ -152,3 +153,14 @@ def _collated(
         counts=counts.view(owners.shape).to(device),
         owners=owners.to(device),
     )
+
+
+def collate_prompts(
+    examples: Sequence[Encoded], pad: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Left-padded prompts for decoding: ids [B, T] and attention mask [B, T]."""
+    prompts = [torch.tensor(example.prompt, dtype=torch.long) for example in examples]
+    ids = pad_sequence(prompts, batch_first=True, padding_value=pad, padding_side="left")
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    mask = (torch.arange(ids.shape[1]) >= ids.shape[1] - lengths[:, None]).long()
+    return ids.to(device), mask.to(device)

@@ -1,17 +1,10 @@
-"""From examples to tensors: encoding, which cuts long inputs, and collation.
-
-B examples, T tokens.
-"""
+"""From examples to token ids, which cuts long inputs."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-
-import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from forever.data.prompts import prompt_parts
 from forever.data.tasks import Example, Task
@@ -125,33 +118,3 @@ class Encoder:
     def truncated(self, examples: Sequence[Example]) -> int:
         """How many of `examples` lose tokens as training rows."""
         return sum(self.encode(example).truncated for example in examples)
-
-
-def collate(
-    examples: Sequence[Encoded], pad: int, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Make training tensors, padded on the right: attention is causal, so no token sees a pad.
-
-    Returns:
-        ids [B, T]; real [B, T], true where a token is no padding; positions [B, T], true where the
-        next token is supervised; targets [n], those next tokens.
-    """
-    rows = [torch.tensor(example.prompt + example.answer) for example in examples]
-    ids = pad_sequence(rows, batch_first=True, padding_value=pad)
-    real, positions = torch.zeros(2, *ids.shape, dtype=torch.bool)
-    for i, example in enumerate(examples):
-        real[i, : len(rows[i])] = True
-        positions[i, len(example.prompt) - 1 : len(rows[i]) - 1] = True
-    targets = torch.tensor([token for example in examples for token in example.answer])
-    return ids.to(device), real.to(device), positions.to(device), targets.to(device)
-
-
-def collate_prompts(
-    examples: Sequence[Encoded], pad: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Left-padded prompts for decoding: ids [B, T] and attention mask [B, T]."""
-    prompts = [torch.tensor(example.prompt, dtype=torch.long) for example in examples]
-    ids = pad_sequence(prompts, batch_first=True, padding_value=pad, padding_side="left")
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    mask = (torch.arange(ids.shape[1]) >= ids.shape[1] - lengths[:, None]).long()
-    return ids.to(device), mask.to(device)

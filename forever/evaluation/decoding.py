@@ -7,7 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from forever.data.encoding import Encoded, Encoder, collate_prompts
+from forever.data.collation import collate_prompts
+from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Example
 from forever.models import lora
 from forever.models.backbone import Backbone

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from forever.data.collation import Collated, Layout, pack, pad
 from forever.data.encoding import Encoded
+from forever.errors import one_line
 
 NAME = "forever_examples"
 
@@ -34,17 +35,17 @@ def register(model: Any) -> str | None:
     config = model.config.get_text_config()
     others = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
     if others or getattr(config, "sliding_window", None):
-        return "its layers do not all attend to everything before a token"
+        return "since its layers do not all attend to everything before a token"
     before = config._attn_implementation
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, sdpa_mask)
-    problem = "its layers do not take their attention from outside"
+    problem = "since its layers do not take their attention from outside"
     try:
         model.set_attn_implementation(NAME)
         if _packs(model):
             return None
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        problem = str(error).splitlines()[0]
+        problem = f"since it refused another attention: {one_line(error)}"
     model.set_attn_implementation(before)
     return problem
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from forever.errors import InputError
+from forever.models import attention
 from forever.models.location import check, check_failure, locate
 
 
@@ -18,6 +19,7 @@ class Backbone:
 
     model: Any  # a transformers PreTrainedModel; its classes are too dynamic to be typed
     tokenizer: Any  # a transformers PreTrainedTokenizerFast
+    unpackable: str | None = "it was not tried"  # why examples cannot be packed for it
 
     @property
     def device(self) -> torch.device:
@@ -70,7 +72,8 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
         eos_token_id=list(dict.fromkeys(token for token in ends if token is not None)),
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Backbone(model.to(device).requires_grad_(False).eval(), tokenizer)
+    model = model.to(device).requires_grad_(False).eval()
+    return Backbone(model, tokenizer, attention.register(model))
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from forever.config.run import RunConfig
 from forever.data.encoding import Encoder
 from forever.methods.base import Method
 from forever.methods.registry import build_method
-from forever.models.attention import register
 from forever.models.backbone import Backbone, load
 from forever.models.parameters import FlatParameters
 from forever.training.learner import Learner
@@ -61,7 +60,6 @@ def _packed(config: RunConfig, backbone: Backbone) -> bool:
     """Whether the examples of a batch will be packed, which needs a model that can be told how."""
     if config.model.packing == "padded":
         return False
-    problem = register(backbone.model)
-    if problem is not None:
-        print(f"{config.model.name}: batches are padded, since {problem}", file=stderr)
-    return problem is None
+    if backbone.unpackable:
+        print(f"{config.model.name}: batches are padded, {backbone.unpackable}", file=stderr)
+    return not backbone.unpackable

@@ -11,7 +11,7 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from forever.data.collation import Collated, pack, pad, shared_beginnings
+from forever.data.collation import Collated, collate_prompts, pack, pad, shared_beginnings
 from forever.data.encoding import Encoded
 from forever.models.attention import register
 
@@ -49,6 +49,12 @@ def test_a_padded_batch_by_hand() -> None:
     assert batch.places.tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert batch.predicts.tolist() == [2, 3, 5]
     assert batch.targets.tolist() == [4, 9, 9]
+
+
+def test_prompts_are_padded_on_the_left() -> None:
+    ids, mask = collate_prompts([encoded((1, 2, 3)), encoded((4,))], 0, CPU)
+    assert ids.tolist() == [[1, 2, 3], [0, 0, 4]]
+    assert mask.tolist() == [[1, 1, 1], [0, 0, 1]]
 
 
 def test_only_examples_of_one_kind_share() -> None:

@@ -11,7 +11,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from forever.data.encoding import Encoded, Encoder, collate, collate_prompts
+from forever.data.collation import pad
+from forever.data.encoding import Encoded, Encoder
 from forever.data.prompts import prompt, prompt_parts
 from forever.data.tasks import Benchmark, Example
 from forever.errors import InputError
@@ -61,9 +62,9 @@ def test_supervised_tokens_are_answer_and_eos_for_every_record(
             assert row.prompt == ids_of(tokenizer, prompt(example))
             assert not row.truncated
             assert encoder.encode_prompt(example) == Encoded(row.prompt, (), False)
-            ids, _, positions, targets = collate([row], tokenizer.pad_token_id, CPU)
-            assert tuple(targets.tolist()) == row.answer
-            assert torch.equal(torch.roll(ids, -1, dims=1)[positions], targets)
+            batch = pad([row], tokenizer.pad_token_id, CPU)
+            assert tuple(batch.targets.tolist()) == row.answer
+            assert torch.equal(batch.inputs["input_ids"][0, batch.predicts + 1], batch.targets)
 
 
 def test_blanks_of_an_answer_are_kept_in_training() -> None:
@@ -168,27 +169,6 @@ def test_plain_text_has_no_template_and_loses_its_beginning(tokenizer: Any) -> N
     for tokens in (len(ids), len(ids) - 1, 3):
         text = encoder.encode_text(LONG.input, tokens)
         assert text == Encoded(ids[-tokens:], (), tokens < len(ids))
-
-
-# ---- collation
-
-
-def test_collate_by_hand() -> None:
-    rows = [
-        Encoded((11, 12, 13), (21, 9), False),
-        Encoded((14,), (22, 23, 24, 9), False),
-        Encoded((15, 16), (9,), False),
-    ]
-    ids, real, positions, targets = collate(rows, 0, CPU)
-    assert ids.tolist() == [[11, 12, 13, 21, 9], [14, 22, 23, 24, 9], [15, 16, 9, 0, 0]]
-    assert real.long().tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
-    # A position is marked if the token after it is supervised: from the last prompt token to the
-    # one before EOS.
-    assert positions.long().tolist() == [[0, 0, 1, 1, 0], [1, 1, 1, 1, 0], [0, 1, 0, 0, 0]]
-    assert targets.tolist() == [21, 9, 22, 23, 24, 9, 9]
-    ids, mask = collate_prompts([Encoded((1, 2, 3), (), False), Encoded((4,), (), False)], 0, CPU)
-    assert ids.tolist() == [[1, 2, 3], [0, 0, 4]]
-    assert mask.tolist() == [[1, 1, 1], [0, 0, 1]]
 
 
 # ---- dropped tokens

@@ -43,7 +43,7 @@ def watched(learner: Learner) -> Iterator[dict[str, Tensor]]:
 
     def watch(name: str, bank: Any, x: Tensor, y: Tensor) -> None:
         for side, values in (("A", x.double() @ bank.A[0].double().T), ("B", y.double())):
-            total = values.detach()[bank.real].abs().sum(0)
+            total = (values.detach().abs() * bank.counts[..., None]).sum((0, 1))
             sums[f"{name}.{side}"] = sums.get(f"{name}.{side}", 0.0) + total
 
     handles = [

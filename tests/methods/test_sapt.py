@@ -11,7 +11,8 @@ from helpers import begin, learn, start, toy, update
 from torch import Tensor
 
 from forever.config.run import RunConfig
-from forever.data.encoding import Encoded, collate_prompts
+from forever.data.collation import collate_prompts
+from forever.data.encoding import Encoded
 from forever.evaluation.decoding import decode
 from forever.methods.sapt.method import Sapt
 from forever.methods.sapt.selector import divergence

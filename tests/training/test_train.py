@@ -412,9 +412,11 @@ def test_a_run_that_diverges_ends_with_an_error_and_no_result(
     """A clock that reads NaN passes no day, and the scores would look like any other run's."""
     calls, honest = [], answer_logits
 
-    def diverging(learner: Learner, rows: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
+    def diverging(
+        learner: Learner, rows: Sequence[Encoded], views: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
         calls.append(len(rows))
-        logits, targets = honest(learner, rows)
+        logits, targets = honest(learner, rows, views)
         return logits * (float("nan") if len(calls) > 5 else 1.0), targets
 
     monkeypatch.setattr(step_module, "answer_logits", diverging)
