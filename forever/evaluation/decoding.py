@@ -10,11 +10,11 @@ from torch import Tensor
 from forever.data.collation import collate_prompts
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Example
+from forever.evaluation import greedy
+from forever.evaluation.greedy import Gate
 from forever.models import lora
 from forever.models.backbone import Backbone
 
-# Weights of the adapters for a batch of prompts: see `Method.gate`.
-Gate = Callable[[Sequence[Encoded]], Tensor | None]
 # Tokens that are decoded at once, pads included, which bounds the memory of the cache.
 _TOKENS_AT_ONCE = 32768
 
@@ -25,13 +25,26 @@ def decode(
     examples: Sequence[Example],
     max_new_tokens: int,
     gate: Gate | None = None,
+    packed: bool = True,
+    over: Callable[[str], bool] | None = None,
 ) -> list[str]:
     """Answer each example's prompt greedily; answers are stripped and in order.
 
     In fp32 the texts equal those of prompts that are decoded one by one.
+
+    Args:
+        packed: answer all prompts in one sequence, if the backbone can be packed.
+        over: says of an answer so far whether the rest of it is of no interest.
     """
     prompts = list(map(encoder.encode_prompt, examples))
-    return _generate(backbone, prompts, [max_new_tokens] * len(prompts), gate)
+    if not packed or backbone.unpackable:
+        return _generate(backbone, prompts, [max_new_tokens] * len(prompts), gate)
+
+    def text(tokens: Sequence[int]) -> str:
+        return backbone.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+
+    end = (lambda number, tokens: over(text(tokens))) if over else (lambda number, tokens: False)
+    return list(map(text, greedy.answer(backbone, prompts, max_new_tokens, gate, end)))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,35 @@ from forever.models.backbone import Backbone, only_at
 TOKENS_AT_ONCE = 4096
 
 
+Gate = Callable[[Sequence[Encoded]], Tensor | None]
+# Says of a prompt's number and its answer so far whether the rest of it is of no interest.
+Over = Callable[[int, list[int]], bool]
+
+
+def answer(
+    backbone: Backbone, prompts: Sequence[Encoded], limit: int, gate: Gate | None, over: Over
+) -> list[list[int]]:
+    """Answer each prompt with the likeliest tokens, up to its end or to `limit` tokens."""
+    backbone.model.eval()
+    kinds = [0] * len(prompts)
+    if gate and prompts and gate(prompts[:1]) is not None:
+        # Where adapters are weighed by the prompt, a beginning has another state in each of them.
+        kinds = list(range(len(prompts)))
+    answers: list[list[int]] = [[]] * len(prompts)
+    for group in together(prompts, kinds):
+        texts = _answer_group(
+            backbone,
+            [prompts[i] for i in group],
+            [kinds[i] for i in group],
+            limit,
+            gate,
+            lambda number, tokens, group=group: over(group[number], tokens),
+        )
+        for i, tokens in zip(group, texts, strict=True):
+            answers[i] = tokens
+    return answers
+
+
 def together(prompts: Sequence[Encoded], kinds: Sequence[int]) -> Iterator[list[int]]:
     """Say which prompts are answered together: neighbours, which share the most."""
     group: list[int] = []
@@ -36,21 +65,14 @@ def together(prompts: Sequence[Encoded], kinds: Sequence[int]) -> Iterator[list[
 
 
 @torch.inference_mode()
-def answer_together(
+def _answer_group(
     backbone: Backbone,
     prompts: Sequence[Encoded],
     kinds: Sequence[int],
     limit: int,
-    gate: Tensor | None = None,
-    over: Callable[[int, list[int]], bool] = lambda number, answer: False,
+    gate: Gate | None,
+    over: Over,
 ) -> list[list[int]]:
-    """Answer prompts in one sequence.
-
-    Args:
-        limit: the most tokens of an answer.
-        gate: the weights of the adapters for each prompt, [B, E].
-        over: says of a prompt's number and its answer so far whether the rest is of no interest.
-    """
     from transformers import DynamicCache
 
     model, device = backbone.model, backbone.device
@@ -64,12 +86,13 @@ def answer_together(
     real = torch.arange(rows.shape[1], device=device) < depths[:, None]
     sees[numbers[:, None].expand_as(rows)[real], rows[real]] = True
 
+    weights = gate(prompts) if gate else None  # for a prompt and all that follows it
     cache = DynamicCache()
     answers: list[list[int]] = [[] for _ in prompts]
     inputs, places, owners = batch.inputs, rows[numbers, depths - 1], batch.owners
     while True:
-        weights = gate[owners] if gate is not None and gate.dim() == 2 else gate
-        with lora.mixed(model, weights), only_at(model, places):
+        of_tokens = weights if weights is None or weights.dim() == 1 else weights[owners]
+        with lora.mixed(model, of_tokens), only_at(model, places):
             logits = model(**inputs, past_key_values=cache, use_cache=True).logits[0]
         tokens = logits.argmax(-1)
         going: list[int] = []

@@ -1,5 +1,6 @@
 """Greedy answers to test examples are scored; no method sees which task a prompt belongs to."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from forever.data.encoding import Encoder
@@ -12,12 +13,17 @@ from forever.training.world import World
 
 @dataclass(frozen=True)
 class Prediction:
-    """A decoded answer, a line of predictions/<stage>/<task>.jsonl. `score` is in [0, 1]."""
+    """A decoded answer, a line of predictions/<stage>/<task>.jsonl.
+
+    Its `score` is in [0, 1]. An answer is `cut` if no answer of the task begins like it: decoding
+    stopped there, since it can only be wrong.
+    """
 
     id: str
     prediction: str
     reference: str
     score: float
+    cut: bool = False
 
 
 def evaluate(
@@ -27,13 +33,33 @@ def evaluate(
     task: Task,
     max_new_tokens: int,
     gate: Gate | None = None,
+    packed: bool = True,
 ) -> list[Prediction]:
     """Decode and score a task's test examples, shared out over ranks that all return all."""
+    hopeless = hopeless_answers(task)
     texts = world.spread(
-        task.test, lambda share: decode(backbone, encoder, share, max_new_tokens, gate)
+        task.test,
+        lambda share: decode(backbone, encoder, share, max_new_tokens, gate, packed, hopeless),
     )
     scores = score(task.metric, texts, [example.output for example in task.test])
     predictions: list[Prediction] = []
     for example, text, value in zip(task.test, texts, scores, strict=True):
-        predictions.append(Prediction(example.id, text, example.output, value))
+        cut = hopeless is not None and hopeless(text)
+        predictions.append(Prediction(example.id, text, example.output, value, cut))
     return predictions
+
+
+def hopeless_answers(task: Task) -> Callable[[str], bool] | None:
+    """What says of the beginning of an answer that no answer of the task begins so.
+
+    None for a task where a part of an answer has a score, too.
+    """
+    if task.metric != "exact_match":
+        return None
+    labels = {example.output.strip().lower() for example in (*task.train, *task.test)}
+
+    def hopeless(text: str) -> bool:
+        begun = text.strip().lower().rstrip("\ufffd")  # a character whose bytes are not all there
+        return not any(label.startswith(begun) for label in labels)
+
+    return hopeless

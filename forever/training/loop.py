@@ -93,6 +93,12 @@ def score_tasks(
         task = benchmark.tasks[index]
         with autocast(learner):
             answers = evaluate(
-                learner.backbone, learner.encoder, learner.world, task, limit, learner.gate
+                learner.backbone,
+                learner.encoder,
+                learner.world,
+                task,
+                limit,
+                learner.gate,
+                learner.packed,
             )
         session.keep_answers(stage, index, answers)

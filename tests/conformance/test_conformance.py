@@ -22,6 +22,7 @@ from forever.evaluation import decoding
 from forever.launch.local import run_local
 from forever.methods.forever import Forever
 from forever.methods.registry import METHODS, build_method
+from forever.models import lora
 from forever.replay.clock import CLOCKS
 from forever.replay.schedules import SCHEDULES
 from forever.training import step as step_module
@@ -301,3 +302,37 @@ def test_finished_run_is_left_as_it_is(small_config: RunConfig, tmp_path: Any) -
     assert execute(small_config, tmp_path) == first
     assert run_local(small_config, tmp_path, resume=True) == first
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == stamps
+
+
+# ---- packed batches
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_packed_and_padded_examples_have_one_loss_and_one_gradient(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """In every update of a run, with the terms that routers add up on the way."""
+    honest = step_module.answer_logits
+
+    def computed(learner: Learner, packed: bool, *given: Any) -> tuple[Any, torch.Tensor]:
+        learner.packed = packed
+        logits, targets = honest(learner, *given)
+        loss = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+        trained = [p for p in learner.backbone.model.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(loss, trained, retain_graph=True, allow_unused=True)
+        terms = [logits.detach(), *(g for g in gradients if g is not None)]
+        for _, bank in lora.banks(learner.backbone.model):
+            router: Any = bank.router
+            terms += [router.balance.detach(), router.contrast.detach()] if router else []
+        return (logits, targets), torch.cat([term.flatten() for term in terms])
+
+    def both(learner: Learner, *given: Any) -> Any:
+        _, padded = computed(learner, False, *given)
+        answer, packed = computed(learner, True, *given)
+        assert (packed - padded).norm() <= 1e-5 * padded.norm()
+        return answer
+
+    monkeypatch.setattr(step_module, "answer_logits", both)
+    monkeypatch.setattr(decoding, "sample", canned_sample)
+    values = small_config.model_dump(mode="json") | {"method": CONFIGS[name]}
+    execute(RunConfig.parse(values), tmp_path / "run")

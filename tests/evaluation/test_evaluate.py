@@ -10,11 +10,12 @@ import pytest
 import torch
 from helpers import make_task
 
+from forever.data.collation import pack
 from forever.data.encoding import Encoder
 from forever.data.tasks import Benchmark, Example
-from forever.evaluation import decoding
+from forever.evaluation import decoding, greedy
 from forever.evaluation.decoding import decode
-from forever.evaluation.scoring import evaluate
+from forever.evaluation.scoring import evaluate, hopeless_answers
 from forever.models.backbone import Backbone, load
 from forever.models.location import TINY
 from forever.training.world import World
@@ -64,6 +65,7 @@ def test_batched_equals_one_by_one(backbone: Backbone, examples: list[Example]) 
     torch.manual_seed(1)
     assert decode(backbone, encoder, examples, 8) == expected
     assert not backbone.model.training
+    assert decode(backbone, encoder, examples, 8, packed=False) == expected
 
 
 def test_groups_bound_memory_without_changing_the_answers(
@@ -80,32 +82,56 @@ def test_groups_bound_memory_without_changing_the_answers(
 
     monkeypatch.setattr(backbone.model, "generate", watched)
     monkeypatch.setattr(decoding, "_TOKENS_AT_ONCE", 400)
-    assert decode(backbone, encoder, examples, 5) == whole
+    assert decode(backbone, encoder, examples, 5, packed=False) == whole
     assert len(sizes) > 2
     assert all(rows == 1 or rows * (width + 5) <= 400 for rows, width in sizes)
     assert sum(rows for rows, _ in sizes) == len(examples)
 
+    monkeypatch.setattr(greedy, "TOKENS_AT_ONCE", 120)
+    prompts = [encoder.encode_prompt(example) for example in examples]
+    groups = list(greedy.together(prompts, [0] * len(prompts)))
+    assert len(groups) > 2
+    assert sorted(i for group in groups for i in group) == list(range(len(prompts)))
+    for group in groups:
+        packed = pack([prompts[i] for i in group], [0] * len(group), CPU)
+        assert packed.owners.numel() <= 120
+    assert decode(backbone, encoder, examples, 5) == whole
 
-def test_stops_at_eos(backbone_folder: Path) -> None:
+
+def test_an_answer_that_is_of_no_interest_is_cut(
+    backbone: Backbone, examples: list[Example]
+) -> None:
+    encoder = Encoder(backbone.tokenizer, 512)
+    whole = decode(backbone, encoder, examples, 5)
+    cut = decode(backbone, encoder, examples, 5, over=lambda text: len(text) > 3)
+    assert all(full.startswith(part) for full, part in zip(whole, cut, strict=True))
+    assert cut != whole
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_stops_at_eos(backbone_folder: Path, packed: bool) -> None:
     """A row that says word, word, EOS is cut there; another one goes on to the limit."""
     backbone = load(str(backbone_folder), torch.float32, CPU)
     encoder = Encoder(backbone.tokenizer, 512)
     red, eos = backbone.tokenizer.convert_tokens_to_ids("red"), backbone.tokenizer.eos_token_id
     examples = [Example("a", "Say it.", "", "x"), Example("b", "Say it all.", "now", "x")]
     short = len(encoder.encode_prompt(examples[0]).prompt)
+    prompts = [encoder.encode_prompt(example) for example in examples]
+    (order,) = greedy.together(prompts, [0, 0]) if packed else ([1, 0],)
     lengths: list[int] = []
     head = backbone.model.get_output_embeddings()
 
     def scripted(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
-        """The second row (the shorter prompt) ends after two words; the first never does."""
+        """The first example, whose prompt is shorter, ends after two words, the other never."""
         lengths.append(output.shape[1])
         output.fill_(-10.0)[..., red] = 10.0
         if len(lengths) == 3:
-            output[1, -1, eos] = 20.0
+            row = (0, order.index(0)) if packed else (order.index(0), -1)
+            output[(*row, eos)] = 20.0
         return output
 
     handle = head.register_forward_hook(scripted)
-    texts = decode(backbone, encoder, examples, 6)
+    texts = decode(backbone, encoder, examples, 6, packed=packed)
     handle.remove()
     assert short < len(encoder.encode_prompt(examples[1]).prompt)
     assert texts == ["red red", "red red red red red red"]
@@ -156,6 +182,19 @@ def test_scores_follow_the_order_of_the_test_rows(backbone: Backbone) -> None:
     task = replace(task, test=tuple(replace(example, output=text) for example, text in pairs))
     predictions = evaluate(backbone, encoder, World(), task, 3)
     assert [prediction.id for prediction in predictions] == [example.id for example in task.test]
-    assert [prediction.prediction for prediction in predictions] == texts
+    for prediction, text in zip(predictions, texts, strict=True):
+        assert text.startswith(prediction.prediction)
+        assert prediction.cut == (prediction.reference == "no such answer")
     assert [prediction.reference for prediction in predictions] == expected
     assert [prediction.score for prediction in predictions] == [0, 1, 0, 1, 0]
+
+
+def test_an_answer_is_hopeless_once_no_answer_of_the_task_begins_so() -> None:
+    task = make_task("colour", "What colour?", ("red", "reddish", "dark blue"))
+    hopeless = hopeless_answers(task)
+    assert hopeless is not None
+    for text in ("", "r", "Red", "redd", "dark", "DARK blue", " red ", "re\ufffd"):
+        assert not hopeless(text)
+    for text in ("x", "red.", "reds", "darkblue", "reddish blue"):
+        assert hopeless(text)
+    assert hopeless_answers(replace(task, metric="rouge_l")) is None

@@ -115,8 +115,9 @@ def test_attention_holds_for_every_decoding_step(small_config: RunConfig) -> Non
     seen = []
     bank = next(bank for _, bank in lora.banks(model))
     handle = bank.register_forward_pre_hook(lambda bank, _: seen.append(bank.gate.clone()))
-    decode(learner.backbone, learner.encoder, examples, 5, learner.gate)
+    padded = decode(learner.backbone, learner.encoder, examples, 5, learner.gate, packed=False)
     handle.remove()
+    assert decode(learner.backbone, learner.encoder, examples, 5, learner.gate) == padded
     assert len(seen) > 1
     assert all(torch.equal(weights, seen[0]) for weights in seen)
 
