@@ -84,9 +84,9 @@ def attend(
 
     if layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    rows = [_rows(states, layout) for states in (query, key, value)]
+    q, k, v = (_rows(states, layout) for states in (query, key, value))
     options["is_causal"] = True
-    out, _ = sdpa_attention_forward(module, *rows, None, **options)  # [B, L, H, D]
+    out, _ = sdpa_attention_forward(module, q, k, v, None, **options)  # [B, L, H, D]
     return out.flatten(0, 1).index_select(0, layout.back)[None], None
 
 
