@@ -15,7 +15,7 @@ from forever.training.world import World
 class Prediction:
     """A decoded answer, a line of predictions/<stage>/<task>.jsonl.
 
-    Its `score` is in [0, 1]. An answer is `cut` if no answer of the task begins like it: decoding
+    Its `score` is in [0, 1]. An answer is `cut` if no label of the task begins like it: decoding
     stopped there, since it can only be wrong.
     """
 
@@ -50,13 +50,13 @@ def evaluate(
 
 
 def hopeless_answers(task: Task) -> Callable[[str], bool] | None:
-    """What says of the beginning of an answer that no answer of the task begins so.
+    """What says of the beginning of an answer that no label of the task begins so.
 
-    None for a task where a part of an answer has a score, too.
+    None for a task without labels, or where a part of an answer has a score, too.
     """
-    if task.metric != "exact_match":
+    if task.metric != "exact_match" or task.labels is None:
         return None
-    labels = {example.output.strip().lower() for example in (*task.train, *task.test)}
+    labels = [label.strip().lower() for label in task.labels]
 
     def hopeless(text: str) -> bool:
         begun = text.strip().lower().rstrip("\ufffd")  # a character whose bytes are not all there
