@@ -158,7 +158,8 @@ def test_rooms() -> None:
     assert len(rooms) <= 13
     for folder in folders:
         flat = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
-        assert len(flat) <= 12, name_of(folder)
+        # A method is a file, and there may be any number of those.
+        assert len(flat) <= 12 or folder.name == "methods", name_of(folder)
 
 
 def test_file_length() -> None:

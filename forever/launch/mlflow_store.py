@@ -26,6 +26,7 @@ from urllib.parse import unquote, urlsplit
 
 from forever.config.overrides import flatten
 from forever.config.run import RunConfig
+from forever.errors import InputError
 from forever.format import as_csv
 from forever.runs.directory import RunDirectory, read_json, read_lines, write_text
 from forever.runs.environment import without_credentials
@@ -73,7 +74,7 @@ class Store:
         self.client = MlflowClient(uri)
 
     def experiment(self, name: str) -> str:
-        """The id of the experiment `name`, created if need be."""
+        """The id of the experiment `name`, created if need be; InputError if it was deleted."""
         experiment = self.client.get_experiment_by_name(name)
         if experiment is None:
             files: str | None = None  # a server knows its own place
@@ -81,6 +82,11 @@ class Store:
                 database = Path(self.uri.removeprefix(_SQLITE))
                 files = (database.parent / "mlartifacts" / name).as_uri()
             return self.client.create_experiment(name, artifact_location=files)
+        if experiment.lifecycle_stage == "deleted":
+            raise InputError(
+                f"the MLflow experiment {name!r} was deleted; bring it back by "
+                f"`mlflow experiments restore --experiment-id {experiment.experiment_id}`"
+            )
         return experiment.experiment_id
 
     def run(self, experiment: str, folder: Path, tags: Mapping[str, str]) -> Any:

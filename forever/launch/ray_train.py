@@ -27,6 +27,7 @@ from forever.launch import ray_cluster
 from forever.launch.fleet import Fleet
 from forever.launch.local import check, run_local
 from forever.runs.directory import RunDirectory, read_lines
+from forever.runs.lock import in_progress, locked
 from forever.runs.progress import Follower, is_run, stage_scores
 from forever.runs.tracking import Tracker
 
@@ -94,6 +95,10 @@ def run_workers(
     """
     directory = RunDirectory(path)
     benchmark = check(config, directory, resume)
+    if in_progress(directory.path):
+        # Nobody would see what a worker says that waits, and Ray Train's files are the other's.
+        with locked(directory.path):
+            directory.check(config, resume)
     finished = directory.finished()
     if finished is not None:
         return finished

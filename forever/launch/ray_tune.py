@@ -89,7 +89,7 @@ def fan_out(
     """Run trials in `folder`, as many at a time as fit, and add to `outcome` what becomes of them.
 
     The next trial is asked for when there is room for it. If Tune itself breaks down, the trials
-    that were running go on in another round.
+    that were running go on in another round; after the last one, what is left has failed.
 
     Args:
         count: of the trials, or the most that will come; with fewer, each gets more threads.
@@ -104,19 +104,23 @@ def fan_out(
 
         mirrored = mirrored_sweep(folder, fleet.mlflow, table.say)
     listener, source = _Listener(folder, table, outcome, studies), iter(trials)
+    problem = "ended without a result"
     with mirrored:
-        for rounds_left in reversed(range(_ROUNDS)):
+        for _ in range(_ROUNDS):
             running = [*listener.running.values()]
             try:
                 _experiment(chain(running, source), listener, fleet, count)
-                return
+                break
             except InputError:
                 raise
             except Exception as error:  # as when Ray's memory monitor ends a trial
-                if not rounds_left:
-                    raise
                 problem = ray_cluster.one_line(error)
                 table.say(f"Ray Tune broke down ({problem}); going on with what is left")
+        else:
+            if studies is None:
+                listener.running |= {trial.key: trial for trial in source}
+        for key in [*listener.running]:
+            listener.ended(key, "failed", problem, remember=False)
 
 
 def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, count: int) -> None:
@@ -214,14 +218,14 @@ class _Listener(tune.Callback, tune.Stopper):
         key, last = trial.config["key"], trial.last_result or {}
         if "refused" in last:
             # Not remembered on disk: the user may mend it.
-            self._ended(key, "failed", last["refused"], remember=False)
+            self.ended(key, "failed", last["refused"], remember=False)
         else:
-            self._ended(key, "stopped", f"after {last.get('stage')} of {last.get('stages')} tasks")
+            self.ended(key, "stopped", f"after {last.get('stage')} of {last.get('stages')} tasks")
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        self._ended(trial.config["key"], "failed", ray_cluster.last_error(trial.error_file))
+        self.ended(trial.config["key"], "failed", ray_cluster.last_error(trial.error_file))
 
-    def _ended(self, key: str, state: str, reason: str, remember: bool = True) -> None:
+    def ended(self, key: str, state: str, reason: str, remember: bool = True) -> None:
         """A trial is over: it is done, or else in this state for this reason."""
         self.running.pop(key)
         directory = RunDirectory(self.folder / key)

@@ -89,7 +89,7 @@ def slowing(table: pd.DataFrame) -> dict[str, Any]:
     for other tasks like these; `runs` counts the tasks. None if there is nothing to compare: one
     phase, or one task that reaches the last.
     """
-    falls = (table.iloc[:, 0] - table.iloc[:, -1]).groupby(level="task").mean().dropna()
+    falls = (table.iloc[:, 0] - table.iloc[:, -1]).groupby(level="task", sort=False).mean().dropna()
     fall = None
     if table.shape[1] > 1 and len(falls) > 1:
         exact: dict[Unit, Replicated] = {}

@@ -61,7 +61,10 @@ def _mean(value: Callable[[Run], float | None]) -> Callable[[Row], float | None]
 
 
 def _events(row: Cells) -> str:
-    if row["replays"] is None:
+    replays = row["replays"]
+    # A method that replays without events, in batches of its own or mixed into the task's.
+    without_events = replays == row["consolidations"] == 0 and bool(row["replayed_rows"])
+    if replays is None or without_events:
         return NOTHING
     return f"{row['replays']:,.0f} + {row['consolidations']:,.0f}"
 

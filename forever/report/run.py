@@ -22,6 +22,11 @@ from forever.runs.directory import RunDirectory, read_json, read_lines
 from forever.sweeps import published as paper
 from forever.sweeps.named_runs import SCALES, named_run
 
+# What a report reads of result.json.
+_FIELDS = {
+    "tasks", "stages", "matrix", "op", "bwt", "forgetting", "events", "rows_seen", "updates",
+    "seconds", "benchmark", "order", "seed", "method", "rows", "notes",
+}  # fmt: skip
 # A variant runs with many seeds, on many orders, which may be of several benchmarks, anywhere.
 _NO_DIFFERENCE = ("seed", "data.benchmark", "data.order", "data.root")
 # What the paper's tables vary.
@@ -45,7 +50,13 @@ class Run:
     @cached_property
     def result(self) -> Mapping[str, Any] | None:
         """The content of result.json; None until it is over."""
-        return self.directory.finished()
+        result = self.directory.finished()
+        if result is not None and (lacking := _FIELDS - result.keys()):
+            raise InputError(
+                f"{self.directory.result} has no field {min(lacking)!r}; was it written by this "
+                "version?"
+            )
+        return result
 
     @property
     def outcome(self) -> Mapping[str, Any]:
@@ -177,7 +188,12 @@ class Run:
 
 def read_config(directory: RunDirectory) -> Mapping[str, Any]:
     """The configuration as plain data, which may be of an earlier version."""
-    return _read(directory.config, lambda path: yaml.safe_load(path.read_text(encoding="utf-8")))
+    path = directory.config
+    content = _read(path, lambda path: yaml.safe_load(path.read_text(encoding="utf-8")))
+    if not isinstance(content, Mapping):
+        kind = type(content).__name__
+        raise InputError(f"{path} cannot be read: it holds {kind}, not named fields")
+    return content
 
 
 def _read(path: Path, parse: Callable[[Path], Any]) -> Any:

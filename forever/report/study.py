@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from forever.config.methods import METHOD_CONFIGS
+from forever.config.overrides import flatten
 from forever.errors import InputError
 from forever.report.format import setting
 from forever.report.row import Row, judge
@@ -217,13 +219,17 @@ def _tell_settings_apart(runs: Sequence[Run]) -> dict[Run, str]:
 
 
 def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `other` that `base` has not. Another method's own fields are left out: its
-    name says it all."""
+    """The settings of `other` that `base` has not; of another method's own fields, those that are
+    not its defaults."""
     changed: dict[str, Any] = {}
-    same_method = base["method.name"] == other["method.name"]
+    expected = dict(base)
+    if base["method.name"] != other["method.name"]:
+        method = METHOD_CONFIGS.get(other["method.name"])
+        defaults = method().model_dump(mode="json") if method else {}
+        expected |= flatten({"method": defaults})
+        expected["method.name"] = base["method.name"]
     for key, value in other.items():
-        is_told = same_method or key == "method.name" or not key.startswith("method.")
-        if is_told and (key not in base or base[key] != value):
+        if key not in expected or expected[key] != value:
             changed[key] = value
     return changed
 

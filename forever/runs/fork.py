@@ -78,6 +78,7 @@ def plant(
     changes = difference_lines(origin.config.identity(), config.identity())
     if target.path.exists():
         return changes
+    _check_settings(origin.config, config)
     weights = origin.directory.weights(origin.stage)
     saved = checkpoint.read(weights)
     if saved is None:
@@ -85,7 +86,6 @@ def plant(
             f"{weights} is not there, or damaged; runs keep these weights with --keep-stages, so "
             "run it with that into another --out"
         )
-    _check_settings(origin.config, config)
     _check_data(origin, config, benchmark, State(**saved.state).data)
     reason = build_method(config.method).can_follow(_past(origin, saved), len(benchmark.tasks))
     if reason is not None:

@@ -3,7 +3,8 @@
 Those that are shipped lie in `ablations/` and `experiments/`; anybody's own file is the same thing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files as package_files
 from pathlib import Path
@@ -124,7 +125,11 @@ class SweepFile(Part):
                 f"{', '.join(places)}; of the other sweeps each is on one order, that of its base"
             )
         asked_seeds = tuple(seeds or self.seeds.get(scale_of(base), self.seeds["cpu"]))
-        return self._sweep(base, places, asked_seeds).only(only)
+        sweep = self._sweep(base, places, asked_seeds).only(only)
+        for name in sweep.chosen():
+            with self._blamed(sweep.paper.get(name, name)):
+                base.override(sweep.variants[name])
+        return sweep
 
     def _sweep(self, base: RunConfig, places: dict[str, Any], seeds: tuple[int, ...]) -> Sweep:
         names: dict[str, str] = {}  # from those in the file, which are the paper's
@@ -134,17 +139,12 @@ class SweepFile(Part):
         for key, variant in self.all_variants().items():
             if variant.scales is not None and scale_of(base) not in variant.scales:
                 continue
-            try:
-                difference = variant.difference(base)
-                run = base.override(difference)
-            except InputError as error:
-                where = self._file.where(("variants", key), str(error)) if self.source else ""
-                message = f"{where}sweep {self.name}, variant {key!r}: {error}"
-                raise InputError(message) from None
             names[key] = key
-            if variant.named:
-                names[key] = filled(variant.named, run)
-                paper[names[key]] = key
+            with self._blamed(key):
+                difference = variant.difference(base)
+                if variant.named:
+                    names[key] = filled(variant.named, base.override(difference))
+                    paper[names[key]] = key
             variants[names[key]] = difference
             if variant.reference:
                 compared[key] = variant.reference
@@ -158,6 +158,16 @@ class SweepFile(Part):
             self.name, base, variants, seeds, places, names[reference], paper, references,
             source=self.source,
         )  # fmt: skip
+
+    @contextmanager
+    def _blamed(self, variant: str) -> Iterator[None]:
+        """Name the variant in an InputError, in a file of one's own with its line."""
+        try:
+            yield
+        except InputError as error:
+            where = self._file.where(("variants", variant), str(error)) if self.source else ""
+            message = f"{where}sweep {self.name}, variant {variant!r}: {error}"
+            raise InputError(message) from None
 
 
 # ---- finding and reading files

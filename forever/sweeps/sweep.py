@@ -56,6 +56,10 @@ class Sweep:
 
     COPY: ClassVar[str] = "sweep.yaml"
 
+    def chosen(self) -> list[str]:
+        """The names of the variants to run now, in order."""
+        return [name for name in self.variants if self.selected is None or name in self.selected]
+
     def trials(self) -> list[Trial]:
         """All runs, seeds outermost, so that an interrupted sweep has compared all variants on the
         first seeds.
@@ -65,12 +69,11 @@ class Sweep:
         """
         order = self.base.data.order
         places = self.orders or {order if isinstance(order, str) else "custom": {}}
-        chosen = [name for name in self.variants if self.selected is None or name in self.selected]
         return [
             self._trial(variant, order, {**place, "seed": seed})
             for seed in self.seeds
             for order, place in places.items()
-            for variant in chosen
+            for variant in self.chosen()
         ]
 
     def _trial(self, variant: str, order: str, place: Mapping[str, Any]) -> Trial:

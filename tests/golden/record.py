@@ -189,6 +189,7 @@ def main(names: Sequence[str]) -> None:
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
         raise SystemExit(f"no such row: {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    torch.set_num_threads(1)  # as in the tests
     with tempfile.TemporaryDirectory() as folder:
         toy = toy_run(Path(folder))
         for name in names or NAMES:

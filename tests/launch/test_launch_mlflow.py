@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from forever.config.run import RunConfig
+from forever.errors import InputError
 from forever.launch.local import Placement, run_local
 from forever.launch.mlflow_store import Mirror, keeps, tracking_uri
 from forever.launch.mlflow_tracker import MlflowTracker, close_sweep, open_sweep, sync
@@ -279,6 +280,14 @@ def test_sync_makes_up_for_a_sweep_that_no_server_heard_of(
     assert statuses(uri) == dict.fromkeys(("parent", "base", "slow"), "FINISHED")
     (parent,) = (run for run in runs(uri) if "forever.sweep" in run.data.tags)
     assert artifacts(uri, parent) == {"sweep.json"}
+
+
+def test_a_deleted_experiment_is_named(uri: str, folder: Path) -> None:
+    client = MlflowClient(uri)
+    number = client.create_experiment("forever")
+    client.delete_experiment(number)
+    with pytest.raises(InputError, match=rf"forever' was deleted; .*--experiment-id {number}"):
+        sync(folder, uri)
 
 
 def test_the_default_store_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from helpers import OLD, SMALL, drive, driven, method_of, rows_task, stub_learne
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.methods.base import Method
+from forever.replay.schedules import SCHEDULES
 from forever.training.steps import Probe, Step
 
 
@@ -171,9 +172,6 @@ def test_loss_is_probed_on_the_same_batch_before_and_after_an_event() -> None:
         first, *event = run.actions[before:after]
         assert first.batch == event[0].batch == run.actions[after].batch
         assert all(isinstance(action, Step) and action.kind != "task" for action in event)
-
-
-SCHEDULES = ["ebbinghaus", "exponential", "polynomial", "uniform", "decreasing", "end_only"]
 
 
 @pytest.mark.parametrize("days", [*SCHEDULES, [40.0], []])

@@ -121,6 +121,9 @@ def test_forgetting_falls_by_more_than_chance_or_not() -> None:
     fall = found["fall"]
     assert (fall["value"], fall["runs"]) == (2.0, 3)
     assert (fall["low"], fall["high"]) == pytest.approx((2 - 2.484, 2 + 2.484), rel=0.15)
+    # The names of the tasks do not matter.
+    renamed = {("cab"["abc".index(task)], run): curve for (task, run), curve in curves.items()}
+    assert slowing(rate_table(renamed))["fall"] == fall
     # One task does not tell how much tasks differ, and one phase has nothing to fall to.
     assert slowing(rate_table({("a", 0): [2.0, 1.0]}))["fall"] is None
     alone = rate_table({("a", 0): [2.0], ("b", 0): [3.0]})

@@ -196,3 +196,23 @@ def test_a_damaged_folder_is_named(folder: Path, spoil: Callable[[Path], Any]) -
     spoil(folder)
     with pytest.raises(InputError, match=re.escape(str(folder))):
         write_report(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("result.json", None, "has no field 'notes'"),
+        ("config.yaml", "- a", "cannot be read: it holds list, not named fields"),
+        ("config.yaml", "", "cannot be read: it holds NoneType, not named fields"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    folder: Path, name: str, content: str | None, message: str
+) -> None:
+    path = next(folder.glob(f"base*/{name}"))
+    if content is None:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        content = json.dumps({key: value for key, value in result.items() if key != "notes"})
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=re.escape(f"{path} {message}")):
+        write_report(folder)

@@ -28,7 +28,9 @@ SWEEPS = {
 @pytest.mark.parametrize("name", SWEEPS)
 def test_no_number_moves(name: str, tmp_path: Path) -> None:
     parts = json.loads(stored(read_study(make_up(tmp_path, SWEEPS[name]))))["parts"]
-    assert leaves(parts) == pytest.approx(leaves(PINNED[name]["parts"]), abs=1e-6)
+    now, pinned = leaves(parts), leaves(PINNED[name]["parts"])
+    assert now.keys() >= pinned.keys()  # a new column may come
+    assert {place: now[place] for place in pinned} == pytest.approx(pinned, abs=1e-6)
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:

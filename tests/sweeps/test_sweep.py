@@ -202,6 +202,11 @@ def test_a_selection_brings_what_it_is_compared_with(base_config: RunConfig) -> 
     assert variants_of(whole.only(["base"])) == ["base"]
     sizes = named_sweep("memory_size", named_run("superni/7/forever"))
     assert variants_of(sizes.only(["vbm 10 %"])) == ["forever 10 %", "vbm 10 %"]
+    # What is not chosen need not fit the base.
+    demo = load_sweep("demo").expand(named_run("mini/ewc"), only=["mtl"])
+    assert variants_of(demo) == ["base", "mtl"]
+    with pytest.raises(InputError, match=r"variant '\+FIR': unknown key 'method\.days'"):
+        load_sweep("demo").expand(named_run("mini/ewc"), only=["+FIR"])
     message = "unknown variant of components '+FIRE'; did you mean '+FIR'"
     with pytest.raises(InputError, match=re.escape(message)):
         whole.only(["+FIRE"])
