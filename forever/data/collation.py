@@ -91,6 +91,20 @@ def pack(examples: Sequence[Encoded], kinds: Sequence[int], device: torch.device
     return collated
 
 
+def kinds_of(views: Sequence[int], gate: Tensor | None) -> list[int]:
+    """Number the kinds of examples for `pack`.
+
+    Args:
+        views: which view of its example each of them is. Views share nothing, since what they are
+            for is that dropout treats each of them in its own way.
+        gate: the weights of the adapters, [B, E] if each example has its own. A beginning has
+            another state under other weights.
+    """
+    weights = [()] * len(views) if gate is None or gate.dim() == 1 else map(tuple, gate.tolist())
+    known: dict[Any, int] = {}
+    return [known.setdefault(mark, len(known)) for mark in zip(views, weights, strict=True)]
+
+
 def shared_beginnings(
     examples: Sequence[Encoded], kinds: Sequence[int]
 ) -> Iterator[tuple[int, int]]:

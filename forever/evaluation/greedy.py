@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from forever.data.collation import pack, shared_beginnings
+from forever.data.collation import kinds_of, pack, shared_beginnings
 from forever.data.encoding import Encoded
 from forever.models import lora
 from forever.models.backbone import Backbone, only_at
@@ -25,15 +25,14 @@ Gate = Callable[[Sequence[Encoded]], Tensor | None]
 Over = Callable[[int, list[int]], bool]
 
 
+@torch.inference_mode()
 def answer(
     backbone: Backbone, prompts: Sequence[Encoded], limit: int, gate: Gate | None, over: Over
 ) -> list[list[int]]:
     """Answer each prompt with the likeliest tokens, up to its end or to `limit` tokens."""
     backbone.model.eval()
-    kinds = [0] * len(prompts)
-    if gate and prompts and gate(prompts[:1]) is not None:
-        # Where adapters are weighed by the prompt, a beginning has another state in each of them.
-        kinds = list(range(len(prompts)))
+    weights = gate(prompts) if gate else None  # for a prompt and all that follows it
+    kinds = kinds_of([0] * len(prompts), weights)
     answers: list[list[int]] = [[]] * len(prompts)
     for group in together(prompts, kinds):
         texts = _answer_group(
@@ -41,7 +40,7 @@ def answer(
             [prompts[i] for i in group],
             [kinds[i] for i in group],
             limit,
-            gate,
+            weights if weights is None or weights.dim() == 1 else weights[group],
             lambda number, tokens, group=group: over(group[number], tokens),
         )
         for i, tokens in zip(group, texts, strict=True):
@@ -64,13 +63,12 @@ def together(prompts: Sequence[Encoded], kinds: Sequence[int]) -> Iterator[list[
         yield group
 
 
-@torch.inference_mode()
 def _answer_group(
     backbone: Backbone,
     prompts: Sequence[Encoded],
     kinds: Sequence[int],
     limit: int,
-    gate: Gate | None,
+    weights: Tensor | None,
     over: Over,
 ) -> list[list[int]]:
     from transformers import DynamicCache
@@ -86,7 +84,6 @@ def _answer_group(
     real = torch.arange(rows.shape[1], device=device) < depths[:, None]
     sees[numbers[:, None].expand_as(rows)[real], rows[real]] = True
 
-    weights = gate(prompts) if gate else None  # for a prompt and all that follows it
     cache = DynamicCache()
     answers: list[list[int]] = [[] for _ in prompts]
     inputs, places, owners = batch.inputs, rows[numbers, depths - 1], batch.owners

@@ -225,7 +225,7 @@ def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, 
     expected = dict(base)
     if base["method.name"] != other["method.name"]:
         method = METHOD_CONFIGS.get(other["method.name"])
-        defaults = method().model_dump(mode="json") if method else {}
+        defaults = method.model_validate({}).model_dump(mode="json") if method else {}
         expected |= flatten({"method": defaults})
         expected["method.name"] = base["method.name"]
     for key, value in other.items():
