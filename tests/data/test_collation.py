@@ -78,7 +78,8 @@ def test_packed_examples_have_the_logits_and_the_gradient_of_padded_ones() -> No
         loss.backward()
         grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
         gradients.append(torch.cat([loss.detach()[None], *grads]))
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-7)
+    packed, padded = gradients
+    assert (packed - padded).norm() <= 1e-5 * padded.norm()
 
 
 @pytest.mark.parametrize(
