@@ -104,14 +104,16 @@ def _task(config: DataConfig, name: str, splits: Splits) -> Task:
     # Answers look like labels if there are at most 50, each used five times on average.
     answers = sorted({example.output.strip() for example in train})
     is_classification = len(answers) <= 50 and 5 * len(answers) <= len(train)
-    labels = tuple(answers) if is_classification else None
     exact = is_classification
     if config.benchmark in ("standard", "long"):
         exact = True
     elif config.benchmark in ("superni", "thirty"):
         exact = name in SUPERNI_CLASSIFICATION or name in LONG_TASKS
     metric = config.metrics.get(name) or ("exact_match" if exact else "rouge_l")
-    return Task(name, train, test, metric, labels if metric == "exact_match" else None)
+    labels = None
+    if is_classification and metric == "exact_match":
+        labels = tuple(answers)
+    return Task(name, train, test, metric, labels)
 
 
 def _question(example: Example) -> tuple[str, str]:

@@ -56,6 +56,6 @@ def _benchmarks_in(root: Path) -> Iterator[DataConfig]:
 
 def _cells(task: Task) -> list[str]:
     words = [len(prompt(example).split()) for example in (*task.train, *task.test)]
-    cells = [task.name, str(len(task.train)), str(len(task.test)), task.metric]
-    cells.append(str(len(task.labels)) if task.labels else "-")
-    return [*cells, f"{median(words):.0f}", str(max(words)), task.digest()]
+    labels = len(task.labels or ()) or "-"
+    counts = [len(task.train), len(task.test), task.metric, labels]
+    return [task.name, *map(str, counts), f"{median(words):.0f}", str(max(words)), task.digest()]

@@ -4,7 +4,7 @@ In a causal model a token depends on nothing but the tokens before it. So a begi
 examples have in common, such as the instruction of their task, needs to be computed only once: the
 examples form a tree of prefixes, laid out as one sequence in which each token sees the way from the
 root to itself. Nothing in it is padding. The padded layout is the reference that tests compare
-with, and what remains for a model that takes no mask of its own.
+with, and what remains for a model that cannot attend so (see `models.attention`).
 
 B sequences, T tokens in each, N tokens of all examples, n of them supervised.
 """
@@ -83,12 +83,10 @@ def pack(examples: Sequence[Encoded], kinds: Sequence[int], device: torch.device
     inputs = {
         "input_ids": torch.tensor([ids]),
         "position_ids": torch.tensor([depths]),
-        "attention_mask": torch.ones(1, 1, 1, 1),
+        "attention_mask": torch.ones(1, 1, 1, 1),  # not used; without one a model makes its own
+        "layout": Layout(rows.to(device), torch.tensor(back, device=device)),
     }
-    layout = Layout(rows.to(device), torch.tensor(back, device=device))
-    collated = _collated(examples, inputs, in_order, torch.tensor([owners]), device)
-    collated.inputs["layout"] = layout
-    return collated
+    return _collated(examples, inputs, in_order, torch.tensor([owners]), device)
 
 
 def kinds_of(views: Sequence[int], gate: Tensor | None) -> list[int]:
@@ -146,7 +144,7 @@ def pad(examples: Sequence[Encoded], token: int, device: torch.device) -> Collat
 
 def _collated(
     examples: Sequence[Encoded],
-    inputs: dict[str, Tensor],
+    inputs: dict[str, Any],
     paths: Sequence[Sequence[int]],
     owners: Tensor,
     device: torch.device,
@@ -159,8 +157,11 @@ def _collated(
         predicts += path[len(example.prompt) - 1 : -1]
         targets += example.answer
     counts = torch.bincount(torch.tensor(places), minlength=owners.numel())
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            inputs[name] = value.to(device)
     return Collated(
-        inputs={name: tensor.to(device) for name, tensor in inputs.items()},
+        inputs=inputs,
         places=torch.tensor(places, device=device),
         predicts=torch.tensor(predicts, device=device),
         targets=torch.tensor(targets, device=device),

@@ -18,8 +18,7 @@ from forever.models.backbone import Backbone, only_at
 # Tokens of prompts that are answered together. More would cost more attention to other prompts'
 # tokens than is won by larger matrix products.
 TOKENS_AT_ONCE = 4096
-
-
+# Weights of the adapters for a batch of prompts: see `Method.gate`.
 Gate = Callable[[Sequence[Encoded]], Tensor | None]
 # Says of a prompt's number and its answer so far whether the rest of it is of no interest.
 Over = Callable[[int, list[int]], bool]
@@ -31,6 +30,8 @@ def answer(
 ) -> list[list[int]]:
     """Answer each prompt with the likeliest tokens, up to its end or to `limit` tokens."""
     backbone.model.eval()
+    if not prompts:  # a rank may have none, of which no gate could be computed
+        return []
     weights = gate(prompts) if gate else None  # for a prompt and all that follows it
     kinds = kinds_of([0] * len(prompts), weights)
     answers: list[list[int]] = [[]] * len(prompts)
@@ -71,6 +72,7 @@ def _answer_group(
     weights: Tensor | None,
     over: Over,
 ) -> list[list[int]]:
+    """Answer prompts in one sequence, with the `weights` [B, E] of their adapters."""
     from transformers import DynamicCache
 
     model, device = backbone.model, backbone.device

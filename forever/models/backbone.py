@@ -42,14 +42,15 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     logging.disable_progress_bar()
     check(name)
     path = locate(name)
-    packed = path.suffix == ".gguf"
-    where = name
-    if packed or path.is_dir():
-        where = str(path.parent if packed else path)
-    options: dict[str, Any] = {"gguf_file": path.name} if packed else {}
+    is_gguf = path.suffix == ".gguf"
+    where, options = name, dict[str, Any]()
+    if is_gguf:
+        where, options["gguf_file"] = str(path.parent), path.name
+    elif path.is_dir():
+        where = str(path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
-        if not packed:
+        if not is_gguf:
             options["use_safetensors"] = True  # never unpickle weights
         model: Any = AutoModelForCausalLM.from_pretrained(
             where, dtype=dtype, trust_remote_code=False, **options

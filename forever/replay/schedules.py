@@ -18,22 +18,22 @@ def ebbinghaus() -> Days:
 
 def exponential() -> Days:
     """2^n: 1, 2, 4, 8, 16, 32."""
-    return (2.0**n for n in range(6))
+    return iter([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
 
 
 def polynomial() -> Days:
     """n^2: 1, 4, 9, 16, 25, 36."""
-    return (float(n**2) for n in range(1, 7))
+    return iter([1.0, 4.0, 9.0, 16.0, 25.0, 36.0])
 
 
 def uniform() -> Days:
     """Every second day: 2, 4, 6, 8, 10, 12."""
-    return (2.0 * n for n in range(1, 7))
+    return iter([2.0, 4.0, 6.0, 8.0, 10.0, 12.0])
 
 
 def fixed_interval() -> Days:
     """Every day: 1, 2, 3, 4, 5, 6 (ablation +FIR; what the paper prints is `exponential`)."""
-    return (float(n) for n in range(1, 7))
+    return iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
 
 
 def decreasing() -> Days:

@@ -118,6 +118,7 @@ def test_attention_holds_for_every_decoding_step(small_config: RunConfig) -> Non
     padded = decode(learner.backbone, learner.encoder, examples, 5, learner.gate, packed=False)
     handle.remove()
     assert decode(learner.backbone, learner.encoder, examples, 5, learner.gate) == padded
+    assert decode(learner.backbone, learner.encoder, [], 5, learner.gate) == []  # a rank has none
     assert len(seen) > 1
     assert all(torch.equal(weights, seen[0]) for weights in seen)
 
