@@ -40,13 +40,13 @@ def train(
     """Train one run in the folder `path`, here or with workers, and return its result."""
     uri, place = mlflow_uri(launch.mlflow), launch.placement
     with mirrored(path, uri) as mirror, closing(ConsoleTracker(Console(quiet=quiet))) as progress:
+        told = [progress, *mirror]
         if launch.workers:
             require_ray()
             from forever.launch.ray_train import run_workers
 
-            fleet = Fleet(workers=launch.workers, placement=place, mlflow=uri)
-            return run_workers(config, path, fleet, resume, [progress])
-        told = [progress, *mirror]
+            fleet = Fleet(workers=launch.workers, placement=place)
+            return run_workers(config, path, fleet, resume, told)
         return run_local(
             config, path, resume=resume, trackers=told, placement=place, benchmark=benchmark
         )

@@ -82,3 +82,6 @@ class Follower:
             for scores in stage_scores(self.directory)[self._stages :]:
                 tell(self._trackers, "stage", self._stages, scores)
                 self._stages += 1
+            result = self.directory.finished()
+            if result is not None:
+                tell(self._trackers, "finished", result)
