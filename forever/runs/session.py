@@ -93,6 +93,8 @@ class Session:
     def record(self, action: Action, record: StepRecord) -> None:
         """Record an action that is over and to which the method has reacted."""
         new = not self._past
+        if new:
+            self._spend(action.kind if isinstance(action, Step) else "probe")
         self.state.records.append(astuple(record))
         if isinstance(action, Step):
             self._log("step", step_line(self.learner, action, record), new)
@@ -100,7 +102,7 @@ class Session:
             self._log("event", event, new)
         self.learner.events.clear()
         if new:
-            self._spend(action.kind if isinstance(action, Step) else "probe")
+            self._spend("tracking")
             if time.perf_counter() - self._last_checkpoint >= self.checkpoint_s:
                 self._checkpoint(len(self.state.records))
             return
@@ -142,7 +144,8 @@ class Session:
         if state.trained and self.keep_stages:
             checkpoint.write(self.directory.weights(state.stage), tensors, vars(state))
         checkpoint.save(self.directory.checkpoints, state.stage, update, tensors, vars(state))
-        self._last_checkpoint = time.perf_counter()
+        self._spend("checkpoint")
+        self._last_checkpoint = self._clock
 
     def _restore(self, saved: Checkpoint) -> None:
         self.learner.load_state_dict(saved.tensors)
@@ -180,6 +183,7 @@ class Session:
         """All tasks seen so far have been scored."""
         self._spend("evaluation")
         tell(self._trackers, "stage", stage, scores_after(self.matrix, stage))
+        self._spend("tracking")
 
     def finish(self) -> None:
         """Write the trained model and the result."""
