@@ -101,7 +101,7 @@ def _products(learner: Learner) -> Callable[[], None]:
     @torch.no_grad()
     def compute() -> None:
         for left, right in pairs:
-            left @ right
+            torch.mm(left, right)
 
     return compute
 
