@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,9 +21,11 @@ from forever.evaluation import decoding
 from forever.launch.local import Placement, run_local
 from forever.launch.sharing import SHARED, first_task, first_task_key
 from forever.methods.registry import METHODS
+from forever.report.facts import facts
+from forever.report.study import read_study
 from forever.runs import checkpoint, session
 from forever.runs.directory import RunDirectory
-from forever.runs.progress import stage_scores
+from forever.runs.progress import Follower, stage_scores
 from forever.runs.tracking import Tracker
 from forever.training import loop
 
@@ -128,6 +131,9 @@ def test_another_method_may_be_the_first(small_config: RunConfig, tmp_path: Path
     trial(first, tmp_path / "first")
     assert trial(second, tmp_path / "second").tasks == ["shape", "weight"]
     assert outcome(tmp_path / "second").differences(alone(second, tmp_path)) == []
+    told = facts(read_study(tmp_path / "second"))["first task"]
+    assert told == "1 run took it from first, which agrees until its end"
+    assert "first task" not in facts(read_study(tmp_path / "first"))
 
 
 def test_its_seconds_are_those_of_a_run_alone(left: Path) -> None:
@@ -250,7 +256,8 @@ def test_others_wait_for_who_trains_it_or_for_its_end(
 
 
 def test_a_search_hears_of_a_shared_stage(left: Path, small_config: RunConfig) -> None:
-    """From the moment it is planted, as of one that an earlier call trained."""
+    """From the moment it is planted, as of one that an earlier call trained; with workers as soon
+    as they begin, which makes it a run."""
     config, path = configured(small_config, "mix_replay", **SEVERE), left / "heard"
     heard: list[int] = []
 
@@ -260,3 +267,12 @@ def test_a_search_hears_of_a_shared_stage(left: Path, small_config: RunConfig) -
 
     trial(config, path, Listen())
     assert heard == [1]
+    directory, watcher = RunDirectory(left / "watched"), Trained()
+    follower = Follower(config, directory, load_benchmark(config.data), [watcher])
+    with first_task(key(config, "cpu"), directory) as own:
+        assert own is None
+        with suppress(FileNotFoundError):
+            follower.look()
+        directory.create(config, {})
+        follower.look()
+    assert watcher.stages == [0]
