@@ -124,9 +124,12 @@ def test_it_ends_as_if_it_had_run_alone(
     assert json.loads((path / "shared.json").read_text()) == {"run": "first", "task": "colour"}
 
 
-def test_another_method_may_be_the_first(small_config: RunConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+def test_another_method_may_be_the_first(
+    small_config: RunConfig, tmp_path: Path, tuning: str
+) -> None:
     """With moments of its own, and the weights of the importance of its first task."""
-    first = configured(small_config, "forever both", **SEVERE)
+    first = configured(small_config, "forever both", **SEVERE, **{"model.tuning": tuning})
     second = first.override({"method.warmup_steps": 3, "method.days": "uniform"})
     trial(first, tmp_path / "first")
     assert trial(second, tmp_path / "second").tasks == ["shape", "weight"]
