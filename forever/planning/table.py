@@ -61,14 +61,17 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
     sums = {"done, skipped": Counter[str](), "to do": Counter[str]()}
     longest = saved = 0.0
     shared = _sharing(runs)
+    examples: dict[str, AskedRun] = {}
     rest: dict[str, Counts] = {}
     for run in runs:
+        example = examples.setdefault(run.label, run)  # of which `counts` are
         speed = speeds.get(kind_of(run.config))
         if terms.tokens_per_second:
             speed = Speed.stated(terms.tokens_per_second)
         if speed and run in shared:
             if run.label not in rest:
-                rest[run.label] = plan(run.config, run.benchmark, speed.encoder, shared=True)
+                config, benchmark = example.config, example.benchmark
+                rest[run.label] = plan(config, benchmark, speed.encoder, shared=True)
             saved += (speed.seconds(counts[run.label]) - speed.seconds(rest[run.label])) / 3600
         numbers = _numbers(run, counts[run.label], speed, terms.price_per_hour)
         rows[run.label].update(numbers)
