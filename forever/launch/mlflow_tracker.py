@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 from forever.data.tasks import Benchmark
@@ -58,7 +59,7 @@ class MlflowTracker(Tracker):
         except Exception as error:  # whatever a server or a client library comes up with
             if not self._failed:
                 print(_AWAY.format(self._folder, first_line(error)), file=sys.stderr)
-            wait, self._failed = max(60.0, 20 * (time.monotonic() - begun)), True
+            wait, self._failed = _pause(begun), True
             self._mirror = None
         self._next = time.monotonic() + wait
 
@@ -76,7 +77,7 @@ def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
     folder, uri = folder.absolute(), tracking_uri(uri)
     runs = [folder]
     if not is_run(folder):
-        runs = sorted(path.parent for path in folder.glob("*/config.yaml"))
+        runs = _runs(folder)
     if not runs:
         raise InputError(f"{folder} holds no run: there is no config.yaml in it or below")
     sent = 0
@@ -100,41 +101,75 @@ def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
 
 @contextmanager
 def mirrored_sweep(folder: Path, uri: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold a sweep's MLflow run around the block; if MLflow is away, `say` tells of it."""
+    """Show a sweep and its runs in MLflow during the block; if MLflow is away, `say` tells of it.
 
-    def attempt(action: Callable[[Path, str], None]) -> None:
-        try:
-            action(folder, uri)
-        except Exception as error:  # whatever a server or a client library comes up with
-            say(_AWAY.format(folder, first_line(error)))
-
-    attempt(open_sweep)
+    One thread of this process sends everything, so that no trial loads MLflow or waits for it.
+    """
+    over = Event()
+    mirror = Thread(target=_follow, args=(folder, uri, say, over), daemon=True)
+    mirror.start()
     try:
         yield
     finally:
-        attempt(close_sweep)
+        over.set()
+        mirror.join()
 
 
-def open_sweep(folder: Path, uri: str) -> None:
-    """Make the parent run of a sweep, and the database, which processes at once could not make."""
-    store = Store(uri)
-    store.client.update_run(store.sweep(folder).info.run_id, "RUNNING")
+def _follow(folder: Path, uri: str, say: Callable[[str], None], over: Event) -> None:
+    """Send what is new now and then, and what is left when the sweep is `over`."""
+    mirrors: dict[Path, Mirror] = {}
+    failed = False
+    while True:
+        begun, ending = time.monotonic(), over.is_set()
+        try:
+            if ending:
+                close_sweep(folder, uri)
+            else:
+                push_sweep(folder, uri, mirrors)
+            wait, failed = _EVERY_S, False
+        except Exception as error:  # whatever a server or a client library comes up with
+            if not failed:
+                say(_AWAY.format(folder, first_line(error)))
+            wait, failed = _pause(begun), True
+            mirrors.clear()
+        if ending:
+            return
+        over.wait(wait)
+
+
+def push_sweep(folder: Path, uri: str, mirrors: dict[Path, Mirror]) -> None:
+    """Send what is new of a sweep, once it is written down, and of its runs that have begun.
+
+    `mirrors` are those of an earlier call, to which new ones are added.
+    """
+    if not (folder / MANIFEST).is_file():
+        return
+    if not mirrors:
+        store = Store(uri)
+        store.client.update_run(store.sweep(folder).info.run_id, "RUNNING")
+    for path in _runs(folder):
+        if path not in mirrors:
+            if not RunDirectory(path).finished() and not in_progress(path):
+                continue  # it was interrupted, or failed
+            mirrors[path] = Mirror(path, uri)
+        mirrors[path].push()
+
+
+def _pause(begun: float) -> float:
+    """Seconds until MLflow is tried again, after a failure that took the time since `begun`."""
+    return max(60.0, 20 * (time.monotonic() - begun))
 
 
 def close_sweep(folder: Path, uri: str) -> None:
-    """End the runs of a sweep that MLflow shows as running and nobody trains, and its parent run.
-
-    A trial that fails or is killed ends without a word to MLflow.
-    """
-    store = Store(uri)
-    parent = store.sweep(folder).info
-    children = f"tags.`mlflow.parentRunId` = '{parent.run_id}' and attributes.status = 'RUNNING'"
-    for run in store.client.search_runs([parent.experiment_id], children):
-        path = folder / run.data.tags["forever.run_key"]
+    """Send what MLflow lacks of a sweep, and end its parent run and the runs that nobody trains."""
+    for path in _runs(folder):
         # A killed worker lets go of its folder some seconds later.
-        if is_run(path) and not in_progress(path, _PATIENCE_S):
-            Mirror(path, uri, over=True).push()
-    _end_parent(store, folder)
+        Mirror(path, uri, over=not in_progress(path, _PATIENCE_S)).push()
+    _end_parent(Store(uri), folder)
+
+
+def _runs(folder: Path) -> list[Path]:
+    return sorted(config.parent for config in folder.glob("*/config.yaml"))
 
 
 def _end_parent(store: Store, folder: Path) -> None:

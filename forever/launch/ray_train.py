@@ -70,17 +70,12 @@ class Setting:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
         placement = replace(self.fleet.placement, device=self.share.device)
-        listeners = list(trackers)
-        if self.fleet.mlflow is not None:  # it takes seconds to load
-            from forever.launch.mlflow_tracker import MlflowTracker
-
-            listeners.append(MlflowTracker(self.fleet.mlflow))
         try:
             return run_local(
                 config,
                 path,
                 resume=True,
-                trackers=listeners,
+                trackers=trackers,
                 placement=placement,
                 world=world,
                 benchmark=benchmark,

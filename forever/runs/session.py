@@ -96,6 +96,8 @@ class Session:
     def record(self, action: Action, record: StepRecord) -> None:
         """Record an action that is over and to which the method has reacted."""
         new = not self._past
+        if new:
+            self._spend(action.kind if isinstance(action, Step) else "probe")
         self.state.records.append(astuple(record))
         if isinstance(action, Step):
             self._log("step", step_line(self.learner, action, record), new)
@@ -103,7 +105,7 @@ class Session:
             self._log("event", event, new)
         self.learner.events.clear()
         if new:
-            self._spend(action.kind if isinstance(action, Step) else "probe")
+            self._spend("tracking")
             if time.perf_counter() - self._last_checkpoint >= self.checkpoint_s:
                 self._checkpoint(len(self.state.records))
             return
@@ -145,7 +147,8 @@ class Session:
         if state.trained and self.keep_stages:
             checkpoint.write(self.directory.weights(state.stage), tensors, vars(state))
         checkpoint.save(self.directory.checkpoints, state.stage, update, tensors, vars(state))
-        self._last_checkpoint = time.perf_counter()
+        self._spend("checkpoint")
+        self._last_checkpoint = self._clock
 
     def _restore(self, saved: Checkpoint) -> None:
         self.learner.load_state_dict(saved.tensors)
@@ -186,7 +189,9 @@ class Session:
         if self.first_task and self.state.stage == 0 and self.world.leads:
             tensors = self.learner.state_dict(optimizer=False)
             leave_first_task(self.directory, self.state, tensors, self.first_task)
+            self._clock = time.perf_counter()  # alone it would not have spent that
         tell(self._trackers, "stage", stage, scores_after(self.matrix, stage))
+        self._spend("tracking")
 
     def finish(self) -> None:
         """Write the trained model and the result."""

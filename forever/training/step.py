@@ -49,7 +49,8 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
 
     # Dropout depends on seed, task, update and rank alone, so a resumed run draws the same masks.
     world.seed(derive(config.seed, "dropout", learner.task.name, learner.updates, world.rank))
-    learner.backbone.model.train()
+    if not learner.backbone.model.training:  # it goes through all modules
+        learner.backbone.model.train()
     parameters.grad.zero_()
 
     # This rank computes its groups, a micro-batch at a time. `share` weights what the method adds

@@ -4,7 +4,7 @@ import json
 import shutil
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,14 @@ from mlflow.entities import Run
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, run_local
-from forever.launch.mlflow_store import Mirror, keeps, tracking_uri
-from forever.launch.mlflow_tracker import MlflowTracker, close_sweep, open_sweep, sync
+from forever.launch.mlflow_store import keeps, tracking_uri
+from forever.launch.mlflow_tracker import (
+    MlflowTracker,
+    close_sweep,
+    mirrored_sweep,
+    push_sweep,
+    sync,
+)
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.runs.tracking import Tracker
@@ -252,17 +258,53 @@ def test_a_sweep_ends_as_its_runs_do(
     RunDirectory(slow).result.unlink()
     if state != "interrupted":
         RunDirectory(slow).end(state, "why")
-    open_sweep(toys, uri)
-    Mirror(slow, uri).push()
-    assert statuses(uri) == {"parent": "RUNNING", "slow": "RUNNING"}
+    push_sweep(toys, uri, {})
+    assert statuses(uri) == {"parent": "RUNNING", "base": "FINISHED"}
     with locked(slow):  # another process trains it
+        push_sweep(toys, uri, {})
+        assert statuses(uri) == {"parent": "RUNNING", "base": "FINISHED", "slow": "RUNNING"}
         close_sweep(toys, uri)
         assert statuses(uri)["slow"] == "RUNNING"
     for _ in range(2):
         close_sweep(toys, uri)
-        assert statuses(uri) == {"parent": parent, "slow": child}
+        assert statuses(uri) == {"parent": parent, "slow": child, "base": "FINISHED"}
     assert sync(toys, uri) == 2
     assert statuses(uri) == {"parent": parent, "slow": child, "base": "FINISHED"}
+
+
+def test_a_sweep_is_shown_while_it_runs(
+    uri: str, toys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is written down only after it began, as a search's."""
+    monkeypatch.setattr("forever.launch.mlflow_tracker._EVERY_S", 0.01)
+    (slow,) = toys.glob("slow*")
+    result = (slow / "result.json").rename(toys / "result")
+    manifest = (toys / "sweep.json").rename(toys / "manifest")
+    said: list[str] = []
+    with mirrored_sweep(toys, uri, said.append):
+        with locked(slow):
+            manifest.rename(toys / "sweep.json")
+            wait_until(lambda: len(runs(uri)) == 3)
+            assert statuses(uri) == {"parent": "RUNNING", "base": "FINISHED", "slow": "RUNNING"}
+            result.rename(slow / "result.json")
+        wait_until(lambda: statuses(uri)["slow"] == "FINISHED")
+    assert statuses(uri) == dict.fromkeys(("parent", "base", "slow"), "FINISHED")
+    assert said == []
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+
+
+def test_a_sweep_outlives_a_server_that_is_away(toys: Path) -> None:
+    said: list[str] = []
+    with mirrored_sweep(toys, "http://127.0.0.1:9", said.append):  # nothing listens there
+        wait_until(lambda: bool(said))
+    (line,) = said
+    assert line.startswith(f"MLflow does not answer, `forever sync {toys}` sends it later (")
 
 
 def test_sync_makes_up_for_a_sweep_that_no_server_heard_of(

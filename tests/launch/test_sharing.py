@@ -144,7 +144,7 @@ def test_its_seconds_are_those_of_a_run_alone(left: Path) -> None:
     first = json.loads((left / "first" / "result.json").read_text())["seconds"]
     (saved,) = left.glob(f"{SHARED}/*/checkpoints/*")
     shared = json.loads((saved / "state.json").read_text())["seconds"]
-    assert shared.keys() == {"task", "evaluation"}
+    assert {"task", "evaluation"} <= shared.keys() <= first.keys() - {"end_task"}
     assert all(0 < shared[phase] < first[phase] for phase in shared)
 
 
