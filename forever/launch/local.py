@@ -32,6 +32,7 @@ class Placement:
     micro_batch: int | None = None
     checkpoint_s: float = 60.0
     keep_stages: bool = False  # weights of every stage, where other runs can fork
+    first_task: Path | None = None  # where other runs of a sweep find what the first task made
 
 
 def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark:
@@ -127,6 +128,7 @@ def run_local(
                 trackers,
                 checkpoint_s=placement.checkpoint_s,
                 keep_stages=placement.keep_stages,
+                first_task=placement.first_task,
             )
             with closing(session):
                 run(config, benchmark, session, world, placement.micro_batch)

@@ -26,6 +26,7 @@ from forever.errors import InputError
 from forever.launch import ray_cluster
 from forever.launch.fleet import Fleet
 from forever.launch.local import check, run_local
+from forever.launch.sharing import first_task, first_task_key
 from forever.runs.directory import RunDirectory, read_lines
 from forever.runs.lock import in_progress, locked
 from forever.runs.progress import Follower, is_run, stage_scores
@@ -54,7 +55,12 @@ class Setting:
         sys.argv = list(self.argv)
 
     def train(
-        self, config: RunConfig, path: Path, world: Any = None, trackers: Sequence[Tracker] = ()
+        self,
+        config: RunConfig,
+        path: Path,
+        world: Any = None,
+        trackers: Sequence[Tracker] = (),
+        benchmark: Benchmark | None = None,
     ) -> dict[str, Any]:
         """Train the run here, as a rank of `world` or alone; returns what is in result.json."""
         import torch
@@ -66,7 +72,13 @@ class Setting:
         placement = replace(self.fleet.placement, device=self.share.device)
         try:
             return run_local(
-                config, path, resume=True, trackers=trackers, placement=placement, world=world
+                config,
+                path,
+                resume=True,
+                trackers=trackers,
+                placement=placement,
+                world=world,
+                benchmark=benchmark,
             )
         finally:
             gc.collect()
@@ -189,14 +201,18 @@ def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> No
     """Train one run here, or wait for workers that do; what an earlier call did of it is kept."""
     setting.enter()
     config, path = RunConfig.parse(params["run"]), folder / params["key"]
+    directory, share, fleet = RunDirectory(path), setting.share, setting.fleet
     try:
-        if setting.share.workers:
-            directory = RunDirectory(path)
-            benchmark = check(config, directory, resume=True)
-            follower = Follower(config, directory, benchmark, [_Report()])
-            train_group(config, path, setting, follower)
-        else:
-            setting.train(config, path, trackers=[_Report()])
+        benchmark = check(config, directory, resume=True)
+        place = (share.device, share.workers, share.threads, fleet.placement.micro_batch)
+        with first_task(first_task_key(config, benchmark, *place), directory) as left:
+            placement = replace(fleet.placement, first_task=left)
+            setting = replace(setting, fleet=replace(fleet, placement=placement))
+            if share.workers:
+                follower = Follower(config, directory, benchmark, [_Report()])
+                train_group(config, path, setting, follower)
+            else:
+                setting.train(config, path, trackers=[_Report()], benchmark=benchmark)
     except InputError as error:
         tune.report({"refused": str(error)})  # it would be the same the next time
 

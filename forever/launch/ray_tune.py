@@ -21,6 +21,7 @@ from forever.errors import InputError
 from forever.launch import ray_cluster
 from forever.launch.fleet import Fleet, SweepOutcome
 from forever.launch.ray_train import Setting, train_trial
+from forever.launch.sharing import SHARED
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import check_finished, refused
 from forever.sweeps.studies import Studies
@@ -121,6 +122,8 @@ def fan_out(
                 listener.running |= {trial.key: trial for trial in source}
         for key in [*listener.running]:
             listener.ended(key, "failed", problem, remember=False)
+    # Weights of large models are large. A sweep that is killed finds them when it goes on.
+    shutil.rmtree(folder / SHARED, ignore_errors=True)
 
 
 def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, count: int) -> None:

@@ -26,6 +26,7 @@ R = TypeVar("R", bound=ScheduledReplayConfig)
 class ScheduledReplay(Method[R]):
     """Algorithm 1; a subclass gives the days, and another clock and regulariser if it has them."""
 
+    plain_beginning = True
     regularizer = Regularizer("none")
 
     def clock(self) -> Clock:

@@ -71,8 +71,12 @@ class Counts:
         self.tokens[kind] += tokens
 
 
-def plan(config: RunConfig, benchmark: Benchmark, encoder: Encoder | None = None) -> Counts:
+def plan(
+    config: RunConfig, benchmark: Benchmark, encoder: Encoder | None = None, shared: bool = False
+) -> Counts:
     """Count what a run will compute; without an encoder four characters are a token.
+
+    The updates and answers of a `shared` first task are those of another run.
 
     An answer is taken to be as long as the longest reference of its batch: a model that has learned
     the task stops there, and a batch is decoded until its last example stops.
@@ -99,12 +103,14 @@ def plan(config: RunConfig, benchmark: Benchmark, encoder: Encoder | None = None
         for _ in drive(method.steps(learner, task), counter.perform):
             pass
         counter.counts.events.update(event.kind for event in learner.events)
-        counter.end_task(task)
-        learner.memory.add(task)
         scored = list(benchmark.seen(stage))
         if transfer and not learner.last:
             scored.append(stage + 1)
         counter.evaluate([benchmark.tasks[i] for i in scored])
+        if shared and stage == 0:
+            counter.counts = Counts()
+        counter.end_task(task)
+        learner.memory.add(task)
     return counter.counts
 
 

@@ -83,6 +83,12 @@ class Run:
         return read_config(self.directory)
 
     @cached_property
+    def first_task_by(self) -> str | None:
+        """The run of the sweep that trained its first task, if another one did."""
+        shared = self.directory.shared
+        return read_json(shared)["run"] if shared.is_file() else None
+
+    @cached_property
     def environments(self) -> list[Mapping[str, Any]]:
         """Where it was trained: more than one if it went on elsewhere or with other code."""
         if not self.directory.environment.is_file():

@@ -31,6 +31,7 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.ended = self.path / "ended.json"  # why there is no result
         self.fork = self.path / "fork.json"  # which run's stage it began from
+        self.shared = self.path / "shared.json"  # which run of the sweep trained its first task
 
     def weights(self, stage: int) -> Path:
         """The checkpoint of a trained stage (from 0), if it was kept."""

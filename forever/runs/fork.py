@@ -2,14 +2,22 @@
 
 A fork is planted as the directory of an interrupted run: the other run's answers and journal up to
 the stage, and its checkpoint after it. Going on from there is what resuming does already.
+
+Runs of a sweep that agree until the end of their first task share it in the same way, but each is
+planted after the last update of that task, so that its own method ends it and writes the journal.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
@@ -21,6 +29,7 @@ from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory, keep_lines, read_json, read_lines, write_text
 from forever.runs.past import Past
 from forever.training.learner import part
+from forever.training.steps import StepRecord
 
 
 @dataclass(frozen=True)
@@ -91,19 +100,56 @@ def plant(
     if reason is not None:
         raise InputError(reason)
     # All of it or nothing: without its past the run would begin from scratch.
-    temporary = RunDirectory(target.path.with_name(f".{target.path.name}.{os.getpid()}"))
-    shutil.rmtree(temporary.path, ignore_errors=True)
-    _copy_past(origin, saved, benchmark, temporary)
-    content = {
-        "run": origin.directory.path.name,
-        "task": origin.trained[origin.stage],
-        "stage": origin.stage + 1,
-        "origin": origin.identity(),
-        "changes": changes,
-    }
-    write_text(temporary.fork, json.dumps(content, indent=1) + "\n")
-    temporary.path.rename(target.path)
+    with _appearing(target.path) as temporary:
+        _copy_past(origin, saved, benchmark, temporary)
+        content = {
+            "run": origin.directory.path.name,
+            "task": origin.trained[origin.stage],
+            "stage": origin.stage + 1,
+            "origin": origin.identity(),
+            "changes": changes,
+        }
+        write_text(temporary.fork, json.dumps(content, indent=1) + "\n")
     return changes
+
+
+def leave_first_task(
+    run: RunDirectory, state: State, tensors: Mapping[str, Tensor], target: Path
+) -> None:
+    """Leave in `target` what `plant_first_task` needs, once the first task of a run is scored.
+
+    It is the directory of a run that was interrupted after the last update of the task. `tensors`
+    are the learner's own. A first task without memory has updates only, and the journal has those.
+    """
+    steps = read_lines(run.steps)
+    records: list[tuple[Any, ...]] = []
+    for line in steps:
+        known = {name: line[name] for name in ("loss", "penalty", "update_norm", "tokens", "lr")}
+        records.append(astuple(StepRecord(**known)))
+    # How a task ends is each method's own.
+    seconds = {phase: spent for phase, spent in state.seconds.items() if phase != "end_task"}
+    begun = State(0, trained=False, records=records, seconds=seconds, data=state.data)
+    with _appearing(target) as temporary:
+        checkpoint.save(temporary.checkpoints, 0, len(records), tensors, vars(begun))
+        shutil.copytree(run.path / "predictions", temporary.path / "predictions")
+        content = {"run": run.path.name, "task": steps[0]["task"]}
+        write_text(temporary.shared, json.dumps(content) + "\n")
+
+
+def plant_first_task(left: Path, target: RunDirectory) -> None:
+    """Make `target` a run whose first task is the one that another run left."""
+    with _appearing(target.path) as temporary:
+        shutil.copytree(left, temporary.path, dirs_exist_ok=True)
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[RunDirectory]:
+    """Fill the folder `target` under another name: it is there as a whole, or not at all."""
+    temporary = RunDirectory(target.with_name(f".{target.name}.{os.getpid()}"))
+    shutil.rmtree(temporary.path, ignore_errors=True)
+    temporary.path.mkdir(parents=True)
+    yield temporary
+    temporary.path.rename(target)
 
 
 def _copy_past(

@@ -78,10 +78,10 @@ class Follower:
         answers = list(self.directory.path.glob("predictions/*/*.jsonl"))
         files = len(answers) + self.directory.result.is_file()
         if files != self._files:
-            self._files = files
             for scores in stage_scores(self.directory)[self._stages :]:
                 tell(self._trackers, "stage", self._stages, scores)
                 self._stages += 1
             result = self.directory.finished()
             if result is not None:
                 tell(self._trackers, "finished", result)
+            self._files = files  # not before they are read: answers may be there before the config

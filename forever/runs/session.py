@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from forever.config.run import RunConfig
@@ -21,6 +22,7 @@ from forever.methods.base import Method
 from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory, read_lines, write_lines, write_text
+from forever.runs.fork import leave_first_task
 from forever.runs.journal import Journal
 from forever.runs.results import peak_memory, summary
 from forever.runs.tracking import Tracker, tell
@@ -39,6 +41,7 @@ class Session:
     trackers: Sequence[Tracker] = ()  # told of what happens after it is on disk
     checkpoint_s: float = 60.0  # between checkpoints within a task; each task ends with one anyway
     keep_stages: bool = False  # keep the checkpoint of every trained stage, for forks
+    first_task: Path | None = None  # where the first task is left for other runs of a sweep
     journal: Journal | None = field(default=None, init=False)  # of the leading rank
 
     def begin(self, learner: Learner, method: Method[Any], benchmark: Benchmark) -> None:
@@ -182,6 +185,11 @@ class Session:
     def end_stage(self, stage: int) -> None:
         """All tasks seen so far have been scored."""
         self._spend("evaluation")
+        # Earlier lives may have gone further, with weights that are no longer those of this stage.
+        if self.first_task and self.state.stage == 0 and self.world.leads:
+            tensors = self.learner.state_dict(optimizer=False)
+            leave_first_task(self.directory, self.state, tensors, self.first_task)
+            self._clock = time.perf_counter()  # alone it would not have spent that
         tell(self._trackers, "stage", stage, scores_after(self.matrix, stage))
         self._spend("tracking")
 
@@ -213,9 +221,13 @@ class Session:
             self.journal.close()
 
     def _drop_answers(self) -> None:
-        """Remove answers by later weights: a damaged checkpoint may have thrown the run back."""
+        """Remove answers by later weights: a damaged checkpoint may have thrown the run back.
+
+        A shared first task came with its answers, however often the run goes through it.
+        """
+        last = max(self._first, int(self.directory.shared.is_file()))
         for folder in (self.directory.path / "predictions").glob("*"):
-            if folder.name.isdigit() and int(folder.name) > self._first:
+            if folder.name.isdigit() and int(folder.name) > last:
                 shutil.rmtree(folder)
 
 
