@@ -161,7 +161,8 @@ def plan(
     asked, seeds = parse_assignments(changes or []), parse_seeds(selection.seeds)
     if detect is not None:
         if file is None or file.is_search or detect <= 0:
-            raise InputError(f"--detect {detect:g}: points above 0 and a sweep of variants")
+            needs = "it needs points above 0 and a sweep with variants, e.g. components"
+            raise InputError(f"--detect {detect:g}: {needs}")
         sweep = file.expand(load_run(base), seeds, asked, selection.only or ())
         console.print(commands.detection(sweep, launch.out, detect))
         return
