@@ -18,7 +18,7 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.launch.fleet import Fleet, SweepOutcome, require_ray
 from forever.launch.local import check, run_local
-from forever.planning.rounds import Limits, first_round
+from forever.planning.rounds import Limits, first_round, rounds
 from forever.runs.console import ConsoleTracker
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
@@ -67,13 +67,32 @@ def sweep(runs: Sweep, out: Path, fleet: Fleet, limits: Limits | None = None) ->
     todo = [trial for trial in trials if RunDirectory(folder / trial.key).finished() is None]
     refused(todo, others=len(todo) < len(trials))  # before Ray is imported, which takes seconds
     require_ray()
-    from forever.launch.ray_tune import run_rounds, run_sweep
+    from forever.launch.ray_tune import run_sweep
 
     if limits is None:
         outcome = run_sweep(runs, folder, fleet)
     else:
-        outcome = run_rounds(runs, folder, fleet, limits, lambda line: print_lines([line]))
+        outcome = _run_rounds(runs, folder, fleet, limits)
     _end(outcome, folder, fleet.mlflow)
+
+
+def _run_rounds(runs: Sweep, folder: Path, fleet: Fleet, limits: Limits) -> SweepOutcome:
+    """Run a sweep in rounds, all on one Ray, whose start takes seconds."""
+    from forever.launch.ray_cluster import capacity, cluster, divide
+    from forever.launch.ray_tune import run_sweep
+
+    outcome = SweepOutcome()
+    with cluster(dashboard=bool(fleet.workers)):
+        total, machines = capacity()
+        device = fleet.placement.device
+
+        def at_once(count: int) -> int:
+            share = divide(total, machines, count, fleet.concurrent, fleet.workers, device)
+            return share.concurrent
+
+        for part in rounds(runs, folder, limits, at_once, lambda line: print_lines([line])):
+            outcome.add(run_sweep(part, folder, fleet))
+    return outcome
 
 
 def search(runs: Search, trials: int | None, out: Path, fleet: Fleet) -> None:

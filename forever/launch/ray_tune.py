@@ -7,7 +7,7 @@ at any moment, by any means, and the same command continues it.
 
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
@@ -21,7 +21,6 @@ from forever.errors import InputError
 from forever.launch import ray_cluster
 from forever.launch.fleet import Fleet, SweepOutcome
 from forever.launch.ray_train import Setting, train_trial
-from forever.planning.rounds import Limits, rounds
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import check_finished, refused
 from forever.sweeps.studies import Studies
@@ -67,26 +66,6 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
             table.ended(key, "failed", reason)
         say_failed_before(failed_before, table)
         fan_out(todo, out, fleet, table, outcome, count=len(todo))
-    return outcome
-
-
-def run_rounds(
-    sweep: Sweep, out: Path, fleet: Fleet, limits: Limits, say: Callable[[str], None] = print
-) -> SweepOutcome:
-    """Run a sweep in rounds on one cluster (forever/planning/rounds.py); see `run_sweep`."""
-    outcome = SweepOutcome()
-    with ray_cluster.cluster(dashboard=bool(fleet.workers)):
-        total, machines = ray_cluster.capacity()
-
-        def at_once(runs: int) -> int:
-            device = fleet.placement.device
-            share = ray_cluster.divide(
-                total, machines, runs, fleet.concurrent, fleet.workers, device
-            )
-            return share.concurrent
-
-        for part in rounds(sweep, out.absolute(), limits, at_once, say):
-            outcome.add(run_sweep(part, out, fleet))
     return outcome
 
 
