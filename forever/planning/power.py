@@ -102,7 +102,7 @@ def _needed(differences: list[float], seconds: float, points: float, alpha: floa
     # Variants that never differ have no spread; less than a thousandth of the points is as little.
     seeds = [seeds_needed(points / max(value, points / 1000), alpha) for value in spreads]
     hours = [count * seconds / 3600 for count in seeds]
-    rows = ((spreads, "{:.1f}"), (seeds, "{:,.0f}"), (hours, "{:,.2g}"))
+    rows = ((spreads, "{:.1f}"), (seeds, "{:,.0f}"), (hours, "{:,.2f}"))
     return [_around(numbers, form) for numbers, form in rows]
 
 

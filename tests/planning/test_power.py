@@ -66,7 +66,7 @@ def test_a_plan_says_what_it_takes_to_see_a_difference(tmp_path: Path) -> None:
     text = told(Sweep("toy", base_run(), variants), tmp_path)
     assert seeds_needed(2.0, 0.025) == 6
     few, many = (seeds_needed(2.0 / spread, 0.025) for spread in spread_interval(1.0, 3))
-    assert f"far less base, toy 3 1.0 [0.5, 6.3] 6 [{few}, {many}] 0.5 [" in text
+    assert f"far less base, toy 3 1.0 [0.5, 6.3] 6 [{few}, {many}] 0.50 [" in text
     assert "new less base, toy 0 – – –" in text
     assert "80 % power of the paired two-sided t-test at 5 % over 2 comparisons" in text
     assert "needs a pilot, `forever sweep toy --seeds 0,1,2` with the same options" in text
