@@ -47,6 +47,7 @@ class Score(NamedTuple):
 
     op: float
     seconds: float
+    step: float  # what a single answer is worth in OP
 
 
 Scores = Mapping[tuple[str, str], Mapping[int, Score]]  # by benchmark and variant, then by seed
@@ -101,7 +102,9 @@ def read_scores(sweep: Sweep, folder: Path) -> Scores:
         if len(finished) == len(runs):
             op = fmean(run["op"] for run in finished)
             seconds = math.fsum(sum(run["seconds"].values()) for run in finished)
-            scores.setdefault((benchmark, variant), {})[seed] = Score(op, seconds)
+            tests = sum(task["test"] for run in finished for task in run["rows"].values())
+            score = Score(op, seconds, 100 / tests)
+            scores.setdefault((benchmark, variant), {})[seed] = score
     return scores
 
 
@@ -170,7 +173,9 @@ def _decide(sweep: Sweep, scores: Scores, points: float | None) -> Decisions:
     alpha = ALPHA / count_judged(sweep)
     decisions: dict[Comparison, Decision] = {}
     for comparison in comparisons(sweep):
-        decisions[comparison] = decide(differences(scores, comparison), alpha, points)
+        base = scores.get((comparison.benchmark, comparison.reference), {})
+        step = max((score.step for score in base.values()), default=0.0)
+        decisions[comparison] = decide(differences(scores, comparison), alpha, points, step)
     return decisions
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, variance
 from typing import Literal
 
 ALPHA = 0.05  # for all comparisons of a sweep together
@@ -59,10 +59,11 @@ class Decision:
         return f"within ±{points:g}" if self.verdict == "within" else "differs"
 
 
-def half_width(differences: Sequence[float], alpha: float) -> float:
+def half_width(differences: Sequence[float], alpha: float, step: float = 0.0) -> float:
     """Half the width of the interval around the mean of paired differences: where e(m) = 1 / alpha.
 
-    It is infinite as long as (1 + n g)^((n - 1) / 2) <= 1 / alpha.
+    It is infinite as long as (1 + n g)^((n - 1) / 2) <= 1 / alpha. What is measured in steps can
+    repeat itself, which says nothing of its spread: the variance of a step, step^2 / 12, is added.
     """
     count = len(differences)
     if count < 2:
@@ -72,20 +73,23 @@ def half_width(differences: Sequence[float], alpha: float) -> float:
     if ratio >= shrink:
         return math.inf
     t = math.sqrt((count - 1) * (ratio - 1) / (1 - ratio / shrink))
-    return t * stdev(differences) / math.sqrt(count)
+    return t * math.sqrt((variance(differences) + step**2 / 12) / count)
 
 
-def decide(differences: Sequence[float], alpha: float, points: float | None) -> Decision:
+def decide(
+    differences: Sequence[float], alpha: float, points: float | None, step: float = 0.0
+) -> Decision:
     """The first decision that differences allow in the order in which they came, or how open it is.
 
     Args:
         differences: in points, one a seed.
         alpha: how often the comparison may err.
         points: a difference that is shown to be no larger is decided as well; None: none is.
+        step: what a single answer is worth, in points.
     """
     decision = Decision(0, 0.0, None, "open")
     for count in range(1, len(differences) + 1):
-        value, half = fmean(differences[:count]), half_width(differences[:count], alpha)
+        value, half = fmean(differences[:count]), half_width(differences[:count], alpha, step)
         width = None if math.isinf(half) else half
         decision = Decision(count, value, width, _verdict(value, half, points))
         if decision.verdict != "open":

@@ -243,6 +243,7 @@ def test_a_sweep_until_it_knows(
         asked.append(sweep.seeds)
         for trial in sweep.trials():
             result = {"op": 50.0 + 20 * (trial.variant == "+RR"), "seconds": {"task": 1.0}}
+            result["rows"] = {"colour": {"test": 100}}
             directory = RunDirectory(folder / trial.key)
             directory.path.mkdir(parents=True)
             directory.result.write_text(json.dumps(result), encoding="utf-8")

@@ -119,3 +119,14 @@ def test_variants_that_never_differ() -> None:
     """A variant that does nothing gives the reference's numbers, up to the last digit of a sum."""
     assert decide([1e-14] * 4, 0.05, 1.0).verdict == "within"
     assert decide([1e-14] * 4, 0.05, None).verdict == "open"
+
+
+def test_scores_that_repeat_themselves_are_no_certainty() -> None:
+    """Four times the same half point, of 200 answers, is not a spread of nothing: with a step of
+    half a point it is as if it had a standard deviation of 0.144."""
+    assert half_width([0.5] * 4, 0.05) == 0.0
+    known = half_width([-0.5, 0.5, -0.5, 0.5], 0.05)  # a standard deviation of 1 / sqrt(3)
+    stepped = half_width([0.5] * 4, 0.05, step=0.5)
+    assert stepped == pytest.approx(known * math.sqrt(3) * 0.5 / math.sqrt(12))
+    assert decide([0.5] * 4, 0.05 / 7, None, step=0.5).verdict == "open"
+    assert decide([0.0] * 4, 0.05 / 7, 2.0, step=0.5).verdict == "within"
