@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 import numpy as np
 from rich import box
@@ -22,8 +22,9 @@ from forever.planning.rounds import (
     differences,
     first_round,
     read_scores,
+    step_of,
 )
-from forever.planning.sequential import ALPHA
+from forever.planning.sequential import ALPHA, spread
 from forever.sweeps.sweep import MANIFEST, Sweep, read_manifest
 
 POWER = 0.8
@@ -82,7 +83,9 @@ def detection_table(sweep: Sweep, folder: Path, points: float) -> Table:
         name = f"{comparison.variant} less {comparison.reference}, {comparison.benchmark}"
         needed = [NOTHING] * 3
         if len(values) >= FIRST_SEEDS:
-            needed = _needed(values, _seconds(comparison, scores), points, ALPHA / judged)
+            deviation = spread(values, step_of(scores, comparison))
+            spreads = (deviation, *spread_interval(deviation, len(values)))
+            needed = _needed(spreads, _seconds(comparison, scores), points, ALPHA / judged)
         table.add_row(name, str(len(values)), *needed)
     table.caption = (
         f"For {100 * POWER:g} % power of the paired two-sided t-test at {100 * ALPHA:g} % over "
@@ -95,12 +98,9 @@ def detection_table(sweep: Sweep, folder: Path, points: float) -> Table:
     return table
 
 
-def _needed(differences: list[float], seconds: float, points: float, alpha: float) -> list[str]:
-    """The cells: standard deviation, seeds, hours, each with its interval."""
-    spread = stdev(differences)
-    spreads = (spread, *spread_interval(spread, len(differences)))
-    # Variants that never differ have no spread; less than a thousandth of the points is as little.
-    seeds = [seeds_needed(points / max(value, points / 1000), alpha) for value in spreads]
+def _needed(spreads: Sequence[float], seconds: float, points: float, alpha: float) -> list[str]:
+    """The cells: standard deviation, seeds, hours, each with the ends of its interval."""
+    seeds = [seeds_needed(points / value, alpha) for value in spreads]
     hours = [count * seconds / 3600 for count in seeds]
     rows = ((spreads, "{:.1f}"), (seeds, "{:,.0f}"), (hours, "{:,.2f}"))
     return [_around(numbers, form) for numbers, form in rows]

@@ -117,6 +117,12 @@ def differences(scores: Scores, comparison: Comparison) -> list[float]:
     return [score.op - base[seed].op for seed, score in runs.items() if seed in base]
 
 
+def step_of(scores: Scores, comparison: Comparison) -> float:
+    """What a single answer is worth in the differences, in points."""
+    base = scores.get((comparison.benchmark, comparison.reference), {})
+    return max((score.step for score in base.values()), default=0.0)
+
+
 def rounds(
     sweep: Sweep,
     folder: Path,
@@ -173,9 +179,8 @@ def _decide(sweep: Sweep, scores: Scores, points: float | None) -> Decisions:
     alpha = ALPHA / count_judged(sweep)
     decisions: dict[Comparison, Decision] = {}
     for comparison in comparisons(sweep):
-        base = scores.get((comparison.benchmark, comparison.reference), {})
-        step = max((score.step for score in base.values()), default=0.0)
-        decisions[comparison] = decide(differences(scores, comparison), alpha, points, step)
+        values, step = differences(scores, comparison), step_of(scores, comparison)
+        decisions[comparison] = decide(values, alpha, points, step)
     return decisions
 
 

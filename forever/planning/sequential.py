@@ -62,8 +62,7 @@ class Decision:
 def half_width(differences: Sequence[float], alpha: float, step: float = 0.0) -> float:
     """Half the width of the interval around the mean of paired differences: where e(m) = 1 / alpha.
 
-    It is infinite as long as (1 + n g)^((n - 1) / 2) <= 1 / alpha. What is measured in steps can
-    repeat itself, which says nothing of its spread: the variance of a step, step^2 / 12, is added.
+    It is infinite as long as (1 + n g)^((n - 1) / 2) <= 1 / alpha.
     """
     count = len(differences)
     if count < 2:
@@ -73,7 +72,13 @@ def half_width(differences: Sequence[float], alpha: float, step: float = 0.0) ->
     if ratio >= shrink:
         return math.inf
     t = math.sqrt((count - 1) * (ratio - 1) / (1 - ratio / shrink))
-    return t * math.sqrt((variance(differences) + step**2 / 12) / count)
+    return t * spread(differences, step) / math.sqrt(count)
+
+
+def spread(differences: Sequence[float], step: float) -> float:
+    """The standard deviation of what is measured in steps. It can repeat itself, which does not say
+    that it never varies: the variance of a step, step^2 / 12, is added."""
+    return math.sqrt(variance(differences) + step**2 / 12)
 
 
 def decide(

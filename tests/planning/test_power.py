@@ -57,7 +57,7 @@ def test_a_plan_says_what_it_takes_to_see_a_difference(tmp_path: Path) -> None:
     for trial in sweep.trials():
         op = 50.0 + 10 * trial.seed + {0: 3, 1: 5, 5: 4}[trial.seed] * (trial.variant == "far")
         result = {"op": op, "seconds": {"task": 150.0 if trial.variant == "far" else 90.0}}
-        result["rows"] = {"a": {"test": 100}}
+        result["rows"] = {"a": {"test": 100_000}}
         result["seconds"]["evaluation"] = 50.0 if trial.variant == "far" else 10.0
         directory = RunDirectory(tmp_path / trial.key)
         if trial.variant != "new":
