@@ -31,7 +31,7 @@ COLUMNS = (
     "revision", "hardware",
 )  # fmt: skip
 ANSWER = ["claim", "ours", "published", "status", "scale", "runs"]
-OUTCOMES = ["reproduced", "not shown", "contradicted", "not judged"]
+OUTCOMES = ["reproduced", "not shown", "cannot tell", "contradicted", "not judged"]
 
 
 def page() -> str:
@@ -46,7 +46,7 @@ def page() -> str:
 def frame_of(claims: Sequence[Claim]) -> Any:
     """A row a claim and answer."""
     frame = pd.DataFrame(claims)
-    frame[["status", "outcome"]] = [claim.status.value for claim in claims]
+    frame[["status", "outcome"]] = [claim.status for claim in claims]
     frame["table"], frame["untried"] = frame["key"].str[0], frame["scale"] == ""
     return frame
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from forever.cli.options import Launch
 from forever.config.run import RunConfig
@@ -17,6 +18,7 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.launch.fleet import Fleet, SweepOutcome, require_ray
 from forever.launch.local import check, run_local
+from forever.planning.rounds import Limits, first_round, rounds
 from forever.runs.console import ConsoleTracker
 from forever.runs.directory import RunDirectory
 from forever.runs.tracking import Tracker
@@ -68,16 +70,45 @@ def profilers(launch: Launch) -> list[Tracker]:
     return [Profiler()]
 
 
-def sweep(runs: Sweep, out: Path, fleet: Fleet) -> None:
-    """Run a sweep in a folder of `out`, print its table and write its report."""
+def sweep(runs: Sweep, out: Path, fleet: Fleet, limits: Limits | None = None) -> None:
+    """Run a sweep in a folder of `out`, print its table and write its report.
+
+    Args:
+        limits: up to which seeds are added in rounds; None: no seeds are added.
+    """
     folder = (out / runs.name).absolute()
+    if limits is not None:
+        runs = first_round(runs)
     trials = runs.trials()
     todo = [trial for trial in trials if RunDirectory(folder / trial.key).finished() is None]
     refused(todo, others=len(todo) < len(trials))  # before Ray is imported, which takes seconds
     require_ray()
     from forever.launch.ray_tune import run_sweep
 
-    _end(run_sweep(runs, folder, fleet), folder, fleet.mlflow)
+    if limits is None:
+        outcome = run_sweep(runs, folder, fleet)
+    else:
+        outcome = _run_rounds(runs, folder, fleet, limits)
+    _end(outcome, folder, fleet.mlflow)
+
+
+def _run_rounds(runs: Sweep, folder: Path, fleet: Fleet, limits: Limits) -> SweepOutcome:
+    """Run a sweep in rounds, all on one Ray, whose start takes seconds."""
+    from forever.launch.ray_cluster import capacity, cluster, divide
+    from forever.launch.ray_tune import run_sweep
+
+    outcome = SweepOutcome()
+    with cluster(dashboard=bool(fleet.workers)):
+        total, machines = capacity()
+        device = fleet.placement.device
+
+        def at_once(count: int) -> int:
+            share = divide(total, machines, count, fleet.concurrent, fleet.workers, device)
+            return share.concurrent
+
+        for part in rounds(runs, folder, limits, at_once, lambda line: print_lines([line])):
+            outcome.add(run_sweep(part, folder, fleet))
+    return outcome
 
 
 def search(runs: Search, trials: int | None, out: Path, fleet: Fleet) -> None:
@@ -121,6 +152,15 @@ def show_report(folder: Path) -> None:
     study = read_study(folder)
     console.print(console_tables(study))
     console.print(f"report  {write_report(study)}", soft_wrap=True, highlight=False)
+
+
+def detection(runs: Sweep, out: Path, points: float) -> Table:
+    """The seeds and hours in which a sweep shows a difference of so many points."""
+    try:
+        from forever.planning.power import detection_table
+    except ModuleNotFoundError as error:
+        raise InputError(f"--detect needs {error.name}; pip install 'forever-cl[report]'") from None
+    return detection_table(runs, (out / runs.name).absolute(), points)
 
 
 def mlflow_uri(choice: str) -> str | None:

@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from forever.cli import commands, options
 from forever.cli.commands import console
-from forever.cli.options import NAMED_RUN, Launch, Selection, parse_seeds, with_options
+from forever.cli.options import NAMED_RUN, Launch, Selection, Stopping, parse_seeds, with_options
 from forever.cli.output import shield_output
 from forever.config.overrides import parse_assignments
 from forever.config.run import RunConfig
@@ -94,6 +94,7 @@ def sweep(
     show_all: bool = Option(False, "--list", help="Show all sweeps with their question, and end."),
     *,
     selection: Selection,
+    stopping: Stopping,
     launch: Launch,
 ) -> None:
     """Run many variants with Ray Tune, then print the table and write the report.
@@ -109,6 +110,7 @@ def sweep(
     asked = parse_assignments(changes or [])
     seeds = parse_seeds(selection.seeds)
     selection.check(name, file)
+    limits = stopping.limits(name, file)
     fleet = Fleet(
         selection.concurrent,
         launch.workers,
@@ -121,7 +123,7 @@ def sweep(
         commands.search(search, selection.trials, launch.out, fleet)
     else:
         runs = file.expand(base, seeds, asked, selection.only or ())
-        commands.sweep(runs, launch.out, fleet)
+        commands.sweep(runs, launch.out, fleet, limits)
 
 
 @app.command()
@@ -145,6 +147,9 @@ def plan(
     calibrate: bool = Option(False, "--calibrate", help="Measure this machine for 20 seconds."),
     tokens_per_second: float | None = Option(None, min=1, help="Training throughput, instead."),
     price_per_hour: float | None = Option(None, min=0, help="Of a GPU, or of a run's CPUs."),
+    detect: float | None = Option(
+        None, metavar="POINTS", help="Seeds and hours that show such a difference in a sweep."
+    ),
     *,
     selection: Selection,
     launch: Launch,
@@ -154,15 +159,16 @@ def plan(
 
     file = sweep_or_none(name)
     selection.check(name, file)
-    runs = asked_runs(
-        name,
-        selection.on or (file.base_run(selection.scale) if file else ""),
-        parse_assignments(changes or []),
-        parse_seeds(selection.seeds),
-        launch.out,
-        selection.only or (),
-        selection.trials,
-    )
+    base = selection.on or (file.base_run(selection.scale) if file else "")
+    asked, seeds = parse_assignments(changes or []), parse_seeds(selection.seeds)
+    if detect is not None:
+        if file is None or file.is_search or detect <= 0:
+            needs = "it needs points above 0 and a sweep with variants, e.g. components"
+            raise InputError(f"--detect {detect:g}: {needs}")
+        sweep = file.expand(load_run(base), seeds, asked, selection.only or ())
+        console.print(commands.detection(sweep, launch.out, detect))
+        return
+    runs = asked_runs(name, base, asked, seeds, launch.out, selection.only or (), selection.trials)
     # Torch is loaded when the runs are known to be possible.
     from forever.planning.table import Terms, plan_table
 

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter
@@ -12,6 +13,7 @@ from typer import Argument, Option
 
 from forever.errors import InputError
 from forever.launch.local import Placement
+from forever.planning.rounds import Limits
 from forever.sweeps.files import SweepFile
 
 # A help text is markup: without the backslash this is a closing tag.
@@ -79,6 +81,30 @@ class Selection:
             raise InputError(f"--only {self.only[0]!r}: {name} has no variants by name")
 
 
+@dataclass(frozen=True)
+class Stopping:
+    """Whether a sweep adds seeds in rounds, and when it ends."""
+
+    until: float | None = Option(
+        None,
+        metavar="POINTS",
+        help="Add seeds until each difference is shown, or shown to be within these points.",
+    )
+    budget: str | None = Option(
+        None, metavar="TIME", help="Add seeds as long as they fit, e.g. 90s, 30m, 2h."
+    )
+
+    def limits(self, name: str, file: SweepFile) -> Limits | None:
+        """When the sweep `name` ends; None: after its seeds, as without these options."""
+        if self.until is None and self.budget is None:
+            return None
+        if file.is_search:
+            raise InputError(f"--until and --budget: {name} is a search and compares no variants")
+        if self.until is not None and self.until <= 0:
+            raise InputError(f"--until {self.until:g}: points must be more than 0, e.g. 2")
+        return Limits(self.until, parse_time(self.budget))
+
+
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a verb one command-line option for each field of the dataclasses that it takes."""
     signature = inspect.signature(verb)
@@ -116,3 +142,14 @@ def parse_seeds(text: str | None) -> tuple[int, ...] | None:
     if min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise InputError(f"--seeds {text!r}: seeds must be different and not negative")
     return seeds
+
+
+def parse_time(text: str | None) -> float | None:
+    """The seconds in `--budget 90s`, `30m` or `2h`; None for none given."""
+    if text is None:
+        return None
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if not parts:
+        rule = "a number with s, m or h is expected, e.g. 90s, 30m, 2h"
+        raise InputError(f"--budget {text!r}: {rule}")
+    return float(parts[1]) * {"s": 1, "m": 60, "h": 3600}[parts[2]]

@@ -31,6 +31,13 @@ class SweepOutcome:
     skipped: list[str] = field(default_factory=list)  # had their result before
     stopped: list[str] = field(default_factory=list)  # were given up early, by a search
 
+    def add(self, other: "SweepOutcome") -> None:
+        """Put in the trials of another round."""
+        self.finished += other.finished
+        self.failed |= other.failed
+        self.skipped += other.skipped
+        self.stopped += other.stopped
+
 
 def require_ray() -> None:
     """Raise InputError where Ray is not installed, before anything that imports it is loaded."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from forever.report.analyses import correlation
 from forever.sweeps import published as paper
@@ -25,33 +24,36 @@ Report = Mapping[str, Any]  # the content of report.json
 Key = tuple[str, ...]  # the sweep that answers a claim, and what in it
 
 
-class Status(Enum):
+class Status(NamedTuple):
     """What our runs say to a claim, in the words of the ledger, and what that comes down to."""
 
-    REPRODUCED = "reproduced", "reproduced"
-    OPPOSITE = "not reproduced: opposite", "contradicted"
-    NO_DIFFERENCE = "not reproduced: no difference shown", "not shown"
-    THEY_DIFFER = "not reproduced: they differ", "contradicted"
-    TOO_WIDE = "no difference shown: interval too wide", "not shown"
-    OTHER_CORRELATION = "not reproduced", "contradicted"
-    NO_CORRELATION = "not reproduced: no correlation shown", "not shown"
-    TOO_FEW_TASKS = "no correlation shown: too few tasks", "not shown"
-    MEASURED = "measured", "not judged"
-    NOT_JUDGED = "not judged", "not judged"
-    AS_FINETUNING = "not judged: ends as fine-tuning does, to the last digit", "not judged"
-    NOT_ATTEMPTED = "not attempted", ""
+    text: str
+    outcome: str
 
+
+REPRODUCED = Status("reproduced", "reproduced")
+OTHER_CORRELATION = Status("not reproduced", "contradicted")
+NO_CORRELATION = Status("not reproduced: no correlation shown", "not shown")
+TOO_FEW_TASKS = Status("no correlation shown: too few tasks", "not shown")
+MEASURED = Status("measured", "not judged")
+NOT_JUDGED = Status("not judged", "not judged")
+AS_FINETUNING = Status("not judged: ends as fine-tuning does, to the last digit", "not judged")
+NOT_ATTEMPTED = Status("not attempted", "")
 
 _OF_AGREEMENT = {
-    "agrees": Status.REPRODUCED,
-    "opposite": Status.OPPOSITE,
-    "not shown": Status.NO_DIFFERENCE,
-    "not equal": Status.THEY_DIFFER,
-    "too wide": Status.TOO_WIDE,
-    "": Status.NOT_JUDGED,
+    "agrees": REPRODUCED,
+    "opposite": Status("not reproduced: opposite", "contradicted"),
+    "not shown": Status("not reproduced: no difference shown", "not shown"),
+    "not equal": Status("not reproduced: they differ", "contradicted"),
+    "too wide": Status("no difference shown: interval too wide", "not shown"),
+    "": NOT_JUDGED,
 }
+# Where an interval could not show the published difference, what our runs do show is said beside.
+_SHOWN_BESIDE = {"opposite": "; the opposite sign is shown", "not equal": "; a difference is shown"}
+_ROUNDING = 1e-9
 
-Answer = tuple[Key, str, Status, int]  # to which claim, our number, what it says, of how many runs
+# To which claim, our number, what it says, of how many runs.
+Answer = tuple[Key, str, Status, int]
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Claim:
     claim: str
     published: str
     ours: str = ""
-    status: Status = Status.NOT_ATTEMPTED
+    status: Status = NOT_ATTEMPTED
     scale: str = ""
     runs: str = ""
     origin: str = ""
@@ -126,13 +128,27 @@ def _compared(report: Report, part: Mapping[str, Any]) -> Iterator[Answer]:
 
 def _status(row: Mapping[str, Any]) -> Status:
     if row.get("idle"):
-        return Status.AS_FINETUNING
+        return AS_FINETUNING
     published, difference, verdict = row["paper"]["difference"], row["difference"], row["verdict"]
     # Bounds are outside the corrected comparison; their interval alone says on which side they are.
     # From one run nothing can be said, however many rows it answered.
     if row["bound"] and difference["runs"] > 1:
         verdict = _verdict(difference)
-    return _OF_AGREEMENT[paper.agreement(published, verdict, difference["low"], difference["high"])]
+    agreement = paper.agreement(published, verdict, difference["low"], difference["high"])
+    return _said(agreement, published, difference)
+
+
+def _said(
+    agreement: str, published: float | None, ours: Mapping[str, float], digits: int = 1
+) -> Status:
+    """The status of a difference. An interval that is wider to each side than the published
+    difference neither reproduces nor fails to, unless it shows the same sign."""
+    half_width = (ours["high"] - ours["low"]) / 2
+    if agreement in ("", "agrees") or half_width <= abs(published or 0.0) + _ROUNDING:
+        return _OF_AGREEMENT[agreement]
+    beside = _SHOWN_BESIDE.get(agreement, "")
+    outcome = "contradicted" if beside else "cannot tell"
+    return Status(f"cannot tell: ±{half_width:.{digits}f}{beside}", outcome)
 
 
 def _verdict(estimate: Mapping[str, float]) -> str:
@@ -179,7 +195,7 @@ def _analysed(report: Report, part: Mapping[str, Any]) -> Iterator[Answer]:
             for backbone, method in product(paper.TRAINING_TIME, minutes):
                 if "mix_replay" in minutes and (own == backbone or is_small):
                     text = _multiple(minutes, method)
-                    yield (name, backbone, method), text, Status.MEASURED, runs
+                    yield (name, backbone, method), text, MEASURED, runs
 
 
 def _slowing(
@@ -187,11 +203,12 @@ def _slowing(
 ) -> tuple[str, Status]:
     """The whole of the paper's table at its scale; smaller tasks have fewer phases, of which two
     tell a direction."""
-    ours, status = f"({_rates(rates)})", Status.NOT_JUDGED
+    ours, status = f"({_rates(rates)})", NOT_JUDGED
     if fall is not None:
         ours = f"{_interval(fall, 4)} {ours}"
         if is_small or len(rates) == len(paper.FORGETTING_RATE):
-            status = _OF_AGREEMENT[paper.agreement(math.inf, _verdict(fall))]
+            published = paper.FORGETTING_RATE[0] - paper.FORGETTING_RATE[-1]
+            status = _said(paper.agreement(math.inf, _verdict(fall)), published, fall, digits=4)
     return ours, status
 
 
@@ -205,13 +222,13 @@ def _correlated(r: float, p: float | None, ours: Mapping[str, float]) -> Status:
     significant = p is not None and p < _SIGNIFICANT
     if ours["p"] < _SIGNIFICANT:
         same_sign = (ours["r"] > 0) == (r > 0)
-        return Status.REPRODUCED if significant and same_sign else Status.OTHER_CORRELATION
+        return REPRODUCED if significant and same_sign else OTHER_CORRELATION
     if significant:
-        return Status.NO_CORRELATION
+        return NO_CORRELATION
     if ours["pairs"] <= 3:  # no width of an interval can be computed
-        return Status.TOO_FEW_TASKS
+        return TOO_FEW_TASKS
     farthest = abs(math.atanh(ours["r"])) + 1.96 / math.sqrt(ours["pairs"] - 3)
-    return Status.REPRODUCED if math.tanh(farthest) < _WEAK else Status.TOO_FEW_TASKS
+    return REPRODUCED if math.tanh(farthest) < _WEAK else TOO_FEW_TASKS
 
 
 def _multiple(minutes: Mapping[str, float], method: str) -> str:

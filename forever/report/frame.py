@@ -30,7 +30,7 @@ class Column:
     title: str = ""
     text: str | Callable[[Cells], str] = ""  # the format of a number, or what writes the cell
     # Those that show it: "scores" and "costs" (one table in HTML, two in LaTeX), "console",
-    # "paper". A column without numbers is left out of a table.
+    # "paper", "decided". A column without numbers is left out of a table.
     tables: tuple[str, ...] = ()
     about: str = ""  # what the number is, for the note below the tables
     plain: tuple[str, ...] = ()  # tables that show it without its interval
@@ -70,14 +70,15 @@ def _events(row: Cells) -> str:
 
 
 _SCORES, _COSTS, _PAPER, _CONSOLE = ("scores",), ("costs",), ("paper",), ("console",)
+_DECIDED = ("decided",)
 _SHORTLY = _SCORES + _CONSOLE
 _POINTS, _COUNT = "{:+.1f}", "{:,.0f}"
 
 COLUMNS = [
-    Column("variant", attrgetter("variant"), "variant", "", _SHORTLY + _COSTS + _PAPER),
+    Column("variant", attrgetter("variant"), "variant", "", _SHORTLY + _COSTS + _PAPER + _DECIDED),
     Column("paper_variant", attrgetter("paper_variant")),
     Column("bound", attrgetter("bound")),
-    Column("reference", attrgetter("reference")),
+    Column("reference", attrgetter("reference"), "less", "", _DECIDED),
     Column("planned", lambda row: len(row.planned)),
     Column("idle", attrgetter("idle")),
     Column("same_setting", attrgetter("same_setting")),
@@ -93,7 +94,10 @@ COLUMNS = [
     Column("paper_bwt", _published("bwt"), "published BWT", _POINTS, _PAPER, stored=False),
     Column("forgetting", _mean(lambda run: run.outcome["forgetting"]), "forgetting", "{:.1f}",
            _SCORES, "how far tasks end below their best, in percent"),
-    Column("difference", _compared("difference"), "Δ OP", _POINTS, _SHORTLY + _PAPER),
+    Column("decided_at", lambda row: row.compared("difference").runs if row.decided else None,
+           "seeds", _COUNT, _DECIDED, stored=False),
+    Column("difference", _compared("difference"), "Δ OP", _POINTS, _SHORTLY + _PAPER + _DECIDED),
+    Column("decided", attrgetter("decided"), "decided", "", _DECIDED),
     Column("paper_difference", _published("difference"), "published Δ OP", _POINTS, _PAPER,
            stored=False),
     Column("verdict", _compared("verdict"), "verdict", "", _SHORTLY, short=" "),

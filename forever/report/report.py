@@ -112,6 +112,7 @@ def _tables(part: Part) -> dict[str, Any]:
         "costs": text_table(frame, "costs"),
         "results": text_table(frame, "scores", "costs"),
         "findings": pd.DataFrame(findings(part), columns=["finding", "ours", "published", "from"]),
+        "decided": text_table(frame[frame["decided"] != ""], "decided"),
         "paper": text_table(frame[frame["paper"].notna()], "paper"),
         "too_small": facts.too_small_for(part),
     }
@@ -140,6 +141,7 @@ def stored(study: Study) -> str:
         "finished": len(study.finished),
         "models": distinct(run.settings["model.name"] for run in study.finished),
         "seeds": study.seeds,
+        "stopping": study.stopping,
         **facts.origins(study),
         "parts": parts,
     }

@@ -10,20 +10,18 @@ from typing import Any
 
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.report.bootstrap import Unit
+from forever.planning.sequential import Decision
+from forever.report.bootstrap import Estimate, Unit
 from forever.report.run import Run
 from forever.report.statistics import Comparison, compare
 from forever.sweeps.parts import Published
 from forever.sweeps.published import agreement
-
-# Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods
-# are seen between.
-BOUNDS = {"finetune", "mtl"}
+from forever.sweeps.sweep import BOUNDS
 
 
 @dataclass(eq=False)
 class Row:
-    """What is known of one variant. The last three fields are what `judge` says."""
+    """What is known of one variant. The last fields are what `judge` and `stop` say."""
 
     variant: str
     planned: Sequence[Run]
@@ -36,6 +34,7 @@ class Row:
     # Whether it ends as fine-tuning does, to the last digit: a method that did nothing of its own,
     # such as SSR when it writes no usable row.
     idle: bool = False
+    decided: str = ""  # the decision of a sweep in rounds, in words
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -49,6 +48,21 @@ class Row:
     @property
     def methods(self) -> set[str]:
         return {result["method"] for result in self.results}
+
+    def stop(self, decision: Decision, points: float | None) -> None:
+        """Put what a sweep in rounds decided in the place of what the bootstrap says: that holds
+        for a number of seeds that was fixed before."""
+        assert self.comparison is not None
+        value, half = decision.value, decision.half_width
+        low, high = -100.0, 100.0
+        if half is not None:
+            low, high = max(value - half, low), min(value + half, high)
+        self.comparison.difference = Estimate(value, low, high, decision.seeds)
+        self.comparison.p = self.comparison.p_holm = None
+        self.comparison.verdict = "tie"
+        if decision.verdict in ("win", "loss"):
+            self.comparison.verdict = decision.verdict
+        self.decided = decision.words(points)
 
     def mean(self, value: Callable[[Run], float | None]) -> float | None:
         """The mean over the finished runs; None unless all of them have the value."""

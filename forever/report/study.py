@@ -15,6 +15,8 @@ from typing import Any
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.overrides import flatten
 from forever.errors import InputError
+from forever.planning.rounds import read_decisions
+from forever.planning.sequential import Decision
 from forever.report.format import setting
 from forever.report.row import Row, judge
 from forever.report.run import Run, read_config
@@ -37,6 +39,8 @@ class Study:
     # With whom a variant is compared, if not with `reference`; with itself: with none.
     references: Mapping[str, str] = field(default_factory=dict)
     file: SweepFile | None = None  # what the sweep's file says, if there is one
+    # What was decided when, of a sweep in rounds (forever/planning/rounds.py).
+    stopping: Mapping[str, Any] | None = None
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -109,7 +113,22 @@ class Part(Study):
             row = Row(variant, runs, reference, self._paper_name(variant))
             row.paper, row.paper_reference = self._published(variant), self._published(reference)
             rows.append(row)
-        return judge(rows, self.reference)
+        judged = judge(rows, self.reference)
+        for row in judged:
+            decision, points = self.decisions.get(row.variant, (None, None))
+            if decision and decision.seeds and row.compared("difference"):
+                row.stop(decision, points)
+        return judged
+
+    @cached_property
+    def decisions(self) -> dict[str, tuple[Decision, float | None]]:
+        """What was decided of which variant of a sweep in rounds, and its `--until`."""
+        decisions: dict[str, tuple[Decision, float | None]] = {}
+        for row in (self.stopping or {"decisions": ()})["decisions"]:
+            if row["benchmark"] == self.benchmark:
+                decision = Decision(row["seeds"], row["value"], row["half_width"], row["verdict"])
+                decisions[row["variant"]] = decision, row["points"]
+        return decisions
 
     def _paper_name(self, variant: str) -> str:
         return self.paper_names.get(variant, variant)
@@ -184,7 +203,8 @@ def _sweep(folder: Path) -> Study:
         other = manifest["references"].get(variant, reference) + suffix
         references[run.variant] = run.variant if suffix and other not in names else other
     file = sweep_of(folder, name)
-    return Study(name, folder, runs, reference, manifest["paper"], references, file)
+    paper_names, stopping = manifest["paper"], read_decisions(folder)
+    return Study(name, folder, runs, reference, paper_names, references, file, stopping)
 
 
 def _plain_run(path: Path) -> Run:

@@ -10,23 +10,44 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
+from forever.format import plural
 from forever.report.format import markdown_table, tex
 from forever.report.frame import frame_of, text_table
 from forever.report.study import Part, Study
 
 
 def console_tables(study: Study) -> Group:
-    """The comparison as tables for the console, one a benchmark."""
-    return Group(*(_console_table(study, part) for part in study.parts))
+    """The comparison as tables for the console, one a benchmark, and what was decided when."""
+    tables: list[Table] = []
+    for part in study.parts:
+        tables.append(_compared(study, part))
+        if any(row.decided for row in part.rows):
+            tables.append(_decided(part))
+    return Group(*tables)
 
 
-def _console_table(study: Study, part: Part) -> Table:
+def _compared(study: Study, part: Part) -> Table:
     texts = text_table(frame_of(part.rows), "console")
     if study.reference and not study.others:
         # With several references the full report says which is whose.
         texts = texts.rename(columns={"Δ OP": f"Δ OP to {study.reference}"})
     title = f"{study.name} · {part.benchmark}" if part.several else study.name
-    table = Table(title=title, caption=_caption(part), box=box.SIMPLE, collapse_padding=True)
+    return _console_table(texts, title, _caption(part))
+
+
+def _decided(part: Part) -> Table:
+    assert part.stopping is not None
+    frame: Any = frame_of(part.rows)
+    level, judged = 100 * part.stopping["alpha"], plural(part.stopping["comparisons"], "comparison")
+    caption = (
+        "Seeds were added in rounds; Δ OP and verdicts are those of a confidence sequence, wrong "
+        f"in at most {level:g} % for {judged} together."
+    )
+    return _console_table(text_table(frame[frame["decided"] != ""], "decided"), "decided", caption)
+
+
+def _console_table(texts: pd.DataFrame, title: str, caption: str) -> Table:
+    table = Table(title=title, caption=caption, box=box.SIMPLE, collapse_padding=True)
     table.title_justify = table.caption_justify = "left"
     for name in texts.columns:
         table.add_column(name, justify="right", no_wrap=True)

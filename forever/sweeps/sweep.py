@@ -12,6 +12,9 @@ from forever.errors import InputError, unknown
 from forever.runs.directory import read_json, write_text
 
 MANIFEST = "sweep.json"
+# Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods
+# are seen between.
+BOUNDS = {"finetune", "mtl"}
 # The first versions wrote none of these.
 _ABSENT: dict[str, Any] = {"paper": {}, "references": {}}
 

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ import yaml
 
 from forever.cli.main import main
 from forever.config.run import RunConfig
+from forever.launch.fleet import Fleet, SweepOutcome
+from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.sweeps.files import shipped_sweeps
 from forever.sweeps.named_runs import load_run
+from forever.sweeps.sweep import Sweep
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -82,6 +86,10 @@ BAD = [
     ("sweep components --only +FIRR", "unknown variant of components '+FIRR'; did you mean '+FIR'"),
     ("sweep components seed=5", "seed=5: a sweep sets the seeds of its runs; give --seeds 5"),
     ("sweep main_results data.order=2", "data.order=2: main_results runs on the orders 1, 2"),
+    ("sweep components --until 0", "--until 0: points must be more than 0"),
+    ("sweep components --budget 2", "--budget '2': a number with s, m or h is expected"),
+    ("sweep components --only base --until 2", "components: no variant is judged against another"),
+    ("sweep search --budget 2h", "search is a search and compares no variants"),
     ("sweep search --only base", "--only 'base': search has no variants by name"),
     ("sweep search --seeds 0,1", "search compares all its runs on one seed"),
     ("sweep search --on superni/7/forever data.root=nowhere", "there is no folder nowhere/superni"),
@@ -89,6 +97,7 @@ BAD = [
     ("plan componets", "did you mean 'components'?"),
     ("plan components --trials 4", "--trials 4: components has its own variants"),
     ("plan components seed=5", "give --seeds 5"),
+    ("plan mini/forever --detect 2", "--detect 2: it needs points above 0 and a sweep"),
     ("plan mini/forever --only base", "--only 'base': mini/forever has no variants by name"),
     ("report nowhere", "nowhere"),
     ("data check nowhere", "there is no folder nowhere"),
@@ -221,6 +230,34 @@ def test_an_interrupt_says_how_to_go_on(
     code, _, error = call(*arguments.split())
     assert code == 130
     assert f"interrupted; {again} from the last checkpoint" in error
+
+
+def test_a_sweep_until_it_knows(
+    run_file: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The options reach the rounds, and each round the launcher, which is not here."""
+    asked: list[tuple[int, ...]] = []
+
+    def run_sweep(sweep: Sweep, folder: Path, fleet: Fleet) -> SweepOutcome:
+        outcome = SweepOutcome(finished=[trial.key for trial in sweep.trials()])
+        asked.append(sweep.seeds)
+        for trial in sweep.trials():
+            result = {"op": 50.0 + 20 * (trial.variant == "+RR"), "seconds": {"task": 1.0}}
+            result["rows"] = {"colour": {"test": 100}}
+            directory = RunDirectory(folder / trial.key)
+            directory.path.mkdir(parents=True)
+            directory.result.write_text(json.dumps(result), encoding="utf-8")
+        return outcome
+
+    monkeypatch.setattr("forever.launch.ray_tune.run_sweep", run_sweep)
+    monkeypatch.setattr("forever.launch.ray_cluster.cluster", lambda dashboard: nullcontext())
+    monkeypatch.setattr("forever.launch.ray_cluster.capacity", lambda: ({"CPU": 2.0}, 1))
+    monkeypatch.setattr("forever.cli.commands.show_report", lambda folder: None)
+    sweep = ["sweep", "components", "--on", run_file, "--only", "+RR", "--out", str(tmp_path)]
+    code, printed, error = call(*sweep, "--until", "2", "--budget", "1h", "--mlflow", "off")
+    assert (code, error) == (0, "")
+    assert asked == [(0, 1, 2), (3,)]
+    assert printed.splitlines() == ["3 seeds: +RR open: too few seeds", "4 seeds: +RR differs"]
 
 
 def test_all_sweeps_are_listed_with_their_questions(call: Call) -> None:

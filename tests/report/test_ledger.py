@@ -70,7 +70,7 @@ def answers(told: Any, table: str, claim: str = "") -> list[tuple[str, str]]:
     """What a report says to some claims of a table."""
     asked = [answer for answer in claims([told]) if answer.key[0] == table]
     asked = [answer for answer in asked if answer.claim.startswith(claim)]
-    return [(answer.ours, answer.status.value[0]) for answer in asked]
+    return [(answer.ours, answer.status.text) for answer in asked]
 
 
 BASE = row("base", 0.0, None, None)
@@ -85,7 +85,12 @@ SHOWN = "no difference shown"
         (FIR, "reproduced"),
         (row("+RR", -5.3, (9, 6, 12), "win"), "not reproduced: opposite"),
         (row("+RR", -5.3, (2, -1, 5), "tie"), f"not reproduced: {SHOWN}"),
-        (row("+PIR", 0.2, (1, -30, 32), "tie"), f"{SHOWN}: interval too wide"),
+        # Wider to each side than the published difference.
+        (row("+RR", -5.3, (2, -4, 8), "tie"), "cannot tell: ±6.0"),
+        (row("+RR", -5.3, (-9, -16, -2), "loss"), "reproduced"),
+        (row("+RR", -5.3, (9, 3, 15), "win"), "cannot tell: ±6.0; the opposite sign is shown"),
+        (row("+PIR", 0.2, (1, -30, 32), "tie"), "cannot tell: ±31.0"),
+        (row("+PIR", 0.2, (9, 6, 12), "win"), "cannot tell: ±3.0; a difference is shown"),
         (row("+PIR", 0.2, (-0.1, -0.6, 0.4), "tie"), "reproduced"),
         # As a sweep has it that was made before each variant had a reference of its own.
         (row("+RR", -5.3, (9, 6, 12), "win", reference="other"), "not attempted"),
@@ -94,7 +99,7 @@ SHOWN = "no difference shown"
          "not judged: ends as fine-tuning does, to the last digit"),
         # Bounds, which are judged by their interval; the reference has only one run of the last.
         (row("+ER", -1.6, (-9, -12, -6), None, bound=True), "reproduced"),
-        (row("+ER", -1.6, (9, 6, 12), None, bound=True), "not reproduced: opposite"),
+        (row("+ER", -1.6, (9, 8, 10), None, bound=True), "not reproduced: opposite"),
         (row("+ER", -1.6, None, None, bound=True, difference=ONE_RUN), "not judged"),
     ],
 )  # fmt: skip
@@ -138,20 +143,23 @@ def test_each_answer_is_counted_and_stands_first_with_its_commands_below() -> No
         row("+ER", -1.6, (2, -1, 5), "tie"),
         row("+PIR", 0.2, (1, -30, 32), "tie"),
         row("-IAR", -2.6, (1, 0, 2), None),
+        row("+STC", -1.2, (-1, -2, 0), "tie"),
     ]
     told = claims([report(*rows, scale=scale) for scale in ("cpu", "mini")])
     lines = tally(frame_of(told))
-    assert lines[0] == "| scale | answers | reproduced | not shown | contradicted | not judged |"
-    assert lines[2:4] == ["| mini | 5 | 1 | 2 | 1 | 1 |", "| cpu | 5 | 1 | 2 | 1 | 1 |"]
+    assert lines[0] == (
+        "| scale | answers | reproduced | not shown | cannot tell | contradicted | not judged |"
+    )
+    assert lines[2:4] == ["| mini | 6 | 1 | 1 | 2 | 1 | 1 |", "| cpu | 6 | 1 | 1 | 2 | 1 | 1 |"]
     summary = "claims have an answer, none at full scale, which needs a GPU."
-    assert f"5 of {len(told) - 5} {summary}" in lines
+    assert f"6 of {len(told) - 6} {summary}" in lines
     lines = sections(frame_of(told))
     headings = [line for line in lines if line.startswith("### ")]
     assert headings[:2] == ["### components", "### main_results"]
     assert len(headings) == len({*headings})
     own = lines[: lines.index("### main_results")]
     assert own[2] == "| claim | ours | published | status | scale | runs |"
-    assert [line.split(" | ")[-2] for line in own[4:16]] == ["cpu", "mini"] * 5 + ["–"] * 2
+    assert [line.split(" | ")[-2] for line in own[4:17]] == ["cpu", "mini"] * 6 + ["–"]
     for scale, origin in zip(("cpu", "mini"), own[-3:-1], strict=True):
         command = f"  `forever sweep components --scale {scale}`"
         assert origin.split("\n") == [f"- {scale}, abc; chip, 2 cores:", command]
@@ -165,6 +173,7 @@ def test_each_answer_is_counted_and_stands_first_with_its_commands_below() -> No
         ("mini", 2, 0.001, 0.003, "reproduced"),
         ("mini", 2, -0.001, 0.003, f"not reproduced: {SHOWN}"),
         ("mini", 2, -0.003, -0.001, "not reproduced: opposite"),
+        ("mini", 2, -0.1, 0.104, "cannot tell: ±0.1020"),
         ("mini", 1, None, 0.0, "not judged"),
         ("paper", 4, 0.001, 0.003, "not judged"),
         ("paper", 5, 0.001, 0.003, "reproduced"),

@@ -1,0 +1,219 @@
+"""A sweep in rounds: who gets more seeds, when it ends, that it goes on, and what the report says.
+Nobody trains: runs are made up."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import TASKS, base_run, make_up
+from rich.console import Console
+
+from forever.errors import InputError
+from forever.planning.rounds import (
+    FILE,
+    MOST_SEEDS,
+    Limits,
+    comparisons,
+    count_judged,
+    first_round,
+    rounds,
+)
+from forever.report.report import console_tables, write_report
+from forever.report.study import read_study
+from forever.runs.directory import RunDirectory, read_json
+from forever.sweeps.sweep import Sweep, Trial
+
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "base": {},
+    "far": {"method.days": "fixed_interval"},
+    "near": {"method.regularizer": "none"},
+    "open": {"method.clock": "steps"},
+    "finetune": {"method.name": "finetune"},
+}
+# By variant: how far it is from its reference, and how much that varies over seeds. The luck of a
+# seed is the reference's, too.
+TRUTH = {
+    "base": (0, 0),
+    "far": (-30, 1.0),
+    "near": (0, 0.3),
+    "open": (1.4, 4),
+    "finetune": (-40, 1),
+}
+WAVE = (0.3, -1.0, 1.2, -0.7, 0.9, -1.1, 0.6, -0.2)  # about 0, in place of drawn luck
+
+
+def two(runs: int) -> int:
+    """As many run at a time."""
+    return min(runs, 2)
+
+
+def toy(**changes: Any) -> Sweep:
+    return Sweep("toy", base_run(), VARIANTS, **changes)
+
+
+class Trainer:
+    """Runs sweeps by writing results, two at a time, and remembers what it was asked for."""
+
+    def __init__(self, folder: Path, fails: Sequence[str] = (), seconds: float = 60.0) -> None:
+        self.folder, self.fails, self.seconds = folder, tuple(fails), seconds
+        self.asked: list[list[str]] = []
+        self.said: list[str] = []
+        self.time = 0.0
+
+    def train(self, sweep: Sweep, limits: Limits, breaks_in: int = 99) -> None:
+        """Run a sweep in rounds; the one of the number `breaks_in` ends in its middle."""
+        parts = rounds(first_round(sweep), self.folder, limits, two, self.said.append, self.now)
+        for number, part in enumerate(parts):
+            trials = part.trials()
+            self.asked.append([trial.key.rpartition("-")[0] for trial in trials])
+            for trial in trials[: len(trials) // 2] if number == breaks_in else trials:
+                if not trial.key.startswith(self.fails):
+                    self.run(trial)
+            if number == breaks_in:
+                return
+
+    def run(self, trial: Trial) -> None:
+        """A run with the OP that its variant has with the seed; it may be finished."""
+        path = RunDirectory(self.folder / trial.key).result
+        result = read_json(path) if path.is_file() else {}
+        if not result:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.time += self.seconds / 2
+        distance, spread = TRUTH[trial.variant]
+        own = spread * WAVE[(3 * trial.seed + len(trial.variant)) % len(WAVE)]
+        op = 60 + 5 * WAVE[trial.seed % len(WAVE)] + distance + own
+        result |= {"op": op, "seconds": {"task": self.seconds}}
+        result.setdefault("rows", {"colour": {"test": 1000}})
+        path.write_text(json.dumps(result), encoding="utf-8")
+
+    def now(self) -> float:
+        return self.time
+
+
+def decided(folder: Path) -> dict[str, tuple[int, str]]:
+    rows = read_json(folder / FILE)["decisions"]
+    return {row["variant"]: (row["seeds"], row["verdict"]) for row in rows}
+
+
+def test_what_is_decided_gets_no_more_seeds(tmp_path: Path) -> None:
+    """Bounds run with the first seeds only, the reference as long as anything is open, here to the
+    last seed. Rounds grow by a quarter."""
+    trainer = Trainer(tmp_path)
+    trainer.train(toy(), Limits(points=2.0))
+    first, second, *later = trainer.asked
+    assert first == [f"{name}-ocustom-s{seed}" for seed in range(3) for name in VARIANTS]
+    assert second == [f"{name}-ocustom-s3" for name in ("base", "far", "near", "open")]
+    rest = [f"{name}-ocustom-s{seed}" for seed in range(4, MOST_SEEDS) for name in ("base", "open")]
+    assert [*chain(*later)] == rest
+    assert [len(keys) // 2 for keys in later] == [1, 1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10, 12, 1]
+    assert decided(tmp_path) == {"far": (4, "loss"), "near": (4, "within"), "open": (64, "open")}
+    assert trainer.said[1].startswith("4 seeds: far differs; near within ±2; open open: ±")
+    # Without points, only a difference is a decision.
+    trainer = Trainer(tmp_path)
+    trainer.train(toy(), Limits())
+    assert decided(tmp_path)["near"] == (64, "open")
+
+
+@pytest.mark.parametrize("breaks_in", [0, 1, 5])
+def test_a_sweep_that_was_interrupted_comes_to_the_same(breaks_in: int, tmp_path: Path) -> None:
+    whole, broken = Trainer(tmp_path / "whole"), Trainer(tmp_path / "broken")
+    whole.train(toy(), Limits(2.0))
+    broken.train(toy(), Limits(2.0), breaks_in)
+    broken.asked.clear()
+    broken.train(toy(), Limits(2.0))
+    assert broken.asked == whole.asked
+    assert read_json(broken.folder / FILE) == read_json(whole.folder / FILE)
+
+
+def test_a_round_begins_only_if_it_fits(tmp_path: Path) -> None:
+    """15 runs of a minute, two at a time, are 450 s; four more make 570; the next two need 60."""
+    trainer = Trainer(tmp_path)
+    trainer.train(toy(), Limits(2.0, budget_s=600.0))
+    assert [len(keys) for keys in trainer.asked] == [15, 4]
+    assert trainer.said[-1] == (
+        "the next round would take 60 s, 30 s of the budget are left; the rest stays open"
+    )
+    # What is finished takes no time when the command is repeated.
+    trainer = Trainer(tmp_path)
+    trainer.train(toy(), Limits(2.0, budget_s=130.0))
+    assert [len(keys) for keys in trainer.asked] == [15, 4, 2, 2]
+
+
+def test_a_failed_run_leaves_its_pair_out(tmp_path: Path) -> None:
+    """A variant that fails with every seed is not tried for ever."""
+    trainer = Trainer(tmp_path, fails=["far-ocustom-s1", "open-"])
+    trainer.train(toy(), Limits(2.0))
+    assert decided(tmp_path) == {"far": (4, "loss"), "near": (4, "within"), "open": (0, "open")}
+    assert trainer.asked[1:] == [
+        [f"{name}-ocustom-s3" for name in ("base", "far", "near")],
+        [f"{name}-ocustom-s4" for name in ("base", "far")],
+    ]
+
+
+def test_benchmarks_are_decided_one_by_one_and_orders_together(tmp_path: Path) -> None:
+    """A seed is one pair, the mean over the orders of a benchmark."""
+    other = {"data.benchmark": "other", "data.order": list(TASKS[:3])}
+    orders = {"1": {}, "2": {"data.order": list(TASKS[::-1])}, "3": other}
+    sweep = replace(toy(orders=orders), seeds=(5, 6, 7))
+    trainer = Trainer(tmp_path, fails=["far-o3", "near-o2-s5"])
+    trainer.train(sweep, Limits(2.0))
+    assert count_judged(sweep) == len(comparisons(sweep)) == 6
+    names = ("base", "far", "near", "open")
+    assert trainer.asked[1] == [f"{name}-o{order}-s8" for order in (1, 2) for name in names]
+    assert trainer.asked[2] == [f"{name}-o3-s8" for name in ("base", "near", "open")]
+    rows = read_json(tmp_path / FILE)["decisions"]
+    toys = {row["variant"]: row["seeds"] for row in rows if row["benchmark"] == "toy"}
+    assert toys["far"] == 4
+    assert "near-o1-s9" in chain(*trainer.asked)  # its fourth pair: one of seed 5 failed
+    assert "far-o1-s9" not in chain(*trainer.asked)
+
+
+def test_a_choice_of_variants_shares_the_error_of_all(tmp_path: Path) -> None:
+    """Decisions of an earlier choice stay."""
+    for name in ("far", "near"):
+        chosen = toy().only([name])
+        assert count_judged(chosen) == 3
+        Trainer(tmp_path).train(chosen, Limits(2.0))
+    assert decided(tmp_path) == {"far": (4, "loss"), "near": (4, "within")}
+
+
+def test_without_a_comparison_there_is_nothing_to_decide() -> None:
+    for name in ("base", "finetune"):
+        with pytest.raises(InputError, match="toy: no variant is judged against another one"):
+            first_round(toy().only([name]))
+
+
+def test_the_report_says_what_was_decided_and_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On all its pages. What is judged has the interval of the rule, and no other."""
+    monkeypatch.setattr("forever.planning.rounds.MOST_SEEDS", 4)
+    make_up(tmp_path, toy(seeds=(0, 1, 2, 3)))
+    Trainer(tmp_path).train(toy(), Limits(4.0))
+    write_report(tmp_path)
+    pages = [(tmp_path / f"report.{kind}").read_text("utf-8") for kind in ("html", "md", "tex")]
+    for page in pages:
+        assert "A stopping rule was used: seeds were added in rounds" in page
+        assert "for all 3 comparisons together" in page
+        assert "bootstrap test" not in page
+    console = Console(width=120, record=True, force_terminal=False)
+    console.print(console_tables(read_study(tmp_path)))
+    rows = {row["variant"]: row for row in read_json(tmp_path / FILE)["decisions"]}
+    far, undecided = rows["far"], rows["open"]
+    low, high = far["value"] - far["half_width"], far["value"] + far["half_width"]
+    around = f"{far['value']:+.1f} [{low:+.1f}, {high:+.1f}]".replace("-", "−")
+    assert f"| far | base | 4 | {around} | differs |" in pages[1]
+    assert f"| open: ±{undecided['half_width']:.1f} |" in pages[1]
+    for shown in (*pages[:2], console.export_text()):
+        assert "within ±4" in shown
+    (part,) = json.loads((tmp_path / "report.json").read_text("utf-8"))["parts"]
+    stored = {row["variant"]: row for row in part["rows"]}
+    assert stored["far"]["difference"] == {
+        "value": far["value"], "low": low, "high": high, "runs": 4,
+    }  # fmt: skip
+    verdicts = {name: row["verdict"] for name, row in stored.items()}
+    assert verdicts == {"base": None, "far": "loss", "near": "tie", "open": "tie", "finetune": None}
