@@ -110,8 +110,7 @@ def test_stops_at_eos(backbone_folder: Path, packed: bool) -> None:
     red, eos = backbone.tokenizer.convert_tokens_to_ids("red"), backbone.tokenizer.eos_token_id
     examples = [Example("a", "Say it.", "", "x"), Example("b", "Say it all.", "now", "x")]
     short = len(encoder.encode_prompt(examples[0]).prompt)
-    prompts = [encoder.encode_prompt(example) for example in examples]
-    order = [1, 0]
+    order = [0, 1] if packed else [1, 0]  # as they come, or the longest first
     lengths: list[int] = []
     head = backbone.model.get_output_embeddings()
 
