@@ -121,13 +121,14 @@ class _Queue:
         return spans
 
     def _read(self) -> None:
-        """Read the rest of as many waiting prompts as there is room for."""
+        """Read the rest of as many waiting prompts of one beginning as there is room for."""
         group: list[int] = []
         longest = 0
-        free = self.count - len(self.active)
-        while self.waiting and len(group) < free:
-            longest = max(longest, len(self.rests[self.waiting[0]].prompt))
-            if group and longest * (len(group) + 1) > TOKENS_READ:
+        while self.waiting and len(self.active) + len(group) < self.count:
+            first = self.waiting[0]
+            longest = max(longest, len(self.rests[first].prompt))
+            other = group and self.spans[self.kinds[first]] != self.spans[self.kinds[group[0]]]
+            if other or (group and longest * (len(group) + 1) > TOKENS_READ):
                 break
             group.append(self.waiting.popleft())
         device = self.backbone.device
