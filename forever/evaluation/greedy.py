@@ -102,7 +102,7 @@ class _Queue:
         from transformers import DynamicCache
 
         first = {kind: i for i, kind in reversed(list(enumerate(self.kinds)))}
-        spans = dict.fromkeys(first, (0, 0))
+        spans = {kind: (0, 0) for kind in first}
         chosen = [i for i in first.values() if self.starts[i]]
         if not chosen:
             return spans
@@ -112,7 +112,8 @@ class _Queue:
         gate = self._gate(chosen, batch.owners)
         with lora.mixed(self.backbone.model, gate), only_at(self.backbone.model, batch.places[:1]):
             self.backbone.model(**batch.inputs, past_key_values=read, use_cache=True)
-        for number, layer in enumerate(read.layers):
+        layers: list[Any] = read.layers
+        for number, layer in enumerate(layers):
             self.cache.trunk[number] = layer.keys[0], layer.values[0]
         begin = 0
         for i in chosen:

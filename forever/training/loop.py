@@ -21,6 +21,7 @@ from forever.training.world import World
 # is answered at once, so that the end of a queue, where there is little to do at once, is short.
 PROMPTS_AT_ONCE = 512
 
+
 def run(
     config: RunConfig, benchmark: Benchmark, session: Session, world: World, micro_batch: int | None
 ) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from helpers import make_task
 
-from forever.data.collation import pack
 from forever.data.encoding import Encoder
 from forever.data.tasks import Benchmark, Example
 from forever.evaluation import decoding, greedy

@@ -47,7 +47,7 @@ def backbone(request: pytest.FixtureRequest) -> Backbone:
     model.generation_config = GenerationConfig(eos_token_id=ENDS, pad_token_id=0)
     backbone = Backbone(model, None, attention.register(model))
     assert backbone.unpackable is None
-    lora.adapt(model, ModelConfig(rank=2, targets=["q_proj", "v_proj"]), seed=0, adapters=2)
+    lora.adapt(model, ModelConfig(rank=2, targets=("q_proj", "v_proj")), seed=0, adapters=2)
     for _, bank in lora.banks(model):
         torch.nn.init.normal_(bank.B, std=0.5)
     model.eval()
