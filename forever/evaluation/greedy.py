@@ -101,8 +101,10 @@ class _Queue:
         """Read what the prompts of a kind begin with; say where each kind's is in the trunk."""
         from transformers import DynamicCache
 
-        first = {kind: i for i, kind in reversed(list(enumerate(self.kinds)))}
-        spans = {kind: (0, 0) for kind in first}
+        first: dict[int, int] = {}
+        for i, kind in enumerate(self.kinds):
+            first.setdefault(kind, i)
+        spans: dict[int, tuple[int, int]] = dict.fromkeys(first, (0, 0))
         chosen = [i for i in first.values() if self.starts[i]]
         if not chosen:
             return spans
@@ -125,11 +127,12 @@ class _Queue:
         """Read the rest of as many waiting prompts of one beginning as there is room for."""
         group: list[int] = []
         longest = 0
+        beginning = self.spans[self.kinds[self.waiting[0]]]
         while self.waiting and len(self.active) + len(group) < self.count:
             first = self.waiting[0]
             longest = max(longest, len(self.rests[first].prompt))
-            other = group and self.spans[self.kinds[first]] != self.spans[self.kinds[group[0]]]
-            if other or (group and longest * (len(group) + 1) > TOKENS_READ):
+            too_many = bool(group) and longest * (len(group) + 1) > TOKENS_READ
+            if too_many or self.spans[self.kinds[first]] != beginning:
                 break
             group.append(self.waiting.popleft())
         device = self.backbone.device
