@@ -117,6 +117,7 @@ def test_an_instruction_is_read_once_and_rows_are_kept_full(
     handle.remove()
     assert sizes[0] == 9 + 3 + 2  # what all prompts of "a", "b" and "chain" begin with
     assert len(turns) == len(sizes) - 1
+    assert turns[0].cache.count * turns[0].cache.width <= greedy.TOKENS_AT_ONCE
     read = [size for size, turn in zip(sizes[1:], turns, strict=True) if len(turn.places[0]) > 1]
     assert sum(read) <= sum(len(prompt.prompt) for prompt in prompts) - 7 * 9 - 8 * 3 - 4 * 2
     steps = [size for size, turn in zip(sizes[1:], turns, strict=True) if len(turn.places[0]) == 1]
