@@ -28,13 +28,13 @@ class Cache:
     trunk: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     rows: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def of(self, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """A layer's rows, for keys `like` [H, B, L, D]."""
+    def of(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """A layer's rows, for keys and values like these [H, B, L, D], whose types may differ."""
         if layer not in self.rows:
-            shape = (self.count, like.shape[0], self.width, like.shape[-1])
-            self.rows[layer] = like.new_zeros(shape), like.new_zeros(shape)
-            none = like.new_zeros(like.shape[0], 0, like.shape[-1])
-            self.trunk.setdefault(layer, (none, none))
+            heads, depth = key.shape[0], key.shape[-1]
+            shape, none = (self.count, heads, self.width, depth), (heads, 0, depth)
+            self.rows[layer] = key.new_zeros(shape), value.new_zeros(shape)
+            self.trunk.setdefault(layer, (key.new_zeros(none), value.new_zeros(none)))
         return self.rows[layer]
 
     def move(self, origins: Sequence[int], targets: Sequence[int]) -> None:
@@ -81,7 +81,7 @@ class Turn:
         count = self.rows.shape[0]
         used = slice(self.first, self.first + count)
         numbers = torch.arange(self.first, self.first + count, device=q.device)[:, None]
-        keys, values = self.cache.of(layer, k)
+        keys, values = self.cache.of(layer, k, v)
         keys[numbers, :, self.places] = k.permute(1, 2, 0, 3)
         values[numbers, :, self.places] = v.permute(1, 2, 0, 3)
 

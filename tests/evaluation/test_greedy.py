@@ -99,6 +99,16 @@ def test_every_token_is_the_likeliest(
     assert len({tuple(answer) for answer in answers}) > 10
 
 
+def test_half_precision(backbone: Backbone) -> None:
+    """Autocast leaves keys in fp32 and makes values bf16; tokens are the likeliest but for that."""
+    prompts, tasks = queue()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        answers = greedy.answer(backbone, prompts, tasks, 2, None, lambda *_: False)
+    whole = greedy.answer(backbone, prompts, tasks, 2, None, lambda *_: False)
+    same = [answer == other for answer, other in zip(answers, whole, strict=True)]
+    assert sum(same) > len(same) / 2
+
+
 def test_an_instruction_is_read_once_and_rows_are_kept_full(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +137,7 @@ def test_an_instruction_is_read_once_and_rows_are_kept_full(
 
 def test_rows_move() -> None:
     cache = Cache(4, 2)
-    keys, values = cache.of(0, torch.zeros(1, 1, 1, 3))
+    keys, values = cache.of(0, *torch.zeros(2, 1, 1, 1, 3))
     keys += torch.arange(4.0)[:, None, None, None]
     values -= torch.arange(4.0)[:, None, None, None]
     cache.move([3, 2], [0, 1])
