@@ -89,12 +89,12 @@ def pack(examples: Sequence[Encoded], kinds: Sequence[int], device: torch.device
     return _collated(examples, inputs, in_order, torch.tensor([owners]), device)
 
 
-def kinds_of(views: Sequence[int], gate: Tensor | None) -> list[int]:
+def kinds_of(views: Sequence[int | str], gate: Tensor | None) -> list[int]:
     """Number the kinds of examples for `pack`.
 
     Args:
         views: which view of its example each of them is. Views share nothing, since what they are
-            for is that dropout treats each of them in its own way.
+            for is that dropout treats each of them in its own way. Or what else is to be alike.
         gate: the weights of the adapters, [B, E] if each example has its own. A beginning has
             another state under other weights.
     """
@@ -114,11 +114,11 @@ def shared_beginnings(
     before: tuple[int, ...] = ()
     kind = None
     for i in sorted(range(len(examples)), key=lambda i: (kinds[i], tokens[i])):
-        yield i, _alike(before, tokens[i]) if kinds[i] == kind else 0
+        yield i, alike(before, tokens[i]) if kinds[i] == kind else 0
         before, kind = tokens[i], kinds[i]
 
 
-def _alike(a: Sequence[int], b: Sequence[int]) -> int:
+def alike(a: Sequence[int], b: Sequence[int]) -> int:
     """How many tokens both begin with."""
     for count, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:

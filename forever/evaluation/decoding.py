@@ -15,6 +15,8 @@ from forever.evaluation.greedy import Gate
 from forever.models import lora
 from forever.models.backbone import Backbone
 
+# Says of an answer so far whether the rest of it is of no interest.
+Over = Callable[[str], bool]
 # Tokens that are decoded at once, pads included, which bounds the memory of the cache.
 _TOKENS_AT_ONCE = 32768
 
@@ -26,15 +28,15 @@ def decode(
     max_new_tokens: int,
     gate: Gate | None = None,
     packed: bool = True,
-    over: Callable[[str], bool] | None = None,
+    over: Sequence[Over | None] | None = None,
 ) -> list[str]:
     """Answer each example's prompt greedily; answers are stripped and in order.
 
     In fp32 the texts equal those of prompts that are decoded one by one.
 
     Args:
-        packed: answer all prompts in one sequence, if the backbone can be packed.
-        over: says of an answer so far whether the rest of it is of no interest.
+        packed: let examples share what they begin with, if the backbone can.
+        over: says of each answer so far whether the rest of it is of no interest.
     """
     prompts = list(map(encoder.encode_prompt, examples))
     if not packed or backbone.unpackable:
@@ -43,8 +45,13 @@ def decode(
     def text(tokens: Sequence[int]) -> str:
         return backbone.tokenizer.decode(tokens, skip_special_tokens=True).strip()
 
-    end = (lambda number, tokens: over(text(tokens))) if over else (lambda number, tokens: False)
-    return list(map(text, greedy.answer(backbone, prompts, max_new_tokens, gate, end)))
+    def ended(number: int, tokens: list[int]) -> bool:
+        check = over[number] if over else None
+        return check is not None and check(text(tokens))
+
+    instructions = [example.instruction for example in examples]
+    answers = greedy.answer(backbone, prompts, instructions, max_new_tokens, gate, ended)
+    return list(map(text, answers))
 
 
 @dataclass(frozen=True)

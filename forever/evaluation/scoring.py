@@ -1,11 +1,12 @@
 """Greedy answers to test examples are scored; no method sees which task a prompt belongs to."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from forever.data.encoding import Encoder
-from forever.data.tasks import Task
-from forever.evaluation.decoding import Gate, decode
+from forever.data.tasks import Example, Task
+from forever.evaluation.decoding import Gate, Over, decode
 from forever.evaluation.metrics import score
 from forever.models.backbone import Backbone
 from forever.training.world import World
@@ -30,26 +31,35 @@ def evaluate(
     backbone: Backbone,
     encoder: Encoder,
     world: World,
-    task: Task,
+    tasks: Sequence[Task],
     max_new_tokens: int,
     gate: Gate | None = None,
     packed: bool = True,
-) -> list[Prediction]:
-    """Decode and score a task's test examples, shared out over ranks that all return all."""
-    hopeless = hopeless_answers(task)
-    texts = world.spread(
-        task.test,
-        lambda share: decode(backbone, encoder, share, max_new_tokens, gate, packed, hopeless),
-    )
+) -> list[list[Prediction]]:
+    """Decode and score the test examples of tasks, shared out over ranks that all return all."""
+    over = {task.name: hopeless_answers(task) for task in tasks}
+    questions = [(task.name, example) for task in tasks for example in task.test]
+
+    def work(share: list[tuple[str, Example]]) -> list[str]:
+        names, examples = zip(*share, strict=True) if share else ((), ())
+        checks = [over[name] for name in names]
+        return decode(backbone, encoder, examples, max_new_tokens, gate, packed, checks)
+
+    texts = iter(world.spread(questions, work))
+    return [_score(task, list(islice(texts, len(task.test))), over[task.name]) for task in tasks]
+
+
+def _score(task: Task, texts: Sequence[str], over: Over | None) -> list[Prediction]:
+    """Compare answers to a task's test examples with what they should be."""
     scores = score(task.metric, texts, [example.output for example in task.test])
     predictions: list[Prediction] = []
     for example, text, value in zip(task.test, texts, scores, strict=True):
-        cut = hopeless is not None and hopeless(text)
+        cut = over is not None and over(text)
         predictions.append(Prediction(example.id, text, example.output, value, cut))
     return predictions
 
 
-def hopeless_answers(task: Task) -> Callable[[str], bool] | None:
+def hopeless_answers(task: Task) -> Over | None:
     """What says of the beginning of an answer that no label of the task begins so.
 
     None for a task without labels, or where a part of an answer has a score, too.

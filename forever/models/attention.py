@@ -7,7 +7,7 @@ serve, and no mask as large as the square of the sequence is needed.
 T tokens in the packed sequence, B examples of at most L tokens, H heads of width D.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from forever.data.collation import Collated, Layout, pack, pad
 from forever.data.encoding import Encoded
 from forever.errors import one_line
+from forever.models.cache import Turn
 
 NAME = "forever_examples"
 
@@ -69,10 +70,10 @@ def attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    layout: Layout | None = None,
+    layout: Layout | Turn | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as PyTorch's own function does, with a `layout` within each example.
+    """Attend as PyTorch's own function does, with a `layout` within each example or answer.
 
     Args:
         query, key, value: [1, H, T, D]; keys and values may have fewer heads.
@@ -84,6 +85,9 @@ def attend(
 
     if layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    if isinstance(layout, Turn):
+        layer, scaling = cast(Any, module).layer_idx, options["scaling"]
+        return layout.attend(layer, query, key, value, scaling), None
     q, k, v = (_rows(states, layout) for states in (query, key, value))
     options["is_causal"] = True
     out, _ = sdpa_attention_forward(module, q, k, v, None, **options)  # [B, L, H, D]

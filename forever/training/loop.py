@@ -1,6 +1,6 @@
 """The loop: a run is a sequence of stages, a stage a generator of steps, a step one update."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from forever.config.run import RunConfig
@@ -16,6 +16,10 @@ from forever.training.optim import build_optimizer
 from forever.training.step import perform
 from forever.training.steps import Action, StepRecord, drive
 from forever.training.world import World
+
+# Test examples that are answered before their tasks' answers are written down: several times what
+# is answered at once, so that the end of a queue, where there is little to do at once, is short.
+PROMPTS_AT_ONCE = 512
 
 
 def run(
@@ -86,19 +90,31 @@ def score_tasks(
     learner: Learner, benchmark: Benchmark, stage: int, tasks: Sequence[int], session: Session
 ) -> None:
     """Score `tasks` after a stage; those whose answers are already on disk are read back."""
-    limit = learner.config.evaluation.max_new_tokens
-    for index in tasks:
-        if session.scored(stage, index):
-            continue
-        task = benchmark.tasks[index]
+    missing = [index for index in tasks if not session.scored(stage, index)]
+    for together in batched_tasks(benchmark, missing):
         with autocast(learner):
             answers = evaluate(
                 learner.backbone,
                 learner.encoder,
                 learner.world,
-                task,
-                limit,
+                [benchmark.tasks[index] for index in together],
+                learner.config.evaluation.max_new_tokens,
                 learner.gate,
                 learner.packed,
             )
-        session.keep_answers(stage, index, answers)
+        for index, of_task in zip(together, answers, strict=True):
+            session.keep_answers(stage, index, of_task)
+
+
+def batched_tasks(benchmark: Benchmark, tasks: Sequence[int]) -> Iterator[list[int]]:
+    """Share tasks out to as many queues as it takes to write answers down every few minutes."""
+    group: list[int] = []
+    prompts = 0
+    for index in tasks:
+        group.append(index)
+        prompts += len(benchmark.tasks[index].test)
+        if prompts >= PROMPTS_AT_ONCE:
+            yield group
+            group, prompts = [], 0
+    if group:
+        yield group

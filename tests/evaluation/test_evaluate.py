@@ -10,7 +10,6 @@ import pytest
 import torch
 from helpers import make_task
 
-from forever.data.collation import pack
 from forever.data.encoding import Encoder
 from forever.data.tasks import Benchmark, Example
 from forever.evaluation import decoding, greedy
@@ -87,15 +86,9 @@ def test_groups_bound_memory_without_changing_the_answers(
     assert all(rows == 1 or rows * (width + 5) <= 400 for rows, width in sizes)
     assert sum(rows for rows, _ in sizes) == len(examples)
 
-    monkeypatch.setattr(greedy, "TOKENS_AT_ONCE", 120)
-    prompts = [encoder.encode_prompt(example) for example in examples]
-    groups = list(greedy.together(prompts, [0] * len(prompts)))
-    assert len(groups) > 2
-    assert sorted(i for group in groups for i in group) == list(range(len(prompts)))
-    for group in groups:
-        packed = pack([prompts[i] for i in group], [0] * len(group), CPU)
-        assert packed.owners.numel() <= 120
-    assert decode(backbone, encoder, examples, 5) == whole
+    for name, value in (("TOKENS_AT_ONCE", 200), ("TOKENS_READ", 30), ("FREE", 0.5)):
+        monkeypatch.setattr(greedy, name, value)
+        assert decode(backbone, encoder, examples, 5) == whole
 
 
 def test_an_answer_that_is_of_no_interest_is_cut(
@@ -103,7 +96,7 @@ def test_an_answer_that_is_of_no_interest_is_cut(
 ) -> None:
     encoder = Encoder(backbone.tokenizer, 512)
     whole = decode(backbone, encoder, examples, 5)
-    cut = decode(backbone, encoder, examples, 5, over=lambda text: len(text) > 3)
+    cut = decode(backbone, encoder, examples, 5, over=[lambda text: len(text) > 3] * len(examples))
     assert all(full.startswith(part) for full, part in zip(whole, cut, strict=True))
     assert cut != whole
 
@@ -116,8 +109,7 @@ def test_stops_at_eos(backbone_folder: Path, packed: bool) -> None:
     red, eos = backbone.tokenizer.convert_tokens_to_ids("red"), backbone.tokenizer.eos_token_id
     examples = [Example("a", "Say it.", "", "x"), Example("b", "Say it all.", "now", "x")]
     short = len(encoder.encode_prompt(examples[0]).prompt)
-    prompts = [encoder.encode_prompt(example) for example in examples]
-    (order,) = greedy.together(prompts, [0, 0]) if packed else ([1, 0],)
+    order = [0, 1] if packed else [1, 0]  # as they come, or the longest first
     lengths: list[int] = []
     head = backbone.model.get_output_embeddings()
 
@@ -181,7 +173,7 @@ def test_scores_follow_the_order_of_the_test_rows(backbone: Backbone) -> None:
     pairs = zip(task.test, expected, strict=True)
     test = tuple(replace(example, output=text) for example, text in pairs)
     task = replace(task, test=test, labels=None)  # whose answers are never cut
-    predictions = evaluate(backbone, encoder, World(), task, 3)
+    (predictions,) = evaluate(backbone, encoder, World(), [task], 3)
     assert [prediction.id for prediction in predictions] == [example.id for example in task.test]
     assert [prediction.prediction for prediction in predictions] == texts
     assert [prediction.reference for prediction in predictions] == expected

@@ -16,6 +16,7 @@ from forever.data.batching import Batch, batches
 from forever.data.encoding import Encoded
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
+from forever.evaluation.scoring import evaluate
 from forever.methods.base import Method
 from forever.methods.registry import METHODS
 from forever.models.backbone import load
@@ -311,6 +312,26 @@ def learners(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
 
     monkeypatch.setattr(loop, "build_learner", watch)
     return made
+
+
+def test_answers_do_not_depend_on_how_many_tasks_share_a_queue(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose answers are written down when all of them are there."""
+    sizes: list[int] = []
+
+    def watch(*arguments: Any) -> Any:
+        sizes.append(len(arguments[3]))
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(loop, "evaluate", watch)
+    execute(small_config, tmp_path / "together")
+    monkeypatch.setattr(loop, "PROMPTS_AT_ONCE", 1)
+    execute(small_config, tmp_path / "each")
+    assert sizes == [1, 2, 3, *[1] * 6]
+    answers = [outcome(tmp_path / name).files for name in ("together", "each")]
+    for name, text in answers[0].items():
+        assert not name.startswith("predictions") or text == answers[1][name]
 
 
 @pytest.mark.parametrize("name", METHODS)
