@@ -21,7 +21,7 @@ from forever.errors import InputError
 from forever.launch import ray_cluster
 from forever.launch.fleet import Fleet, SweepOutcome
 from forever.launch.ray_train import Setting, train_trial
-from forever.launch.sharing import SHARED
+from forever.launch.sharing import SHARED, trainers_first
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import check_finished, refused
 from forever.sweeps.studies import Studies
@@ -66,7 +66,7 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
         for key, reason in outcome.failed.items():
             table.ended(key, "failed", reason)
         say_failed_before(failed_before, table)
-        fan_out(todo, out, fleet, table, outcome, count=len(todo))
+        fan_out(trainers_first(todo), out, fleet, table, outcome, count=len(todo))
     return outcome
 
 

@@ -8,7 +8,7 @@ the others are planted after it, and end as if each had trained it itself (see `
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,39 @@ from forever.methods.registry import METHODS
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import plant_first_task
 from forever.runs.progress import is_run, stage_scores
+from forever.sweeps.sweep import Trial
 
 SHARED = ".shared"
 _LOOK_EVERY_S = 0.2
 
 
-def first_task_key(config: RunConfig, benchmark: Benchmark, *place: Any) -> str | None:
+def trainers_first(trials: Sequence[Trial]) -> list[Trial]:
+    """Put those that train a first task before those that take it; seeds stay in order.
+
+    The second one to ask for the same task could only wait.
+    """
+    known: set[str] = set()
+    takers: dict[str, bool] = {}
+    for trial in trials:
+        key = first_task_key(trial.config, None) or trial.key
+        takers[trial.key] = key in known
+        known.add(key)
+    seeds = list(dict.fromkeys(trial.seed for trial in trials))
+    return sorted(trials, key=lambda trial: (seeds.index(trial.seed), takers[trial.key]))
+
+
+def first_task_key(config: RunConfig, benchmark: Benchmark | None, *place: Any) -> str | None:
     """What runs must have in common to share their first task; None for a method that cannot.
 
-    `place` is what else decides the last bits: the device and how batches are divided.
+    `place` is what else decides the last bits: the device and how batches are divided. Without a
+    benchmark the data are taken to be the same.
     """
     if not METHODS[config.method.name].plain_beginning:
         return None
     identity = config.identity()
     del identity["method"], identity["memory"]
-    known = [identity, [task.digest() for task in benchmark.tasks], place]
+    digests = [task.digest() for task in benchmark.tasks] if benchmark else []
+    known = [identity, digests, place]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]
 
 

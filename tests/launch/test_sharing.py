@@ -19,7 +19,7 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.evaluation import decoding
 from forever.launch.local import Placement, run_local
-from forever.launch.sharing import SHARED, first_task, first_task_key
+from forever.launch.sharing import SHARED, first_task, first_task_key, trainers_first
 from forever.methods.registry import METHODS
 from forever.report.facts import facts
 from forever.report.study import read_study
@@ -27,6 +27,7 @@ from forever.runs import checkpoint, session
 from forever.runs.directory import RunDirectory
 from forever.runs.progress import Follower, stage_scores
 from forever.runs.tracking import Tracker
+from forever.sweeps.sweep import Sweep
 from forever.training import loop
 
 pytestmark = KILLED_CLOSES_NO_FILES
@@ -279,3 +280,11 @@ def test_a_search_hears_of_a_shared_stage(left: Path, small_config: RunConfig) -
         directory.create(config, {})
         follower.look()
     assert watcher.stages == [0]
+
+
+def test_who_trains_a_first_task_comes_before_those_that_take_it(base_config: RunConfig) -> None:
+    variants = {"base": {}, "slow": {"method.gamma": 2.0}, "joint": {"method.name": "mtl"}}
+    trials = Sweep("toys", base_config, variants, seeds=(3, 1)).trials()
+    names = [(trial.seed, trial.variant) for trial in trainers_first(trials)]
+    of_a_seed = ("base", "joint", "slow")
+    assert names == [(seed, variant) for seed in (3, 1) for variant in of_a_seed]
