@@ -3,10 +3,15 @@
 1. Ours: <folder>/<task>/{train,test}.jsonl with `instruction`, `input` and `output`.
 2. O-LoRA's CL_Benchmark: <folder>/<TYPE>/<task>/{train,test,labels}.json, lists of objects with
    `sentence` and `label`.
-3. Super-NaturalInstructions: <folder>/<task>*.json with a `Definition`, and with `Instances` of
-   `input` and `output`.
+3. SAPT's CL_Benchmark: <folder>/<task>/{train,test}.json with a `Definition`, and with `Instances`
+   of `input` and `output`.
+4. CL_Memory and bilevel: <folder>/{train,test}/<task>.json, lists of objects with the fields of 1.
+5. Super-NaturalInstructions: <folder>/<task>*.json, one file a task, with the fields of 3.
 """
 
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,9 +38,11 @@ _QUESTIONS = {
     "MultiRC": "According to the following passage and question, is the candidate answer true or "
     "false?",
 }
-# Layout 3 has one list of instances; the paper's sizes are 1000 and 100 (docs/protocol.md).
+# Layout 5 has one list of instances; the paper's sizes are 1000 and 100 (docs/protocol.md).
 _NI_TRAIN, _NI_TEST = 1000, 100
 _NI_PARTS = 5  # of a short list a fifth is held out
+WHOLE = "instances"  # the key of a file that has all of a task
+_OTHER_NAMES = {"boolq": "boolqa", "sst2": "sst-2"}  # SAPT's
 
 
 def _first(value: Any) -> Any:
@@ -66,28 +73,83 @@ class _NaturalTask(BaseModel):
     Instances: list[_Instance]
 
 
-def task_names(folder: Path) -> list[str]:
-    """The tasks found in a benchmark folder, in alphabetical order."""
-    names = {path.parent.name for path in folder.glob("*/train.jsonl")}
-    names |= {path.parent.name.lower() for path in folder.glob("*/*/train.json")}
-    names |= {path.stem.split("_")[0] for path in folder.glob("task*.json")}
-    return sorted(names)
+@dataclass(frozen=True)
+class TaskFiles:
+    """The files of a task by split (train, dev, test), or one under `WHOLE`; some may not exist."""
+
+    name: str
+    files: Mapping[str, Path]
+    read: Callable[[Path], dict[int, _Row]]  # the rows of a file by their number
+
+    def splits(self) -> Splits:
+        """The training and test examples.
+
+        Raises:
+            InputError: a file that is missing, empty or malformed (with its line).
+        """
+        if WHOLE in self.files:
+            return self._parted()
+        return self.nonempty("train"), self.nonempty("test")
+
+    def examples(self, split: str) -> tuple[Example, ...]:
+        """The examples of a split that has a file; there may be none."""
+        examples: list[Example] = []
+        for number, row in self.read(self.files[split]).items():
+            place = f"{self.name}/{split}/{number}"
+            examples.append(Example(place, row.instruction, row.input, row.output))
+        return tuple(examples)
+
+    def nonempty(self, split: str) -> tuple[Example, ...]:
+        """The examples of a split; InputError if it has none."""
+        examples = self.examples(split)
+        if not examples:
+            raise InputError(f"{self.files[split]} is empty; a split needs at least one row")
+        return examples
+
+    def _parted(self) -> Splits:
+        """Part the instances of one file by a fixed seed."""
+        # By input: an instance that occurs twice must not land in both splits.
+        by_input: dict[str, _Row] = {}
+        for row in self.read(self.files[WHOLE]).values():
+            by_input.setdefault(row.input.strip(), row)
+        rows = list(by_input.values())
+        if len(rows) < _NI_PARTS:
+            raise InputError(
+                f"{self.files[WHOLE]} has {len(rows)} instances of different input; a train and a "
+                f"test split need {_NI_PARTS}"
+            )
+        order = permutation(len(rows), 0, "split", self.name)
+        held_out = min(_NI_TEST, len(rows) // _NI_PARTS)
+        train: list[Example] = []
+        test: list[Example] = []
+        for position, index in enumerate(order[: held_out + _NI_TRAIN]):
+            split, examples = ("test", test) if position < held_out else ("train", train)
+            row, place = rows[index], f"{self.name}/{split}/{index}"
+            examples.append(Example(place, row.instruction, row.input, row.output))
+        return tuple(train), tuple(test)
 
 
-def read_task(folder: Path, name: str) -> Splits:
-    """The training and test examples of one task.
-
-    Raises:
-        InputError: no such task, or a file that is missing, empty or malformed (with its line).
-    """
-    if (folder / name).is_dir():
-        return _read_jsonl(folder / name, name, "train"), _read_jsonl(folder / name, name, "test")
-    for path in sorted(folder.glob("*/*/train.json")):
-        if path.parent.name.lower() == name.lower():
-            return _read_cl_benchmark(path.parent, name)
-    for path in [*sorted(folder.glob(f"{name}_*.json")), *folder.glob(f"{name}.json")]:
-        return _read_natural_instructions(path, name)
-    raise unknown(f"task in {folder}", name, task_names(folder))
+def find_tasks(folder: Path) -> dict[str, TaskFiles]:
+    """The tasks in a benchmark folder by name, in alphabetical order."""
+    tasks: list[TaskFiles] = []
+    for path in folder.glob("*/train.jsonl"):
+        tasks.append(TaskFiles(path.parent.name, _beside(path), _read_jsonl))
+    for path in folder.glob("*/*/train.json"):
+        # Otherwise it is layout 3, seen from the folder above.
+        if path.with_name("labels.json").is_file() or path.parent.parent.name in _QUESTIONS:
+            files = _beside(path) | {"labels": path.with_name("labels.json")}
+            tasks.append(TaskFiles(path.parent.name.lower(), files, _read_sentences))
+    for path in folder.glob("*/train.json"):
+        tasks.append(TaskFiles(_name(path.parent.name), _beside(path), _read_instances))
+    for path in folder.glob("train/*.json"):
+        files = {split: folder / split / path.name for split in ("train", "dev", "test")}
+        tasks.append(TaskFiles(_name(path.stem), files, _read_list))
+    for path in sorted(folder.glob("task*.json")):
+        tasks.append(TaskFiles(_name(path.stem), {WHOLE: path}, _read_instances))
+    by_name: dict[str, TaskFiles] = {}
+    for task in tasks:
+        by_name.setdefault(task.name, task)
+    return dict(sorted(by_name.items()))
 
 
 def limited(
@@ -98,6 +160,17 @@ def limited(
         return rows
     kept = sorted(permutation(len(rows), DATA_SEED, "rows", split, task)[:limit])
     return tuple(rows[i] for i in kept)
+
+
+def _beside(train: Path) -> dict[str, Path]:
+    """The files of the splits that are beside the training file."""
+    return {split: train.with_stem(split) for split in ("train", "dev", "test")}
+
+
+def _name(name: str) -> str:
+    """The name of a task in the orders: task363 of task363_sst2_polarity_classification."""
+    numbered = re.match(r"task\d+(?=_)", name)
+    return numbered[0] if numbered else _OTHER_NAMES.get(name, name)
 
 
 def _content(path: Path) -> bytes:
@@ -121,63 +194,37 @@ def _parsed(kind: Any, content: bytes, where: str) -> Any:
         raise InputError(f"{place}: {rule} ({str(problem['input'])[:60]!r})") from None
 
 
-def _nonempty(examples: list[Example], path: Path) -> tuple[Example, ...]:
-    if not examples:
-        raise InputError(f"{path} is empty; a split needs at least one row")
-    return tuple(examples)
-
-
-def _read_jsonl(folder: Path, task: str, split: str) -> tuple[Example, ...]:
-    path = folder / f"{split}.jsonl"
-    examples: list[Example] = []
+def _read_jsonl(path: Path) -> dict[int, _Row]:
+    rows: dict[int, _Row] = {}
     for number, line in enumerate(_content(path).split(b"\n")):
         if line.strip():
-            row = _parsed(_Row, line, f"{path}, line {number + 1}")
-            place = f"{task}/{split}/{number}"
-            examples.append(Example(place, row.instruction, row.input, row.output))
-    return _nonempty(examples, path)
+            rows[number] = _parsed(_Row, line, f"{path}, line {number + 1}")
+    return rows
 
 
-def _read_cl_benchmark(folder: Path, task: str) -> Splits:
-    question = _QUESTIONS.get(folder.parent.name)
-    if question is None:
-        raise unknown("task type (parent folder)", folder.parent.name, _QUESTIONS)
-    path = folder / "labels.json"
-    labels = _parsed(list[str], _content(path), str(path))
-    instruction = f"{question} Choose one from the option. Option: {', '.join(labels)}.\n"
-
-    def split(name: str) -> tuple[Example, ...]:
-        path = folder / f"{name}.json"
-        examples: list[Example] = []
-        for number, row in enumerate(_parsed(list[_Sentence], _content(path), str(path))):
-            text = f"{row.sentence}\nAnswer:"
-            examples.append(Example(f"{task}/{name}/{number}", instruction, text, row.label))
-        return _nonempty(examples, path)
-
-    return split("train"), split("test")
+def _read_list(path: Path) -> dict[int, _Row]:
+    return dict(enumerate(_parsed(list[_Row], _content(path), str(path))))
 
 
-def _read_natural_instructions(path: Path, task: str) -> Splits:
+def _read_instances(path: Path) -> dict[int, _Row]:
     content = _parsed(_NaturalTask, _content(path), str(path))
-    # By input: an instance that occurs twice must not land in both splits.
-    by_input: dict[str, _Instance] = {}
-    for instance in content.Instances:
-        by_input.setdefault(instance.input.strip(), instance)
-    instances = list(by_input.values())
-    if len(instances) < _NI_PARTS:
-        raise InputError(
-            f"{path} has {len(instances)} instances of different input; a train and a test split "
-            f"need {_NI_PARTS}"
+    rows: dict[int, _Row] = {}
+    for number, instance in enumerate(content.Instances):
+        rows[number] = _Row(
+            instruction=content.Definition, input=instance.input, output=instance.output
         )
-    order = permutation(len(instances), 0, "split", task)
-    held_out = min(_NI_TEST, len(instances) // _NI_PARTS)
+    return rows
 
-    def split(name: str, indices: list[int]) -> tuple[Example, ...]:
-        examples: list[Example] = []
-        for index in indices:
-            row = instances[index]
-            place = f"{task}/{name}/{index}"
-            examples.append(Example(place, content.Definition, row.input, row.output))
-        return tuple(examples)
 
-    return split("train", order[held_out : held_out + _NI_TRAIN]), split("test", order[:held_out])
+def _read_sentences(path: Path) -> dict[int, _Row]:
+    kind = path.parent.parent.name
+    if kind not in _QUESTIONS:
+        raise unknown("task type (parent folder)", kind, _QUESTIONS)
+    place = path.with_name("labels.json")
+    labels = ", ".join(_parsed(list[str], _content(place), str(place)))
+    instruction = f"{_QUESTIONS[kind]} Choose one from the option. Option: {labels}.\n"
+    rows: dict[int, _Row] = {}
+    for number, row in enumerate(_parsed(list[_Sentence], _content(path), str(path))):
+        text = f"{row.sentence}\nAnswer:"
+        rows[number] = _Row(instruction=instruction, input=text, output=row.label)
+    return rows
