@@ -101,7 +101,7 @@ def _task(config: DataConfig, name: str, splits: Splits) -> Task:
         if twin is not None:
             raise InputError(
                 f"task {name}: test row {example.id} repeats train row {twin}; splits must be "
-                "disjoint, remove one"
+                "disjoint, remove one (`forever data prepare` does)"
             )
     # Answers look like labels if there are at most 50, each used five times on average.
     answers = sorted({example.output.strip() for example in train})

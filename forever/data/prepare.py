@@ -110,8 +110,8 @@ def _splits(task: TaskFiles) -> tuple[_Split, _Split]:
         test = _Split("test", task.files[WHOLE], tests)
     else:
         name = _test_split(task)
-        train = _Split("train", task.files["train"], task.nonempty("train"))
-        test = _Split(name, task.files[name], task.nonempty(name))
+        train = _Split("train", task.files["train"], task.examples("train"))
+        test = _Split(name, task.files[name], task.examples(name))
     for split in (train, test):
         labelled = [example for example in split.examples if example.output.strip() != _UNLABELLED]
         split.keep(labelled, "unlabelled")

@@ -89,22 +89,17 @@ class TaskFiles:
         """
         if WHOLE in self.files:
             return self._parted()
-        return self.nonempty("train"), self.nonempty("test")
+        return self.examples("train"), self.examples("test")
 
     def examples(self, split: str) -> tuple[Example, ...]:
-        """The examples of a split that has a file; there may be none."""
+        """The examples of a split; InputError as in `splits`."""
         examples: list[Example] = []
         for number, row in self.read(self.files[split]).items():
             place = f"{self.name}/{split}/{number}"
             examples.append(Example(place, row.instruction, row.input, row.output))
-        return tuple(examples)
-
-    def nonempty(self, split: str) -> tuple[Example, ...]:
-        """The examples of a split; InputError if it has none."""
-        examples = self.examples(split)
         if not examples:
             raise InputError(f"{self.files[split]} is empty; a split needs at least one row")
-        return examples
+        return tuple(examples)
 
     def _parted(self) -> Splits:
         """Part the instances of one file by a fixed seed."""
