@@ -4,7 +4,7 @@
 2. O-LoRA's CL_Benchmark: <folder>/<TYPE>/<task>/{train,test,labels}.json, lists of objects with
    `sentence` and `label`.
 3. SAPT's CL_Benchmark: <folder>/<task>/{train,test}.json with a `Definition`, and with `Instances`
-   of `input` and `output`.
+   of `input` and `output`; in Long Sequence with labels.json.
 4. CL_Memory and bilevel: <folder>/{train,test}/<task>.json, lists of objects with the fields of 1.
 5. Super-NaturalInstructions: <folder>/<task>*.json, one file a task, with the fields of 3.
 """
@@ -25,7 +25,7 @@ from forever.seeding import permutation
 DATA_SEED = 0
 
 # Layout 2 ships no instructions. These are the questions of its fifteen tasks by type, from O-LoRA
-# and WoodScene/bilevel.
+# and WoodScene/bilevel. WoodScene/AimMerging asks them of layout 3, too, which has others.
 _QUESTIONS = {
     "TC": "What is the topic of the following paragraph?",
     "SC": "What is the sentiment of the following paragraph?",
@@ -38,6 +38,17 @@ _QUESTIONS = {
     "MultiRC": "According to the following passage and question, is the candidate answer true or "
     "false?",
 }
+_TYPES = {
+    "TC": ("dbpedia", "yahoo", "agnews"),
+    "SC": ("yelp", "amazon", "sst-2", "imdb"),
+    "NLI": ("mnli", "rte", "cb"),
+    "QQP": ("qqp",),
+    "WiC": ("wic",),
+    "COPA": ("copa",),
+    "BoolQA": ("boolqa",),
+    "MultiRC": ("multirc",),
+}
+_TYPE_OF = {task: kind for kind, tasks in _TYPES.items() for task in tasks}
 # Layout 5 has one list of instances; the paper's sizes are 1000 and 100 (docs/protocol.md).
 _NI_TRAIN, _NI_TEST = 1000, 100
 _NI_PARTS = 5  # of a short list a fifth is held out
@@ -68,9 +79,12 @@ class _Instance(BaseModel):
     output: _FirstText
 
 
-class _NaturalTask(BaseModel):
-    Definition: _FirstText
+class _Instances(BaseModel):
     Instances: list[_Instance]
+
+
+class _NaturalTask(_Instances):
+    Definition: _FirstText
 
 
 @dataclass(frozen=True)
@@ -130,12 +144,15 @@ def find_tasks(folder: Path) -> dict[str, TaskFiles]:
     for path in folder.glob("*/train.jsonl"):
         tasks.append(TaskFiles(path.parent.name, _beside(path), _read_jsonl))
     for path in folder.glob("*/*/train.json"):
+        files = _beside(path) | {"labels": path.with_name("labels.json")}
         # Otherwise it is layout 3, seen from the folder above.
-        if path.with_name("labels.json").is_file() or path.parent.parent.name in _QUESTIONS:
-            files = _beside(path) | {"labels": path.with_name("labels.json")}
+        if path.parent.parent.name in _TYPES or (files["labels"].is_file() and _is_list(path)):
             tasks.append(TaskFiles(path.parent.name.lower(), files, _read_sentences))
     for path in folder.glob("*/train.json"):
-        tasks.append(TaskFiles(_name(path.parent.name), _beside(path), _read_instances))
+        name, files, read = _name(path.parent.name), _beside(path), _read_instances
+        if name in _TYPE_OF and path.with_name("labels.json").is_file():
+            files, read = files | {"labels": path.with_name("labels.json")}, _read_labelled
+        tasks.append(TaskFiles(name, files, read))
     for path in folder.glob("train/*.json"):
         files = {split: folder / split / path.name for split in ("train", "dev", "test")}
         tasks.append(TaskFiles(_name(path.stem), files, _read_list))
@@ -160,6 +177,12 @@ def limited(
 def _beside(train: Path) -> dict[str, Path]:
     """The files of the splits that are beside the training file."""
     return {split: train.with_stem(split) for split in ("train", "dev", "test")}
+
+
+def _is_list(path: Path) -> bool:
+    """Whether a JSON file begins as a list does."""
+    with path.open("rb") as file:
+        return file.read(100).lstrip().startswith(b"[")
 
 
 def _name(name: str) -> str:
@@ -211,15 +234,27 @@ def _read_instances(path: Path) -> dict[int, _Row]:
     return rows
 
 
+def _read_labelled(path: Path) -> dict[int, _Row]:
+    instruction = _asked(_TYPE_OF[_name(path.parent.name)], path.with_name("labels.json"))
+    rows: dict[int, _Row] = {}
+    for number, row in enumerate(_parsed(_Instances, _content(path), str(path)).Instances):
+        text = f"{row.input}\nAnswer:"
+        rows[number] = _Row(instruction=instruction, input=text, output=row.output)
+    return rows
+
+
 def _read_sentences(path: Path) -> dict[int, _Row]:
-    kind = path.parent.parent.name
-    if kind not in _QUESTIONS:
-        raise unknown("task type (parent folder)", kind, _QUESTIONS)
-    place = path.with_name("labels.json")
-    labels = ", ".join(_parsed(list[str], _content(place), str(place)))
-    instruction = f"{_QUESTIONS[kind]} Choose one from the option. Option: {labels}.\n"
+    instruction = _asked(path.parent.parent.name, path.with_name("labels.json"))
     rows: dict[int, _Row] = {}
     for number, row in enumerate(_parsed(list[_Sentence], _content(path), str(path))):
         text = f"{row.sentence}\nAnswer:"
         rows[number] = _Row(instruction=instruction, input=text, output=row.label)
     return rows
+
+
+def _asked(kind: str, labels: Path) -> str:
+    """The instruction of a type of tasks with the labels in a file."""
+    if kind not in _QUESTIONS:
+        raise unknown("task type (parent folder)", kind, _QUESTIONS)
+    options = ", ".join(_parsed(list[str], _content(labels), str(labels)))
+    return f"{_QUESTIONS[kind]} Choose one from the option. Option: {options}.\n"

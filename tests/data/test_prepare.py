@@ -151,6 +151,26 @@ def test_superni_in_three_layouts_is_the_same(tmp_path: Path) -> None:
     assert (len(tasks["NI"].train), len(tasks["NI"].test)) == (1000, 100)
 
 
+def test_long_sequence_of_sapt_has_the_questions_of_the_others(tmp_path: Path) -> None:
+    """It has instructions of its own, or none, beside O-LoRA's labels."""
+    folder = tmp_path / "SAPT" / "CL_Benchmark" / "Long_Sequence" / "sst2"
+    save(folder / "labels.json", ["Bad", "Good"])
+    for split in ("train", "test"):
+        instances = [{"input": f"{split} it is", "output": "Good"}]
+        save(folder / f"{split}.json", {"Definition": [], "Instances": instances})
+    for place in (tmp_path / "SAPT", folder.parents[1], folder.parent):
+        out = tmp_path / f"of {place.name}"
+        run(place, out)
+        assert read(out / "long_sequence" / "sst-2" / "train.jsonl") == [
+            {
+                "instruction": "What is the sentiment of the following paragraph? "
+                "Choose one from the option. Option: Bad, Good.\n",
+                "input": "train it is\nAnswer:",
+                "output": "Good",
+            }
+        ]
+
+
 def test_refusals(release: Path, tmp_path: Path) -> None:
     """Nothing is overwritten, nothing is written by half."""
     out = tmp_path / "out"
