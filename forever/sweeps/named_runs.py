@@ -73,7 +73,7 @@ def scale_of(run: RunConfig, rows: Counts | None = None) -> str:
     short = run.model.max_length == _SETTINGS["cpu"]["settings"]["model.max_length"]
     if short and data.train_rows is not None:
         return "cpu"
-    names = ORDERS.get(data.benchmark, {}).get(data.order)
+    names = ORDERS.get(data.benchmark, {}).get(str(data.order))  # tasks in a list have no name
     if names is None or data.validation is not None:
         return "other"
     if rows is None:
