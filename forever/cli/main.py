@@ -34,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="Look at benchmark data.", no_args_is_help=True)
+data_app = typer.Typer(help="Look at benchmark data, and prepare it.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 
@@ -231,6 +231,24 @@ def data_check(
         console.print(data_table(load_run(str(root or "mini/forever")).data))
     else:
         console.print(data_table(root))
+
+
+@data_app.command("prepare")
+def data_prepare(
+    source: Path = Argument(help="Folder with the data, such as a clone of a public repository."),
+    to: Path = Option(
+        ..., "--to", help="Folder that gets a folder a benchmark: a run's data.root."
+    ),
+) -> None:
+    """Write Long Sequence and SuperNI in the paper's sizes, from what SOURCE has of them.
+
+    1000 training examples a task, 500 a class for testing, or as many as there are; the same ones
+    every time.
+    """
+    from forever.data.prepare import prepare
+
+    for line in prepare(source, to):
+        commands.print_lines([line])
 
 
 def main() -> None:

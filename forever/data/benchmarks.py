@@ -8,8 +8,8 @@ from forever.config.parts import DataConfig
 from forever.data.hub import read_dataset
 from forever.data.mini import TASKS, mini_task
 from forever.data.orders import LONG_TASKS, ORDERS
-from forever.data.sources import DATA_SEED, limited, read_task, task_names
-from forever.data.tasks import Benchmark, Example, Splits, Task
+from forever.data.sources import DATA_SEED, TaskFiles, find_tasks, limited
+from forever.data.tasks import Benchmark, Splits, Task
 from forever.errors import InputError, unknown
 from forever.seeding import permutation
 
@@ -64,16 +64,18 @@ def _source(config: DataConfig) -> tuple[str, Sequence[str], Callable[[str], Spl
             f"(known: {', '.join(ORDERS)}; mini is embedded); give data.root=DIR that has "
             f"{' and '.join(map(repr, folders))}"
         )
-    homes: dict[str, Path] = {}
-    for folder in [root / name for name in folders]:
+    homes = [root / name for name in folders]
+    if len(homes) == 1 and not homes[0].is_dir() and find_tasks(root):
+        homes = [root]  # it is the benchmark's folder itself
+    tasks: dict[str, TaskFiles] = {}
+    for folder in homes:
         if not folder.is_dir():
             raise InputError(
                 f"data.root: there is no folder {folder}; docs/verbs/data.md lists the layouts"
             )
-        for name in task_names(folder):
-            homes[name] = folder
-    place = " or ".join(str(root / folder) for folder in folders)
-    return place, sorted(homes), lambda name: read_task(homes[name], name)
+        tasks |= find_tasks(folder)
+    place = " or ".join(map(str, homes))
+    return place, sorted(tasks), lambda name: tasks[name].splits()
 
 
 def _order(config: DataConfig, names: Sequence[str]) -> Sequence[str]:
@@ -93,13 +95,13 @@ def _order(config: DataConfig, names: Sequence[str]) -> Sequence[str]:
 def _task(config: DataConfig, name: str, splits: Splits) -> Task:
     """Check a task's splits and find its labels and its metric."""
     train, test = splits
-    trained = {_question(example): example.id for example in train}
+    trained = {example.question: example.id for example in train}
     for example in test:
-        twin = trained.get(_question(example))
+        twin = trained.get(example.question)
         if twin is not None:
             raise InputError(
                 f"task {name}: test row {example.id} repeats train row {twin}; splits must be "
-                "disjoint, remove one"
+                "disjoint, remove one (`forever data prepare` does)"
             )
     # Answers look like labels if there are at most 50, each used five times on average.
     answers = sorted({example.output.strip() for example in train})
@@ -114,10 +116,6 @@ def _task(config: DataConfig, name: str, splits: Splits) -> Task:
     if is_classification and metric == "exact_match":
         labels = tuple(answers)
     return Task(name, train, test, metric, labels)
-
-
-def _question(example: Example) -> tuple[str, str]:
-    return example.instruction.strip(), example.input.strip()
 
 
 def _held_out(task: Task, share: float | None) -> Task:

@@ -10,7 +10,7 @@ from rich.table import Table
 from forever.config.parts import DataConfig
 from forever.data.benchmarks import FOLDERS, load_benchmark
 from forever.data.prompts import prompt
-from forever.data.sources import task_names
+from forever.data.sources import find_tasks
 from forever.data.tasks import Task
 from forever.errors import InputError
 
@@ -42,16 +42,17 @@ def data_table(place: Path | DataConfig) -> Table:
 
 
 def _benchmarks_in(root: Path) -> Iterator[DataConfig]:
-    """Yield each benchmark folder of `root` with all tasks in it."""
+    """Yield each benchmark in `root`, which may be a benchmark's folder itself, with its tasks."""
     if not root.is_dir():
         raise InputError(f"there is no folder {root}")
     # A folder that several benchmarks share is read by the rules of the last, which has all tasks.
     shared = {folders[0]: name for name, folders in FOLDERS.items() if len(folders) == 1}
-    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
-        names = tuple(task_names(folder))
+    inside = sorted(path for path in root.iterdir() if path.is_dir())
+    for folder in [root] if find_tasks(root) else inside:
+        names = tuple(find_tasks(folder))
         if names:
-            benchmark = shared.get(folder.name, folder.name)
-            yield DataConfig(benchmark=benchmark, order=names, root=str(root))
+            benchmark = shared.get(folder.name, folder.absolute().name)
+            yield DataConfig(benchmark=benchmark, order=names, root=str(folder))
 
 
 def _cells(task: Task) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from forever.data.prompts import prompt_parts
+from forever.data.prompts import prompt, prompt_parts
 from forever.data.tasks import Example, Task
 from forever.errors import InputError
 
@@ -23,8 +23,9 @@ class Encoded:
 class Encoder:
     """Turns examples into token ids, each example once.
 
-    If an example is too long, the end of its input field gives way and everything else stays whole.
-    Training and decoding cut by the same rule, decoding without room for the answer.
+    If an example is too long, the middle of its input field gives way and everything else stays
+    whole: a question may stand at the beginning or at the end. Training and decoding cut by the
+    same rule, decoding without room for the answer.
 
     Args:
         tokenizer: a fast Hugging Face tokenizer (it must give character offsets to cut by tokens).
@@ -38,61 +39,63 @@ class Encoder:
         self._start = tuple(i for i in start[:1] if i == tokenizer.bos_token_id and i is not None)
         self.encode = cache(self._encode)
         self.encode_prompt = cache(self._encode_prompt)
-        self._droppable = cache(self._find_droppable)
+        self._around = cache(self._count_around)
 
     def _encode(self, example: Example) -> Encoded:
         """Encode for training; the answer apart, because decoding starts from the prompt alone."""
         answer = (*self._ids(example.output), self.tokenizer.eos_token_id)
-        _, prompt, truncated = self._cut(example, self.max_length - len(answer))
+        prompt, truncated = self._cut(example, self.max_length - len(answer))
         return Encoded(prompt, answer, truncated)
 
     def _encode_prompt(self, example: Example) -> Encoded:
         """Encode the prompt to decode from; the answer is empty."""
-        _, prompt, truncated = self._cut(example, self.max_length)
+        prompt, truncated = self._cut(example, self.max_length)
         return Encoded(prompt, (), truncated)
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
 
-    def _with_offsets(self, text: str) -> Any:
-        return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-
-    def _cut(
-        self, example: Example, budget: int
-    ) -> tuple[tuple[str, str, str], tuple[int, ...], bool]:
-        """Return the prompt's parts with the input cut to fit, their ids, and whether it was."""
-        before, middle, after = prompt_parts(example)
-        ids = self._start + self._ids(before + middle + after)
-        truncated = len(ids) > budget
-        while len(ids) > budget and middle:
-            offsets = self._with_offsets(middle).offset_mapping
-            kept = max(len(offsets) - (len(ids) - budget), 0)
-            cut = offsets[kept][0] if kept < len(offsets) else len(middle)
-            middle = middle[: min(cut, len(middle) - 1)]  # always shorter, so this ends
-            ids = self._start + self._ids(before + middle + after)
-        if len(ids) > budget:
+    def _cut(self, example: Example, budget: int) -> tuple[tuple[int, ...], bool]:
+        """Return the ids of a prompt that fits, and whether it had to be cut."""
+        ids = self._start + self._ids(prompt(example))
+        if len(ids) <= budget:
+            return ids, False
+        before, after = self._around(example)
+        room = budget - before - after
+        if room < 0:
             raise InputError(
-                f"example {example.id}: {len(ids)} prompt tokens without its input, {budget} "
+                f"example {example.id}: {before + after} prompt tokens without its input, {budget} "
                 f"allowed; raise model.max_length ({self.max_length}), nothing but the input field "
                 "may be cut"
             )
-        return (before, middle, after), ids, truncated
+        behind = after + (room + 1) // 2  # an odd token goes to the end
+        return ids[: budget - behind] + ids[len(ids) - behind :], True
+
+    def _count_around(self, example: Example) -> tuple[int, int]:
+        """Return how many ids of a prompt stand before the input field's and how many after them.
+
+        A token that the field shares with what surrounds it is not the field's.
+        """
+        first, text, last = prompt_parts(example)
+        tokens = self.tokenizer(
+            first + text + last, add_special_tokens=False, return_offsets_mapping=True
+        )
+        before, after = len(self._start), 0
+        for start, end in tokens.offset_mapping:
+            before += start < len(first)
+            after += start >= len(first) and end > len(first) + len(text)
+        return before, after
 
     def with_drops(self, example: Example, share: float, stream: random.Random) -> Encoded:
         """Encode for training without a random `share` of the input field's tokens."""
-        whole, ids = self.encode(example), self._droppable(example)
-        kept = [i for i, droppable in ids if not droppable or stream.random() >= share]
-        return Encoded((*self._start, *kept), whole.answer, whole.truncated)
-
-    def _find_droppable(self, example: Example) -> tuple[tuple[int, bool], ...]:
-        """Return a prompt's ids without BOS, each with whether it belongs to the input field."""
-        budget = self.max_length - len(self.encode(example).answer)
-        (before, middle, after), _, _ = self._cut(example, budget)
-        tokens = self._with_offsets(before + middle + after)
-        ids: list[tuple[int, bool]] = []
-        for token, (start, end) in zip(tokens.input_ids, tokens.offset_mapping, strict=True):
-            ids.append((token, start >= len(before) and end <= len(before) + len(middle)))
-        return tuple(ids)
+        whole = self.encode(example)
+        before, after = self._around(example)
+        kept: list[int] = []
+        for position, token in enumerate(whole.prompt):
+            droppable = before <= position < len(whole.prompt) - after
+            if not droppable or stream.random() >= share:
+                kept.append(token)
+        return Encoded(tuple(kept), whole.answer, whole.truncated)
 
     def encode_text(self, text: str, max_tokens: int) -> Encoded:
         """Encode plain text to be continued, without the template; a long text loses its start."""

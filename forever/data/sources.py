@@ -3,10 +3,15 @@
 1. Ours: <folder>/<task>/{train,test}.jsonl with `instruction`, `input` and `output`.
 2. O-LoRA's CL_Benchmark: <folder>/<TYPE>/<task>/{train,test,labels}.json, lists of objects with
    `sentence` and `label`.
-3. Super-NaturalInstructions: <folder>/<task>*.json with a `Definition`, and with `Instances` of
-   `input` and `output`.
+3. SAPT's CL_Benchmark: <folder>/<task>/{train,test}.json with a `Definition`, and with `Instances`
+   of `input` and `output`; in Long Sequence with labels.json.
+4. CL_Memory and bilevel: <folder>/{train,test}/<task>.json, lists of objects with the fields of 1.
+5. Super-NaturalInstructions: <folder>/<task>*.json, one file a task, with the fields of 3.
 """
 
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +25,7 @@ from forever.seeding import permutation
 DATA_SEED = 0
 
 # Layout 2 ships no instructions. These are the questions of its fifteen tasks by type, from O-LoRA
-# and WoodScene/bilevel.
+# and WoodScene/bilevel. WoodScene/AimMerging asks them of layout 3, too, which has others.
 _QUESTIONS = {
     "TC": "What is the topic of the following paragraph?",
     "SC": "What is the sentiment of the following paragraph?",
@@ -33,9 +38,22 @@ _QUESTIONS = {
     "MultiRC": "According to the following passage and question, is the candidate answer true or "
     "false?",
 }
-# Layout 3 has one list of instances; the paper's sizes are 1000 and 100 (docs/protocol.md).
+_TYPES = {
+    "TC": ("dbpedia", "yahoo", "agnews"),
+    "SC": ("yelp", "amazon", "sst-2", "imdb"),
+    "NLI": ("mnli", "rte", "cb"),
+    "QQP": ("qqp",),
+    "WiC": ("wic",),
+    "COPA": ("copa",),
+    "BoolQA": ("boolqa",),
+    "MultiRC": ("multirc",),
+}
+_TYPE_OF = {task: kind for kind, tasks in _TYPES.items() for task in tasks}
+# Layout 5 has one list of instances; the paper's sizes are 1000 and 100 (docs/protocol.md).
 _NI_TRAIN, _NI_TEST = 1000, 100
 _NI_PARTS = 5  # of a short list a fifth is held out
+WHOLE = "instances"  # the key of a file that has all of a task
+_OTHER_NAMES = {"boolq": "boolqa", "sst2": "sst-2"}  # SAPT's
 
 
 def _first(value: Any) -> Any:
@@ -61,33 +79,89 @@ class _Instance(BaseModel):
     output: _FirstText
 
 
-class _NaturalTask(BaseModel):
-    Definition: _FirstText
+class _Instances(BaseModel):
     Instances: list[_Instance]
 
 
-def task_names(folder: Path) -> list[str]:
-    """The tasks found in a benchmark folder, in alphabetical order."""
-    names = {path.parent.name for path in folder.glob("*/train.jsonl")}
-    names |= {path.parent.name.lower() for path in folder.glob("*/*/train.json")}
-    names |= {path.stem.split("_")[0] for path in folder.glob("task*.json")}
-    return sorted(names)
+class _NaturalTask(_Instances):
+    Definition: _FirstText
 
 
-def read_task(folder: Path, name: str) -> Splits:
-    """The training and test examples of one task.
+@dataclass(frozen=True)
+class TaskFiles:
+    """The files of a task by split (train, dev, test), or one under `WHOLE`; some may not exist."""
 
-    Raises:
-        InputError: no such task, or a file that is missing, empty or malformed (with its line).
-    """
-    if (folder / name).is_dir():
-        return _read_jsonl(folder / name, name, "train"), _read_jsonl(folder / name, name, "test")
-    for path in sorted(folder.glob("*/*/train.json")):
-        if path.parent.name.lower() == name.lower():
-            return _read_cl_benchmark(path.parent, name)
-    for path in [*sorted(folder.glob(f"{name}_*.json")), *folder.glob(f"{name}.json")]:
-        return _read_natural_instructions(path, name)
-    raise unknown(f"task in {folder}", name, task_names(folder))
+    name: str
+    files: Mapping[str, Path]
+    read: Callable[[Path], dict[int, _Row]]  # the rows of a file by their number
+
+    def splits(self) -> Splits:
+        """The training and test examples.
+
+        Raises:
+            InputError: a file that is missing, empty or malformed (with its line).
+        """
+        if WHOLE in self.files:
+            return self._parted()
+        return self.examples("train"), self.examples("test")
+
+    def examples(self, split: str) -> tuple[Example, ...]:
+        """The examples of a split; InputError as in `splits`."""
+        examples: list[Example] = []
+        for number, row in self.read(self.files[split]).items():
+            place = f"{self.name}/{split}/{number}"
+            examples.append(Example(place, row.instruction, row.input, row.output))
+        if not examples:
+            raise InputError(f"{self.files[split]} is empty; a split needs at least one row")
+        return tuple(examples)
+
+    def _parted(self) -> Splits:
+        """Part the instances of one file by a fixed seed."""
+        # By input: an instance that occurs twice must not land in both splits.
+        by_input: dict[str, _Row] = {}
+        for row in self.read(self.files[WHOLE]).values():
+            by_input.setdefault(row.input.strip(), row)
+        rows = list(by_input.values())
+        if len(rows) < _NI_PARTS:
+            raise InputError(
+                f"{self.files[WHOLE]} has {len(rows)} instances of different input; a train and a "
+                f"test split need {_NI_PARTS}"
+            )
+        order = permutation(len(rows), 0, "split", self.name)
+        held_out = min(_NI_TEST, len(rows) // _NI_PARTS)
+        train: list[Example] = []
+        test: list[Example] = []
+        for position, index in enumerate(order[: held_out + _NI_TRAIN]):
+            split, examples = ("test", test) if position < held_out else ("train", train)
+            row, place = rows[index], f"{self.name}/{split}/{index}"
+            examples.append(Example(place, row.instruction, row.input, row.output))
+        return tuple(train), tuple(test)
+
+
+def find_tasks(folder: Path) -> dict[str, TaskFiles]:
+    """The tasks in a benchmark folder by name, in alphabetical order."""
+    tasks: list[TaskFiles] = []
+    for path in folder.glob("*/train.jsonl"):
+        tasks.append(TaskFiles(path.parent.name, _beside(path), _read_jsonl))
+    for path in folder.glob("*/*/train.json"):
+        files = _beside(path) | {"labels": path.with_name("labels.json")}
+        # Otherwise it is layout 3, seen from the folder above.
+        if path.parent.parent.name in _TYPES or (files["labels"].is_file() and _is_list(path)):
+            tasks.append(TaskFiles(path.parent.name.lower(), files, _read_sentences))
+    for path in folder.glob("*/train.json"):
+        name, files, read = _name(path.parent.name), _beside(path), _read_instances
+        if name in _TYPE_OF and path.with_name("labels.json").is_file():
+            files, read = files | {"labels": path.with_name("labels.json")}, _read_labelled
+        tasks.append(TaskFiles(name, files, read))
+    for path in folder.glob("train/*.json"):
+        files = {split: folder / split / path.name for split in ("train", "dev", "test")}
+        tasks.append(TaskFiles(_name(path.stem), files, _read_list))
+    for path in sorted(folder.glob("task*.json")):
+        tasks.append(TaskFiles(_name(path.stem), {WHOLE: path}, _read_instances))
+    by_name: dict[str, TaskFiles] = {}
+    for task in tasks:
+        by_name.setdefault(task.name, task)
+    return dict(sorted(by_name.items()))
 
 
 def limited(
@@ -98,6 +172,23 @@ def limited(
         return rows
     kept = sorted(permutation(len(rows), DATA_SEED, "rows", split, task)[:limit])
     return tuple(rows[i] for i in kept)
+
+
+def _beside(train: Path) -> dict[str, Path]:
+    """The files of the splits that are beside the training file."""
+    return {split: train.with_stem(split) for split in ("train", "dev", "test")}
+
+
+def _is_list(path: Path) -> bool:
+    """Whether a JSON file begins as a list does."""
+    with path.open("rb") as file:
+        return file.read(100).lstrip().startswith(b"[")
+
+
+def _name(name: str) -> str:
+    """The name of a task in the orders: task363 of task363_sst2_polarity_classification."""
+    numbered = re.match(r"task\d+(?=_)", name)
+    return numbered[0] if numbered else _OTHER_NAMES.get(name, name)
 
 
 def _content(path: Path) -> bytes:
@@ -121,63 +212,49 @@ def _parsed(kind: Any, content: bytes, where: str) -> Any:
         raise InputError(f"{place}: {rule} ({str(problem['input'])[:60]!r})") from None
 
 
-def _nonempty(examples: list[Example], path: Path) -> tuple[Example, ...]:
-    if not examples:
-        raise InputError(f"{path} is empty; a split needs at least one row")
-    return tuple(examples)
-
-
-def _read_jsonl(folder: Path, task: str, split: str) -> tuple[Example, ...]:
-    path = folder / f"{split}.jsonl"
-    examples: list[Example] = []
+def _read_jsonl(path: Path) -> dict[int, _Row]:
+    rows: dict[int, _Row] = {}
     for number, line in enumerate(_content(path).split(b"\n")):
         if line.strip():
-            row = _parsed(_Row, line, f"{path}, line {number + 1}")
-            place = f"{task}/{split}/{number}"
-            examples.append(Example(place, row.instruction, row.input, row.output))
-    return _nonempty(examples, path)
+            rows[number] = _parsed(_Row, line, f"{path}, line {number + 1}")
+    return rows
 
 
-def _read_cl_benchmark(folder: Path, task: str) -> Splits:
-    question = _QUESTIONS.get(folder.parent.name)
-    if question is None:
-        raise unknown("task type (parent folder)", folder.parent.name, _QUESTIONS)
-    path = folder / "labels.json"
-    labels = _parsed(list[str], _content(path), str(path))
-    instruction = f"{question} Choose one from the option. Option: {', '.join(labels)}.\n"
-
-    def split(name: str) -> tuple[Example, ...]:
-        path = folder / f"{name}.json"
-        examples: list[Example] = []
-        for number, row in enumerate(_parsed(list[_Sentence], _content(path), str(path))):
-            text = f"{row.sentence}\nAnswer:"
-            examples.append(Example(f"{task}/{name}/{number}", instruction, text, row.label))
-        return _nonempty(examples, path)
-
-    return split("train"), split("test")
+def _read_list(path: Path) -> dict[int, _Row]:
+    return dict(enumerate(_parsed(list[_Row], _content(path), str(path))))
 
 
-def _read_natural_instructions(path: Path, task: str) -> Splits:
+def _read_instances(path: Path) -> dict[int, _Row]:
     content = _parsed(_NaturalTask, _content(path), str(path))
-    # By input: an instance that occurs twice must not land in both splits.
-    by_input: dict[str, _Instance] = {}
-    for instance in content.Instances:
-        by_input.setdefault(instance.input.strip(), instance)
-    instances = list(by_input.values())
-    if len(instances) < _NI_PARTS:
-        raise InputError(
-            f"{path} has {len(instances)} instances of different input; a train and a test split "
-            f"need {_NI_PARTS}"
+    rows: dict[int, _Row] = {}
+    for number, instance in enumerate(content.Instances):
+        rows[number] = _Row(
+            instruction=content.Definition, input=instance.input, output=instance.output
         )
-    order = permutation(len(instances), 0, "split", task)
-    held_out = min(_NI_TEST, len(instances) // _NI_PARTS)
+    return rows
 
-    def split(name: str, indices: list[int]) -> tuple[Example, ...]:
-        examples: list[Example] = []
-        for index in indices:
-            row = instances[index]
-            place = f"{task}/{name}/{index}"
-            examples.append(Example(place, content.Definition, row.input, row.output))
-        return tuple(examples)
 
-    return split("train", order[held_out : held_out + _NI_TRAIN]), split("test", order[:held_out])
+def _read_labelled(path: Path) -> dict[int, _Row]:
+    instruction = _asked(_TYPE_OF[_name(path.parent.name)], path.with_name("labels.json"))
+    rows: dict[int, _Row] = {}
+    for number, row in enumerate(_parsed(_Instances, _content(path), str(path)).Instances):
+        text = f"{row.input}\nAnswer:"
+        rows[number] = _Row(instruction=instruction, input=text, output=row.output)
+    return rows
+
+
+def _read_sentences(path: Path) -> dict[int, _Row]:
+    instruction = _asked(path.parent.parent.name, path.with_name("labels.json"))
+    rows: dict[int, _Row] = {}
+    for number, row in enumerate(_parsed(list[_Sentence], _content(path), str(path))):
+        text = f"{row.sentence}\nAnswer:"
+        rows[number] = _Row(instruction=instruction, input=text, output=row.label)
+    return rows
+
+
+def _asked(kind: str, labels: Path) -> str:
+    """The instruction of a type of tasks with the labels in a file."""
+    if kind not in _QUESTIONS:
+        raise unknown("task type (parent folder)", kind, _QUESTIONS)
+    options = ", ".join(_parsed(list[str], _content(labels), str(labels)))
+    return f"{_QUESTIONS[kind]} Choose one from the option. Option: {options}.\n"

@@ -17,6 +17,11 @@ class Example:
     input: str
     output: str
 
+    @property
+    def question(self) -> tuple[str, str]:
+        """What must not occur in training and in test."""
+        return self.instruction.strip(), self.input.strip()
+
 
 Splits = tuple[tuple[Example, ...], tuple[Example, ...]]  # train, test
 

@@ -136,7 +136,7 @@ def stored(study: Study) -> str:
         "schema_version": SCHEMA_VERSION,
         "name": study.name,
         "reference": study.reference,
-        "scale": scale_of(RunConfig.parse(study.example.config)),
+        "scale": scale_of(RunConfig.parse(study.example.config), study.example.outcome["rows"]),
         "planned": len(study.runs),
         "finished": len(study.finished),
         "models": distinct(run.settings["model.name"] for run in study.finished),

@@ -20,7 +20,7 @@ from forever.evaluation.metrics import PerformanceMatrix
 from forever.report.bootstrap import Unit
 from forever.runs.directory import RunDirectory, read_json, read_lines
 from forever.sweeps import published as paper
-from forever.sweeps.named_runs import SCALES, named_run
+from forever.sweeps.named_runs import SCALES, has_papers_sizes, named_run
 
 # What a report reads of result.json.
 _FIELDS = {
@@ -185,11 +185,14 @@ class Run:
         free = (*_NO_DIFFERENCE, *_FREE)
         if self.settings["model.tuning"] == "full":
             free += ("optim.lr",)  # which the paper does not give
-        same = True
+        same = is_order and self.backbone in paper.BACKBONES
+        if self.result is not None:
+            free += ("data.train_rows", "data.test_rows")
+            same = same and has_papers_sizes(self.result["rows"])
         for key, value in flatten(named_run(SCALES["paper"]).model_dump(mode="json")).items():
             if not key.startswith(free):
                 same = same and self.settings.get(key, value) == value
-        return same and is_order and self.backbone in paper.BACKBONES
+        return same
 
 
 def read_config(directory: RunDirectory) -> Mapping[str, Any]:

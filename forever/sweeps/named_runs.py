@@ -1,16 +1,18 @@
 """Named runs: `[cpu/]<benchmark>[/<order>]/<method>`, and what each scale changes in the paper's
 settings (scales.yaml)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
-from forever.data.orders import ORDERS, default_order
+from forever.data.orders import LONG_TASKS, ORDERS, default_order
 from forever.errors import InputError, unknown
 from forever.sweeps.reading import SUFFIXES, YamlFile
 
 _SETTINGS = YamlFile.read(Path(__file__).with_name("scales.yaml")).values
+_TRAIN = 1000  # examples of most of the paper's tasks
 # The run from which each experiment differs, by the size of everything in it.
 SCALES: dict[str, str] = {scale: part["base"] for scale, part in _SETTINGS.items()}
 
@@ -53,9 +55,17 @@ def _of(method: str, scale: str) -> dict[str, Any]:
     return _SETTINGS.get(scale, {}).get("methods", {}).get(method, {})
 
 
-def scale_of(run: RunConfig) -> str:
+Counts = Mapping[str, Mapping[str, int]]  # examples by task and split, as in a result
+
+
+def scale_of(run: RunConfig, rows: Counts | None = None) -> str:
     """The scale that a run has by its data: mini, cpu (few and short rows), paper (a whole
-    benchmark), or "other"."""
+    benchmark in the paper's sizes), or "other".
+
+    Args:
+        rows: how many examples the tasks have, as in a result; None believes that the data have the
+            paper's sizes before the run's limits.
+    """
     data = run.data
     if data.benchmark == "mini":
         return "mini"
@@ -63,8 +73,37 @@ def scale_of(run: RunConfig) -> str:
     short = run.model.max_length == _SETTINGS["cpu"]["settings"]["model.max_length"]
     if short and data.train_rows is not None:
         return "cpu"
-    whole = data.train_rows is None and data.test_rows is None and data.validation is None
-    return "paper" if whole and data.order in ORDERS.get(data.benchmark, {}) else "other"
+    names = ORDERS.get(data.benchmark, {}).get(str(data.order))  # tasks in a list have no name
+    if names is None or data.validation is not None:
+        return "other"
+    if rows is None:
+        limits = {"train": data.train_rows, "test": data.test_rows}
+        rows = {name: _limited(_least(name), limits) for name in names}
+    return "paper" if has_papers_sizes(rows) else "other"
+
+
+def has_papers_sizes(rows: Counts) -> bool:
+    """Whether all tasks have as many training examples as the paper's, and as many for testing.
+
+    Up to 1000 may be more than the paper's, which others drew from the originals; more for testing
+    only measure better.
+    """
+    for name, counts in rows.items():
+        least = _least(name)
+        if not least["train"] <= counts["train"] <= _TRAIN or counts["test"] < least["test"]:
+            return False
+    return True
+
+
+def _least(task: str) -> dict[str, int]:
+    """How many examples a task of the paper's has."""
+    smaller = _SETTINGS["paper"]["smaller"]
+    test = 500 if task in LONG_TASKS else 100
+    return {"train": smaller["train"].get(task, _TRAIN), "test": smaller["test"].get(task, test)}
+
+
+def _limited(counts: Mapping[str, int], limits: Mapping[str, int | None]) -> dict[str, int]:
+    return {split: min(count, limits[split] or count) for split, count in counts.items()}
 
 
 def orders(base: RunConfig, *benchmarks: str) -> dict[str, dict[str, Any]]:

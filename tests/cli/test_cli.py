@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -279,3 +280,14 @@ def test_tables_are_printed(run_file: str, data_root: Path, call: Call) -> None:
     code, printed, _ = call("doctor")
     assert code == 0
     assert "torch" in printed
+
+
+def test_data_are_prepared_once(data_root: Path, tmp_path: Path, call: Call) -> None:
+    shutil.copytree(data_root / "toy" / "colour", tmp_path / "mine" / "cb")
+    command = ["data", "prepare", str(tmp_path / "mine"), "--to", str(tmp_path / "data")]
+    code, printed, _ = call(*command)
+    assert code == 0
+    assert printed.startswith("long_sequence/cb: 24 train, 6 test\n")
+    code, _, errors = call(*command)
+    assert code == 2
+    assert "never overwritten" in errors

@@ -17,8 +17,8 @@ from forever.data.batching import batch_count, batches
 from forever.data.benchmarks import SUPERNI_CLASSIFICATION, load_benchmark
 from forever.data.check import data_table
 from forever.data.orders import ORDERS
-from forever.data.sources import read_task, task_names
-from forever.data.tasks import Benchmark, Example, Task
+from forever.data.sources import find_tasks
+from forever.data.tasks import Benchmark, Example, Splits, Task
 from forever.errors import InputError
 from forever.training.memory import Memory
 
@@ -43,6 +43,10 @@ def load(**data: Any) -> Benchmark:
 
 def load_toy(root: Path, **data: Any) -> Benchmark:
     return load(**{"benchmark": "toy", "order": ["a", "b", "c"], "root": str(root)} | data)
+
+
+def read_task(folder: Path, name: str) -> Splits:
+    return find_tasks(folder)[name].splits()
 
 
 def row(text: str, answer: str = "yes") -> dict[str, Any]:
@@ -137,7 +141,7 @@ def natural(count: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """One task in each layout: a, sst-2 and task001."""
+    """One task in each layout: a, sst-2, task363, boolqa and task001."""
     sentences = [{"sentence": f"text {i}", "label": ["Bad", "Good"][i % 2]} for i in range(4)]
     files: dict[str, Any] = {"labels": ["Bad", "Good"], "train": sentences, "test": sentences}
     (tmp_path / "SC" / "SST-2").mkdir(parents=True)
@@ -146,11 +150,17 @@ def folder(tmp_path: Path) -> Path:
         path.write_text(json.dumps(content), encoding="utf-8")
     for split in ("train", "test"):
         write_jsonl(tmp_path / "a" / f"{split}.jsonl", [row(f"{split} {i}") for i in range(3)])
+        place = tmp_path / "task363_sst2_polarity" / f"{split}.json"
+        place.parent.mkdir(exist_ok=True)
+        write_natural(place, [{"id": "x", "input": split, "output": "POS"}], ["POS or NEG?"])
+        place = tmp_path / split / "boolqa.json"
+        place.parent.mkdir()
+        place.write_text(json.dumps([row(split) | {"data_id": 0}]), encoding="utf-8")
     return write_natural(tmp_path / "task001_name_of_it.json", natural(50), ["Do it."])
 
 
 def test_layouts(folder: Path, tmp_path: Path) -> None:
-    assert task_names(folder) == ["a", "sst-2", "task001"]
+    assert [*find_tasks(folder)] == ["a", "boolqa", "sst-2", "task001", "task363"]
     ours, sentences, instances = (read_task(folder, name) for name in ("a", "sst-2", "task001"))
     assert ours[0][1] == Example("a/train/1", "Is it?", "train 1", "yes")
     question = "What is the sentiment of the following paragraph? Choose one from the option. "
@@ -162,6 +172,16 @@ def test_layouts(folder: Path, tmp_path: Path) -> None:
     assert texts == {("Do it.", f"in {i}", f"out {i}") for i in range(50)}
     assert len({example.id for example in examples}) == 50
     assert read_task(folder, "task001") == instances  # the same split each time
+    train, test = read_task(folder, "boolqa")
+    assert (*train, *test) == (
+        Example("boolqa/train/0", "Is it?", "train", "yes"),
+        Example("boolqa/test/0", "Is it?", "test", "yes"),
+    )
+    train, test = read_task(folder, "task363")
+    assert (*train, *test) == (
+        Example("task363/train/0", "POS or NEG?", "train", "POS"),
+        Example("task363/test/0", "POS or NEG?", "test", "POS"),
+    )
 
 
 def test_natural_instructions_have_the_papers_sizes_and_no_input_twice(tmp_path: Path) -> None:
@@ -183,6 +203,7 @@ def test_text_comes_through_unchanged(tmp_path: Path) -> None:
 
 FIRST = json.dumps(row("first")) + "\n"
 OURS, SENTENCES, NATURAL = "a/train.jsonl", "SC/SST-2/train.json", "task001_name_of_it.json"
+RELEASE, LISTS = "task363_sst2_polarity/test.json", "train/boolqa.json"
 LABELS = "SC/SST-2/labels.json"
 
 
@@ -208,6 +229,8 @@ LABELS = "SC/SST-2/labels.json"
         (NATURAL, {"Definition": "d", "Instances": ["a"]}, "Instances, 0: input should be an obj"),
         (NATURAL, {"Definition": "d", "Instances": {}}, "Instances: .* valid array"),
         (NATURAL, {"Definition": [], "Instances": []}, "Definition: .* valid string"),
+        (RELEASE, {"Instances": natural(4)}, "Definition: field required"),
+        (LISTS, [row("a"), {"input": "b", "output": "c"}], "1, instruction: field required"),
         (NATURAL, {"Definition": "d", "Instances": natural(4)}, "has 4 instances .* need 5"),
     ],
 )
@@ -220,7 +243,8 @@ def test_a_malformed_file_is_named_in_one_line(
     if content is not None:
         text = content if isinstance(content, str) else json.dumps(content)
         path.write_bytes(text.encode("latin-1"))
-    name = {"a": "a", "S": "sst-2", "t": "task001"}[file[0]]
+    names = {OURS[0]: "a", "S": "sst-2", NATURAL: "task001", RELEASE: "task363", LISTS: "boolqa"}
+    name = names.get(file) or names[file[0]]
     with pytest.raises(InputError, match=f"{re.escape(str(path))}.*{message}") as refused:
         read_task(folder, name)
     assert "\n" not in str(refused.value)
@@ -304,11 +328,21 @@ def test_batch_count(rows: int, epochs: int, size: int, count: int) -> None:
     assert len(list(batches(examples, epochs, size, 0, "s"))) == count
 
 
+def test_a_benchmarks_own_folder_is_as_good_as_the_one_above(toy_root: Path) -> None:
+    above, inside = load_toy(toy_root), load_toy(toy_root / "toy")
+    assert [task.digest() for task in above.tasks] == [task.digest() for task in inside.tasks]
+    with pytest.raises(InputError, match=r"there is no folder .*toy/a/toy"):
+        load_toy(toy_root / "toy" / "a")
+
+
 def test_the_table_of_a_check(toy_root: Path) -> None:
     console = Console(width=200)
     with console.capture() as shown:
         console.print(data_table(toy_root))
     assert re.search(r"toy +b +20 +6 +exact_match +2 +\d+ +\d+ +[0-9a-f]{12}", shown.get())
+    with console.capture() as inside:
+        console.print(data_table(toy_root / "toy"))
+    assert shown.get().splitlines()[1:] == inside.get().splitlines()[1:]
     (toy_root / "empty").mkdir()
     with pytest.raises(InputError, match="has no benchmark folder with tasks"):
         data_table(toy_root / "empty")

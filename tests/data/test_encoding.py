@@ -77,21 +77,31 @@ def test_blanks_of_an_answer_are_kept_in_training() -> None:
 # ---- truncation
 
 
-@pytest.mark.parametrize("spare", [0, 1, 2, 3, 7, 20, 100])
-@pytest.mark.parametrize("training", [True, False])
-def test_only_the_end_of_the_input_is_cut(tokenizer: Any, training: bool, spare: int) -> None:
+def whole_prompt(tokenizer: Any) -> tuple[tuple[int, ...], int, int]:
+    """The ids of LONG's prompt, and how many of them are before the input and after it; a token
+    that spans a seam is not the input's."""
     before, middle, after = prompt_parts(LONG)
+    tokens = tokenizer(
+        before + middle + after, add_special_tokens=False, return_offsets_mapping=True
+    )
+    seams = len(before), len(before) + len(middle)
+    inside = [start >= seams[0] and end <= seams[1] for start, end in tokens.offset_mapping]
+    return tuple(tokens.input_ids), inside.index(True), inside[::-1].index(True)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 2, 3, 7, 20, 50])
+@pytest.mark.parametrize("training", [True, False])
+def test_only_the_middle_of_the_input_is_cut(tokenizer: Any, training: bool, spare: int) -> None:
+    """Both ends of the input keep half of the room, and an odd token is the last half's: with room
+    for three tokens the first one and the last two are left."""
+    whole, before, after = whole_prompt(tokenizer)
     answer = (*ids_of(tokenizer, LONG.output), tokenizer.eos_token_id) if training else ()
-    # The seams of the input may tokenise a little differently.
-    limit = len(ids_of(tokenizer, before + after)) + len(answer) + spare + 2
-    encoder = Encoder(tokenizer, limit)
+    encoder = Encoder(tokenizer, before + after + spare + len(answer))
     row = encoder.encode(LONG) if training else encoder.encode_prompt(LONG)
-    assert row.truncated
-    assert limit - 4 <= len(row.prompt) + len(row.answer) <= limit  # no more than must be
-    assert row.answer == answer
-    # What is left of the input is the beginning of the input.
-    starts = (before + middle[:length] + after for length in range(len(middle)))
-    assert row.prompt in (ids_of(tokenizer, start) for start in starts)
+    head = before + spare // 2
+    tail = after + spare - spare // 2
+    assert row == Encoded((*whole[:head], *whole[len(whole) - tail :]), answer, True)
+    assert len(row.prompt) + len(row.answer) == encoder.max_length
 
 
 def test_exactly_fitting_is_not_cut(tokenizer: Any) -> None:
@@ -101,7 +111,7 @@ def test_exactly_fitting_is_not_cut(tokenizer: Any) -> None:
     tight = Encoder(tokenizer, length - 1)
     shorter = tight.encode(LONG)
     assert shorter.truncated
-    assert length - 3 <= len(shorter.prompt) + len(shorter.answer) <= length - 1
+    assert len(shorter.prompt) + len(shorter.answer) == length - 1
     assert not tight.encode_prompt(LONG).truncated  # decoding needs no room for the answer
     short = replace(LONG, id="short", input="word")
     assert tight.truncated([LONG, short, LONG, short, short]) == 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forever.config.run import RunConfig
-from forever.data.orders import named_tasks
+from forever.data.orders import ORDERS, named_tasks
 from forever.errors import InputError
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
@@ -145,6 +145,8 @@ def test_sizes_do_not_change_the_tasks(rows: int, scale: str, tasks: list[int]) 
         *((scale, {"optim.epochs": 1}, scale) for scale in SCALES),
         ("cpu", {"data.train_rows": 48}, "cpu"),
         ("paper", {"data.train_rows": 500}, "other"),
+        ("paper", {"data.train_rows": 1000}, "paper"),
+        ("paper", {"data.test_rows": 99}, "other"),
         ("paper", {"data.validation": 0.2}, "other"),
         ("paper", {"data.order": ["task363", "task875"]}, "other"),
         ("paper", {"data.benchmark": "mine", "data.order": ["a", "b"]}, "other"),
@@ -152,6 +154,30 @@ def test_sizes_do_not_change_the_tasks(rows: int, scale: str, tasks: list[int]) 
 )
 def test_the_scale_is_that_of_the_data(scale: str, changes: dict[str, Any], expected: str) -> None:
     assert scale_of(named_run(SCALES[scale]).override(changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "copa", "expected"),
+    [
+        (1000, 500, 400, "paper"),
+        (1000, 7600, 401, "paper"),
+        (2000, 500, 400, "other"),  # as O-LoRA releases it
+        (1000, 499, 400, "other"),
+        (999, 500, 400, "other"),
+        (1000, 500, 399, "other"),
+    ],
+)
+def test_the_scale_is_that_of_the_examples_that_tasks_had(
+    train: int, test: int, copa: int, expected: str
+) -> None:
+    """Whatever their files had before they were limited."""
+    rows = {name: {"train": train, "test": test} for name in ORDERS["long"]["4"]}
+    rows["copa"] = {"train": copa, "test": 100}
+    for limit in (None, 1000):
+        run = named_run("long/4/forever").override({"data.train_rows": limit})
+        assert scale_of(run, rows) == expected
+    assert scale_of(run.override({"data.validation": 0.5}), rows) == "other"
+    assert scale_of(named_run(SCALES["cpu"]), rows) == "cpu"
 
 
 @pytest.mark.parametrize("base", ["mini/forever", "superni/7/forever"])

@@ -1,0 +1,217 @@
+"""What is written of a public release: which rows, how many, and where they came from."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_data import REAL, load, real
+
+from forever.data.orders import ORDERS
+from forever.data.prepare import prepare
+from forever.data.tasks import Task
+from forever.errors import InputError
+
+Rows = list[dict[str, Any]]
+
+
+def save(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def sentences(split: str, counts: dict[str, int]) -> Rows:
+    """Rows as in O-LoRA's files, labels one after the other."""
+    rows: Rows = []
+    for label, count in counts.items():
+        rows += [{"sentence": f"{split} {label} {i}", "label": label} for i in range(count)]
+    return rows
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """A repository with O-LoRA's CL_Benchmark: mnli has rows of all kinds, yahoo no test."""
+    mnli = tmp_path / "O-LoRA" / "CL_Benchmark" / "NLI" / "MNLI"
+    test = sentences("test", {"yes": 600, "no": 20, "-": 7, "maybe": 510})
+    save(mnli / "labels.json", ["yes", "no", "maybe"])
+    save(mnli / "test.json", test)
+    save(mnli / "dev.json", test[:50])
+    # Three rows of test, one of them with a blank, and a row that test has without a label.
+    twins = [test[0], test[599], {**test[605], "sentence": " " + test[605]["sentence"]}, test[621]]
+    train = sentences("train", {"yes": 700, "no": 500, "-": 2})
+    train += [{**twin, "label": "yes"} for twin in twins]
+    save(mnli / "train.json", train)
+    yahoo = tmp_path / "O-LoRA" / "CL_Benchmark" / "TC" / "yahoo"
+    save(yahoo / "labels.json", ["a", "b"])
+    save(yahoo / "train.json", sentences("train", {"a": 10, "b": 10}))
+    save(yahoo / "dev.json", sentences("dev", {"a": 3, "b": 3}))
+    save(yahoo / "test.json", [])
+    return tmp_path / "O-LoRA"
+
+
+def run(source: Path, to: Path) -> list[str]:
+    return list(prepare(source, to))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def read(path: Path) -> Rows:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def positions(rows: Rows, texts: Sequence[str]) -> list[int]:
+    """Where the rows stand in a release."""
+    return [texts.index(row["input"].removesuffix("\nAnswer:")) for row in rows]
+
+
+def test_rows_of_a_release(release: Path, tmp_path: Path) -> None:
+    lines = run(release, tmp_path / "out")
+    assert lines[0] == "long_sequence/mnli: 1000 train (2 unlabelled, 3 in test left out), " + (
+        "1020 test (7 unlabelled left out)"
+    )
+    assert lines[1] == "long_sequence/yahoo: 20 train, 6 dev"
+    assert "2 tasks, without agnews, amazon, boolqa" in lines[2]
+    mnli = tmp_path / "out" / "long_sequence" / "mnli"
+    source = release / "CL_Benchmark" / "NLI" / "MNLI"
+    train, test = read(mnli / "train.jsonl"), read(mnli / "test.jsonl")
+    assert Counter(row["output"] for row in test) == {"yes": 500, "no": 20, "maybe": 500}
+    assert len({row["input"] for row in (*train, *test)}) == 2020
+    for split, rows in {"train": train, "test": test}.items():
+        released = json.loads((source / f"{split}.json").read_text())
+        places = positions(rows, [row["sentence"] for row in released])
+        assert places == sorted(places)  # in the order of the release
+        assert places[-1] - places[0] > len(places)  # but not its first rows
+        labels = [released[place]["label"] for place in places]
+        assert [row["output"] for row in rows] == labels
+        assert {row["instruction"] for row in rows} == {
+            'What is the logical relationship between the "sentence 1" and the "sentence 2"? '
+            "Choose one from the option. Option: yes, no, maybe.\n"
+        }
+
+
+def test_what_is_written_is_a_benchmark_and_the_same_every_time(
+    release: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    run(release, out)
+    for root in (out, out / "long_sequence"):
+        tasks = load(benchmark="long", order=["yahoo", "mnli"], root=str(root)).tasks
+        assert [(len(task.train), len(task.test)) for task in tasks] == [(20, 6), (1000, 1020)]
+    moved = release.rename(tmp_path / "elsewhere") / "CL_Benchmark"
+    run(moved.parent, tmp_path / "again")
+    run(moved, tmp_path / "inside")
+    assert content(tmp_path / "again") == content(out)
+    names = content(tmp_path / "inside").keys()
+    assert names == content(out).keys()
+    for name in names - {"long_sequence/sources.json"}:  # whose paths begin at SOURCE
+        assert (tmp_path / "inside" / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_where_rows_came_from(release: Path, tmp_path: Path) -> None:
+    run(release, tmp_path / "out")
+    sources = json.loads((tmp_path / "out" / "long_sequence" / "sources.json").read_text())
+    assert sources["tasks"]["yahoo"]["test"]["file"] == "CL_Benchmark/TC/yahoo/dev.json"
+    mnli = sources["tasks"]["mnli"]
+    assert {"labels", "train", "test"} == mnli.keys()
+    for record in mnli.values():
+        assert record["sha256"] == sha256((release / record["file"]).read_bytes()).hexdigest()
+    assert (mnli["test"]["rows"], mnli["test"]["written"]) == (1137, 1020)
+    assert mnli["train"]["left_out"] == {"unlabelled": 2, "in test": 3, "more than needed": 201}
+
+
+def test_superni_in_three_layouts_is_the_same(tmp_path: Path) -> None:
+    """The folders of SAPT, the lists of CL_Memory, and our own files; the original has one list."""
+    rows = {"train": 30, "test": 10}
+    name = "task639_multi_woz_user_utterance_generation"
+    for split, count in rows.items():
+        pairs = [{"input": f"{split} {i}", "output": f"answer {i}"} for i in range(count)]
+        place = tmp_path / "SAPT" / "CL_Benchmark" / "SuperNI" / name / f"{split}.json"
+        save(place, {"Definition": ["Ask."], "Instances": pairs})
+        lists = [{"instruction": "Ask.", **pair, "data_id": 0} for pair in pairs]
+        save(tmp_path / "CL_Memory" / "data" / split / "task639.json", lists)
+    whole = [{"input": f"{i}", "output": [f"answer {i}"]} for i in range(1500)]
+    original = {"Definition": ["Ask."], "Instances": whole}
+    save(tmp_path / "NI" / "tasks" / f"{name}.json", original)
+    save(tmp_path / "NI" / "tasks" / "task001_another.json", "not even read")
+    for source in ("SAPT", "CL_Memory", "NI"):
+        run(tmp_path / source, tmp_path / f"of {source}")
+    run(tmp_path / "of SAPT", tmp_path / "of ours")
+    tasks: dict[str, Task] = {}
+    for name in ("SAPT", "CL_Memory", "ours", "NI"):
+        root = f"{tmp_path}/of {name}"
+        (tasks[name],) = load(benchmark="superni", order=["task639"], root=root).tasks
+    assert tasks["SAPT"] == tasks["CL_Memory"] == tasks["ours"]
+    assert [len(tasks["SAPT"].train), len(tasks["SAPT"].test)] == [*rows.values()]
+    assert (len(tasks["NI"].train), len(tasks["NI"].test)) == (1000, 100)
+
+
+def test_long_sequence_of_sapt_has_the_questions_of_the_others(tmp_path: Path) -> None:
+    """It has instructions of its own, or none, beside O-LoRA's labels."""
+    folder = tmp_path / "SAPT" / "CL_Benchmark" / "Long_Sequence" / "sst2"
+    save(folder / "labels.json", ["Bad", "Good"])
+    for split in ("train", "test"):
+        instances = [{"input": f"{split} it is", "output": "Good"}]
+        save(folder / f"{split}.json", {"Definition": [], "Instances": instances})
+    for place in (tmp_path / "SAPT", folder.parents[1], folder.parent):
+        out = tmp_path / f"of {place.name}"
+        run(place, out)
+        assert read(out / "long_sequence" / "sst-2" / "train.jsonl") == [
+            {
+                "instruction": "What is the sentiment of the following paragraph? "
+                "Choose one from the option. Option: Bad, Good.\n",
+                "input": "train it is\nAnswer:",
+                "output": "Good",
+            }
+        ]
+
+
+def test_refusals(release: Path, tmp_path: Path) -> None:
+    """Nothing is overwritten, nothing is written by half."""
+    out = tmp_path / "out"
+    run(release, out)
+    before = content(out)
+    with pytest.raises(InputError, match=r"out/long_sequence exists and is never overwritten"):
+        run(release, out)
+    assert content(out) == before
+    with pytest.raises(InputError, match="nowhere; give one with data"):
+        run(tmp_path / "nowhere", out)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="empty has no task of Long Sequence or SuperNI"):
+        run(tmp_path / "empty", out)
+    broken = release / "CL_Benchmark" / "TC" / "yahoo" / "dev.json"
+    broken.write_text('[{"sentence": "a"}]')
+    with pytest.raises(InputError, match=r"yahoo/dev.json, 0, label: field required"):
+        run(release, tmp_path / "half")
+    assert list((tmp_path / "half").iterdir()) == []
+    save(broken, json.loads(broken.with_name("train.json").read_text()))
+    with pytest.raises(InputError, match=r"yahoo/train.json: no row with a label is left"):
+        run(release, tmp_path / "half")
+    (release / "CL_Benchmark" / "TC").rename(tmp_path / "TC")
+    save(release / "data" / "train" / "mnli.json", [])
+    with pytest.raises(
+        InputError, match=r"mnli is found twice, in .*train\.json and in .*mnli\.json"
+    ):
+        run(release, tmp_path / "half")
+
+
+@real
+def test_the_real_releases_have_the_papers_sizes_already(tmp_path: Path) -> None:
+    """But the test rows of dbpedia, of which 7600 are released."""
+    run(REAL, tmp_path)
+    for name, order in {"long": "4", "superni": "7"}.items():
+        released = load(benchmark=name, root=str(REAL)).tasks
+        prepared = load(benchmark=name, root=str(tmp_path)).tasks
+        for before, after in zip(released, prepared, strict=True):
+            if before.name == "dbpedia":
+                counts = Counter(example.output for example in after.test)
+                assert max(counts.values()) <= 500 < len(after.test) < len(before.test)
+                assert before.train == after.train
+            else:
+                assert after.digest() == before.digest()
+        assert len(released) == len(ORDERS[name][order])
