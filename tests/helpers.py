@@ -382,9 +382,9 @@ def drive(
 
     def perform(action: Action) -> StepRecord:
         driven.actions.append(action)
+        learner.count(action)
         moved = 0.0
         if isinstance(action, Step):
-            learner.step += action.kind == "task"
             moved = norm(learner.step) if action.kind == "task" else replay_norm
         return StepRecord(loss=1.0, update_norm=moved)
 

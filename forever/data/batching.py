@@ -14,6 +14,7 @@ class Batch:
 
     examples: tuple[Example, ...]
     epoch: int = 0
+    views: int = 1  # how often each example is shown in it, in different forms
 
 
 def batches(

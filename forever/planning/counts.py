@@ -126,10 +126,9 @@ class _Counter:
         if isinstance(action, Step):
             groups = self.method.encode(learner, action)
             self.counts.add(action.kind, 1, _tokens(chain(*groups)))
-            learner.updates += 1
-            learner.step += action.kind == "task"
         elif isinstance(action, Probe):
             self.counts.add("probe", 1, _tokens(map(learner.encoder.encode, action.batch.examples)))
+        learner.count(action)
         return StepRecord(loss=1.0, update_norm=1.0, value=1.0)
 
     def end_task(self, task: Task) -> None:

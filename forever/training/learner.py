@@ -1,6 +1,7 @@
 """What a method may touch while it trains."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +19,7 @@ from forever.models.parameters import FlatParameters
 from forever.seeding import permutation
 from forever.training.events import LossEvent, ReplayEvent
 from forever.training.memory import Memory
-from forever.training.steps import Action, Step
+from forever.training.steps import Action, Probe, Step
 from forever.training.world import World
 
 
@@ -46,6 +47,11 @@ class Learner:
     step: int = 0
     updates: int = 0
     planned_steps: int = 0  # T, the task updates that the current task will take
+    # The ids of the current task's training examples, and how many examples it has had so far: in
+    # updates on the `task`, `replayed` from memory or `padded` with its own in the place of memory,
+    # `probed` without an update, and `written` by the model. Repetitions and views count.
+    own: frozenset[str] = frozenset()
+    examples: Counter[str] = field(default_factory=Counter)
     # What the method says: for the next line of the journal, about the task, and its replays.
     gauges: dict[str, float | None] = field(default_factory=dict)
     notes: dict[str, float | None] = field(default_factory=dict)
@@ -59,14 +65,22 @@ class Learner:
     def begin(self, stage: int, task: Task) -> None:
         """Set all counters to the start of a task."""
         self.stage, self.task = stage, task
+        self.own = frozenset(example.id for example in task.train)
+        self.examples = Counter()
         self.step = self.updates = self.planned_steps = 0
         self.gauges, self.notes, self.events = {}, {}, []
 
     def count(self, action: Action) -> None:
-        """Count an update that is over; the method hears of it after that."""
+        """Count an update or a look that is over; the method hears of it after that."""
         if isinstance(action, Step):
             self.updates += 1
             self.step += action.kind == "task"
+            batch = action.batch
+            own = sum(example.id in self.own for example in batch.examples)
+            self.examples["task" if action.kind == "task" else "padded"] += batch.views * own
+            self.examples["replayed"] += batch.views * (len(batch.examples) - own)
+        elif isinstance(action, Probe):
+            self.examples["probed"] += len(action.batch.examples)
 
     def batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
         """The main stream of the current task: shuffled passes, alike for all methods of a seed."""

@@ -185,6 +185,29 @@ def test_matched_schedules_spend_equal_budgets(days: Any, power: int) -> None:
     assert len(run.event_steps) <= 6
 
 
+# ---- how many examples a task has
+
+# Two epochs of 16 own examples; 10 + 7 kept ones; batches of 4, of which a pass has five.
+COUNTS: dict[str, tuple[Method, dict[str, int]]] = {
+    "finetune": (method_of("finetune"), {}),
+    "looks before updates 0, 4 and 8": (method_of("finetune", probe_every=4), {"probed": 3 * 17}),
+    "mix_replay": (method_of("mix_replay"), {"replayed": 2 * 17}),
+    "migu": (method_of("migu"), {"replayed": 2 * 17}),
+    # Three events of two passes and one pass at the end, each between two looks at a batch.
+    "forever": (forever(), {"replayed": 7 * 17, "probed": 4 * 2 * 4}),
+    # J = 3 events make 2 J + 1 = 7 passes, which are 4 of two views, in batches of two examples.
+    "vbm": (method_of("vbm", views=2, warmup_steps=2), {"replayed": 4 * 2 * 17, "probed": 4 * 4}),
+    "recurrent_kif": (
+        method_of("recurrent_kif", inner_steps=3, outer_steps=2), {"replayed": 2 * 2 * 4}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "others"), COUNTS.values(), ids=COUNTS)
+def test_examples_by_hand(method: Method, others: dict[str, int]) -> None:
+    assert +driven(method).learner.examples == {"task": 2 * 16, **others}
+
+
 # ---- the main stream
 
 

@@ -66,6 +66,7 @@ class Ssr(Method[SsrConfig]):
         if learner.last:
             return  # no later task would rehearse them
         written = candidates(learner, task, self.config)
+        learner.examples["written"] += len(written)
         chosen = select(learner, task, written, self.config)
         # The leader decides, because floats of ranks are only nearly equal.
         examples = learner.world.gather([dataclasses.asdict(example) for example in chosen])[0]
