@@ -514,6 +514,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "forever": FOREVER,
     "forever steps": {**FOREVER, "clock": "steps"},
     **{f"forever {name}": {**FOREVER, "days": name} for name in SCHEDULES if name != "ebbinghaus"},
+    "forever random": {**FOREVER, "days": "random", "clock": "steps"},
+    "forever pad": {**FOREVER, "source": "task"},
     "forever explicit": {**FOREVER, "days": [2, 1.5, 0.5]},
     "forever none": {**FOREVER, "regularizer": "none"},
     "forever importance": {**FOREVER, "regularizer": "importance"},

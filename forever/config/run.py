@@ -77,6 +77,9 @@ class RunConfig(RunParts):
             tasks = {task: dataset.identity() for task, dataset in self.data.datasets.items()}
             values["data"]["datasets"] = tasks
         values["method"] |= self.method.retired
+        for name in self.method.added:
+            if values["method"][name] == type(self.method).model_fields[name].default:
+                del values["method"][name]
         return values
 
     def fingerprint(self) -> str:

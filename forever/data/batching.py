@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from forever.data.tasks import Example
 from forever.seeding import permutation
@@ -25,6 +26,13 @@ def batches(
         order = permutation(len(examples), seed, *stream, epoch)
         for start in range(0, len(order), batch_size):
             yield Batch(tuple(examples[i] for i in order[start : start + batch_size]), epoch)
+
+
+def shuffled(examples: Sequence[Example], seed: int, *stream: str | int) -> Iterator[Example]:
+    """Yield examples in endless passes, each newly shuffled."""
+    for number in count():
+        for place in permutation(len(examples), seed, *stream, number):
+            yield examples[place]
 
 
 def batch_count(count: int, epochs: int, batch_size: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import OLD, SMALL, drive, driven, method_of, rows_task, stub_learner
+from helpers import OLD, SMALL, Driven, drive, driven, method_of, rows_task, stub_learner
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
@@ -183,6 +183,50 @@ def test_matched_schedules_spend_equal_budgets(days: Any, power: int) -> None:
     run = drive(method, learner, task, lambda t: float(t) ** power)
     assert len(run.ids("replay", "consolidation")) == (2 * 6 + 1) * math.ceil(20 / 8)
     assert len(run.event_steps) <= 6
+
+
+# ---- controls of a schedule
+
+CONTROLS: dict[str, dict[str, Any]] = {
+    "random times": {"days": "random"},
+    "pad": {"source": "task"},
+    "end only": {"days": "end_only"},
+}
+
+
+def controlled(seed: int = 0, **fields: Any) -> Driven:
+    """A schedule on a clock of updates, with its budget, on tasks of the paper's size."""
+    fields = {"clock": "steps", "consolidation_epochs": "matched"} | fields
+    learner = stub_learner([rows_task("old", 1000), rows_task("older", 900)], seed=seed)
+    return drive(method_of("forever", **fields), learner, rows_task("new", 1000))
+
+
+@pytest.mark.parametrize("fields", CONTROLS.values(), ids=CONTROLS)
+def test_a_control_spends_exactly_what_its_schedule_does(fields: dict[str, Any]) -> None:
+    """Six events of two passes and one pass, over 20 + 18 kept examples: batches of 8."""
+    standard, control = controlled(), controlled(**fields)
+    for run in (standard, control):
+        extra = [len(batch) for batch in run.ids("replay", "consolidation")]
+        assert extra == [8, 8, 8, 8, 6] * 13
+        assert len(run.of_kind("task")) == 1250
+    if fields.get("days") != "end_only":
+        assert len(control.event_steps) == len(standard.event_steps) == 6
+
+
+def test_padding_is_shuffled_passes_over_the_current_task() -> None:
+    run = controlled(source="task")
+    shown = Counter(id_ for batch in run.ids("replay", "consolidation") for id_ in batch)
+    assert {*shown} <= {example.id for example in rows_task("new", 1000).train}
+    assert {*shown.values()} == {1}  # 494 of 1000 examples
+    assert +run.learner.examples == {"task": 10_000, "padded": 13 * 38, "probed": 14 * 8}
+    assert run.event_steps == controlled().event_steps
+    assert run.ids("replay") != controlled(seed=1, source="task").ids("replay")
+
+
+def test_random_times_differ_by_seed_and_repeat_by_seed() -> None:
+    times = [controlled(seed, days="random").event_steps for seed in (0, 1, 2, 0)]
+    assert times[0] == times[3]
+    assert len({*map(tuple, times)}) == 3
 
 
 # ---- how many examples a task has

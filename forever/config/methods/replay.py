@@ -9,7 +9,7 @@ from forever.config.methods.base import MethodConfig
 from forever.config.parts import AboveZero, Count, Decay, NotNegative, RunParts, Whole
 from forever.errors import InputError, unknown
 from forever.replay.regularizers import RegularizerName
-from forever.replay.schedules import SCHEDULES
+from forever.replay.schedules import RANDOM, SCHEDULES
 
 
 class FinetuneConfig(MethodConfig):
@@ -47,7 +47,11 @@ class ForeverConfig(ScheduledReplayConfig):
     clock: Literal["model", "steps"] = "model"
     """What makes time pass: movement of the parameters (paper), or the number of updates (+STC)."""
     days: str | list[AboveZero] = "ebbinghaus"
-    """A named schedule or explicit days in the order in which they are awaited."""
+    """A named schedule or explicit days in the order in which they are awaited; "random" draws as
+    many as the standard schedule has."""
+    source: Literal["memory", "task"] = "memory"
+    """What an event trains on: the memory, or as many examples of the current task, which pads the
+    task with as many updates as replay would."""
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.05
     """lambda of the moving average mu."""
     regularizer: RegularizerName = "intensity"
@@ -60,12 +64,13 @@ class ForeverConfig(ScheduledReplayConfig):
     """Lower bound of the strength s (paper)."""
     max_strength: NotNegative = 3.0
     """Upper bound of s (paper)."""
+    added = ("source",)
 
     @field_validator("days")
     @classmethod
     def _known_schedule(cls, value: str | list[float]) -> str | list[float]:
-        if isinstance(value, str) and value not in SCHEDULES:
-            raise unknown("schedule", value, SCHEDULES)
+        if isinstance(value, str) and value not in (*SCHEDULES, RANDOM):
+            raise unknown("schedule", value, (*SCHEDULES, RANDOM))
         return value
 
     @model_validator(mode="after")
