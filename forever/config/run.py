@@ -73,6 +73,8 @@ class RunConfig(RunParts):
             del values["model"]["adapter"]
         if self.model.packing == "shared":
             del values["model"]["packing"]
+        if self.budget.examples is None:
+            del values["budget"]
         if self.data.datasets:
             tasks = {task: dataset.identity() for task, dataset in self.data.datasets.items()}
             values["data"]["datasets"] = tasks

@@ -55,6 +55,7 @@ def summary(
         "forgetting": matrix.forgetting(),
         "notes": dict(zip(matrix.stages, notes, strict=True)),
         "examples": examples_of(notes),
+        "budget": budget_of(config, notes),
         "events": events,
         "updates": updates,
         "rows_seen": rows_seen,
@@ -70,6 +71,24 @@ def examples_of(notes: Sequence[dict[str, Any]]) -> dict[str, int] | None:
             return None
         total.update(note["examples"])
     return {kind: total[kind] for kind in COUNTED}
+
+
+def budget_of(config: RunConfig, notes: Sequence[dict[str, Any]]) -> str | None:
+    """Say whether tasks with a memory replayed their budget: "exact", or "over" or "under" if one
+    did not.
+
+    None is said where there is no budget, or no such task, or one that was not counted.
+    """
+    budget, later = config.budget.examples, notes[1:]
+    if budget is None or not later or examples_of(notes) is None:
+        return None
+    spent: list[int] = []
+    for note in later:
+        counted = note["examples"]
+        spent.append(counted.get("replayed", 0) + counted.get("padded", 0))
+    if max(spent) > budget:
+        return "over"
+    return "under" if min(spent) < budget else "exact"
 
 
 def peak_memory(device: torch.device) -> int:

@@ -4,12 +4,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from forever.config.run import RunConfig
-from forever.data.batching import Batch, batch_count, batches
+from forever.data.batching import Batch, batch_count, batches, one_pass, shuffled
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Example, Task
 from forever.errors import InputError
@@ -88,6 +89,33 @@ class Learner:
         epochs, size = self.config.optim.epochs, self.config.optim.batch_size
         self.planned_steps = batch_count(len(examples), epochs, size)
         return batches(examples, epochs, size, self.config.seed, "data", self.task.name)
+
+    def mixed_batches(self, task: Task) -> Iterator[Batch]:
+        """The main stream with the memory mixed in: all of it in each epoch.
+
+        If there is a budget, an equal part of it is mixed into each epoch instead.
+        """
+        optim, seed = self.config.optim, self.config.seed
+        budget, kept = self.config.budget.examples, self.memory.examples
+        if budget is None or not kept:
+            yield from self.batches(task.train + kept)
+            return
+        drawn = shuffled(kept, seed, "mixed", task.name)
+        passes: list[tuple[Example, ...]] = []
+        self.planned_steps = 0
+        for epoch in range(optim.epochs):
+            part = (epoch + 1) * budget // optim.epochs - epoch * budget // optim.epochs
+            passes.append(task.train + tuple(islice(drawn, part)))
+            self.planned_steps += batch_count(len(passes[epoch]), 1, optim.batch_size)
+        for epoch, examples in enumerate(passes):
+            yield from one_pass(examples, epoch, optim.batch_size, seed, "data", task.name)
+
+    @property
+    def left(self) -> int | None:
+        """How many examples the current task may still replay; None if there is no budget."""
+        if self.config.budget.examples is None:
+            return None
+        return self.config.budget.examples - self.examples["replayed"] - self.examples["padded"]
 
     def batch_at(self, number: int, examples: Sequence[Example], *stream: str) -> Batch:
         """Batch `number` of endless shuffled passes; each task has a stream of its own."""

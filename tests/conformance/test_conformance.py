@@ -153,6 +153,24 @@ def test_events_are_whole_passes_over_the_memory(run: Run, name: str) -> None:
     assert seen == Counter({k: n for k, n in found.result["rows_seen"].items() if k != "task"})
 
 
+SPENDS = ("forever", "fixed", "vbm", "mix_replay", "migu", "ssr")
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "mtl"])
+def test_a_budget_is_spent_exactly_or_the_run_is_marked(run: Run, name: str) -> None:
+    """Six examples in each of the two tasks that have a memory."""
+    result = run(CONFIGS[name], **{"budget.examples": 6}).result
+    counts = [result["notes"][stage]["examples"] for stage in result["stages"]]
+    replayed = [count.get("replayed", 0) + count.get("padded", 0) for count in counts]
+    assert sum(replayed) == result["examples"]["replayed"] + result["examples"]["padded"]
+    if name.startswith(SPENDS) and name != "migu alone":
+        assert (replayed, result["budget"]) == ([0, 6, 6], "exact")
+    elif max(replayed) > 6:
+        assert result["budget"] == "over"
+    else:
+        assert (min(replayed[1:]) < 6, result["budget"]) == (True, "under")
+
+
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name not in OWN_FIRST_TASK])
 def test_one_task_is_fine_tuning_bit_for_bit(run: Run, name: str) -> None:
     """k = 1: nothing to replay, so every method is the lower bound (docs/protocol.md)."""

@@ -252,6 +252,75 @@ def test_examples_by_hand(method: Method, others: dict[str, int]) -> None:
     assert +driven(method).learner.examples == {"task": 2 * 16, **others}
 
 
+# ---- budgets
+
+SPENT = [
+    # Of three events of 34 examples and a pass of 17 at the end.
+    (forever(), 50, [("replay", 34), ("replay", 16)]),
+    (forever(), 102, [("replay", 34)] * 3),
+    (forever(), 150, [("replay", 34)] * 3 + [("consolidation", 48)]),
+    (forever(days="end_only"), 50, [("consolidation", 50)]),
+    # J = 3 events and the end divide it by four.
+    (forever(memory_epochs="share"), 50, [("replay", 12)] * 3 + [("consolidation", 14)]),
+    (forever(memory_epochs="share"), 200, [("replay", 50)] * 3 + [("consolidation", 50)]),
+    (forever(memory_epochs="share", days=[1]), 50, [("replay", 12), ("consolidation", 38)]),
+    (forever(memory_epochs="share"), 3, [("consolidation", 3)]),
+    (
+        method_of("fixed_interval", warmup_steps=4),
+        70,
+        [("replay", 34)] * 2 + [("consolidation", 2)],
+    ),
+    # Events of 17 examples in two views; the last one may be at the end.
+    (method_of("vbm", views=2, warmup_steps=2), 50, [("replay", 17), ("replay", 8)]),
+    (
+        method_of("vbm", views=2, warmup_steps=2),
+        204,
+        [("replay", 17)] * 3 + [("consolidation", 51)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "examples", "events"), SPENT)
+def test_the_last_event_is_cut_short_or_what_is_left_is_spent_at_the_end(
+    method: Method, examples: int, events: list[tuple[str, int]]
+) -> None:
+    run = driven(method, **{"budget.examples": examples})
+    assert [(event.kind, event.rows) for event in run.learner.events] == events
+    assert run.learner.examples["replayed"] == examples
+    shown = [len(batch) for batch in run.ids("replay", "consolidation")]
+    assert sum(shown) == sum(rows for _, rows in events)
+
+
+@pytest.mark.parametrize("examples", [1, 16, 17, 51, 100, 333])
+@pytest.mark.parametrize("name", ["ebbinghaus", "random", "end_only", "uniform", "pad", "mix"])
+def test_every_schedule_and_control_spends_its_budget_exactly(name: str, examples: int) -> None:
+    method = method_of("mix_replay")
+    if name == "pad":
+        method = forever(source="task")
+    elif name != "mix":
+        method = forever(days=name, clock="steps")
+    run = driven(method, **{"budget.examples": examples})
+    expected = {"task": 32, "padded" if name == "pad" else "replayed": examples}
+    run.learner.examples["probed"] = 0
+    assert +run.learner.examples == expected
+    first = driven(method, old=(), **{"budget.examples": examples})
+    assert +first.learner.examples == {"task": 32}
+
+
+def test_interleaved_examples_are_spread_evenly() -> None:
+    """Nine of 17 kept examples in two epochs: 4 and 5, and none twice."""
+    run = driven(method_of("mix_replay"), **{"budget.examples": 9})
+    assert run.learner.planned_steps == len(run.steps) == math.ceil(20 / 4) + math.ceil(21 / 4)
+    own = {example.id for example in rows_task("new", 16).train}
+    mixed: list[list[str]] = [[], []]
+    for step in run.steps:
+        mixed[step.batch.epoch] += [e.id for e in step.batch.examples if e.id not in own]
+    assert [len(ids) for ids in mixed] == [4, 5]
+    assert len({*mixed[0], *mixed[1]}) == 9
+    shown = counted(driven(method_of("mix_replay"), **{"budget.examples": 40}).ids("task"))
+    assert {shown[e.id] for e in run.learner.memory.examples} == {2, 3}  # 40 = 2 * 17 + 6
+
+
 # ---- the main stream
 
 

@@ -14,6 +14,7 @@ from made_up import base_run, make_up_run
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.report.frame import frame_of, text_table
 from forever.report.report import write_report
 from forever.report.row import Row
 from forever.report.study import read_study
@@ -83,6 +84,21 @@ def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
     (run,) = read_study(tmp_path / "run").runs
     views = run.settings.get("method.views", 1)
     assert run.replayed_rows == len(replayed) / views
+
+
+def test_a_row_shows_whether_its_runs_kept_to_their_budget(folder: Path) -> None:
+    """The worst run counts, and without a budget there is no such column."""
+    assert "budget" not in text_table(frame_of([*rows_of(folder).values()]), "console").columns
+    marks = {"base": ("exact", "exact"), "+FIR": ("exact", "under"), "finetune": ("under", "over")}
+    for name, row in rows_of(folder).items():
+        for run, mark in zip(row.runs, marks.get(name, (None, None)), strict=False):
+            edit(run.directory.result, budget=mark)
+    rows = rows_of(folder)
+    assert {name: row.budget for name, row in rows.items()} == {
+        "base": "exact", "+FIR": "under", "finetune": "over", "-IAR": "", "mtl": "",
+    }  # fmt: skip
+    table = text_table(frame_of([*rows.values()]), "console")
+    assert {"exact", "under", "over"} < {*table["budget"]}
 
 
 def test_a_method_that_does_nothing_of_its_own_is_told(folder: Path) -> None:

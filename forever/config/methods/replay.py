@@ -33,11 +33,20 @@ class ScheduledReplayConfig(MethodConfig):
     warmup_steps: Count = 24
     """S: the updates that make the first day. They count as part of the task, because the paper's
     sum begins at the first update (docs/protocol.md#clock-and-replay)."""
-    memory_epochs: Count = 2
-    """E_mem: passes over the memory at each event."""
+    memory_epochs: Count | Literal["share"] = 2
+    """E_mem: passes over the memory at each event. With "share" an event is an equal part of
+    `budget.examples`, which the events of the standard schedule and the end of the task divide."""
     consolidation_epochs: Whole | Literal["matched"] = 1
     """Passes when the task is over (paper: one short epoch). "matched" adds what is left of the
     standard schedule's budget, so that schedules can be compared at equal cost."""
+
+    def check(self, run: RunParts) -> None:
+        super().check(run)
+        if self.memory_epochs == "share" and run.budget.examples is None:
+            raise InputError(
+                f"method {self.name}: memory_epochs='share' divides a budget, and there is none; "
+                "set budget.examples, or a number of passes"
+            )
 
 
 class ForeverConfig(ScheduledReplayConfig):
@@ -103,7 +112,7 @@ class VbmConfig(ScheduledReplayConfig):
     """alpha."""
     drop: Decay = 0.1
     """Ours: the paper augments images."""
-    memory_epochs: Count = 1
+    memory_epochs: Count = 1  # pyright: ignore[reportIncompatibleVariableOverride]
     """Passes at each event: a recall is one pass, which shows every example `views` times."""
     # Narrower than in the base class, which is safe for a frozen field.
     consolidation_epochs: Whole = 1  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -55,7 +55,7 @@ class Ssr(Method[SsrConfig]):
             load_encoder(self.config.encoder, next(model.parameters()).device)
 
     def steps(self, learner: Learner, task: Task) -> Steps:
-        for batch in learner.batches(task.train + learner.memory.examples):
+        for batch in learner.mixed_batches(task):
             yield Step(batch)
 
     def remember(self, learner: Learner, task: Task) -> list[Example]:
