@@ -50,11 +50,13 @@ class Counts:
         calls: updates, passes, batches of prompts or steps of decoding.
         tokens: in all examples, without padding.
         events: replays, consolidations and looks.
+        examples: those of all tasks by kind, as `Learner.examples` counts them.
     """
 
     calls: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
+    examples: Counter[str] = field(default_factory=Counter)
 
     @property
     def updates(self) -> dict[str, int]:
@@ -103,6 +105,7 @@ def plan(
         for _ in drive(method.steps(learner, task), counter.perform):
             pass
         counter.counts.events.update(event.kind for event in learner.events)
+        counter.counts.examples.update(learner.examples)
         scored = list(benchmark.seen(stage))
         if transfer and not learner.last:
             scored.append(stage + 1)
