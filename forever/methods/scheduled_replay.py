@@ -5,12 +5,11 @@ regulariser says how strongly a replay is held to the past. FOREVER fills the sl
 parts. By default a day is one update, and there is no penalty.
 """
 
-import math
 from itertools import islice, takewhile
 from typing import Literal, TypeVar
 
 from forever.config.methods.replay import ScheduledReplayConfig
-from forever.data.batching import Batch, cut
+from forever.data.batching import Batch
 from forever.data.tasks import Task
 from forever.methods.base import Method
 from forever.replay.clock import Clock, ModelClock, StepClock
@@ -60,8 +59,8 @@ class ScheduledReplay(Method[R]):
                 yield from self.replay(learner, task, clock, next_day, self.config.memory_epochs)
                 next_day = next(schedule, None)
                 events += 1
-        passes = self.consolidation_epochs(learner, events)
-        if learner.memory and passes:
+        if learner.memory:
+            passes = self.consolidation_epochs(learner, events)
             yield from self.replay(learner, task, clock, None, passes)
 
     def replay(
@@ -100,19 +99,12 @@ class ScheduledReplay(Method[R]):
         )
 
     def afforded(self, learner: Learner, task: Task, epochs: Passes) -> list[Batch]:
-        """Return the batches of `epochs` passes, as far as there is budget left for them.
-
-        A "share" is an equal part of the budget for each of J events and the end of the task.
-        """
-        left = learner.left
-        if left is None:
-            assert epochs != "share", "ScheduledReplayConfig.check refuses it"
-            return self.passes(learner, task, epochs)
+        """Return the batches of `epochs` passes as far as the budget lasts, or those of a share."""
+        parts = 1  # a share is one of J + 1 equal parts: for J events and the end
         if epochs == "share":
-            events = standard_events(learner.planned_steps, self.config.warmup_steps)
-            left = min(left, (learner.config.budget.examples or 0) // (events + 1))
-            epochs = math.ceil(left / len(learner.memory))
-        return list(cut(self.passes(learner, task, epochs), left))
+            epochs = learner.passes_of_budget
+            parts = standard_events(learner.planned_steps, self.config.warmup_steps) + 1
+        return learner.afforded(self.passes(learner, task, epochs), parts)
 
     def passes(self, learner: Learner, task: Task, epochs: int) -> list[Batch]:
         """Return the batches of `epochs` shuffled passes over the memory."""
@@ -137,10 +129,9 @@ class ScheduledReplay(Method[R]):
 
     def consolidation_epochs(self, learner: Learner, events: int) -> int:
         """Return how many passes end a task that had so many events, or enough for its budget."""
-        if learner.left is not None and learner.memory:
-            return math.ceil(learner.left / len(learner.memory))
+        if learner.passes_of_budget or self.config.memory_epochs == "share":
+            return learner.passes_of_budget
         if self.config.consolidation_epochs == "matched":
-            assert self.config.memory_epochs != "share", "it has a budget"
             return self.config.memory_epochs * ((self.most_events(learner) or 0) - events) + 1
         return self.config.consolidation_epochs
 

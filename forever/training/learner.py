@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from forever.config.run import RunConfig
-from forever.data.batching import Batch, batch_count, batches, one_pass, shuffled
+from forever.data.batching import Batch, batch_count, batches, cut, one_pass, shuffled
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Example, Task
 from forever.errors import InputError
@@ -111,11 +111,17 @@ class Learner:
             yield from one_pass(examples, epoch, optim.batch_size, seed, "data", task.name)
 
     @property
-    def left(self) -> int | None:
-        """How many examples the current task may still replay; None if there is no budget."""
-        if self.config.budget.examples is None:
-            return None
-        return self.config.budget.examples - self.examples["replayed"] - self.examples["padded"]
+    def passes_of_budget(self) -> int:
+        """How many passes over the memory spend a task's whole budget; 0 if there is none."""
+        return math.ceil((self.config.budget.examples or 0) / max(len(self.memory), 1))
+
+    def afforded(self, batches: Sequence[Batch], parts: int = 1) -> list[Batch]:
+        """The batches for which the task has budget left, and at most one of `parts` of it."""
+        budget = self.config.budget.examples
+        if budget is None:
+            return list(batches)
+        spent = self.examples["replayed"] + self.examples["padded"]
+        return list(cut(batches, min(budget - spent, budget // parts)))
 
     def batch_at(self, number: int, examples: Sequence[Example], *stream: str) -> Batch:
         """Batch `number` of endless shuffled passes; each task has a stream of its own."""
