@@ -382,9 +382,9 @@ def drive(
 
     def perform(action: Action) -> StepRecord:
         driven.actions.append(action)
+        learner.count(action)
         moved = 0.0
         if isinstance(action, Step):
-            learner.step += action.kind == "task"
             moved = norm(learner.step) if action.kind == "task" else replay_norm
         return StepRecord(loss=1.0, update_norm=moved)
 
@@ -514,6 +514,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "forever": FOREVER,
     "forever steps": {**FOREVER, "clock": "steps"},
     **{f"forever {name}": {**FOREVER, "days": name} for name in SCHEDULES if name != "ebbinghaus"},
+    "forever random": {**FOREVER, "days": "random", "clock": "steps"},
+    "forever pad": {**FOREVER, "source": "task"},
     "forever explicit": {**FOREVER, "days": [2, 1.5, 0.5]},
     "forever none": {**FOREVER, "regularizer": "none"},
     "forever importance": {**FOREVER, "regularizer": "importance"},

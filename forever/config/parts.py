@@ -135,6 +135,13 @@ class MemoryConfig(Part):
     """Share of each task's training examples that is kept, at least one; 0 keeps none."""
 
 
+class BudgetConfig(Part):
+    examples: Count | None = None
+    """Examples that a method replays in each task that has a memory, views counted: its last event
+    is cut short, and what is left is spent at the task's end. None is as many as the method takes.
+    A method that cannot keep to it is marked in the result."""
+
+
 class EvaluationConfig(Part):
     max_new_tokens: Count = 128
     forward_transfer: bool = False
@@ -149,4 +156,5 @@ class RunParts(Part):
     data: DataConfig = DataConfig()
     optim: OptimConfig = OptimConfig()
     memory: MemoryConfig = MemoryConfig()
+    budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -73,10 +73,15 @@ class RunConfig(RunParts):
             del values["model"]["adapter"]
         if self.model.packing == "shared":
             del values["model"]["packing"]
+        if self.budget.examples is None:
+            del values["budget"]
         if self.data.datasets:
             tasks = {task: dataset.identity() for task, dataset in self.data.datasets.items()}
             values["data"]["datasets"] = tasks
         values["method"] |= self.method.retired
+        for name in self.method.added:
+            if values["method"][name] == type(self.method).model_fields[name].default:
+                del values["method"][name]
         return values
 
     def fingerprint(self) -> str:

@@ -52,6 +52,7 @@ def first_task_key(config: RunConfig, benchmark: Benchmark | None, *place: Any) 
         return None
     identity = config.identity()
     del identity["method"], identity["memory"]
+    identity.pop("budget", None)
     digests = [task.digest() for task in benchmark.tasks] if benchmark else []
     known = [identity, digests, place]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]

@@ -6,12 +6,16 @@ field in forever/config/methods/replay.py says so and gives the reason. The comp
 changes `clock`, `days` and `regularizer` and nothing else.
 """
 
+from itertools import islice
+
 from forever.config.methods.replay import ForeverConfig
+from forever.data.batching import Batch, shuffled
+from forever.data.tasks import Task
 from forever.methods.base import Card
 from forever.methods.scheduled_replay import ScheduledReplay
 from forever.replay.clock import CLOCKS, Clock
 from forever.replay.regularizers import Regularizer
-from forever.replay.schedules import Days, days
+from forever.replay.schedules import RANDOM, Days, days, random_times
 from forever.training.learner import Learner
 
 
@@ -38,4 +42,17 @@ class Forever(ScheduledReplay[ForeverConfig]):
         return CLOCKS[self.config.clock](self.config.warmup_steps, self.config.smoothing)
 
     def days(self, learner: Learner) -> Days:
+        if self.config.days == RANDOM:
+            assert learner.task is not None
+            updates, seed = learner.planned_steps, learner.config.seed
+            return random_times(updates, self.config.warmup_steps, seed, learner.task.name)
         return days(self.config.days)
+
+    def passes(self, learner: Learner, task: Task, epochs: int) -> list[Batch]:
+        batches = super().passes(learner, task, epochs)
+        if self.config.source == "memory":
+            return batches
+        # As many examples of the current task, from where the event before ended.
+        own = shuffled(task.train, learner.config.seed, "pad", task.name)
+        own = islice(own, learner.examples["padded"], None)
+        return [Batch(tuple(islice(own, len(batch.examples)))) for batch in batches]

@@ -66,8 +66,8 @@ class Migu(Method[MiguConfig]):
             self.alike.append(torch.stack([part for part in places if len(part) == height]))
 
     def steps(self, learner: Learner, task: Task) -> Steps:
-        memory = learner.memory.examples if self.config.replay else ()
-        for batch in learner.batches(task.train + memory):
+        replay = self.config.replay
+        for batch in learner.mixed_batches(task) if replay else learner.batches(task.train):
             yield Step(batch)
 
     def observe(self, sums: tuple[Tensor, ...], bank: LoraBank, A_x: Tensor, y: Tensor) -> None:

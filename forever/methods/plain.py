@@ -7,7 +7,8 @@ for as many epochs as the others spend on each task. Scores exist after that one
 is defined and BWT is not.
 
 `mix_replay` shuffles the memory into the data of the current task, without oversampling it, so an
-epoch of task k has N_k + |M| examples (WoodScene/CL_Memory: finetune_cl.py).
+epoch of task k has N_k + |M| examples (WoodScene/CL_Memory: finetune_cl.py). With a budget of
+replayed examples an equal part of it is in each epoch: then it is plain interleaving.
 """
 
 from forever.config.methods.replay import FinetuneConfig, MixReplayConfig, MtlConfig
@@ -71,5 +72,5 @@ class MixReplay(Method[MixReplayConfig]):
     )
 
     def steps(self, learner: Learner, task: Task) -> Steps:
-        for batch in learner.batches(task.train + learner.memory.examples):
+        for batch in learner.mixed_batches(task):
             yield Step(batch)

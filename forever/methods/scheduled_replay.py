@@ -6,7 +6,7 @@ parts. By default a day is one update, and there is no penalty.
 """
 
 from itertools import islice, takewhile
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from forever.config.methods.replay import ScheduledReplayConfig
 from forever.data.batching import Batch
@@ -20,6 +20,7 @@ from forever.training.importance import fisher_information
 from forever.training.learner import Learner
 from forever.training.steps import Penalty, Probe, Step, Steps
 
+Passes = int | Literal["share"]
 R = TypeVar("R", bound=ScheduledReplayConfig)
 
 
@@ -58,12 +59,12 @@ class ScheduledReplay(Method[R]):
                 yield from self.replay(learner, task, clock, next_day, self.config.memory_epochs)
                 next_day = next(schedule, None)
                 events += 1
-        passes = self.consolidation_epochs(learner, events)
-        if learner.memory and passes:
+        if learner.memory:
+            passes = self.consolidation_epochs(learner, events)
             yield from self.replay(learner, task, clock, None, passes)
 
     def replay(
-        self, learner: Learner, task: Task, clock: Clock, day: float | None, epochs: int
+        self, learner: Learner, task: Task, clock: Clock, day: float | None, epochs: Passes
     ) -> Steps:
         """Pass over the memory `epochs` times, at a strength fixed before the first update."""
         kind = "consolidation" if day is None else "replay"
@@ -72,7 +73,9 @@ class ScheduledReplay(Method[R]):
         penalty = None
         if beta > 0:
             penalty = Penalty(beta, self.tensors["anchor"], self.tensors.get("weights"))
-        batches = self.passes(learner, task, epochs)
+        batches = self.afforded(learner, task, epochs)
+        if not batches:
+            return
         before = yield Probe(batches[0])
         for batch in batches:
             yield Step(batch, kind, penalty)
@@ -95,15 +98,23 @@ class ScheduledReplay(Method[R]):
             )
         )
 
+    def afforded(self, learner: Learner, task: Task, epochs: Passes) -> list[Batch]:
+        """Return the batches of `epochs` passes as far as the budget lasts, or those of a share."""
+        parts = 1  # a share is one of J + 1 equal parts: for J events and the end
+        if epochs == "share":
+            epochs = learner.passes_of_budget
+            parts = standard_events(learner.planned_steps, self.config.warmup_steps) + 1
+        return learner.afforded(self.passes(learner, task, epochs), parts)
+
     def passes(self, learner: Learner, task: Task, epochs: int) -> list[Batch]:
         """Return the batches of `epochs` shuffled passes over the memory."""
         return list(learner.memory.batches(epochs, task.name))
 
     def schedule(self, learner: Learner) -> Days:
-        """Return as many of the days as the budget allows."""
-        return islice(self.days(learner), self.budget(learner))
+        """Return as many of the days as are allowed."""
+        return islice(self.days(learner), self.most_events(learner))
 
-    def budget(self, learner: Learner) -> int | None:
+    def most_events(self, learner: Learner) -> int | None:
         """Return how many events a task may have: J if budgets are matched, else any number."""
         if not learner.memory:
             return 0
@@ -117,9 +128,11 @@ class ScheduledReplay(Method[R]):
         return sum(1 for _ in takewhile(lambda day: day <= last, self.schedule(learner)))
 
     def consolidation_epochs(self, learner: Learner, events: int) -> int:
-        """Return how many passes end a task that had so many events."""
+        """Return how many passes end a task that had so many events, or enough for its budget."""
+        if learner.passes_of_budget or self.config.memory_epochs == "share":
+            return learner.passes_of_budget
         if self.config.consolidation_epochs == "matched":
-            return self.config.memory_epochs * ((self.budget(learner) or 0) - events) + 1
+            return self.config.memory_epochs * ((self.most_events(learner) or 0) - events) + 1
         return self.config.consolidation_epochs
 
     def end_task(self, learner: Learner, task: Task) -> None:

@@ -15,6 +15,7 @@ input field is left out with probability `drop`, and every view has a dropout ma
 
 import math
 import random
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -58,7 +59,8 @@ class Vbm(ScheduledReplay[VbmConfig]):
 
     def passes(self, learner: Learner, task: Task, epochs: int) -> list[Batch]:
         size = learner.config.optim.batch_size // self.config.views
-        return list(learner.memory.batches(epochs, task.name, size))
+        batches = learner.memory.batches(epochs, task.name, size)
+        return [replace(batch, views=self.config.views) for batch in batches]
 
     def encode(self, learner: Learner, step: Step) -> list[tuple[Encoded, ...]]:
         if step.kind == "task":

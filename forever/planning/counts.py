@@ -50,11 +50,13 @@ class Counts:
         calls: updates, passes, batches of prompts or steps of decoding.
         tokens: in all examples, without padding.
         events: replays, consolidations and looks.
+        examples: those of all tasks by kind, as `Learner.examples` counts them.
     """
 
     calls: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
+    examples: Counter[str] = field(default_factory=Counter)
 
     @property
     def updates(self) -> dict[str, int]:
@@ -103,6 +105,7 @@ def plan(
         for _ in drive(method.steps(learner, task), counter.perform):
             pass
         counter.counts.events.update(event.kind for event in learner.events)
+        counter.counts.examples.update(learner.examples)
         scored = list(benchmark.seen(stage))
         if transfer and not learner.last:
             scored.append(stage + 1)
@@ -126,10 +129,9 @@ class _Counter:
         if isinstance(action, Step):
             groups = self.method.encode(learner, action)
             self.counts.add(action.kind, 1, _tokens(chain(*groups)))
-            learner.updates += 1
-            learner.step += action.kind == "task"
         elif isinstance(action, Probe):
             self.counts.add("probe", 1, _tokens(map(learner.encoder.encode, action.batch.examples)))
+        learner.count(action)
         return StepRecord(loss=1.0, update_norm=1.0, value=1.0)
 
     def end_task(self, task: Task) -> None:

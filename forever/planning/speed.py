@@ -161,8 +161,7 @@ def _update_rate(learner: Learner, method: Method[Any], task: Task, budget_s: fl
 
     def act(action: Action) -> StepRecord:
         record = perform(learner, method, action)
-        learner.updates += isinstance(action, Step)
-        learner.step += isinstance(action, Step) and action.kind == "task"
+        learner.count(action)
         return record
 
     calls = tokens = spent = 0.0

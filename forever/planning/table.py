@@ -150,16 +150,19 @@ def _numbers(
 ) -> dict[str, Any]:
     """What is planned of a run, by column; of a finished one what it did, as far as it says."""
     updates, events, trained = counts.updates, counts.events, counts.total(*UPDATES)[1]
+    replayed = counts.examples["replayed"]
     seconds = speed.seconds(counts) if speed else nan
     result = run.directory.finished()
     if result:
         updates, trained = result["updates"], result["tokens"]
         events = sum(map(Counter, result["events"].values()), Counter[str]())
         seconds = sum(result["seconds"].values())
+        replayed = (result.get("examples") or counts.examples)["replayed"]
     numbers = {"runs": 1, "done": bool(result)}
     numbers |= {kind: updates.get(kind, 0) for kind in ("task", "replay", "consolidation")}
     numbers |= {
         "events": events["replay"] + events["consolidation"],
+        "replayed": replayed,
         "train MTok": trained / 1e6,
         "other MTok": counts.total("probe", *AT_THE_END)[1] / 1e6,
         "eval MTok": counts.total("prompts", "answers")[1] / 1e6,
@@ -199,7 +202,8 @@ def _table(name: str, rows: Mapping[str, Counter[str]], sums: Mapping[str, Count
         everything.update(numbers)  # not +, which drops what is not known
     columns = [column for column, number in everything.items() if number]
     for column in columns:
-        table.add_column(column.replace("consolidation", "consolid."), justify="right")
+        header = column.replace("consolidation", "consolid.")
+        table.add_column(header, justify="right", no_wrap=" " not in header)
     for group in (rows, sums):
         for label, numbers in group.items():
             if numbers:

@@ -8,6 +8,9 @@ a task of 1250 updates of equal length. So the spacing ablation compares equal b
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count, takewhile
 
+from forever.seeding import permutation
+
+RANDOM = "random"
 Days = Iterator[float]
 
 
@@ -59,6 +62,17 @@ def days(schedule: str | Sequence[float]) -> Days:
     if isinstance(schedule, str):
         return SCHEDULES[schedule]()
     return iter(schedule)
+
+
+def random_times(updates: int, warmup_steps: int, seed: int, task: str) -> Days:
+    """As many days as the standard list has in so many updates, each after an update that is drawn.
+
+    The first day of the standard list is over after `warmup_steps`; before that nothing is drawn. A
+    schedule that does not beat this one is no schedule.
+    """
+    order = permutation(max(updates - warmup_steps + 1, 0), seed, "random times", task)
+    drawn = sorted(order[: standard_events(updates, warmup_steps)])
+    return ((warmup_steps + place) / warmup_steps for place in drawn)
 
 
 def standard_events(updates: int, warmup_steps: int) -> int:

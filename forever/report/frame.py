@@ -113,6 +113,8 @@ COLUMNS = [
     Column("replayed_rows", _mean(attrgetter("replayed_rows")), "replayed rows", _COUNT,
            _COSTS + _CONSOLE, "with those that a method mixes into its task batches",
            short="rows"),
+    Column("budget", attrgetter("budget"), "budget", "", _COSTS + _CONSOLE,
+           "whether each task replayed what `budget.examples` allows"),
     Column("updates", _mean(lambda run: sum(run.outcome["updates"].values())), "updates", _COUNT,
            _COSTS),
     Column("seconds", _mean(attrgetter("seconds")), "seconds", _COUNT, _COSTS + _CONSOLE,

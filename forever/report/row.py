@@ -64,6 +64,15 @@ class Row:
             self.comparison.verdict = decision.verdict
         self.decided = decision.words(points)
 
+    @property
+    def budget(self) -> str:
+        """Whether the runs replayed their budget of examples; the worst of them counts."""
+        marks = {result.get("budget") for result in self.results}
+        for mark in ("over", "under", "exact"):
+            if mark in marks:
+                return mark
+        return ""
+
     def mean(self, value: Callable[[Run], float | None]) -> float | None:
         """The mean over the finished runs; None unless all of them have the value."""
         values: list[float] = []

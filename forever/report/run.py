@@ -167,8 +167,14 @@ class Run:
 
     @property
     def replayed_rows(self) -> float | None:
-        """Rows of memory, repetitions counted: in batches of their own, and mixed into those of a
-        task. None for views, of which nothing says after which row a pass over them ended."""
+        """Examples of memory, repetitions and views counted: in batches of their own, and mixed
+        into those of a task.
+
+        Runs of earlier versions did not count; there it follows from the rows of all updates, less
+        those of the tasks. None for mixed views, of which nothing says where a pass ended.
+        """
+        if counted := self.outcome.get("examples"):
+            return counted["replayed"]
         if self.settings.get("method.variant") == "mix":
             return None
         seen = self.outcome["rows_seen"]

@@ -13,6 +13,7 @@ from forever.evaluation.metrics import PerformanceMatrix
 from forever.runs.directory import RunDirectory, read_lines
 
 SCHEMA_VERSION = 1
+COUNTED = ("task", "replayed", "padded", "probed", "written")  # see `Learner.examples`
 
 
 def summary(
@@ -23,10 +24,10 @@ def summary(
     directory: RunDirectory,
 ) -> dict[str, Any]:
     """What was run, its scores, what was noted about each stage, and what the journal counts."""
-    updates, examples, tokens = Counter[str](), Counter[str](), 0
+    updates, rows_seen, tokens = Counter[str](), Counter[str](), 0
     for line in read_lines(directory.steps):
         updates[line["kind"]] += 1
-        examples[line["kind"]] += line["rows"]
+        rows_seen[line["kind"]] += line["rows"]
         tokens += line["tokens"]
     events = {name: Counter[str]() for name in matrix.stages}
     for event in read_lines(directory.events):
@@ -53,11 +54,41 @@ def summary(
         "fwt": matrix.forward_transfer(),
         "forgetting": matrix.forgetting(),
         "notes": dict(zip(matrix.stages, notes, strict=True)),
+        "examples": examples_of(notes),
+        "budget": budget_of(config, notes),
         "events": events,
         "updates": updates,
-        "rows_seen": examples,
+        "rows_seen": rows_seen,
         "tokens": tokens,
     }
+
+
+def examples_of(notes: Sequence[dict[str, Any]]) -> dict[str, int] | None:
+    """Sum the examples that all stages had, by kind; None if earlier code trained one of them."""
+    total = Counter[str]()
+    for note in notes:
+        if "examples" not in note:
+            return None
+        total.update(note["examples"])
+    return {kind: total[kind] for kind in COUNTED}
+
+
+def budget_of(config: RunConfig, notes: Sequence[dict[str, Any]]) -> str | None:
+    """Say whether tasks with a memory replayed their budget: "exact", or "over" or "under" if one
+    did not.
+
+    None is said where there is no budget, or no such task, or one that was not counted.
+    """
+    budget, later = config.budget.examples, notes[1:]
+    if budget is None or not later or examples_of(notes) is None:
+        return None
+    spent: list[int] = []
+    for note in later:
+        counted = note["examples"]
+        spent.append(counted.get("replayed", 0) + counted.get("padded", 0))
+    if max(spent) > budget:
+        return "over"
+    return "under" if min(spent) < budget else "exact"
 
 
 def peak_memory(device: torch.device) -> int:

@@ -121,7 +121,8 @@ class Session:
         learner = self.learner
         assert learner.task is not None
         truncated = learner.encoder.truncated(learner.task.train)
-        self.state.notes.append({"truncated": truncated, **learner.notes})
+        notes = {"truncated": truncated, "examples": dict(learner.examples), **learner.notes}
+        self.state.notes.append(notes)
         self._spend("end_task")
         if self.journal:
             update = len(self.state.records) + 1  # it sorts after the stage's last update

@@ -1,14 +1,16 @@
 """What a method may touch while it trains."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from forever.config.run import RunConfig
-from forever.data.batching import Batch, batch_count, batches
+from forever.data.batching import Batch, batch_count, batches, cut, one_pass, shuffled
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Example, Task
 from forever.errors import InputError
@@ -18,7 +20,7 @@ from forever.models.parameters import FlatParameters
 from forever.seeding import permutation
 from forever.training.events import LossEvent, ReplayEvent
 from forever.training.memory import Memory
-from forever.training.steps import Action, Step
+from forever.training.steps import Action, Probe, Step
 from forever.training.world import World
 
 
@@ -46,6 +48,11 @@ class Learner:
     step: int = 0
     updates: int = 0
     planned_steps: int = 0  # T, the task updates that the current task will take
+    # The ids of the current task's training examples, and how many examples it has had so far: in
+    # updates on the `task`, `replayed` from memory or `padded` with its own in the place of memory,
+    # `probed` without an update, and `written` by the model. Repetitions and views count.
+    own: frozenset[str] = frozenset()
+    examples: Counter[str] = field(default_factory=Counter)
     # What the method says: for the next line of the journal, about the task, and its replays.
     gauges: dict[str, float | None] = field(default_factory=dict)
     notes: dict[str, float | None] = field(default_factory=dict)
@@ -59,14 +66,22 @@ class Learner:
     def begin(self, stage: int, task: Task) -> None:
         """Set all counters to the start of a task."""
         self.stage, self.task = stage, task
+        self.own = frozenset(example.id for example in task.train)
+        self.examples = Counter()
         self.step = self.updates = self.planned_steps = 0
         self.gauges, self.notes, self.events = {}, {}, []
 
     def count(self, action: Action) -> None:
-        """Count an update that is over; the method hears of it after that."""
+        """Count an update or a look that is over; the method hears of it after that."""
         if isinstance(action, Step):
             self.updates += 1
             self.step += action.kind == "task"
+            batch = action.batch
+            own = sum(example.id in self.own for example in batch.examples)
+            self.examples["task" if action.kind == "task" else "padded"] += batch.views * own
+            self.examples["replayed"] += batch.views * (len(batch.examples) - own)
+        elif isinstance(action, Probe):
+            self.examples["probed"] += len(action.batch.examples)
 
     def batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
         """The main stream of the current task: shuffled passes, alike for all methods of a seed."""
@@ -74,6 +89,39 @@ class Learner:
         epochs, size = self.config.optim.epochs, self.config.optim.batch_size
         self.planned_steps = batch_count(len(examples), epochs, size)
         return batches(examples, epochs, size, self.config.seed, "data", self.task.name)
+
+    def mixed_batches(self, task: Task) -> Iterator[Batch]:
+        """The main stream with the memory mixed in: all of it in each epoch.
+
+        If there is a budget, an equal part of it is mixed into each epoch instead.
+        """
+        optim, seed = self.config.optim, self.config.seed
+        budget, kept = self.config.budget.examples, self.memory.examples
+        if budget is None or not kept:
+            yield from self.batches(task.train + kept)
+            return
+        drawn = shuffled(kept, seed, "mixed", task.name)
+        passes: list[tuple[Example, ...]] = []
+        self.planned_steps = 0
+        for epoch in range(optim.epochs):
+            part = (epoch + 1) * budget // optim.epochs - epoch * budget // optim.epochs
+            passes.append(task.train + tuple(islice(drawn, part)))
+            self.planned_steps += batch_count(len(passes[epoch]), 1, optim.batch_size)
+        for epoch, examples in enumerate(passes):
+            yield from one_pass(examples, epoch, optim.batch_size, seed, "data", task.name)
+
+    @property
+    def passes_of_budget(self) -> int:
+        """How many passes over the memory spend a task's whole budget; 0 if there is none."""
+        return math.ceil((self.config.budget.examples or 0) / max(len(self.memory), 1))
+
+    def afforded(self, batches: Sequence[Batch], parts: int = 1) -> list[Batch]:
+        """The batches for which the task has budget left, and at most one of `parts` of it."""
+        budget = self.config.budget.examples
+        if budget is None:
+            return list(batches)
+        spent = self.examples["replayed"] + self.examples["padded"]
+        return list(cut(batches, min(budget - spent, budget // parts)))
 
     def batch_at(self, number: int, examples: Sequence[Example], *stream: str) -> Batch:
         """Batch `number` of endless shuffled passes; each task has a stream of its own."""

@@ -81,6 +81,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"method.regularizer": "ewc"},
         "method.regularizer='ewc': input should be 'none', 'intensity'",
     ),
+    ({"budget.examples": 0}, "budget.examples=0: input should be greater than or equal to 1"),
+    (
+        {"method.memory_epochs": "share"},
+        "method forever: memory_epochs='share' divides a budget, and there is none",
+    ),
     ({"method.min_strength": 4}, "method: min_strength=4.0 is above max_strength=3.0"),
 ]
 
@@ -114,6 +119,7 @@ def test_defaults_are_the_papers() -> None:
     }  # fmt: skip
     assert config.method.model_dump() == {
         "name": "forever", "clock": "model", "days": "ebbinghaus", "warmup_steps": 24,
+        "source": "memory",
         "smoothing": 0.05, "memory_epochs": 2, "consolidation_epochs": 1,
         "regularizer": "intensity", "beta": 1e-3, "gamma": 1,
         "min_strength": 0.5, "max_strength": 3,
@@ -197,8 +203,9 @@ def test_fingerprint_is_stable() -> None:
 def test_fingerprint_sees_everything_but_the_place_of_the_data(base: RunConfig) -> None:
     changes = [{"seed": 1}, {"optim.lr": 1}, {"data.train_rows": 11}, {"method.beta": 0}]
     changes += [{"model.name": "tiny"}, {"data.order": "6"}, {"model.adapter": {"r": 2}}]
+    changes += [{"method.source": "task"}, {"budget.examples": 8}]
     prints = {base.override(change).fingerprint() for change in changes}
-    assert len(prints - {base.fingerprint()}) == 7
+    assert len(prints - {base.fingerprint()}) == 9
     assert base.override({"data.root": "/elsewhere"}).fingerprint() == base.fingerprint()
 
 

@@ -24,7 +24,7 @@ from forever.methods.forever import Forever
 from forever.methods.registry import METHODS, build_method
 from forever.models import lora
 from forever.replay.clock import CLOCKS
-from forever.replay.schedules import SCHEDULES
+from forever.replay.schedules import RANDOM, SCHEDULES
 from forever.training import step as step_module
 from forever.training.learner import Learner
 from forever.training.step import optimizer_step
@@ -90,7 +90,7 @@ def test_every_method_and_slot_is_in_the_table() -> None:
 
     assert values("name", "") >= METHODS.keys()
     assert values("clock", "model") == CLOCKS.keys()
-    assert values("days", "ebbinghaus") == SCHEDULES.keys()
+    assert values("days", "ebbinghaus") == {*SCHEDULES, RANDOM}
     regularizers = {"none", "intensity", "importance", "intensity_importance"}
     assert values("regularizer", "intensity") == regularizers
 
@@ -126,7 +126,9 @@ def test_memory_rows_stay_within_the_quota(
         tasks.append(learner.task.name)
         rows = {example.id for example in step.batch.examples}
         kept = {example.id for example in learner.memory.examples}
-        assert rows <= kept | {e.id for e in learner.task.train if step.kind == "task"}
+        own = {example.id for example in learner.task.train}
+        padded = name == "forever pad" and step.kind != "task"
+        assert rows <= (own if padded else kept | own if step.kind == "task" else kept)
         earlier = [id_.split("/")[0] for id_ in kept]
         assert (learner.stage > 0) <= len(earlier) <= learner.stage  # SSR may write fewer
         assert len({*earlier}) == len(earlier)
@@ -149,6 +151,24 @@ def test_events_are_whole_passes_over_the_memory(run: Run, name: str) -> None:
         assert event["rows"] % kept == 0
         seen[event["kind"]] += event["rows"]
     assert seen == Counter({k: n for k, n in found.result["rows_seen"].items() if k != "task"})
+
+
+SPENDS = ("forever", "fixed", "vbm", "mix_replay", "migu", "ssr")
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "mtl"])
+def test_a_budget_is_spent_exactly_or_the_run_is_marked(run: Run, name: str) -> None:
+    """Six examples in each of the two tasks that have a memory."""
+    result = run(CONFIGS[name], **{"budget.examples": 6}).result
+    counts = [result["notes"][stage]["examples"] for stage in result["stages"]]
+    replayed = [count.get("replayed", 0) + count.get("padded", 0) for count in counts]
+    assert sum(replayed) == result["examples"]["replayed"] + result["examples"]["padded"]
+    if name.startswith(SPENDS) and name != "migu alone":
+        assert (replayed, result["budget"]) == ([0, 6, 6], "exact")
+    elif max(replayed) > 6:
+        assert result["budget"] == "over"
+    else:
+        assert (min(replayed[1:]) < 6, result["budget"]) == (True, "under")
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name not in OWN_FIRST_TASK])

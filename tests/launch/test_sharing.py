@@ -35,7 +35,7 @@ pytestmark = KILLED_CLOSES_NO_FILES
 SHARING = [name for name, fields in CONFIGS.items() if METHODS[fields["name"]].plain_beginning]
 ALONE = [name for name in CONFIGS if name not in SHARING]
 # What may differ between runs that share, and what of the first task could go wrong unseen.
-OTHER: dict[str, Any] = {"memory.fraction": 0.4}
+OTHER: dict[str, Any] = {"memory.fraction": 0.4, "budget.examples": 5}
 SEVERE: dict[str, Any] = {"model.dropout": 0.2, "evaluation.forward_transfer": True}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import OLD, SMALL, drive, driven, method_of, rows_task, stub_learner
+from helpers import OLD, SMALL, Driven, drive, driven, method_of, rows_task, stub_learner
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
@@ -183,6 +183,142 @@ def test_matched_schedules_spend_equal_budgets(days: Any, power: int) -> None:
     run = drive(method, learner, task, lambda t: float(t) ** power)
     assert len(run.ids("replay", "consolidation")) == (2 * 6 + 1) * math.ceil(20 / 8)
     assert len(run.event_steps) <= 6
+
+
+# ---- controls of a schedule
+
+CONTROLS: dict[str, dict[str, Any]] = {
+    "random times": {"days": "random"},
+    "pad": {"source": "task"},
+    "end only": {"days": "end_only"},
+}
+
+
+def controlled(seed: int = 0, **fields: Any) -> Driven:
+    """A schedule on a clock of updates, with its budget, on tasks of the paper's size."""
+    fields = {"clock": "steps", "consolidation_epochs": "matched"} | fields
+    learner = stub_learner([rows_task("old", 1000), rows_task("older", 900)], seed=seed)
+    return drive(method_of("forever", **fields), learner, rows_task("new", 1000))
+
+
+@pytest.mark.parametrize("fields", CONTROLS.values(), ids=CONTROLS)
+def test_a_control_spends_exactly_what_its_schedule_does(fields: dict[str, Any]) -> None:
+    """Six events of two passes and one pass, over 20 + 18 kept examples: batches of 8."""
+    standard, control = controlled(), controlled(**fields)
+    for run in (standard, control):
+        extra = [len(batch) for batch in run.ids("replay", "consolidation")]
+        assert extra == [8, 8, 8, 8, 6] * 13
+        assert len(run.of_kind("task")) == 1250
+    if fields.get("days") != "end_only":
+        assert len(control.event_steps) == len(standard.event_steps) == 6
+
+
+def test_padding_is_shuffled_passes_over_the_current_task() -> None:
+    run = controlled(source="task")
+    shown = Counter(id_ for batch in run.ids("replay", "consolidation") for id_ in batch)
+    assert {*shown} <= {example.id for example in rows_task("new", 1000).train}
+    assert {*shown.values()} == {1}  # 494 of 1000 examples
+    assert +run.learner.examples == {"task": 10_000, "padded": 13 * 38, "probed": 14 * 8}
+    assert run.event_steps == controlled().event_steps
+    assert run.ids("replay") != controlled(seed=1, source="task").ids("replay")
+
+
+def test_random_times_differ_by_seed_and_repeat_by_seed() -> None:
+    times = [controlled(seed, days="random").event_steps for seed in (0, 1, 2, 0)]
+    assert times[0] == times[3]
+    assert len({*map(tuple, times)}) == 3
+
+
+# ---- how many examples a task has
+
+# Two epochs of 16 own examples; 10 + 7 kept ones; batches of 4, of which a pass has five.
+COUNTS: dict[str, tuple[Method, dict[str, int]]] = {
+    "finetune": (method_of("finetune"), {}),
+    "looks before updates 0, 4 and 8": (method_of("finetune", probe_every=4), {"probed": 3 * 17}),
+    "mix_replay": (method_of("mix_replay"), {"replayed": 2 * 17}),
+    "migu": (method_of("migu"), {"replayed": 2 * 17}),
+    # Three events of two passes and one pass at the end, each between two looks at a batch.
+    "forever": (forever(), {"replayed": 7 * 17, "probed": 4 * 2 * 4}),
+    # J = 3 events make 2 J + 1 = 7 passes, which are 4 of two views, in batches of two examples.
+    "vbm": (method_of("vbm", views=2, warmup_steps=2), {"replayed": 4 * 2 * 17, "probed": 4 * 4}),
+    "recurrent_kif": (
+        method_of("recurrent_kif", inner_steps=3, outer_steps=2), {"replayed": 2 * 2 * 4}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "others"), COUNTS.values(), ids=COUNTS)
+def test_examples_by_hand(method: Method, others: dict[str, int]) -> None:
+    assert +driven(method).learner.examples == {"task": 2 * 16, **others}
+
+
+# ---- budgets
+
+SPENT = [
+    # Of three events of 34 examples and a pass of 17 at the end.
+    (forever(), 50, [("replay", 34), ("replay", 16)]),
+    (forever(), 102, [("replay", 34)] * 3),
+    (forever(), 150, [("replay", 34)] * 3 + [("consolidation", 48)]),
+    (forever(days="end_only"), 50, [("consolidation", 50)]),
+    # J = 3 events and the end divide it by four.
+    (forever(memory_epochs="share"), 50, [("replay", 12)] * 3 + [("consolidation", 14)]),
+    (forever(memory_epochs="share"), 200, [("replay", 50)] * 3 + [("consolidation", 50)]),
+    (forever(memory_epochs="share", days=[1]), 50, [("replay", 12), ("consolidation", 38)]),
+    (forever(memory_epochs="share"), 3, [("consolidation", 3)]),
+    (
+        method_of("fixed_interval", warmup_steps=4),
+        70,
+        [("replay", 34)] * 2 + [("consolidation", 2)],
+    ),
+    # Events of 17 examples in two views; the last one may be at the end.
+    (method_of("vbm", views=2, warmup_steps=2), 50, [("replay", 17), ("replay", 8)]),
+    (
+        method_of("vbm", views=2, warmup_steps=2),
+        204,
+        [("replay", 17)] * 3 + [("consolidation", 51)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "examples", "events"), SPENT)
+def test_the_last_event_is_cut_short_or_what_is_left_is_spent_at_the_end(
+    method: Method, examples: int, events: list[tuple[str, int]]
+) -> None:
+    run = driven(method, **{"budget.examples": examples})
+    assert [(event.kind, event.rows) for event in run.learner.events] == events
+    assert run.learner.examples["replayed"] == examples
+    shown = [len(batch) for batch in run.ids("replay", "consolidation")]
+    assert sum(shown) == sum(rows for _, rows in events)
+
+
+@pytest.mark.parametrize("examples", [1, 16, 17, 51, 100, 333])
+@pytest.mark.parametrize("name", ["ebbinghaus", "random", "end_only", "uniform", "pad", "mix"])
+def test_every_schedule_and_control_spends_its_budget_exactly(name: str, examples: int) -> None:
+    method = method_of("mix_replay")
+    if name == "pad":
+        method = forever(source="task")
+    elif name != "mix":
+        method = forever(days=name, clock="steps")
+    run = driven(method, **{"budget.examples": examples})
+    expected = {"task": 32, "padded" if name == "pad" else "replayed": examples}
+    run.learner.examples["probed"] = 0
+    assert +run.learner.examples == expected
+    first = driven(method, old=(), **{"budget.examples": examples})
+    assert +first.learner.examples == {"task": 32}
+
+
+def test_interleaved_examples_are_spread_evenly() -> None:
+    """Nine of 17 kept examples in two epochs: 4 and 5, and none twice."""
+    run = driven(method_of("mix_replay"), **{"budget.examples": 9})
+    assert run.learner.planned_steps == len(run.steps) == math.ceil(20 / 4) + math.ceil(21 / 4)
+    own = {example.id for example in rows_task("new", 16).train}
+    mixed: list[list[str]] = [[], []]
+    for step in run.steps:
+        mixed[step.batch.epoch] += [e.id for e in step.batch.examples if e.id not in own]
+    assert [len(ids) for ids in mixed] == [4, 5]
+    assert len({*mixed[0], *mixed[1]}) == 9
+    shown = counted(driven(method_of("mix_replay"), **{"budget.examples": 40}).ids("task"))
+    assert {shown[e.id] for e in run.learner.memory.examples} == {2, 3}  # 40 = 2 * 17 + 6
 
 
 # ---- the main stream

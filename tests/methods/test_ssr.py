@@ -351,6 +351,7 @@ def test_examples_are_few_and_answered_by_the_model_as_it_is(learner: Learner) -
     method.end_task(learner, task)
     assert method.state == first
     assert learner.notes == {"candidates": len(by_id), "written": len(kept)}
+    assert learner.examples["written"] == 2 * len(by_id)  # of two calls
     # Another model, far enough that no rounding makes the answers equal, answers otherwise.
     learner.parameters.load(torch.linspace(-1, 1, len(learner.parameters.flat)))
     assert decoding.decode(learner.backbone, learner.encoder, kept, 3) != answers

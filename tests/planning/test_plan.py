@@ -21,6 +21,8 @@ from forever.planning.counts import Counts, plan
 from forever.planning.speed import Rate, Speed, calibrate, kind_of
 from forever.planning.table import Terms, find_place, plan_table
 from forever.sweeps.asked import asked_runs, without_failed
+from forever.sweeps.files import load_sweep
+from forever.sweeps.named_runs import SCALES, load_run
 
 METHODS = [
     {"method.name": "finetune"},
@@ -66,8 +68,21 @@ def test_updates_and_tokens_equal_those_of_the_run(
     assert counted.updates == result["updates"]
     assert counted.total(*counted.updates)[1] == result["tokens"]
     assert counted.events == fired(result)
+    assert counted.examples == Counter(result["examples"])
     other = planned(config.override({"seed": 7}))
     assert (other.updates, other.events) == (counted.updates, counted.events)
+
+
+def test_the_arena_has_one_budget() -> None:
+    """At scale mini 13 batches of 16 in four tasks, for all but bounds and what keeps to none."""
+    spent: dict[str, int] = {}
+    for trial in load_sweep("arena").expand(load_run(SCALES["mini"]), (0,)).trials():
+        examples = planned(trial.config).examples
+        spent[trial.variant] = examples["replayed"] + examples["padded"]
+    others = {name: spent.pop(name) for name in ("recurrent_kif", "aimmerging", "finetune", "mtl")}
+    assert {*spent.values()} == {4 * 13 * 16}
+    assert others["finetune"] == others["mtl"] == 0
+    assert min(others["recurrent_kif"], others["aimmerging"]) > 4 * 13 * 16
 
 
 @pytest.mark.parametrize("name", ["aimmerging", "ssr"])

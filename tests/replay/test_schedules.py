@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from forever.replay.schedules import SCHEDULES, days, standard_events
+from forever.replay.schedules import SCHEDULES, days, random_times, standard_events
 
 # The first nine days, or all.
 LISTS = {
@@ -34,3 +34,27 @@ EVENTS += [(0, 0), (23, 0), (24, 1), (47, 1), (48, 2), (719, 5), (720, 6), (1439
 @pytest.mark.parametrize(("updates", "events"), EVENTS)
 def test_standard_events(updates: int, events: int) -> None:
     assert standard_events(updates, 24) == events
+
+
+@pytest.mark.parametrize(("updates", "events"), EVENTS)
+def test_random_times_are_as_many_as_the_standard_ones(updates: int, events: int) -> None:
+    """Each after an update of its own, from the first one at which the standard schedule can."""
+    drawn = [day * 24 for day in random_times(updates, 24, 0, "task")]
+    assert len({*drawn}) == len(drawn) == events
+    assert drawn == sorted(drawn)
+    assert all(24 <= time <= updates and time == round(time) for time in drawn)
+
+
+def test_random_times_repeat_by_seed_and_differ_by_seed_and_task() -> None:
+    places = [(0, "a"), (1, "a"), (0, "b")]
+    drawn = [tuple(random_times(1250, 24, *place)) for place in places]
+    assert len({*drawn}) == 3
+    assert [tuple(random_times(1250, 24, *place)) for place in places] == drawn
+
+
+def test_random_times_spread_over_the_whole_task() -> None:
+    """Of 200 seeds, six times each, about a tenth falls into each tenth (sd 0.9 %)."""
+    drawn = [time for seed in range(200) for time in random_times(1223, 24, seed, "task")]
+    tenths = [sum(24 + 120 * i <= 24 * time < 144 + 120 * i for time in drawn) for i in range(10)]
+    assert sum(tenths) == 1200
+    assert all(80 <= tenth <= 160 for tenth in tenths)

@@ -14,13 +14,14 @@ from made_up import base_run, make_up_run
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.report.frame import frame_of, text_table
 from forever.report.report import write_report
 from forever.report.row import Row
 from forever.report.study import read_study
 from forever.sweeps.sweep import Sweep
 from forever.training.learner import Learner
 from forever.training.step import perform
-from forever.training.steps import Step
+from forever.training.steps import Probe, Step
 
 
 def edit(path: Path, **changes: Any) -> None:
@@ -55,15 +56,19 @@ def test_a_report_reads_each_file_once(folder: Path, monkeypatch: pytest.MonkeyP
 def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
     method: str, base_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal to the rows of other tasks, repetitions counted, in the batches that the run was
-    given."""
+    """Equal to the rows of other tasks, repetitions and views counted, in the batches that the run
+    was given; also those of a run that did not count, where no row has views."""
     replayed: list[Any] = []
+    probed: list[Any] = []
 
     def count(learner: Learner, method: Any, action: Any) -> Any:
         if isinstance(action, Step):
             task = learner.task
             assert task is not None
-            replayed.extend(row for row in action.batch.examples if row not in task.train)
+            rows = [row for row in action.batch.examples if row not in task.train]
+            replayed.extend(rows * action.batch.views)
+        elif isinstance(action, Probe):
+            probed.extend(action.batch.examples)
         return perform(learner, method, action)
 
     monkeypatch.setattr("forever.training.loop.perform", count)
@@ -71,6 +76,29 @@ def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
     (run,) = read_study(tmp_path / "run").runs
     assert run.replayed_rows == len(replayed)
     assert bool(replayed) == (method not in ("finetune", "mtl"))
+    learned = 2 * sum(rows["train"] for rows in run.outcome["rows"].values())
+    assert run.outcome["examples"] == {
+        "task": learned, "replayed": len(replayed), "padded": 0, "probed": len(probed), "written": 0
+    }  # fmt: skip
+    edit(run.directory.result, examples=None)
+    (run,) = read_study(tmp_path / "run").runs
+    views = run.settings.get("method.views", 1)
+    assert run.replayed_rows == len(replayed) / views
+
+
+def test_a_row_shows_whether_its_runs_kept_to_their_budget(folder: Path) -> None:
+    """The worst run counts, and without a budget there is no such column."""
+    assert "budget" not in text_table(frame_of([*rows_of(folder).values()]), "console").columns
+    marks = {"base": ("exact", "exact"), "+FIR": ("exact", "under"), "finetune": ("under", "over")}
+    for name, row in rows_of(folder).items():
+        for run, mark in zip(row.runs, marks.get(name, (None, None)), strict=False):
+            edit(run.directory.result, budget=mark)
+    rows = rows_of(folder)
+    assert {name: row.budget for name, row in rows.items()} == {
+        "base": "exact", "+FIR": "under", "finetune": "over", "-IAR": "", "mtl": "",
+    }  # fmt: skip
+    table = text_table(frame_of([*rows.values()]), "console")
+    assert {"exact", "under", "over"} < {*table["budget"]}
 
 
 def test_a_method_that_does_nothing_of_its_own_is_told(folder: Path) -> None:

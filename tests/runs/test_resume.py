@@ -401,3 +401,17 @@ def test_lost_answers_of_the_stage_whose_weights_are_there_are_given_again(
     runs.die(tmp_path, runs.place("finish", -1))
     shutil.rmtree(tmp_path / "predictions" / "2")
     runs.finish(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("forever", "replay"), ("mix_replay", "task")])
+def test_a_budget_is_kept_over_two_lives(runs: Runs, tmp_path: Path, name: str, kind: str) -> None:
+    """Killed right after its last update of a kind: what was spent before that still counts."""
+    config = runs.configs[name].override({"budget.examples": 3})
+    points = live(config, tmp_path / "whole")
+    at = len(points) - points[::-1].index(kind)
+    assert live(config, tmp_path / "killed", at)[-1] == "killed"
+    live(config, tmp_path / "killed")
+    whole, killed = outcome(tmp_path / "whole"), outcome(tmp_path / "killed")
+    assert whole.differences(killed) == []
+    assert killed.result["examples"] == whole.result["examples"]
+    assert (killed.result["examples"]["replayed"], killed.result["budget"]) == (3, "exact")

@@ -9,7 +9,7 @@ from forever.config.methods.base import MethodConfig
 from forever.config.parts import AboveZero, Count, Decay, NotNegative, RunParts, Whole
 from forever.errors import InputError, unknown
 from forever.replay.regularizers import RegularizerName
-from forever.replay.schedules import SCHEDULES
+from forever.replay.schedules import RANDOM, SCHEDULES
 
 
 class FinetuneConfig(MethodConfig):
@@ -33,11 +33,20 @@ class ScheduledReplayConfig(MethodConfig):
     warmup_steps: Count = 24
     """S: the updates that make the first day. They count as part of the task, because the paper's
     sum begins at the first update (docs/protocol.md#clock-and-replay)."""
-    memory_epochs: Count = 2
-    """E_mem: passes over the memory at each event."""
+    memory_epochs: Count | Literal["share"] = 2
+    """E_mem: passes over the memory at each event. With "share" an event is an equal part of
+    `budget.examples`, which the events of the standard schedule and the end of the task divide."""
     consolidation_epochs: Whole | Literal["matched"] = 1
     """Passes when the task is over (paper: one short epoch). "matched" adds what is left of the
     standard schedule's budget, so that schedules can be compared at equal cost."""
+
+    def check(self, run: RunParts) -> None:
+        super().check(run)
+        if self.memory_epochs == "share" and run.budget.examples is None:
+            raise InputError(
+                f"method {self.name}: memory_epochs='share' divides a budget, and there is none; "
+                "set budget.examples, or a number of passes"
+            )
 
 
 class ForeverConfig(ScheduledReplayConfig):
@@ -47,7 +56,11 @@ class ForeverConfig(ScheduledReplayConfig):
     clock: Literal["model", "steps"] = "model"
     """What makes time pass: movement of the parameters (paper), or the number of updates (+STC)."""
     days: str | list[AboveZero] = "ebbinghaus"
-    """A named schedule or explicit days in the order in which they are awaited."""
+    """A named schedule or explicit days in the order in which they are awaited; "random" draws as
+    many as the standard schedule has."""
+    source: Literal["memory", "task"] = "memory"
+    """What an event trains on: the memory, or as many examples of the current task, which pads the
+    task with as many updates as replay would."""
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.05
     """lambda of the moving average mu."""
     regularizer: RegularizerName = "intensity"
@@ -60,12 +73,13 @@ class ForeverConfig(ScheduledReplayConfig):
     """Lower bound of the strength s (paper)."""
     max_strength: NotNegative = 3.0
     """Upper bound of s (paper)."""
+    added = ("source",)
 
     @field_validator("days")
     @classmethod
     def _known_schedule(cls, value: str | list[float]) -> str | list[float]:
-        if isinstance(value, str) and value not in SCHEDULES:
-            raise unknown("schedule", value, SCHEDULES)
+        if isinstance(value, str) and value not in (*SCHEDULES, RANDOM):
+            raise unknown("schedule", value, (*SCHEDULES, RANDOM))
         return value
 
     @model_validator(mode="after")
@@ -98,7 +112,7 @@ class VbmConfig(ScheduledReplayConfig):
     """alpha."""
     drop: Decay = 0.1
     """Ours: the paper augments images."""
-    memory_epochs: Count = 1
+    memory_epochs: Count = 1  # pyright: ignore[reportIncompatibleVariableOverride]
     """Passes at each event: a recall is one pass, which shows every example `views` times."""
     # Narrower than in the base class, which is safe for a frozen field.
     consolidation_epochs: Whole = 1  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -55,7 +55,7 @@ class Ssr(Method[SsrConfig]):
             load_encoder(self.config.encoder, next(model.parameters()).device)
 
     def steps(self, learner: Learner, task: Task) -> Steps:
-        for batch in learner.batches(task.train + learner.memory.examples):
+        for batch in learner.mixed_batches(task):
             yield Step(batch)
 
     def remember(self, learner: Learner, task: Task) -> list[Example]:
@@ -66,6 +66,7 @@ class Ssr(Method[SsrConfig]):
         if learner.last:
             return  # no later task would rehearse them
         written = candidates(learner, task, self.config)
+        learner.examples["written"] += len(written)
         chosen = select(learner, task, written, self.config)
         # The leader decides, because floats of ranks are only nearly equal.
         examples = learner.world.gather([dataclasses.asdict(example) for example in chosen])[0]
