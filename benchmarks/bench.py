@@ -68,6 +68,9 @@ def main(
         "model": model and Path(model).name,
         "cases": [asdict(case) for case in cases],
     }
+    if root is None or model is None:
+        console.print(f"{RESULTS.name} stays as it is: not all cases were measured")
+        return
     RESULTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -75,7 +78,7 @@ def _embedded(folder: Path, rounds: int, world: World) -> Iterator[Case]:
     """Cases of the embedded model and benchmark."""
     yield demo(folder)
     without_dropout = named_run("mini/finetune").override({"model.dropout": 0.0})
-    yield training("mini, tiny", 1.0, without_dropout, 5 * rounds, world)
+    yield training("mini, tiny", 1.0, without_dropout, 2 * rounds, world, batches=13)
     yield from small_costs(5 * rounds)
     yield from further_trial(folder / "trials", rounds)
     yield many_tasks(folder / "many")

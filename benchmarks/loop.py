@@ -101,7 +101,7 @@ def _products(learner: Learner) -> Callable[[], None]:
     @torch.no_grad()
     def compute() -> None:
         for left, right in pairs:
-            torch.mm(left, right)
+            torch.matmul(left, right)
 
     return compute
 

@@ -61,10 +61,12 @@ def train(
         )
 
 
-def profilers(launch: Launch) -> list[Tracker]:
-    """The tracker that `--profile` asks for; it sees this process alone."""
+def profilers(launch: Launch, goes_on: bool) -> list[Tracker]:
+    """The tracker that `--profile` asks for; it sees this process alone, from its beginning."""
     if launch.workers:
         raise InputError("--profile traces a run in its own process; leave out --workers")
+    if goes_on:
+        raise InputError("--profile traces a run from its beginning; leave out --resume and --fork")
     from forever.launch.profiler import Profiler
 
     return [Profiler()]

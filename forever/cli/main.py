@@ -59,6 +59,7 @@ def run(
     """Train one run, task after task, and print its performance matrix."""
     from forever.runs.fork import find_origin, plant
 
+    profilers = commands.profilers(launch, resume or bool(fork)) if profile else []
     origin = find_origin(fork) if fork else None
     settings = _settings(config, changes or [], origin.config if origin else None)
     directory = RunDirectory(launch.out / (origin.key(settings) if origin else settings.key()))
@@ -69,7 +70,6 @@ def run(
         differences = plant(origin, settings, benchmark, directory)
         if not quiet:
             commands.print_lines(differences)
-    profilers = commands.profilers(launch) if profile else []
     result = commands.train(settings, directory.path, benchmark, launch, resume, quiet, profilers)
     console.print(matrix_table(result))
 

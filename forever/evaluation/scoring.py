@@ -37,7 +37,7 @@ def evaluate(
     packed: bool = True,
 ) -> list[list[Prediction]]:
     """Decode and score the test examples of tasks, shared out over ranks that all return all."""
-    over = {task.name: hopeless_answers(task) for task in tasks}
+    over = {task.name: hopeless_answers(task) if packed else None for task in tasks}
     questions = [(task.name, example) for task in tasks for example in task.test]
 
     def work(share: list[tuple[str, Example]]) -> list[str]:
@@ -60,13 +60,15 @@ def _score(task: Task, texts: Sequence[str], over: Over | None) -> list[Predicti
 
 
 def hopeless_answers(task: Task) -> Over | None:
-    """What says of the beginning of an answer that no label of the task begins so.
+    """What says of the beginning of an answer that no answer of the task begins so.
 
-    None for a task without labels, or where a part of an answer has a score, too.
+    None for a task without labels, or where a part of an answer has a score, too. A label may be
+    rare enough for the training examples to lack it.
     """
     if task.metric != "exact_match" or task.labels is None:
         return None
-    labels = [label.strip().lower() for label in task.labels]
+    answers = {*task.labels, *(example.output for example in task.test)}
+    labels = [answer.strip().lower() for answer in answers]
 
     def hopeless(text: str) -> bool:
         begun = text.strip().lower().rstrip("\ufffd")  # a character whose bytes are not all there

@@ -203,6 +203,7 @@ class Mirror:
         except Exception as error:  # numbers matter more than pictures of them
             print(f"{directory.path}: no figures in MLflow: {first_line(error)}", file=sys.stderr)
         client.set_terminated(run, "FINISHED", int(directory.result.stat().st_mtime * 1000))
+        self.complete = True
 
     def _draw(self, result: Mapping[str, Any], lines: list[dict[str, Any]]) -> None:
         from forever.report.figures import matrix_figure, timeline_figure

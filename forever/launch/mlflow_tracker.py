@@ -117,7 +117,7 @@ def mirrored_sweep(folder: Path, uri: str, say: Callable[[str], None]) -> Iterat
 
 def _follow(folder: Path, uri: str, say: Callable[[str], None], over: Event) -> None:
     """Send what is new now and then, and what is left when the sweep is `over`."""
-    mirrors: dict[Path, Mirror] = {}
+    mirrors: dict[Path, Mirror | None] = {}
     failed = False
     while True:
         begun, ending = time.monotonic(), over.is_set()
@@ -137,10 +137,11 @@ def _follow(folder: Path, uri: str, say: Callable[[str], None], over: Event) -> 
         over.wait(wait)
 
 
-def push_sweep(folder: Path, uri: str, mirrors: dict[Path, Mirror]) -> None:
+def push_sweep(folder: Path, uri: str, mirrors: dict[Path, Mirror | None]) -> None:
     """Send what is new of a sweep, once it is written down, and of its runs that have begun.
 
-    `mirrors` are those of an earlier call, to which new ones are added.
+    `mirrors` are those of an earlier call, to which new ones are added; None for a run that cannot
+    be read, which is named once.
     """
     if not (folder / MANIFEST).is_file():
         return
@@ -151,8 +152,18 @@ def push_sweep(folder: Path, uri: str, mirrors: dict[Path, Mirror]) -> None:
         if path not in mirrors:
             if not RunDirectory(path).finished() and not in_progress(path):
                 continue  # it was interrupted, or failed
-            mirrors[path] = Mirror(path, uri)
-        mirrors[path].push()
+            mirrors[path] = _mirror(path, uri, over=False)
+        if mirror := mirrors[path]:
+            mirror.push()
+
+
+def _mirror(path: Path, uri: str, over: bool) -> Mirror | None:
+    """The mirror of a run; None, and a line, for a directory that cannot be read."""
+    try:
+        return Mirror(path, uri, over)
+    except (InputError, OSError) as error:
+        print(f"{path} is not shown in MLflow: {error}", file=sys.stderr)
+        return None
 
 
 def _pause(begun: float) -> float:
@@ -164,7 +175,8 @@ def close_sweep(folder: Path, uri: str) -> None:
     """Send what MLflow lacks of a sweep, and end its parent run and the runs that nobody trains."""
     for path in _runs(folder):
         # A killed worker lets go of its folder some seconds later.
-        Mirror(path, uri, over=not in_progress(path, _PATIENCE_S)).push()
+        if mirror := _mirror(path, uri, over=not in_progress(path, _PATIENCE_S)):
+            mirror.push()
     _end_parent(Store(uri), folder)
 
 

@@ -31,10 +31,14 @@ class Cache:
     def of(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """A layer's rows, for keys and values like these [H, B, L, D], whose types may differ."""
         if layer not in self.rows:
-            heads, depth = key.shape[0], key.shape[-1]
-            shape, none = (self.count, heads, self.width, depth), (heads, 0, depth)
-            self.rows[layer] = key.new_zeros(shape), value.new_zeros(shape)
-            self.trunk.setdefault(layer, (key.new_zeros(none), value.new_zeros(none)))
+            rows: list[Tensor] = []
+            trunk: list[Tensor] = []
+            for states in (key, value):  # values may be narrower than keys
+                heads, depth = states.shape[0], states.shape[-1]
+                rows.append(states.new_zeros(self.count, heads, self.width, depth))
+                trunk.append(states.new_zeros(heads, 0, depth))
+            self.rows[layer] = rows[0], rows[1]
+            self.trunk.setdefault(layer, (trunk[0], trunk[1]))
         return self.rows[layer]
 
     def move(self, origins: Sequence[int], targets: Sequence[int]) -> None:

@@ -148,8 +148,11 @@ def _appearing(target: Path) -> Iterator[RunDirectory]:
     temporary = RunDirectory(target.with_name(f".{target.name}.{os.getpid()}"))
     shutil.rmtree(temporary.path, ignore_errors=True)
     temporary.path.mkdir(parents=True)
-    yield temporary
-    temporary.path.rename(target)
+    try:
+        yield temporary
+        temporary.path.rename(target)
+    finally:
+        shutil.rmtree(temporary.path, ignore_errors=True)
 
 
 def _copy_past(

@@ -49,7 +49,7 @@ def locked(folder: Path, needed: bool = True) -> Iterator[None]:
 
 def _acquire(lock: FileLock, folder: Path) -> None:
     with suppress(Timeout):
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=2 * _GLANCE_S, poll_interval=_GLANCE_S / 5)
         return
     holder = Path(lock.lock_file).read_text() or "another process"
     print(f"waiting for {holder}, which trains {folder}", file=sys.stderr, flush=True)

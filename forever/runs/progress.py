@@ -68,6 +68,8 @@ class Follower:
 
     def look(self) -> None:
         """Tell what is new."""
+        if not is_run(self.directory.path):
+            return  # no worker has begun yet
         if not self._started:
             self._started = True
             tell(self._trackers, "started", self.directory, self.benchmark)

@@ -6,6 +6,7 @@ checkpoint says; the surplus is cut off when the run goes on, and the same lines
 
 import json
 import shutil
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -189,7 +190,11 @@ class Session:
         # Earlier lives may have gone further, with weights that are no longer those of this stage.
         if self.first_task and self.state.stage == 0 and self.world.leads:
             tensors = self.learner.state_dict(optimizer=False)
-            leave_first_task(self.directory, self.state, tensors, self.first_task)
+            try:
+                leave_first_task(self.directory, self.state, tensors, self.first_task)
+            except OSError as error:  # another run left it already, or the disk is full
+                problem = f"{self.first_task} cannot be written ({error})"
+                print(f"{problem}; other runs train the task themselves", file=sys.stderr)
             self._clock = time.perf_counter()  # alone it would not have spent that
         tell(self._trackers, "stage", stage, scores_after(self.matrix, stage))
         self._spend("tracking")

@@ -89,9 +89,15 @@ def train_task(learner: Learner, method: Method[Any], task: Task, session: Sessi
 def score_tasks(
     learner: Learner, benchmark: Benchmark, stage: int, tasks: Sequence[int], session: Session
 ) -> None:
-    """Score `tasks` after a stage; those whose answers are already on disk are read back."""
-    missing = [index for index in tasks if not session.scored(stage, index)]
-    for together in batched_tasks(benchmark, missing):
+    """Score `tasks` after a stage; answers that are already on disk are read back.
+
+    A queue is answered again unless all of it is there: answers may differ in the last bit with
+    the prompts beside them, and a run that goes on ends with the bits of one that never stopped.
+    """
+    for together in batched_tasks(benchmark, tasks):
+        done = [session.scored(stage, index) for index in together]
+        if all(done):
+            continue
         with autocast(learner):
             answers = evaluate(
                 learner.backbone,

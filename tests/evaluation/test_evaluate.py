@@ -181,11 +181,12 @@ def test_scores_follow_the_order_of_the_test_rows(backbone: Backbone) -> None:
 
 
 def test_an_answer_is_hopeless_once_no_label_begins_so() -> None:
-    task = make_task("colour", "What colour?", ("x", "y"))
+    """Nor any reference, which may be a label that no training example has."""
+    task = make_task("colour", "What colour?", ("teal", "red"))
     task = replace(task, labels=("red", "reddish", "Dark blue "))
     hopeless = hopeless_answers(task)
     assert hopeless is not None
-    for text in ("", "r", "Red", "redd", "dark", "DARK blue", " red ", "re\ufffd"):
+    for text in ("", "r", "Red", "redd", "dark", "DARK blue", " red ", "re\ufffd", "tea"):
         assert not hopeless(text)
     for text in ("x", "red.", "reds", "darkblue", "reddish blue"):
         assert hopeless(text)

@@ -143,3 +143,11 @@ def test_rows_move() -> None:
     cache.move([3, 2], [0, 1])
     assert keys[:, 0, 0, 0].tolist() == [3, 2, 2, 3]
     assert values[:, 0, 1, 2].tolist() == [-3, -2, -2, -3]
+
+
+def test_values_may_be_narrower_than_keys() -> None:
+    """As in DeepSeek's attention."""
+    cache = Cache(count=3, width=5)
+    keys, values = cache.of(0, torch.ones(2, 1, 1, 8), torch.ones(2, 1, 1, 6))
+    assert (keys.shape, values.shape) == ((3, 2, 5, 8), (3, 2, 5, 6))
+    assert [states.shape for states in cache.trunk[0]] == [(2, 0, 8), (2, 0, 6)]

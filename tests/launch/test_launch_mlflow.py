@@ -18,7 +18,7 @@ from mlflow.entities import Run
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, run_local
-from forever.launch.mlflow_store import keeps, tracking_uri
+from forever.launch.mlflow_store import Mirror, keeps, tracking_uri
 from forever.launch.mlflow_tracker import (
     MlflowTracker,
     close_sweep,
@@ -290,6 +290,24 @@ def test_a_sweep_is_shown_while_it_runs(
         wait_until(lambda: statuses(uri)["slow"] == "FINISHED")
     assert statuses(uri) == dict.fromkeys(("parent", "base", "slow"), "FINISHED")
     assert said == []
+
+
+def test_a_finished_run_is_sent_once_and_an_unreadable_one_is_named(
+    uri: str, toys: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(Mirror, "_draw", lambda mirror, *_: sent.append(mirror.directory.path.name))
+    shutil.copytree(next(toys.glob("slow*")), toys / "damaged")
+    (toys / "damaged" / "config.yaml").write_text("model: {name: [}")
+    mirrors: dict[Path, Mirror | None] = {}
+    for _ in range(3):
+        push_sweep(toys, uri, mirrors)
+    close_sweep(toys, uri)
+    assert sorted(name.partition("-")[0] for name in sent) == ["base", "slow"]
+    assert statuses(uri) == dict.fromkeys(("parent", "base", "slow"), "FINISHED")
+    errors = capsys.readouterr().err.splitlines()
+    assert all(line.startswith(f"{toys}/damaged is not shown in MLflow: ") for line in errors)
+    assert len(errors) == 2  # while the sweep runs, and at its end
 
 
 def wait_until(happened: Callable[[], bool]) -> None:

@@ -4,6 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from forever.cli.main import app
@@ -34,8 +35,14 @@ def test_a_run_too_short_to_trace_has_its_page(base_config: RunConfig, tmp_path:
     assert "too short to trace" in (tmp_path / "run/profile/profile.md").read_text()
 
 
-def test_workers_cannot_be_profiled(base_config: RunConfig, tmp_path: Path) -> None:
-    command = ["run", "mini/finetune", "--profile", "--workers", "2", "--out", str(tmp_path)]
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [("--workers=2", "leave out --workers"), ("--resume", "leave out --resume and --fork")],
+)
+def test_only_a_whole_run_in_this_process_is_profiled(
+    option: str, remedy: str, tmp_path: Path
+) -> None:
+    command = ["run", "mini/finetune", "--profile", option, "--out", str(tmp_path)]
     outcome = CliRunner().invoke(app, command)
     assert isinstance(outcome.exception, InputError)
-    assert "leave out --workers" in str(outcome.exception)
+    assert remedy in str(outcome.exception)

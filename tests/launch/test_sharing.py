@@ -288,3 +288,15 @@ def test_who_trains_a_first_task_comes_before_those_that_take_it(base_config: Ru
     names = [(trial.seed, trial.variant) for trial in trainers_first(trials)]
     of_a_seed = ("base", "joint", "slow")
     assert names == [(seed, variant) for seed in (3, 1) for variant in of_a_seed]
+
+
+def test_a_first_task_that_cannot_be_left_ends_no_run(
+    small_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another run may have left it meanwhile: workers outlive the process that held the lock."""
+    (tmp_path / "left" / "by another").mkdir(parents=True)
+    placement = Placement("cpu", first_task=tmp_path / "left")
+    result = run_local(small_config, tmp_path / "run", placement=placement)
+    assert result["op"] is not None
+    assert "other runs train the task themselves" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"left", "run"}
