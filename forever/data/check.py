@@ -48,11 +48,13 @@ def _benchmarks_in(root: Path) -> Iterator[DataConfig]:
     # A folder that several benchmarks share is read by the rules of the last, which has all tasks.
     shared = {folders[0]: name for name, folders in FOLDERS.items() if len(folders) == 1}
     inside = sorted(path for path in root.iterdir() if path.is_dir())
-    for folder in [root] if find_tasks(root) else inside:
+    for folder in [root.absolute()] if find_tasks(root) else inside:
         names = tuple(find_tasks(folder))
         if names:
-            benchmark = shared.get(folder.name, folder.absolute().name)
-            yield DataConfig(benchmark=benchmark, order=names, root=str(folder))
+            benchmark = shared.get(folder.name, folder.name)
+            # In the folder itself a task of the benchmark's name would be taken for its folder.
+            home = folder if benchmark in FOLDERS else folder.parent
+            yield DataConfig(benchmark=benchmark, order=names, root=str(home))
 
 
 def _cells(task: Task) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from forever.data.benchmarks import SUPERNI_CLASSIFICATION
 from forever.data.orders import LONG_TASKS, ORDERS
-from forever.data.sources import DATA_SEED, WHOLE, TaskFiles, find_tasks, limited
+from forever.data.sources import DATA_SEED, WHOLE, TaskFiles, add_once, find_tasks, limited
 from forever.data.tasks import Example
 from forever.errors import InputError
 
@@ -19,6 +19,7 @@ TEST_PER_CLASS = 500  # a generation task is one class
 _TASKS = {"long_sequence": LONG_TASKS, "superni": ORDERS["superni"]["7"]}
 _UNLABELLED = "-"  # in O-LoRA's MNLI
 _TOO_MANY = "more than needed"
+_OTHER_SPLIT = "in the other split"  # of a file that has both
 
 
 @dataclass
@@ -39,14 +40,14 @@ class _Split:
 def prepare(source: Path, to: Path) -> Iterator[str]:
     """Write each of the paper's benchmarks that has tasks in `source` as a folder of `to`.
 
-    A folder appears when it is complete. Its `sources.json` says where each task came from.
+    The folders appear when all are complete. Their `sources.json` say where each task came from.
 
     Yields:
         A line about each task and each folder.
 
     Raises:
-        InputError: nothing is found, a task is found twice, a file is malformed, or a folder exists
-            already.
+        InputError: nothing is found, a task is found twice, a file is malformed, a folder exists
+            already, or `to` cannot be one.
     """
     tasks = _find(source)
     found = {name: sorted(tasks.keys() & {*_TASKS[name]}) for name in _TASKS}
@@ -56,26 +57,37 @@ def prepare(source: Path, to: Path) -> Iterator[str]:
             raise InputError(
                 f"{to / benchmark} exists and is never overwritten; remove it or give another --to"
             )
-    to.mkdir(parents=True, exist_ok=True)
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--to {to} cannot be made a folder ({error.strerror}); give another"
+        ) from None
+    with TemporaryDirectory(prefix=".prepare-", dir=to) as scratch:
+        for benchmark, names in found.items():
+            yield from _benchmark(Path(scratch, benchmark), [tasks[name] for name in names], source)
+        for benchmark in found:
+            Path(scratch, benchmark).rename(to / benchmark)
     for benchmark, names in found.items():
-        with TemporaryDirectory(prefix=".prepare-", dir=to) as scratch:
-            folder = Path(scratch, benchmark)
-            records: dict[str, Any] = {}
-            for name in names:
-                train, test = _splits(tasks[name])
-                _write(folder / name / "train.jsonl", train.examples)
-                _write(folder / name / "test.jsonl", test.examples)
-                records[name] = {"train": _record(train, source), "test": _record(test, source)}
-                if "labels" in tasks[name].files:
-                    records[name]["labels"] = _origin(tasks[name].files["labels"], source)
-                yield f"{benchmark}/{name}: {_counts(train)}, {_counts(test)}"
-            sizes = {"train": TRAIN, "test_per_class": TEST_PER_CLASS, "seed": DATA_SEED}
-            text = json.dumps({**sizes, "tasks": records}, indent=2, ensure_ascii=False)
-            (folder / "sources.json").write_text(text + "\n", encoding="utf-8")
-            folder.rename(to / benchmark)
         missing = sorted({*_TASKS[benchmark]} - {*names})
         note = f", without {', '.join(missing)}" if missing else ""
         yield f"{to / benchmark} has {len(names)} tasks{note}"
+
+
+def _benchmark(folder: Path, tasks: Sequence[TaskFiles], source: Path) -> Iterator[str]:
+    """Write a benchmark's folder; yields a line about each task."""
+    records: dict[str, Any] = {}
+    for task in tasks:
+        train, test = _splits(task)
+        _write(folder / task.name / "train.jsonl", train.examples)
+        _write(folder / task.name / "test.jsonl", test.examples)
+        records[task.name] = {"train": _record(train, source), "test": _record(test, source)}
+        if "labels" in task.files:
+            records[task.name]["labels"] = _origin(task.files["labels"], source)
+        yield f"{folder.name}/{task.name}: {_counts(train)}, {_counts(test)}"
+    sizes = {"train": TRAIN, "test_per_class": TEST_PER_CLASS, "seed": DATA_SEED}
+    text = json.dumps({**sizes, "tasks": records}, indent=2, ensure_ascii=False)
+    (folder / "sources.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _find(source: Path) -> dict[str, TaskFiles]:
@@ -87,13 +99,7 @@ def _find(source: Path) -> dict[str, TaskFiles]:
         for folder in folders:
             here = find_tasks(folder)
             for name in sorted(here.keys() & {*LONG_TASKS, *_TASKS["superni"]}):
-                if name in tasks:
-                    files = [next(iter(task.files.values())) for task in (tasks[name], here[name])]
-                    raise InputError(
-                        f"task {name} is found twice, in {files[0]} and in {files[1]}; give a "
-                        "folder that has one of them"
-                    )
-                tasks[name] = here[name]
+                add_once(tasks, here[name])
         if tasks:
             return tasks
     raise InputError(
@@ -105,16 +111,12 @@ def _find(source: Path) -> dict[str, TaskFiles]:
 def _splits(task: TaskFiles) -> tuple[_Split, _Split]:
     """A task's training and test rows: those with a label, each in one split, not too many."""
     if WHOLE in task.files:
-        examples, tests = task.splits()
-        train = _Split("train", task.files[WHOLE], examples)
-        test = _Split("test", task.files[WHOLE], tests)
-    else:
-        name = _test_split(task)
-        train = _Split("train", task.files["train"], task.examples("train"))
-        test = _Split(name, task.files[name], task.examples(name))
+        return _parted(task)
+    name = _test_split(task)
+    train = _Split("train", task.files["train"], task.examples("train"))
+    test = _Split(name, task.files[name], task.examples(name))
     for split in (train, test):
-        labelled = [example for example in split.examples if example.output.strip() != _UNLABELLED]
-        split.keep(labelled, "unlabelled")
+        split.keep(_labelled(split.examples), "unlabelled")
     tested = {example.question for example in test.examples}
     train.keep([example for example in train.examples if example.question not in tested], "in test")
     train.keep(limited(tuple(train.examples), TRAIN, "train", task.name), _TOO_MANY)
@@ -125,6 +127,27 @@ def _splits(task: TaskFiles) -> tuple[_Split, _Split]:
                 f"{split.file}: no row with a label is left that the other split has not"
             )
     return train, test
+
+
+def _parted(task: TaskFiles) -> tuple[_Split, _Split]:
+    """The splits of a file that has both; each record is about all of its rows."""
+    instances = task.examples(WHOLE)
+    labelled = _labelled(instances)
+    train, test = task.parted(labelled)
+    different = len({example.question for example in labelled})
+    left_out = {
+        "unlabelled": len(instances) - len(labelled),
+        "duplicate": len(labelled) - different,
+        _TOO_MANY: different - len(train) - len(test),
+    }
+    return (
+        _Split("train", task.files[WHOLE], train, {**left_out, _OTHER_SPLIT: len(test)}),
+        _Split("test", task.files[WHOLE], test, {**left_out, _OTHER_SPLIT: len(train)}),
+    )
+
+
+def _labelled(examples: Sequence[Example]) -> list[Example]:
+    return [example for example in examples if example.output.strip() != _UNLABELLED]
 
 
 def _test_split(task: TaskFiles) -> str:
@@ -171,7 +194,8 @@ def _origin(file: Path, source: Path) -> dict[str, str]:
 
 def _counts(split: _Split) -> str:
     """How many rows a split has, and how many a fault has cost it."""
-    faults = {reason: count for reason, count in split.left_out.items() if reason != _TOO_MANY}
+    no_faults = (_TOO_MANY, _OTHER_SPLIT)
+    faults = {reason: count for reason, count in split.left_out.items() if reason not in no_faults}
     costs = [f"{count} {reason}" for reason, count in faults.items() if count]
     note = f" ({', '.join(costs)} left out)" if costs else ""
     return f"{len(split.examples)} {split.name}{note}"

@@ -10,8 +10,8 @@
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -102,7 +102,7 @@ class TaskFiles:
             InputError: a file that is missing, empty or malformed (with its line).
         """
         if WHOLE in self.files:
-            return self._parted()
+            return self.parted(self.examples(WHOLE))
         return self.examples("train"), self.examples("test")
 
     def examples(self, split: str) -> tuple[Example, ...]:
@@ -115,53 +115,75 @@ class TaskFiles:
             raise InputError(f"{self.files[split]} is empty; a split needs at least one row")
         return tuple(examples)
 
-    def _parted(self) -> Splits:
-        """Part the instances of one file by a fixed seed."""
+    def parted(self, instances: Sequence[Example]) -> Splits:
+        """Part the instances of one file by a fixed seed, each input once.
+
+        Raises:
+            InputError: they are too few.
+        """
         # By input: an instance that occurs twice must not land in both splits.
-        by_input: dict[str, _Row] = {}
-        for row in self.read(self.files[WHOLE]).values():
-            by_input.setdefault(row.input.strip(), row)
-        rows = list(by_input.values())
-        if len(rows) < _NI_PARTS:
+        by_input: dict[str, Example] = {}
+        for example in instances:
+            by_input.setdefault(example.input.strip(), example)
+        different = list(by_input.values())
+        if len(different) < _NI_PARTS:
             raise InputError(
-                f"{self.files[WHOLE]} has {len(rows)} instances of different input; a train and a "
-                f"test split need {_NI_PARTS}"
+                f"{self.files[WHOLE]} has {len(different)} instances of different input; a "
+                f"train and a test split need {_NI_PARTS}"
             )
-        order = permutation(len(rows), 0, "split", self.name)
-        held_out = min(_NI_TEST, len(rows) // _NI_PARTS)
+        order = permutation(len(different), 0, "split", self.name)
+        held_out = min(_NI_TEST, len(different) // _NI_PARTS)
         train: list[Example] = []
         test: list[Example] = []
         for position, index in enumerate(order[: held_out + _NI_TRAIN]):
             split, examples = ("test", test) if position < held_out else ("train", train)
-            row, place = rows[index], f"{self.name}/{split}/{index}"
-            examples.append(Example(place, row.instruction, row.input, row.output))
+            examples.append(replace(different[index], id=f"{self.name}/{split}/{index}"))
         return tuple(train), tuple(test)
 
 
 def find_tasks(folder: Path) -> dict[str, TaskFiles]:
-    """The tasks in a benchmark folder by name, in alphabetical order."""
+    """The tasks in a benchmark folder by name, in alphabetical order.
+
+    Raises:
+        InputError: a name comes twice, from different files.
+    """
     tasks: list[TaskFiles] = []
-    for path in folder.glob("*/train.jsonl"):
+    for path in sorted(folder.glob("*/train.jsonl")):
         tasks.append(TaskFiles(path.parent.name, _beside(path), _read_jsonl))
-    for path in folder.glob("*/*/train.json"):
+    for path in sorted(folder.glob("*/*/train.json")):
         files = _beside(path) | {"labels": path.with_name("labels.json")}
         # Otherwise it is layout 3, seen from the folder above.
         if path.parent.parent.name in _TYPES or (files["labels"].is_file() and _is_list(path)):
             tasks.append(TaskFiles(path.parent.name.lower(), files, _read_sentences))
-    for path in folder.glob("*/train.json"):
+    for path in sorted(folder.glob("*/train.json")):
         name, files, read = _name(path.parent.name), _beside(path), _read_instances
         if name in _TYPE_OF and path.with_name("labels.json").is_file():
             files, read = files | {"labels": path.with_name("labels.json")}, _read_labelled
         tasks.append(TaskFiles(name, files, read))
-    for path in folder.glob("train/*.json"):
+    for path in sorted(folder.glob("train/*.json")):
         files = {split: folder / split / path.name for split in ("train", "dev", "test")}
         tasks.append(TaskFiles(_name(path.stem), files, _read_list))
     for path in sorted(folder.glob("task*.json")):
         tasks.append(TaskFiles(_name(path.stem), {WHOLE: path}, _read_instances))
     by_name: dict[str, TaskFiles] = {}
     for task in tasks:
-        by_name.setdefault(task.name, task)
+        add_once(by_name, task)
     return dict(sorted(by_name.items()))
+
+
+def add_once(tasks: dict[str, TaskFiles], task: TaskFiles) -> None:
+    """Add a task by its name, which may be there already if its files are the same.
+
+    Raises:
+        InputError: a task of this name has other files.
+    """
+    other = tasks.setdefault(task.name, task)
+    files = [next(iter(found.files.values())) for found in (other, task)]
+    if not files[0].samefile(files[1]):
+        raise InputError(
+            f"task {task.name} is found twice, in {files[0]} and in {files[1]}; keep one of them, "
+            "or give a folder that has one"
+        )
 
 
 def limited(

@@ -7,12 +7,12 @@ from typing import Any
 
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
-from forever.data.orders import LONG_TASKS, ORDERS, default_order
+from forever.data.orders import ORDERS, default_order
 from forever.errors import InputError, unknown
 from forever.sweeps.reading import SUFFIXES, YamlFile
 
 _SETTINGS = YamlFile.read(Path(__file__).with_name("scales.yaml")).values
-_TRAIN = 1000  # examples of most of the paper's tasks
+_TRAIN, _TEST = 1000, 100  # examples of most of the paper's tasks
 # The run from which each experiment differs, by the size of everything in it.
 SCALES: dict[str, str] = {scale: part["base"] for scale, part in _SETTINGS.items()}
 
@@ -97,9 +97,8 @@ def has_papers_sizes(rows: Counts) -> bool:
 
 def _least(task: str) -> dict[str, int]:
     """How many examples a task of the paper's has."""
-    smaller = _SETTINGS["paper"]["smaller"]
-    test = 500 if task in LONG_TASKS else 100
-    return {"train": smaller["train"].get(task, _TRAIN), "test": smaller["test"].get(task, test)}
+    sizes = _SETTINGS["paper"]["sizes"]
+    return {"train": sizes["train"].get(task, _TRAIN), "test": sizes["test"].get(task, _TEST)}
 
 
 def _limited(counts: Mapping[str, int], limits: Mapping[str, int | None]) -> dict[str, int]:

@@ -191,6 +191,30 @@ def test_natural_instructions_have_the_papers_sizes_and_no_input_twice(tmp_path:
     assert len({example.input for example in (*train, *test)}) == 1100
 
 
+def test_a_task_is_found_once(folder: Path, tmp_path: Path) -> None:
+    """The same file may be seen as two layouts; two files may not have one name."""
+    save = json.dumps({"Definition": "d", "Instances": natural(4)})
+    (tmp_path / "train" / "train.json").write_text(save)  # <task>/train.json, train/<task>.json
+    assert "train" in find_tasks(folder)
+    twins = ("task363_b/train.json", "train/task363.json", "task363_x.json", "task363/train.jsonl")
+    for twin in twins:
+        path = tmp_path / twin
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(save)
+        with pytest.raises(InputError, match=r"task363 is found twice, in .*; keep one") as refused:
+            find_tasks(folder)
+        for found in (path, tmp_path / "task363_sst2_polarity" / "train.json"):
+            assert str(found) in str(refused.value)
+        path.unlink()
+    boolq = tmp_path / "boolq"
+    boolq.mkdir()
+    (boolq / "train.json").write_text(save)
+    with pytest.raises(
+        InputError, match=r"boolqa is found twice, in .*boolq/train\.json and in .*"
+    ):
+        find_tasks(folder)
+
+
 def test_text_comes_through_unchanged(tmp_path: Path) -> None:
     odd = [row(" blank \u2028 line\u0085 sep \r\n tab\t é 你好 🙂 ", " answer "), row("", "")]
     text = "\n".join(json.dumps(line, ensure_ascii=False) for line in odd)  # no newline at the end
@@ -335,7 +359,7 @@ def test_a_benchmarks_own_folder_is_as_good_as_the_one_above(toy_root: Path) -> 
         load_toy(toy_root / "toy" / "a")
 
 
-def test_the_table_of_a_check(toy_root: Path) -> None:
+def test_the_table_of_a_check(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(width=200)
     with console.capture() as shown:
         console.print(data_table(toy_root))
@@ -343,6 +367,13 @@ def test_the_table_of_a_check(toy_root: Path) -> None:
     with console.capture() as inside:
         console.print(data_table(toy_root / "toy"))
     assert shown.get().splitlines()[1:] == inside.get().splitlines()[1:]
+    (toy_root / "toy" / "c").rename(toy_root / "toy" / "toy")  # a task of its folder's name
+    for place in (toy_root, toy_root / "toy"):
+        assert data_table(place).row_count == 3
+    (toy_root / "toy" / "a").rename(toy_root / "toy" / "rte")
+    (toy_root / "toy").rename(toy_root / "long_sequence")
+    monkeypatch.chdir(toy_root / "long_sequence")
+    assert {*data_table(Path()).columns[0].cells} == {"long"}
     (toy_root / "empty").mkdir()
     with pytest.raises(InputError, match="has no benchmark folder with tasks"):
         data_table(toy_root / "empty")

@@ -151,6 +151,27 @@ def test_superni_in_three_layouts_is_the_same(tmp_path: Path) -> None:
     assert (len(tasks["NI"].train), len(tasks["NI"].test)) == (1000, 100)
 
 
+def test_an_original_file_is_recorded_whole(tmp_path: Path) -> None:
+    """3000 instances: 10 without a label, of which 4 have one in their twins, 1500 twice."""
+    labelled = [{"input": f"{i}", "output": ["yes"]} for i in range(1495)]
+    blank = [{"input": f"{i}", "output": ["-"]} for i in range(1491, 1501)]
+    file = tmp_path / "NI" / "task639_x.json"
+    save(file, {"Definition": ["Ask."], "Instances": [*blank, *labelled, *labelled]})
+    assert run(tmp_path / "NI", tmp_path / "out")[0] == (
+        "superni/task639: 1000 train (10 unlabelled, 1495 duplicate left out), "
+        "100 test (10 unlabelled, 1495 duplicate left out)"
+    )
+    folder = tmp_path / "out" / "superni"
+    records = json.loads((folder / "sources.json").read_text())["tasks"]["task639"]
+    left_out = {"unlabelled": 10, "duplicate": 1495, "more than needed": 395}
+    for split, written, others in (("train", 1000, 100), ("test", 100, 1000)):
+        rows = read(folder / "task639" / f"{split}.jsonl")
+        assert {row["output"] for row in rows} == {"yes"}
+        record = records[split]
+        assert record["left_out"] == {**left_out, "in the other split": others}
+        assert (record["rows"], record["written"], len(rows)) == (3000, written, written)
+
+
 def test_long_sequence_of_sapt_has_the_questions_of_the_others(tmp_path: Path) -> None:
     """It has instructions of its own, or none, beside O-LoRA's labels."""
     folder = tmp_path / "SAPT" / "CL_Benchmark" / "Long_Sequence" / "sst2"
@@ -179,6 +200,10 @@ def test_refusals(release: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"out/long_sequence exists and is never overwritten"):
         run(release, out)
     assert content(out) == before
+    for file in (out / "long_sequence" / "sources.json", release / "nowhere"):
+        file.touch()
+        with pytest.raises(InputError, match=r"--to .* cannot be made a folder \(.*\); give anoth"):
+            run(release, file)
     with pytest.raises(InputError, match="nowhere; give one with data"):
         run(tmp_path / "nowhere", out)
     (tmp_path / "empty").mkdir()
@@ -198,6 +223,21 @@ def test_refusals(release: Path, tmp_path: Path) -> None:
         InputError, match=r"mnli is found twice, in .*train\.json and in .*mnli\.json"
     ):
         run(release, tmp_path / "half")
+
+
+def test_an_error_in_a_later_benchmark_writes_none(release: Path, tmp_path: Path) -> None:
+    """So that the same command can be given again."""
+    lists = release / "CL_Benchmark" / "train" / "task639.json"
+    question = {"instruction": "Ask.", "output": "answer"}
+    save(lists.parents[1] / "test" / lists.name, [{**question, "input": "test"}])
+    save(lists, [question])
+    with pytest.raises(InputError, match=r"task639.json, 0, input: field required"):
+        run(release, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    save(lists, [{**question, "input": "train"}])
+    run(release, tmp_path / "out")
+    folders = [path.name for path in (tmp_path / "out").iterdir()]
+    assert sorted(folders) == ["long_sequence", "superni"]
 
 
 @real

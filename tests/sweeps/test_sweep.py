@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forever.config.run import RunConfig
-from forever.data.orders import ORDERS, named_tasks
+from forever.data.orders import named_tasks
 from forever.errors import InputError
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
@@ -156,23 +156,32 @@ def test_the_scale_is_that_of_the_data(scale: str, changes: dict[str, Any], expe
     assert scale_of(named_run(SCALES[scale]).override(changes)) == expected
 
 
+# At most 500 a class of what is released.
+TESTED = {
+    "agnews": 2000, "amazon": 2500, "yelp": 2500, "mnli": 1500, "imdb": 1000, "qqp": 1000,
+    "boolqa": 1000, "multirc": 1000, "sst-2": 872, "wic": 638, "dbpedia": 7000, "yahoo": 500,
+    "rte": 277, "cb": 56, "copa": 100,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("train", "test", "copa", "expected"),
+    ("train", "changes", "copa", "expected"),
     [
-        (1000, 500, 400, "paper"),
-        (1000, 7600, 401, "paper"),
-        (2000, 500, 400, "other"),  # as O-LoRA releases it
-        (1000, 499, 400, "other"),
-        (999, 500, 400, "other"),
-        (1000, 500, 399, "other"),
+        (1000, {}, 400, "paper"),
+        (1000, {"dbpedia": 7600}, 401, "paper"),
+        (2000, {}, 400, "other"),  # as O-LoRA releases it
+        (1000, {"agnews": 1999}, 400, "other"),  # 500 a class, of which it has four
+        (1000, {"yahoo": 499}, 400, "other"),  # only its dev rows are released
+        (999, {}, 400, "other"),
+        (1000, {}, 399, "other"),
     ],
 )
 def test_the_scale_is_that_of_the_examples_that_tasks_had(
-    train: int, test: int, copa: int, expected: str
+    train: int, changes: dict[str, int], copa: int, expected: str
 ) -> None:
     """Whatever their files had before they were limited."""
-    rows = {name: {"train": train, "test": test} for name in ORDERS["long"]["4"]}
-    rows["copa"] = {"train": copa, "test": 100}
+    rows = {name: {"train": train, "test": count} for name, count in (TESTED | changes).items()}
+    rows["copa"]["train"] = copa
     for limit in (None, 1000):
         run = named_run("long/4/forever").override({"data.train_rows": limit})
         assert scale_of(run, rows) == expected
