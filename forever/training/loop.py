@@ -91,8 +91,8 @@ def score_tasks(
 ) -> None:
     """Score `tasks` after a stage; answers that are already on disk are read back.
 
-    A queue is answered again unless all of it is there: answers may differ in the last bit with
-    the prompts beside them, and a run that goes on ends with the bits of one that never stopped.
+    A queue is answered as a whole unless all of it is there: what prompts are beside one another
+    may move a last bit, and a run that goes on ends with the bits of one that never stopped.
     """
     for together in batched_tasks(benchmark, tasks):
         done = [session.scored(stage, index) for index in together]
@@ -108,8 +108,9 @@ def score_tasks(
                 learner.gate,
                 learner.packed,
             )
-        for index, of_task in zip(together, answers, strict=True):
-            session.keep_answers(stage, index, of_task)
+        for index, of_task, is_there in zip(together, answers, done, strict=True):
+            if not is_there:
+                session.keep_answers(stage, index, of_task)
 
 
 def batched_tasks(benchmark: Benchmark, tasks: Sequence[int]) -> Iterator[list[int]]:
