@@ -1,8 +1,8 @@
 """A sweep in rounds: seeds are added to the comparisons that are open, and to no other.
 
-Decisions are computed from run directories alone, and a budget is spent on what is not finished: so
-the same command, interrupted and repeated, comes to the same decisions or to more. Beside the runs
-is kept by which rule the report judges them.
+Decisions are computed from run directories alone, and a budget is charged for runs without a result
+only (one that failed is such a run): so the same command, interrupted and repeated, comes to the
+same decisions or to more. Beside the runs is kept by which rule the report judges them.
 """
 
 import json
