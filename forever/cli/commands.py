@@ -156,13 +156,14 @@ def show_report(folder: Path) -> None:
     console.print(f"report  {write_report(study)}", soft_wrap=True, highlight=False)
 
 
-def detection(runs: Sweep, out: Path, points: float) -> Table:
-    """The seeds and hours in which a sweep shows a difference of so many points."""
+def detection(runs: Sweep, out: Path, points: float, asked: str) -> Table:
+    """The seeds and hours in which a sweep shows a difference of so many points; `asked` is what
+    was typed for it."""
     try:
         from forever.planning.power import detection_table
     except ModuleNotFoundError as error:
         raise InputError(f"--detect needs {error.name}; pip install 'forever-cl[report]'") from None
-    return detection_table(runs, (out / runs.name).absolute(), points)
+    return detection_table(runs, (out / runs.name).absolute(), points, asked)
 
 
 def mlflow_uri(choice: str) -> str | None:

@@ -166,7 +166,7 @@ def plan(
             needs = "it needs points above 0 and a sweep with variants, e.g. components"
             raise InputError(f"--detect {detect:g}: {needs}")
         sweep = file.expand(load_run(base), seeds, asked, selection.only or ())
-        console.print(commands.detection(sweep, launch.out, detect))
+        console.print(commands.detection(sweep, launch.out, detect, name))
         return
     runs = asked_runs(name, base, asked, seeds, launch.out, selection.only or (), selection.trials)
     # Torch is loaded when the runs are known to be possible.

@@ -18,11 +18,10 @@ from forever.planning.rounds import (
     Comparison,
     Scores,
     comparisons,
-    count_judged,
-    differences,
+    count_on_each,
+    differences_of,
     first_round,
     read_scores,
-    step_of,
 )
 from forever.planning.sequential import ALPHA, spread
 from forever.sweeps.sweep import MANIFEST, Sweep, read_manifest
@@ -45,9 +44,9 @@ def power(seeds: int, effect: float, alpha: float) -> float:
 
 
 def seeds_needed(effect: float, alpha: float) -> int:
-    """The smallest number of seeds with a power of POWER; see `power`."""
+    """The smallest number of seeds with a power of POWER, or one above _MOST; see `power`."""
     enough = 2
-    while power(enough, effect, alpha) < POWER and enough < _MOST:
+    while power(enough, effect, alpha) < POWER and enough <= _MOST:
         enough *= 2
     candidates = range(max(2, enough // 2), enough)
     return candidates.start + bisect_left(candidates, POWER, key=lambda n: power(n, effect, alpha))
@@ -59,10 +58,13 @@ def spread_interval(spread: float, count: int) -> tuple[float, float]:
     return spread * np.sqrt((count - 1) / low), spread * np.sqrt((count - 1) / high)
 
 
-def detection_table(sweep: Sweep, folder: Path, points: float) -> Table:
+def detection_table(sweep: Sweep, folder: Path, points: float, asked: str) -> Table:
     """The seeds and hours in which each comparison shows a difference of so many points.
 
-    The level is the strictest of Holm's correction, by which reports judge.
+    The level is the strictest of Holm's correction, by which reports judge each benchmark.
+
+    Args:
+        asked: how the sweep was asked for: its name, or the path of its file.
 
     Raises:
         InputError: the sweep compares nothing.
@@ -76,24 +78,25 @@ def detection_table(sweep: Sweep, folder: Path, points: float) -> Table:
     if (folder / MANIFEST).is_file():
         seeds |= {trial["seed"] for trial in read_manifest(folder)["trials"]}
     scores = read_scores(replace(sweep, seeds=tuple(sorted(seeds))), folder)
-    judged, counts = count_judged(sweep), list[int]()
+    judged, counts = count_on_each(sweep), list[int]()
     for comparison in comparisons(sweep):
-        values = differences(scores, comparison)
+        values, step = differences_of(comparison, scores)
         counts.append(len(values))
         name = f"{comparison.variant} less {comparison.reference}, {comparison.benchmark}"
         needed = [NOTHING] * 3
         if len(values) >= FIRST_SEEDS:
-            deviation = spread(values, step_of(scores, comparison))
+            deviation = spread(values, step)
             spreads = (deviation, *spread_interval(deviation, len(values)))
             needed = _needed(spreads, _seconds(comparison, scores), points, ALPHA / judged)
         table.add_row(name, str(len(values)), *needed)
     table.caption = (
         f"For {100 * POWER:g} % power of the paired two-sided t-test at {100 * ALPHA:g} % over "
-        f"{plural(judged, 'comparison')}. Brackets: from the 95 % interval of the standard "
-        "deviation (sd) of the differences. Hours are those of both runs of a seed, one by one."
+        f"{plural(judged, 'comparison')} on a benchmark. Brackets: from the 95 % interval of the "
+        "standard deviation (sd) of the differences. Hours are those of both runs of a seed, one "
+        "by one."
     )
     if min(counts) < FIRST_SEEDS:
-        command = f"forever sweep {sweep.name} --seeds 0,1,2"
+        command = f"forever sweep {asked} --seeds 0,1,2"
         table.caption += f" {NOTHING}: needs a pilot, `{command}` with the same options."
     return table
 
@@ -101,13 +104,19 @@ def detection_table(sweep: Sweep, folder: Path, points: float) -> Table:
 def _needed(spreads: Sequence[float], seconds: float, points: float, alpha: float) -> list[str]:
     """The cells: standard deviation, seeds, hours, each with the ends of its interval."""
     seeds = [seeds_needed(points / value, alpha) for value in spreads]
-    hours = [count * seconds / 3600 for count in seeds]
-    rows = ((spreads, "{:.1f}"), (seeds, "{:,.0f}"), (hours, "{:,.2f}"))
-    return [_around(numbers, form) for numbers, form in rows]
+    return [
+        _around([f"{value:.1f}" for value in spreads]),
+        _around([_at_most(count, f"{min(count, _MOST):,}") for count in seeds]),
+        _around([_at_most(count, f"{min(count, _MOST) * seconds / 3600:,.2f}") for count in seeds]),
+    ]
 
 
-def _around(numbers: Sequence[float], form: str) -> str:
-    middle, low, high = map(form.format, numbers)
+def _at_most(seeds: int, text: str) -> str:
+    return f">{text}" if seeds > _MOST else text
+
+
+def _around(texts: Sequence[str]) -> str:
+    middle, low, high = texts
     return f"{middle} [{low}, {high}]"
 
 

@@ -1,14 +1,15 @@
 """A sweep in rounds: seeds are added to the comparisons that are open, and to no other.
 
-Decisions are computed from run directories alone, so the same command, interrupted and repeated,
-comes to the same ones. They are kept beside the runs for the report.
+Decisions are computed from run directories alone, and a budget is charged for runs without a result
+only (one that failed is such a run): so the same command, interrupted and repeated, comes to the
+same decisions or to more. Beside the runs is kept by which rule the report judges them.
 """
 
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ FIRST_SEEDS = 3  # at least: with fewer nothing can be decided, and a spread is 
 # With seven comparisons the interval is then half a standard deviation wide on each side: who wants
 # to know more has a question of weeks, and should say so with --seeds.
 MOST_SEEDS = 64
+_PATIENCE = 2  # rounds without a new pair, after which a comparison gets no more seeds
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Score(NamedTuple):
 
     op: float
     seconds: float
-    step: float  # what a single answer is worth in OP
+    step: float  # what a single answer can be worth in OP
 
 
 Scores = Mapping[tuple[str, str], Mapping[int, Score]]  # by benchmark and variant, then by seed
@@ -82,12 +84,17 @@ def count_judged(sweep: Sweep) -> int:
     """How many comparisons share the error of a sweep: those of all its variants, so that it does
     not grow with the calls that choose a few each."""
     benchmarks = {comparison.benchmark for comparison in comparisons(sweep)}
+    return count_on_each(sweep) * len(benchmarks)
+
+
+def count_on_each(sweep: Sweep) -> int:
+    """How many of its variants a sweep judges on each benchmark."""
     judged = 0
     for variant, changes in sweep.variants.items():
         is_bound = changes.get("method.name", sweep.base.method.name) in BOUNDS
         is_compared = sweep.references.get(variant, sweep.reference) != variant
         judged += is_compared and not is_bound
-    return judged * len(benchmarks)
+    return judged
 
 
 def read_scores(sweep: Sweep, folder: Path) -> Scores:
@@ -100,27 +107,36 @@ def read_scores(sweep: Sweep, folder: Path) -> Scores:
     for (benchmark, variant, seed), runs in results.items():
         finished = [run for run in runs if run is not None]
         if len(finished) == len(runs):
-            op = fmean(run["op"] for run in finished)
-            seconds = math.fsum(sum(run["seconds"].values()) for run in finished)
-            tests = sum(task["test"] for run in finished for task in run["rows"].values())
-            score = Score(op, seconds, 100 / tests)
-            scores.setdefault((benchmark, variant), {})[seed] = score
+            scores.setdefault((benchmark, variant), {})[seed] = score_of(finished)
     return scores
 
 
-def differences(scores: Scores, comparison: Comparison) -> list[float]:
-    """Variant less reference, in points, for each seed that both have; one that failed is left
-    out."""
+def score_of(results: Sequence[Mapping[str, Any]]) -> Score:
+    """The results of a variant with one seed, one an order, as one score.
+
+    An answer counts most in the smallest task, as OP is the mean over tasks.
+    """
+    steps: list[float] = []
+    for result in results:
+        smallest = min(task["test"] for task in result["rows"].values())
+        steps.append(100 / (len(result["rows"]) * smallest * len(results)))
+    op = fmean(result["op"] for result in results)
+    seconds = math.fsum(sum(result["seconds"].values()) for result in results)
+    return Score(op, seconds, max(steps))
+
+
+def differences(runs: Mapping[int, Score], base: Mapping[int, Score]) -> tuple[list[float], float]:
+    """Variant less reference, in points, for each seed that both have, in the order of seeds; and
+    what a single answer is worth in them."""
+    seeds = sorted(runs.keys() & base.keys())
+    values = [runs[seed].op - base[seed].op for seed in seeds]
+    return values, max((base[seed].step for seed in seeds), default=0.0)
+
+
+def differences_of(comparison: Comparison, scores: Scores) -> tuple[list[float], float]:
+    """`differences` of a comparison; the pair of a run that failed is left out."""
     benchmark, variant, reference = comparison
-    base = scores.get((benchmark, reference), {})
-    runs = scores.get((benchmark, variant), {})
-    return [score.op - base[seed].op for seed, score in runs.items() if seed in base]
-
-
-def step_of(scores: Scores, comparison: Comparison) -> float:
-    """What a single answer is worth in the differences, in points."""
-    base = scores.get((comparison.benchmark, comparison.reference), {})
-    return max((score.step for score in base.values()), default=0.0)
+    return differences(scores.get((benchmark, variant), {}), scores.get((benchmark, reference), {}))
 
 
 def rounds(
@@ -140,24 +156,28 @@ def rounds(
 
     Yields:
         Sweeps, each of which is run in `folder` before the next one is asked for. Of a run that
-        fails the pair is left out; a comparison that gains no pair in a round gets no more seeds.
+        fails the pair is left out; a comparison that gains no pair in two rounds on end gets no
+        more seeds.
     """
     began, seeds = clock(), sweep.seeds
-    going, pairs = comparisons(sweep), dict.fromkeys(comparisons(sweep), 0)
+    going, waits = comparisons(sweep), _Waits()
+    _write_stopping(folder, sweep, limits.points)
     yield sweep
     while True:
         scores = read_scores(replace(sweep, seeds=seeds), folder)
-        decisions = _decide(sweep, scores, limits.points)
-        write_decisions(folder, sweep, decisions, limits.points)
+        decisions = decide_all(sweep, scores, limits.points)
         say(f"{plural(len(seeds), 'seed')}: {_summary(decisions, limits.points)}")
-        going = [name for name in going if _goes_on(decisions[name], pairs[name])]
-        pairs = {name: decision.seeds for name, decision in decisions.items()}
+        still_open = [name for name in going if decisions[name].verdict == "open"]
+        going = [name for name in still_open if waits.after(name, decisions[name]) < _PATIENCE]
+        if dropped := [name for name in still_open if name not in going]:
+            names = ", ".join(_name(comparison, decisions) for comparison in dropped)
+            say(f"{names}: no new pair in {_PATIENCE} rounds, no more seeds; see --retry-failed")
         more = _next(seeds, min(max(1, len(seeds) // 4), MOST_SEEDS - len(seeds)))
         if not going or not more:
             return
         parts = list(_parts(replace(sweep, seeds=more), going))
         left_s = math.inf if limits.budget_s is None else limits.budget_s - (clock() - began)
-        expected_s = _expected_s(parts, scores, at_once)
+        expected_s = _expected_s(parts, folder, scores, at_once)
         if expected_s > left_s:
             end = f"{duration(max(left_s, 0.0))} of the budget are left"
             say(f"the next round would take {duration(expected_s)}, {end}; the rest stays open")
@@ -171,26 +191,42 @@ def _next(seeds: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(range(max(seeds) + 1, max(seeds) + 1 + count))
 
 
-def _goes_on(decision: Decision, pairs: int) -> bool:
-    return decision.verdict == "open" and decision.seeds > pairs
+class _Waits:
+    """For how many rounds on end comparisons gained no pair."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[Comparison, int] = {}
+        self._rounds: dict[Comparison, int] = {}
+
+    def after(self, comparison: Comparison, decision: Decision) -> int:
+        """The rounds, after one more of which `decision` tells the pairs."""
+        gained = decision.seeds > self._pairs.get(comparison, 0)
+        self._pairs[comparison] = decision.seeds
+        self._rounds[comparison] = 0 if gained else self._rounds.get(comparison, 0) + 1
+        return self._rounds[comparison]
 
 
-def _decide(sweep: Sweep, scores: Scores, points: float | None) -> Decisions:
+def decide_all(sweep: Sweep, scores: Scores, points: float | None) -> Decisions:
+    """What the scores say of the comparisons of a sweep; see `decide`."""
     alpha = ALPHA / count_judged(sweep)
     decisions: dict[Comparison, Decision] = {}
     for comparison in comparisons(sweep):
-        values, step = differences(scores, comparison), step_of(scores, comparison)
+        values, step = differences_of(comparison, scores)
         decisions[comparison] = decide(values, alpha, points, step)
     return decisions
 
 
 def _summary(decisions: Decisions, points: float | None) -> str:
-    several = len({comparison.benchmark for comparison in decisions}) > 1
     texts: list[str] = []
     for comparison, decision in decisions.items():
-        place = f" on {comparison.benchmark}" if several else ""
-        texts.append(f"{comparison.variant}{place} {decision.words(points)}")
+        texts.append(f"{_name(comparison, decisions)} {decision.words(points)}")
     return "; ".join(texts)
+
+
+def _name(comparison: Comparison, among: Collection[Comparison]) -> str:
+    several = len({other.benchmark for other in among}) > 1
+    place = f" on {comparison.benchmark}" if several else ""
+    return f"{comparison.variant}{place}"
 
 
 def _parts(sweep: Sweep, going: Sequence[Comparison]) -> Iterator[Sweep]:
@@ -202,37 +238,43 @@ def _parts(sweep: Sweep, going: Sequence[Comparison]) -> Iterator[Sweep]:
         yield replace(sweep.only(names), orders=orders)
 
 
-def _expected_s(parts: Sequence[Sweep], scores: Scores, at_once: Callable[[int], int]) -> float:
-    """The time of the runs to come: those before took so long on average."""
+def _expected_s(
+    parts: Sequence[Sweep], folder: Path, scores: Scores, at_once: Callable[[int], int]
+) -> float:
+    """The time of the runs to come that are not finished: those before took so long on average."""
     expected_s = 0.0
     for part in parts:
         trials = part.trials()
-        benchmark = trials[0].config.data.benchmark
-        total_s = 0.0
-        for variant in part.chosen():
-            spent = [score.seconds for score in scores[benchmark, variant].values()]
-            total_s += len(part.seeds) * fmean(spent)
-        turns = math.ceil(len(trials) / at_once(len(trials)))
-        expected_s += turns * total_s / len(trials)
+        seconds = _mean_seconds(scores, trials[0].config.data.benchmark)
+        longest = max(seconds.values(), default=0.0)  # for one of which nothing is finished
+        todo = [trial for trial in trials if RunDirectory(folder / trial.key).finished() is None]
+        if todo:
+            total_s = math.fsum(seconds.get(trial.variant, longest) for trial in todo)
+            turns = math.ceil(len(todo) / at_once(len(todo)))
+            expected_s += turns * total_s / len(todo) / max(1, len(part.orders))
     return expected_s
+
+
+def _mean_seconds(scores: Scores, benchmark: str) -> dict[str, float]:
+    """What a seed of each variant took, all orders together."""
+    seconds: dict[str, float] = {}
+    for (place, variant), runs in scores.items():
+        if place == benchmark:
+            seconds[variant] = fmean(score.seconds for score in runs.values())
+    return seconds
 
 
 # ---- what the report reads
 
 
-def write_decisions(folder: Path, sweep: Sweep, decisions: Decisions, points: float | None) -> None:
-    """Keep decisions beside the runs; those of other variants, from earlier calls, stay."""
-    kept: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in (read_decisions(folder) or {"decisions": ()})["decisions"]:
-        kept[row["benchmark"], row["variant"]] = row
-    for comparison, decision in decisions.items():
-        row = {**comparison._asdict(), "points": points, **asdict(decision)}
-        kept[comparison.benchmark, comparison.variant] = row
-    content = {"alpha": ALPHA, "comparisons": count_judged(sweep), "decisions": [*kept.values()]}
+def _write_stopping(folder: Path, sweep: Sweep, points: float | None) -> None:
+    """Say beside the runs that seeds are added in rounds, and by which rule one decides."""
+    content = {"alpha": ALPHA, "comparisons": count_judged(sweep), "points": points}
     write_text(folder / FILE, json.dumps(content, indent=1) + "\n")
 
 
-def read_decisions(folder: Path) -> dict[str, Any] | None:
-    """What `write_decisions` wrote; None for a sweep that was not run in rounds."""
+def read_stopping(folder: Path) -> dict[str, Any] | None:
+    """The level for all comparisons together ("alpha"), their number ("comparisons") and the
+    difference that counts as none ("points"); None for a sweep that was not run in rounds."""
     path = folder / FILE
-    return read_json(path) if path.is_file() else None
+    return {"points": None, **read_json(path)} if path.is_file() else None

@@ -10,6 +10,7 @@ from typing import Any
 
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
+from forever.planning.rounds import Score, differences, score_of
 from forever.planning.sequential import Decision
 from forever.report.bootstrap import Estimate, Unit
 from forever.report.run import Run
@@ -49,11 +50,31 @@ class Row:
     def methods(self) -> set[str]:
         return {result["method"] for result in self.results}
 
+    def differences(self, reference: Row) -> tuple[list[float], float]:
+        """Less the reference, for each seed with which both finished in all orders that the
+        reference has; and what an answer is worth (forever/planning/rounds.py)."""
+        orders = {run.order for run in reference.planned}
+        own = {run.unit: run.outcome for run in self.runs}
+        by_seed: dict[int, list[Run]] = {}
+        for run in reference.runs:
+            by_seed.setdefault(run.seed, []).append(run)
+        scores: dict[int, Score] = {}
+        base: dict[int, Score] = {}
+        for seed, theirs in by_seed.items():
+            twins = [own[run.unit] for run in theirs if run.unit in own]
+            if len(twins) == len(theirs) and {run.order for run in theirs} == orders:
+                scores[seed] = score_of(twins)
+                base[seed] = score_of([run.outcome for run in theirs])
+        return differences(scores, base)
+
     def stop(self, decision: Decision, points: float | None) -> None:
         """Put what a sweep in rounds decided in the place of what the bootstrap says: that holds
         for a number of seeds that was fixed before."""
         assert self.comparison is not None
-        value, half = decision.value, decision.half_width
+        assert self.comparison.difference is not None
+        # There may be runs that pair and no seed that does so in all orders.
+        value = decision.value if decision.seeds else self.comparison.difference.value
+        half = decision.half_width
         low, high = -100.0, 100.0
         if half is not None:
             low, high = max(value - half, low), min(value + half, high)

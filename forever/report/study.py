@@ -15,8 +15,8 @@ from typing import Any
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.overrides import flatten
 from forever.errors import InputError
-from forever.planning.rounds import read_decisions
-from forever.planning.sequential import Decision
+from forever.planning.rounds import read_stopping
+from forever.planning.sequential import decide
 from forever.report.format import setting
 from forever.report.row import Row, judge
 from forever.report.run import Run, read_config
@@ -39,7 +39,7 @@ class Study:
     # With whom a variant is compared, if not with `reference`; with itself: with none.
     references: Mapping[str, str] = field(default_factory=dict)
     file: SweepFile | None = None  # what the sweep's file says, if there is one
-    # What was decided when, of a sweep in rounds (forever/planning/rounds.py).
+    # By which rule a sweep in rounds decides (forever/planning/rounds.py).
     stopping: Mapping[str, Any] | None = None
 
     @cached_property
@@ -114,21 +114,14 @@ class Part(Study):
             row.paper, row.paper_reference = self._published(variant), self._published(reference)
             rows.append(row)
         judged = judge(rows, self.reference)
-        for row in judged:
-            decision, points = self.decisions.get(row.variant, (None, None))
-            if decision and decision.seeds and row.compared("difference"):
-                row.stop(decision, points)
+        if self.stopping is not None:
+            _stop(judged, self.stopping)
         return judged
 
-    @cached_property
-    def decisions(self) -> dict[str, tuple[Decision, float | None]]:
-        """What was decided of which variant of a sweep in rounds, and its `--until`."""
-        decisions: dict[str, tuple[Decision, float | None]] = {}
-        for row in (self.stopping or {"decisions": ()})["decisions"]:
-            if row["benchmark"] == self.benchmark:
-                decision = Decision(row["seeds"], row["value"], row["half_width"], row["verdict"])
-                decisions[row["variant"]] = decision, row["points"]
-        return decisions
+    @property
+    def in_rounds(self) -> bool:
+        """Whether the rule of a sweep in rounds is what judges here."""
+        return any(row.decided for row in self.rows)
 
     def _paper_name(self, variant: str) -> str:
         return self.paper_names.get(variant, variant)
@@ -147,6 +140,16 @@ class Part(Study):
         """The largest number of runs that a variant has; those of joint training in several orders
         are one."""
         return max((row.compared("op").runs for row in self.measured), default=0)
+
+
+def _stop(rows: Sequence[Row], stopping: Mapping[str, Any]) -> None:
+    """Judge what is judged by the rule of a sweep in rounds, whoever added the seeds."""
+    alpha, points = stopping["alpha"] / stopping["comparisons"], stopping["points"]
+    by_variant = {row.variant: row for row in rows}
+    for row in rows:
+        if row.compared("verdict") is not None:
+            values, step = row.differences(by_variant[row.reference or ""])
+            row.stop(decide(values, alpha, points, step), points)
 
 
 def read_study(folder: Path) -> Study:
@@ -203,7 +206,7 @@ def _sweep(folder: Path) -> Study:
         other = manifest["references"].get(variant, reference) + suffix
         references[run.variant] = run.variant if suffix and other not in names else other
     file = sweep_of(folder, name)
-    paper_names, stopping = manifest["paper"], read_decisions(folder)
+    paper_names, stopping = manifest["paper"], read_stopping(folder)
     return Study(name, folder, runs, reference, paper_names, references, file, stopping)
 
 

@@ -21,7 +21,7 @@ def console_tables(study: Study) -> Group:
     tables: list[Table] = []
     for part in study.parts:
         tables.append(_compared(study, part))
-        if any(row.decided for row in part.rows):
+        if part.in_rounds:
             tables.append(_decided(part))
     return Group(*tables)
 

@@ -282,6 +282,20 @@ def test_tables_are_printed(run_file: str, data_root: Path, call: Call) -> None:
     assert "torch" in printed
 
 
+def test_what_a_pilot_takes_is_said_as_it_was_asked_for(
+    run_file: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep's name is that of its file, with which a file of one's own is not found."""
+    monkeypatch.chdir(tmp_path)
+    variants = {"base": {}, "late": {"method.days": [15, 30]}}
+    content = {"title": "Days", "question": "When?", "variants": variants}
+    Path("my").mkdir()
+    Path("my/days.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    for asked in ("components", "my/days.yaml"):
+        _, printed, _ = call("plan", asked, "--on", run_file, "--detect", "2")
+        assert f"forever sweep {asked} --seeds 0,1,2" in " ".join(printed.split())
+
+
 def test_data_are_prepared_once(data_root: Path, tmp_path: Path, call: Call) -> None:
     shutil.copytree(data_root / "toy" / "colour", tmp_path / "mine" / "cb")
     command = ["data", "prepare", str(tmp_path / "mine"), "--to", str(tmp_path / "data")]
