@@ -48,7 +48,9 @@ def _benchmarks_in(root: Path) -> Iterator[DataConfig]:
     # A folder that several benchmarks share is read by the rules of the last, which has all tasks.
     shared = {folders[0]: name for name, folders in FOLDERS.items() if len(folders) == 1}
     inside = sorted(path for path in root.iterdir() if path.is_dir())
-    for folder in [root.absolute()] if find_tasks(root) else inside:
+    if find_tasks(root):
+        inside = [root.absolute()]
+    for folder in inside:
         names = tuple(find_tasks(folder))
         if names:
             benchmark = shared.get(folder.name, folder.name)

@@ -89,18 +89,18 @@ def pack(examples: Sequence[Encoded], kinds: Sequence[int], device: torch.device
     return _collated(examples, inputs, in_order, torch.tensor([owners]), device)
 
 
-def kinds_of(views: Sequence[int | str], gate: Tensor | None) -> list[int]:
+def kinds_of(marks: Sequence[int | str], gate: Tensor | None) -> list[int]:
     """Number the kinds of examples for `pack`.
 
     Args:
-        views: which view of its example each of them is. Views share nothing, since what they are
-            for is that dropout treats each of them in its own way. Or what else is to be alike.
+        marks: what must be alike, such as the instruction, or which view of its example each of
+            them is: views share nothing, so that dropout treats each of them in its own way.
         gate: the weights of the adapters, [B, E] if each example has its own. A beginning has
             another state under other weights.
     """
-    weights = [()] * len(views) if gate is None or gate.dim() == 1 else map(tuple, gate.tolist())
+    weights = [()] * len(marks) if gate is None or gate.dim() == 1 else map(tuple, gate.tolist())
     known: dict[Any, int] = {}
-    return [known.setdefault(mark, len(known)) for mark in zip(views, weights, strict=True)]
+    return [known.setdefault(mark, len(known)) for mark in zip(marks, weights, strict=True)]
 
 
 def shared_beginnings(

@@ -16,7 +16,7 @@ from forever.training.world import World
 class Prediction:
     """A decoded answer, a line of predictions/<stage>/<task>.jsonl.
 
-    Its `score` is in [0, 1]. An answer is `cut` if no label of the task begins like it: decoding
+    Its `score` is in [0, 1]. An answer is `cut` if no answer of the task begins like it: decoding
     stopped there, since it can only be wrong.
     """
 
@@ -37,8 +37,11 @@ def evaluate(
     packed: bool = True,
 ) -> list[list[Prediction]]:
     """Decode and score the test examples of tasks, shared out over ranks that all return all."""
-    over = {task.name: hopeless_answers(task) if packed else None for task in tasks}
-    questions = [(task.name, example) for task in tasks for example in task.test]
+    over: dict[str, Over | None] = {}
+    questions: list[tuple[str, Example]] = []
+    for task in tasks:
+        over[task.name] = hopeless_answers(task) if packed else None
+        questions += [(task.name, example) for example in task.test]
 
     def work(share: list[tuple[str, Example]]) -> list[str]:
         names, examples = zip(*share, strict=True) if share else ((), ())
@@ -46,7 +49,11 @@ def evaluate(
         return decode(backbone, encoder, examples, max_new_tokens, gate, packed, checks)
 
     texts = iter(world.spread(questions, work))
-    return [_score(task, list(islice(texts, len(task.test))), over[task.name]) for task in tasks]
+    predictions: list[list[Prediction]] = []
+    for task in tasks:
+        of_task = list(islice(texts, len(task.test)))
+        predictions.append(_score(task, of_task, over[task.name]))
+    return predictions
 
 
 def _score(task: Task, texts: Sequence[str], over: Over | None) -> list[Prediction]:

@@ -50,13 +50,13 @@ class Decision:
 
     def words(self, points: float | None) -> str:
         """The verdict as people read it; `points` are those that a difference may have "within"."""
-        if self.verdict == "open":
-            return (
-                "open: too few seeds"
-                if self.half_width is None
-                else f"open: ±{self.half_width:.1f}"
-            )
-        return f"within ±{points:g}" if self.verdict == "within" else "differs"
+        if self.verdict == "within":
+            return f"within ±{points:g}"
+        if self.verdict != "open":
+            return "differs"
+        if self.half_width is None:
+            return "open: too few seeds"
+        return f"open: ±{self.half_width:.1f}"
 
 
 def half_width(differences: Sequence[float], alpha: float, step: float = 0.0) -> float:
