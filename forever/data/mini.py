@@ -1,13 +1,11 @@
-"""`mini`: an embedded benchmark of five small tasks in plain English, made by code from a seed.
+"""`mini`: an embedded benchmark of eight small tasks in plain English, made by code from a seed.
 
 Every task looks at the same small world: a person does something with a thing, somewhere, at some
-time, and has an opinion about it. So the inputs of all tasks look alike and only the instruction
-tells them apart: what is learned for one task is overwritten by the next, which is what a
-continual-learning benchmark must show. The backbone `tiny` (forever/models/tiny) was pre-trained on
-other questions about this world; it has never seen these five.
-
-The world has sport and travel too, which the other tasks speak of. A topic task with all four was
-learned alone but stayed at chance in joint training, which then was no upper bound.
+time, and has an opinion about it. So the inputs of all tasks look alike, four tasks share their
+answers, and only the instruction tells them apart: what is learned for one task is overwritten by
+the next, which is what a continual-learning benchmark must show. The backbone `tiny`
+(forever/models/tiny) was pre-trained on other questions about this world. It has never seen these
+eight, but it is above chance on them, as a language model is on a benchmark.
 """
 
 import random
@@ -20,6 +18,9 @@ import yaml
 
 from forever.data.tasks import Example, Splits
 
+# In the name of every random stream, so that runs of another version have other digests of their
+# tasks, and no report mixes the two.
+VERSION = 2
 WORLD: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 
@@ -85,39 +86,59 @@ class Scene:
 
 @dataclass(frozen=True)
 class MiniTask:
-    """A question about scenes; without `labels`, the answer is the scene in the past tense."""
+    """A question about scenes. With `labels` there are as many examples of one as of another."""
 
     instruction: str
+    answer: Callable[[Scene], str]
     labels: tuple[str, ...] = ()
-    holds: Callable[[Scene, str], bool] = lambda scene, label: True
+    asked: Callable[[Scene], Scene] = lambda scene: scene  # what is made of a scene before
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
 
 
 TASKS = {
     "sentiment": MiniTask(
-        "Is the review positive or negative? Options: positive, negative.",
+        "Is the review positive or negative?",
+        lambda scene: "positive" if scene.good else "negative",
         ("negative", "positive"),
-        lambda scene, label: scene.good == (label == "positive"),
-    ),
-    "topic": MiniTask(
-        "What is the topic of the sentence? Options: food, music.",
-        ("food", "music"),
-        lambda scene, label: scene.topic == label,
-    ),
-    "past_tense": MiniTask("Rewrite the sentence in the past tense."),
-    "place": MiniTask(
-        "Does this happen indoors or outdoors? Options: indoors, outdoors.",
-        ("indoors", "outdoors"),
-        lambda scene, label: scene.inside == (label == "indoors"),
     ),
     "happened": MiniTask(
         "Has this already happened? Options: yes, no.",
+        lambda scene: _yes(scene.past),
         ("no", "yes"),
-        lambda scene, label: scene.past == (label == "yes"),
+    ),
+    "past_tense": MiniTask(
+        "Rewrite the sentence in the past tense.",
+        lambda scene: replace(scene, past=True).sentence(),
+        asked=lambda scene: replace(scene, past=False),
+    ),
+    "advice": MiniTask(
+        "Would you recommend it to a friend? Options: yes, no.",
+        lambda scene: _yes(scene.good),
+        ("no", "yes"),
+    ),
+    "topic": MiniTask(
+        "What is the topic of the sentence?",
+        lambda scene: scene.topic,
+        ("food", "music", "sport", "travel"),
+    ),
+    "rain": MiniTask(
+        "Would they stay dry in the rain? Options: yes, no.",
+        lambda scene: _yes(scene.inside),
+        ("no", "yes"),
+    ),
+    "thing": MiniTask("Which thing is this about?", lambda scene: scene.thing),
+    "opening": MiniTask(
+        "Does a person open the sentence? Options: yes, no.",
+        lambda scene: _yes(scene.form == 0),
+        ("no", "yes"),
     ),
 }
 
 
-def mini_task(name: str, seed: int = 0, train_rows: int = 200, test_rows: int = 100) -> Splits:
+def mini_task(name: str, seed: int = 0, train_rows: int = 160, test_rows: int = 60) -> Splits:
     """Make one task: as many examples of one label as of another, and no input twice.
 
     The test split is drawn first and from its own stream, so `train_rows` does not change it.
@@ -130,20 +151,17 @@ def mini_task(name: str, seed: int = 0, train_rows: int = 200, test_rows: int = 
 def _split(name: str, split: str, rows: int, seed: int, taken: set[str]) -> tuple[Example, ...]:
     """Return examples whose inputs are not in `taken`, and add their inputs to it."""
     task = TASKS[name]
-    rng = random.Random(f"mini/{seed}/{name}/{split}")
+    rng = random.Random(f"mini/{VERSION}/{seed}/{name}/{split}")
     pairs: list[tuple[str, str]] = []
     while len(pairs) < rows:
-        label = task.labels[len(pairs) % len(task.labels)] if task.labels else ""
-        scene = Scene.draw(rng)
-        while not task.holds(scene, label):
-            scene = Scene.draw(rng)
-        text, answer = scene.sentence(), label
-        if not task.labels:
-            text = replace(scene, past=False).sentence()
-            answer = replace(scene, past=True).sentence()
+        label = task.labels[len(pairs) % len(task.labels)] if task.labels else None
+        scene = task.asked(Scene.draw(rng))
+        while label is not None and task.answer(scene) != label:
+            scene = task.asked(Scene.draw(rng))
+        text = scene.sentence()
         if text not in taken:
             taken.add(text)
-            pairs.append((text, answer))
+            pairs.append((text, task.answer(scene)))
     rng.shuffle(pairs)
     examples: list[Example] = []
     for row, (text, answer) in enumerate(pairs):
