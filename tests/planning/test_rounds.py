@@ -15,16 +15,14 @@ from rich.console import Console
 from forever.errors import InputError
 from forever.planning.rounds import (
     MOST_SEEDS,
-    Comparison,
     Limits,
     comparisons,
     count_judged,
     decide_all,
     first_round,
-    read_scores,
     rounds,
-    score_of,
 )
+from forever.planning.scores import Comparison, read_scores, score_of
 from forever.planning.sequential import ALPHA, decide
 from forever.report.report import console_tables, write_report
 from forever.report.row import Row
