@@ -21,7 +21,7 @@ APART = {"examples": 0.02, "seconds": 0.1}
 DOSE = ("memory.fraction", "method.memory_epochs", "budget.examples", "budget.seconds")
 
 Verdict = Literal["win", "loss", "equivalent", "tie", "not comparable"]
-_WORDS = {"win": "better", "loss": "worse", "tie": "not shown"}
+_WORDS = {"win": "better", "loss": "worse", "tie": "not shown", "not comparable": "≠ dose"}
 
 
 def verdict(

@@ -67,7 +67,7 @@ def _caption(part: Part) -> str:
         basis, judged = "items only, 1 seed", "One seed judges no variant. "
     refused = ""
     if part.refused:
-        refused = f" Not comparable: {'; '.join(part.refused)} (see budget.examples)."
+        refused = f" ≠ dose: {'; '.join(part.refused)}; no verdict, see budget.examples."
     return f"Brackets: 95 % bootstrap intervals ({basis}). {judged}{replays}{refused}"
 
 

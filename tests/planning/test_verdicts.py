@@ -28,11 +28,10 @@ def test_verdicts(value: float, low: float, high: float, shown: bool, expected: 
 def test_a_margin_may_be_another_or_none() -> None:
     assert verdict(0.0, -1.9, 2.0, False, margin=2.0) == "equivalent"
     assert verdict(0.0, -1.9, 2.0, False, margin=None) == "tie"
-    assert (word("not comparable"), word(None)) == ("not comparable", "")
+    assert (word("not comparable"), word(None)) == ("≠ dose", "")
 
 
 METHODS = {"method.name": "forever", "memory.fraction": 0.02}, {"method.name": "mix_replay"}
-TIMED = {"budget.seconds": 2.0}
 
 
 def beside(examples: Any, others: Any) -> Footing:
@@ -58,11 +57,11 @@ def test_what_asks_another_question_is_judged_at_any_dose() -> None:
     for others in ([0], [None]):
         assert beside([1000], others) == Footing()
     dose = {**METHODS[0], "memory.fraction": 0.2, "budget.examples": 400}
-    runs = [Replayed(1000, None)], [Replayed(400, None)]
-    assert footing(METHODS[0], dose, *runs) == Footing()
-    assert not footing(METHODS[0], {**dose, "method.days": "random"}, *runs).comparable
+    more, less = [Replayed(1000, None)], [Replayed(400, None)]
+    assert footing(METHODS[0], dose, more, less) == Footing()
+    assert not footing(METHODS[0], {**dose, "method.days": "random"}, more, less).comparable
     # With equal doses the table says so in either case.
-    assert footing(METHODS[0], dose, runs[0], runs[0]).equal == "examples"
+    assert footing(METHODS[0], dose, more, more).equal == "examples"
 
 
 @pytest.mark.parametrize(("took", "comparable"), [(9.1, True), (10.0, True), (8.9, False)])
@@ -70,11 +69,11 @@ def test_runs_with_one_budget_of_seconds_are_compared_at_equal_seconds(
     took: float, comparable: bool
 ) -> None:
     """However many examples they replay in them."""
-    settings = [{**method, **TIMED} for method in METHODS]
-    result = footing(*settings, [Replayed(100, 10.0)], [Replayed(500, took)])
+    own, base = ({**method, "budget.seconds": 2.0} for method in METHODS)
+    result = footing(own, base, [Replayed(100, 10.0)], [Replayed(500, took)])
     assert (result.kind, result.comparable) == ("seconds", comparable)
-    other = {**settings[1], "budget.seconds": 3.0}
-    result = footing(settings[0], other, [Replayed(100, 10.0)], [Replayed(500, 10.0)])
+    other = {**base, "budget.seconds": 3.0}
+    result = footing(own, other, [Replayed(100, 10.0)], [Replayed(500, 10.0)])
     assert (result.kind, result.comparable) == ("examples", False)
 
 

@@ -81,7 +81,7 @@ def doses(part: Part) -> Iterator[style.Picture]:
     looks = style.looks(lines, line_of(part.reference, lines))
     kept: dict[int, float] = {}
     for number, (name, rows) in enumerate(lines.items()):
-        shift = 1.03 ** (number - (len(lines) - 1) / 2)  # beside each other at each dose
+        shift = 1.05 ** (number - (len(lines) - 1) / 2)  # beside each other at each dose
         kept |= {dose_of(row): row.runs[0].settings["memory.fraction"] for row in rows}
         for axis, field in zip(axes, ("op", "bwt"), strict=True):
             estimates = [row.compared(field) for row in rows]
