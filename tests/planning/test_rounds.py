@@ -68,7 +68,7 @@ class Trainer:
         self.said: list[str] = []
         self.time = 0.0
         self.truth = TRUTH
-        self.replays: dict[str, int] = {}  # examples of a run, by variant
+        self.replays: Mapping[str, int] = {}  # examples of a run, by variant
         self.answers = False  # whether a report can be made of the runs
 
     def train(self, sweep: Sweep, limits: Limits, breaks_in: int = 99) -> None:
@@ -197,6 +197,19 @@ def test_what_is_not_comparable_gets_no_more_seeds(tmp_path: Path) -> None:
     assert "far not comparable: unequal replay" in trainer.said[-1]
 
 
+def test_the_report_of_a_sweep_in_rounds_judges_no_unequal_doses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forever.planning.rounds.MOST_SEEDS", 4)
+    trained_in_rounds(tmp_path, toy(), {"base": 400, "far": 200, "near": 400, "open": 396})
+    rows = rows_of(tmp_path)
+    said = {name: (row.compared("verdict"), row.decided) for name, row in rows.items()}
+    assert said["far"] == ("not comparable", "not comparable: unequal replay")
+    assert said["near"] == ("tie", "within ±4")
+    write_report(tmp_path)
+    assert "≠ dose: no verdict" in (tmp_path / "report.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize("seed", [0, 3])
 def test_a_reference_that_fails_once_ends_no_comparison(seed: int, tmp_path: Path) -> None:
     """With seed 3, which is a round of its own, no comparison gains a pair there."""
@@ -287,9 +300,15 @@ def test_the_report_says_what_was_decided_and_how(
     assert verdicts == {"base": None, "far": "loss", "near": "tie", "open": "tie", "finetune": None}
 
 
-def trained_in_rounds(folder: Path, sweep: Sweep, **truth: tuple[float, float]) -> Trainer:
+def trained_in_rounds(
+    folder: Path,
+    sweep: Sweep,
+    replays: Mapping[str, int] | None = None,
+    **truth: tuple[float, float],
+) -> Trainer:
     """A sweep in rounds of which a report can be made."""
     trainer = Trainer(folder)
+    trainer.replays = replays or {}
     trainer.answers, trainer.truth = True, {**TRUTH, **truth}
     trainer.train(sweep, Limits(4.0))
     replace(sweep, seeds=(0, 1, 2, 3)).write_manifest(folder)
