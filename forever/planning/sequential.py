@@ -98,8 +98,8 @@ def decide(
         value, half = fmean(differences[:count]), half_width(differences[:count], alpha, step)
         width = None if math.isinf(half) else half
         shown = abs(value) - half > _ROUNDING
-        said = verdict(value, value - half, value + half, shown, points)
-        decision = Decision(count, value, width, said)
-        if said != "tie":
+        outcome = verdict(value, value - half, value + half, shown, points)
+        decision = Decision(count, value, width, outcome)
+        if outcome != "tie":
             break
     return decision

@@ -200,7 +200,10 @@ def dose_lines(part: Part) -> dict[str, list[Row]]:
         rows.sort(key=dose_of)
         columns = zip(*[row.variant.split() for row in rows], strict=False)
         words = [column[0] for column in takewhile(lambda column: len({*column}) == 1, columns)]
-        by_name[" ".join(words) or rows[0].variant] = rows
+        name = " ".join(words)
+        if not name or name in by_name:
+            name = rows[0].variant
+        by_name[name] = rows
     return {name: rows for name, rows in by_name.items() if dose_of(rows[0]) < dose_of(rows[-1])}
 
 

@@ -65,6 +65,9 @@ def _caption(part: Part) -> str:
     judged = ""
     if part.most_runs == 1:
         basis, judged = "items only, 1 seed", "One seed judges no variant. "
+    equal = {row.footing.equal for row in part.measured if row.compared("verdict")} - {""}
+    if equal:
+        judged = f"Verdicts at equal {' or '.join(sorted(equal))}. "
     refused = ""
     if part.refused:
         refused = f" ≠ dose: {'; '.join(part.refused)}; no verdict, see budget.examples."

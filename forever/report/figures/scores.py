@@ -85,9 +85,8 @@ def doses(part: Part) -> Iterator[style.Picture]:
         kept |= {dose_of(row): row.runs[0].settings["memory.fraction"] for row in rows}
         for axis, field in zip(axes, ("op", "bwt"), strict=True):
             estimates = [row.compared(field) for row in rows]
-            style.draw_estimates(
-                axis, [shift * dose_of(row) for row in rows], estimates, looks[name]
-            )
+            places = [shift * dose_of(row) for row in rows]
+            style.draw_estimates(axis, places, estimates, looks[name])
     axes[0].set_ylabel("OP (%)")
     axes[1].set(ylabel="BWT (points)", xscale="log")
     axes[1].set_xlabel("examples that a task replays, and share of a task that is kept")
@@ -96,7 +95,8 @@ def doses(part: Part) -> Iterator[style.Picture]:
     axes[1].minorticks_off()
     style.legend(figure)
     caption = "OP and BWT over the dose, with 95 % intervals. The means over doses among the "
-    caption += "findings are areas under these curves by the trapezoid rule, over their length."
+    caption += "findings are the areas under these curves over the logarithm of the dose, by the "
+    caption += "trapezoid rule, divided by its range."
     yield style.Picture("doses", caption, figure)
 
 
