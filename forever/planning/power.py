@@ -13,16 +13,8 @@ from rich.table import Table
 from scipy import stats
 
 from forever.format import plural
-from forever.planning.rounds import (
-    FIRST_SEEDS,
-    Comparison,
-    Scores,
-    comparisons,
-    count_on_each,
-    differences_of,
-    first_round,
-    read_scores,
-)
+from forever.planning.rounds import FIRST_SEEDS, comparisons, count_on_each, first_round
+from forever.planning.scores import Comparison, Scores, differences_of, read_scores
 from forever.planning.sequential import ALPHA, spread
 from forever.sweeps.sweep import MANIFEST, Sweep, read_manifest
 

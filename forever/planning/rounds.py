@@ -12,10 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
+from forever.config.overrides import flatten
 from forever.errors import InputError
 from forever.format import duration, plural
+from forever.planning.scores import Comparison, Scores, differences_of, footing_of, read_scores
 from forever.planning.sequential import ALPHA, Decision, decide
 from forever.runs.directory import RunDirectory, read_json, write_text
 from forever.sweeps.sweep import BOUNDS, Sweep
@@ -36,23 +38,6 @@ class Limits:
     budget_s: float | None = None
 
 
-class Comparison(NamedTuple):
-    """A variant that is judged, and what it is compared with."""
-
-    benchmark: str
-    variant: str
-    reference: str
-
-
-class Score(NamedTuple):
-    """A variant with one seed: OP, the mean over orders, and seconds, their sum."""
-
-    op: float
-    seconds: float
-    step: float  # what a single answer can be worth in OP
-
-
-Scores = Mapping[tuple[str, str], Mapping[int, Score]]  # by benchmark and variant, then by seed
 Decisions = Mapping[Comparison, Decision]
 
 
@@ -97,48 +82,6 @@ def count_on_each(sweep: Sweep) -> int:
     return judged
 
 
-def read_scores(sweep: Sweep, folder: Path) -> Scores:
-    """The finished runs of a sweep. A seed counts where the runs on all orders are finished."""
-    results: dict[tuple[str, str, int], list[dict[str, Any] | None]] = {}
-    for trial in sweep.trials():
-        place = trial.config.data.benchmark, trial.variant, trial.seed
-        results.setdefault(place, []).append(RunDirectory(folder / trial.key).finished())
-    scores: dict[tuple[str, str], dict[int, Score]] = {}
-    for (benchmark, variant, seed), runs in results.items():
-        finished = [run for run in runs if run is not None]
-        if len(finished) == len(runs):
-            scores.setdefault((benchmark, variant), {})[seed] = score_of(finished)
-    return scores
-
-
-def score_of(results: Sequence[Mapping[str, Any]]) -> Score:
-    """The results of a variant with one seed, one an order, as one score.
-
-    An answer counts most in the smallest task, as OP is the mean over tasks.
-    """
-    steps: list[float] = []
-    for result in results:
-        smallest = min(task["test"] for task in result["rows"].values())
-        steps.append(100 / (len(result["rows"]) * smallest * len(results)))
-    op = fmean(result["op"] for result in results)
-    seconds = math.fsum(sum(result["seconds"].values()) for result in results)
-    return Score(op, seconds, max(steps))
-
-
-def differences(runs: Mapping[int, Score], base: Mapping[int, Score]) -> tuple[list[float], float]:
-    """Variant less reference, in points, for each seed that both have, in the order of seeds; and
-    what a single answer is worth in them."""
-    seeds = sorted(runs.keys() & base.keys())
-    values = [runs[seed].op - base[seed].op for seed in seeds]
-    return values, max((base[seed].step for seed in seeds), default=0.0)
-
-
-def differences_of(comparison: Comparison, scores: Scores) -> tuple[list[float], float]:
-    """`differences` of a comparison; the pair of a run that failed is left out."""
-    benchmark, variant, reference = comparison
-    return differences(scores.get((benchmark, variant), {}), scores.get((benchmark, reference), {}))
-
-
 def rounds(
     sweep: Sweep,
     folder: Path,
@@ -167,7 +110,7 @@ def rounds(
         scores = read_scores(replace(sweep, seeds=seeds), folder)
         decisions = decide_all(sweep, scores, limits.points)
         say(f"{plural(len(seeds), 'seed')}: {_summary(decisions, limits.points)}")
-        still_open = [name for name in going if decisions[name].verdict == "open"]
+        still_open = [name for name in going if decisions[name].verdict == "tie"]
         going = [name for name in still_open if waits.after(name, decisions[name]) < _PATIENCE]
         if dropped := [name for name in still_open if name not in going]:
             names = ", ".join(_name(comparison, decisions) for comparison in dropped)
@@ -207,12 +150,20 @@ class _Waits:
 
 
 def decide_all(sweep: Sweep, scores: Scores, points: float | None) -> Decisions:
-    """What the scores say of the comparisons of a sweep; see `decide`."""
+    """What the scores say of the comparisons of a sweep; see `decide`. Seeds cannot decide what is
+    not comparable."""
     alpha = ALPHA / count_judged(sweep)
+    settings: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for trial in replace(sweep, seeds=sweep.seeds[:1]).trials():
+        values = flatten(trial.config.model_dump(mode="json"))
+        settings[trial.config.data.benchmark, trial.variant] = values
     decisions: dict[Comparison, Decision] = {}
     for comparison in comparisons(sweep):
-        values, step = differences_of(comparison, scores)
-        decisions[comparison] = decide(values, alpha, points, step)
+        differences, step = differences_of(comparison, scores)
+        decision = decide(differences, alpha, points, step)
+        if not footing_of(comparison, scores, settings).comparable:
+            decision = replace(decision, verdict="not comparable")
+        decisions[comparison] = decision
     return decisions
 
 

@@ -23,7 +23,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
-from typing import Literal
+
+from forever.planning.verdicts import Verdict, verdict
 
 ALPHA = 0.05  # for all comparisons of a sweep together
 # Variance of the standardised difference. Of seven comparisons one of 1, 2, 3 or 5 standard
@@ -32,15 +33,13 @@ ALPHA = 0.05  # for all comparisons of a sweep together
 SPREAD = 10.0
 _ROUNDING = 1e-9  # points; an interval that ends closer to zero than this holds zero
 
-Verdict = Literal["win", "loss", "within", "open"]
-
 
 @dataclass(frozen=True)
 class Decision:
     """What a number of seeds says of a variant less its reference.
 
     `half_width` is that of the interval around `value`, in points; None while there are too few
-    seeds to exclude anything.
+    seeds to exclude anything. A tie is open: more seeds may decide it.
     """
 
     seeds: int
@@ -50,9 +49,11 @@ class Decision:
 
     def words(self, points: float | None) -> str:
         """The verdict as people read it; `points` are those that a difference may have "within"."""
-        if self.verdict == "within":
+        if self.verdict == "equivalent":
             return f"within ±{points:g}"
-        if self.verdict != "open":
+        if self.verdict == "not comparable":
+            return f"{self.verdict}: unequal replay"
+        if self.verdict != "tie":
             return "differs"
         if self.half_width is None:
             return "open: too few seeds"
@@ -92,19 +93,13 @@ def decide(
         points: a difference that is shown to be no larger is decided as well; None: none is.
         step: what a single answer is worth, in points.
     """
-    decision = Decision(0, 0.0, None, "open")
+    decision = Decision(0, 0.0, None, "tie")
     for count in range(1, len(differences) + 1):
         value, half = fmean(differences[:count]), half_width(differences[:count], alpha, step)
         width = None if math.isinf(half) else half
-        decision = Decision(count, value, width, _verdict(value, half, points))
-        if decision.verdict != "open":
+        shown = abs(value) - half > _ROUNDING
+        outcome = verdict(value, value - half, value + half, shown, points)
+        decision = Decision(count, value, width, outcome)
+        if outcome != "tie":
             break
     return decision
-
-
-def _verdict(value: float, half: float, points: float | None) -> Verdict:
-    if abs(value) - half > _ROUNDING:
-        return "win" if value > 0 else "loss"
-    if points is not None and abs(value) + half <= points:
-        return "within"
-    return "open"

@@ -13,7 +13,7 @@ _GREEK = {"β": "beta", "γ": "gamma", "λ": "lambda", "μ": "mu", "τ": "tau", 
 _TEX = str.maketrans(
     {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
      "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}",
-     "−": "$-$", "–": "--", "·": r"$\cdot$", "±": r"$\pm$", "×": r"$\times$",
+     "−": "$-$", "–": "--", "·": r"$\cdot$", "±": r"$\pm$", "×": r"$\times$", "≠": r"$\neq$",
      "→": r"$\rightarrow$", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
     | {letter: f"$\\{name}$" for letter, name in _GREEK.items()}
 )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from forever.planning.verdicts import word
 from forever.report.bootstrap import Estimate
 from forever.report.format import NOTHING, estimated, number
 from forever.report.row import Row
@@ -69,6 +70,10 @@ def _events(row: Cells) -> str:
     return f"{row['replays']:,.0f} + {row['consolidations']:,.0f}"
 
 
+def _verdict(row: Cells) -> str:
+    return word(row["verdict"]) or NOTHING
+
+
 _SCORES, _COSTS, _PAPER, _CONSOLE = ("scores",), ("costs",), ("paper",), ("console",)
 _DECIDED = ("decided",)
 _SHORTLY = _SCORES + _CONSOLE
@@ -100,7 +105,10 @@ COLUMNS = [
     Column("decided", attrgetter("decided"), "decided", "", _DECIDED),
     Column("paper_difference", _published("difference"), "published Δ OP", _POINTS, _PAPER,
            stored=False),
-    Column("verdict", _compared("verdict"), "verdict", "", _SHORTLY, short=" "),
+    Column("verdict", _compared("verdict"), "verdict", _verdict, _SHORTLY, short=" "),
+    Column("comparable", lambda row: row.footing.comparable),
+    Column("at_equal", lambda row: row.footing.equal, "at equal", "", _SCORES,
+           "examples or seconds of replay, in which variant and reference are alike"),
     Column("agreement", attrgetter("agreement"), "agreement", "", _PAPER),
     Column("bwt_difference", _compared("bwt_difference"), "Δ BWT", _POINTS, _SCORES, plain=_PAPER),
     Column("paper_bwt_difference", _published("bwt_difference"), "published Δ BWT", _POINTS,

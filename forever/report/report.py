@@ -18,6 +18,7 @@ import pandas as pd
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.format import plural
+from forever.planning.verdicts import APART, EQUIVALENT
 from forever.report import facts
 from forever.report.analyses import analyses, findings
 from forever.report.bootstrap import RESAMPLES
@@ -78,6 +79,8 @@ def write_report(folder: Path | Study) -> Path:
     environment.globals |= {
         "resamples": f"{RESAMPLES:,}",
         "alpha": f"{100 * ALPHA:g}",
+        "equivalent": f"{EQUIVALENT:g}",
+        "apart": listed(f"{100 * share:g} % of {kind}" for kind, share in APART.items()),
         "equal": f"{paper.EQUAL:g}",
         "alike": f"{paper.ALIKE:g}",
         "about": [column for column in COLUMNS if column.about],

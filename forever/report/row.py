@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.planning.rounds import Score, differences, score_of
+from forever.planning.scores import Score, differences, score_of
 from forever.planning.sequential import Decision
+from forever.planning.verdicts import Footing, footing, replayed, verdict
 from forever.report.bootstrap import Estimate, Unit
 from forever.report.run import Run
 from forever.report.statistics import Comparison, compare
@@ -31,6 +32,7 @@ class Row:
     paper: Published | None = None  # its row of the paper's table
     paper_reference: Published | None = None  # that of its reference
     comparison: Comparison | None = None  # None if no run is finished
+    footing: Footing = Footing()  # on what it is compared with its reference
     bound: bool = False  # whether it is a bound for the others rather than one of them
     # Whether it ends as fine-tuning does, to the last digit: a method that did nothing of its own,
     # such as SSR when it writes no usable row.
@@ -67,6 +69,16 @@ class Row:
                 base[seed] = score_of([run.outcome for run in theirs])
         return differences(scores, base)
 
+    def footing_beside(self, reference: Row) -> Footing:
+        """On what the runs that both have are compared."""
+        theirs = {run.unit: run for run in reference.runs}
+        pairs = [(run, theirs[run.unit]) for run in self.runs if run.unit in theirs]
+        if not pairs:
+            return Footing()
+        doses = [replayed(run.outcome) for run, _ in pairs]
+        others = [replayed(run.outcome) for _, run in pairs]
+        return footing(self.runs[0].settings, reference.runs[0].settings, doses, others)
+
     def stop(self, decision: Decision, points: float | None) -> None:
         """Put what a sweep in rounds decided in the place of what the bootstrap says: that holds
         for a number of seeds that was fixed before."""
@@ -80,9 +92,11 @@ class Row:
             low, high = max(value - half, low), min(value + half, high)
         self.comparison.difference = Estimate(value, low, high, decision.seeds)
         self.comparison.p = self.comparison.p_holm = None
-        self.comparison.verdict = "tie"
-        if decision.verdict in ("win", "loss"):
-            self.comparison.verdict = decision.verdict
+        if self.footing.comparable:
+            shown = decision.verdict in ("win", "loss")
+            self.comparison.verdict = verdict(value, low, high, shown)
+        else:
+            decision = replace(decision, verdict="not comparable")
         self.decided = decision.words(points)
 
     @property
@@ -130,8 +144,8 @@ class Row:
         difference = self.compared("difference")
         if difference is None or self.published is None:
             return ""
-        verdict = self.compared("verdict")
-        return agreement(self.published["difference"], verdict, difference.low, difference.high)
+        judged = self.compared("verdict")
+        return agreement(self.published["difference"], judged, difference.low, difference.high)
 
     @property
     def same_setting(self) -> bool:
@@ -174,11 +188,26 @@ def judge(rows: Sequence[Row], reference: str | None) -> list[Row]:
             bounds.append(row.variant)
     if len(bounds) == len(rows):  # nothing lies between them
         bounds = []
-    compared = compare(matrices, reference, outside=bounds, references=references)
+    refused = stand(measured)
+    compared = compare(matrices, reference, outside=bounds + refused, references=references)
     tuned = [compared[row.variant] for row in measured if row.methods == {"finetune"}]
     for row in measured:
         ours = row.comparison = compared[row.variant]
         row.bound = row.variant in bounds
+        if row.variant in refused:
+            ours.verdict = "not comparable"
         if tuned and row.methods != {"finetune"}:
             row.idle = (ours.op, ours.bwt) == (tuned[0].op, tuned[0].bwt)
     return sorted(rows, key=lambda row: row.bound)
+
+
+def stand(rows: Sequence[Row]) -> list[str]:
+    """Say of each row on what it is compared, and return those that get no verdict for it."""
+    by_variant = {row.variant: row for row in rows}
+    refused: list[str] = []
+    for row in rows:
+        if row.reference in by_variant and row.reference != row.variant:
+            row.footing = row.footing_beside(by_variant[row.reference])
+        if not row.footing.comparable:
+            refused.append(row.variant)
+    return refused

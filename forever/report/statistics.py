@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
+from forever.planning.verdicts import Verdict, verdict
 from forever.report.bootstrap import (
     RESAMPLES,
     TAILS,
@@ -23,7 +23,7 @@ from forever.report.bootstrap import (
 
 ALPHA = 0.05
 
-Verdict = Literal["win", "tie", "loss"]
+_Areas = dict[str, dict[Unit, Replicated]]  # by score and run
 
 
 @dataclass
@@ -77,8 +77,10 @@ def compare(
             judged.append(comparison)
     corrected = holm([comparison.p or 0.0 for comparison in judged])
     for comparison, p in zip(judged, corrected, strict=True):
-        assert comparison.difference is not None
-        comparison.p_holm, comparison.verdict = p, verdict(comparison.difference.value, p)
+        difference = comparison.difference
+        assert difference is not None
+        value, low, high = difference.value, difference.low, difference.high
+        comparison.p_holm, comparison.verdict = p, verdict(value, low, high, shown=p <= ALPHA)
     return comparisons
 
 
@@ -130,8 +132,57 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-def verdict(difference: float, p: float, alpha: float = ALPHA) -> Verdict:
-    """Whether a variant beats the reference, loses to it, or neither can be said."""
-    if p > alpha or difference == 0:
-        return "tie"
-    return "win" if difference > 0 else "loss"
+def over_logarithm(
+    curves: Mapping[str, Mapping[float, Runs]],
+    reference: str | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, dict[str, Estimate]]:
+    """Means of "op" and "bwt" over the logarithm of a number: the area under a curve by the
+    trapezoid rule, over its length; and what they are less the reference's, run by run.
+
+    Args:
+        curves: by name, the runs at each of two numbers or more, which rise and are the same in all
+            curves. A run that is not there at each of them is left out.
+        resamples, seed: as in `compare`.
+    """
+    areas: dict[str, _Areas] = {}
+    for name, curve in curves.items():
+        areas[name] = _areas(curve, resamples, seed)
+    means: dict[str, dict[str, Estimate]] = {}
+    for name, scores in areas.items():
+        means[name] = _each_mean(scores, 100, seed)
+        if reference in areas and name != reference:
+            apart: _Areas = {}
+            for score, runs in scores.items():
+                base = areas[reference][score]
+                apart[score] = {unit: runs[unit] - base[unit] for unit in runs if unit in base}
+            means[f"{name} less {reference}"] = _each_mean(apart, 200, seed)
+    return means
+
+
+def _areas(curve: Mapping[float, Runs], resamples: int, seed: int) -> _Areas:
+    steps = np.diff(np.log([*curve]))
+    weights = (np.append(steps, 0) + np.insert(steps, 0, 0)) / (2 * steps.sum())
+    shared = set[Unit].intersection(*map(set[Unit], curve.values()))
+    units = [unit for unit in next(iter(curve.values())) if unit in shared]
+    matrices = [runs[unit] for unit in units for runs in curve.values()]
+    replicates = iter(resample_items(matrices, resamples, seed))
+    areas: _Areas = {"op": {}, "bwt": {}}
+    for unit in units:
+        points = [next(replicates) for _ in curve]
+        for score, runs in areas.items():
+            scores = [getattr(point, score) for point in points]
+            if None not in scores:
+                value = float(weights @ [number.value for number in scores])
+                samples = weights @ np.array([number.samples for number in scores])
+                runs[unit] = Replicated(value, samples)
+    return areas
+
+
+def _each_mean(areas: _Areas, limit: float, seed: int) -> dict[str, Estimate]:
+    means: dict[str, Estimate] = {}
+    for score, runs in areas.items():
+        if runs:
+            means[score], _ = summarise(runs, (-limit, limit), seed)
+    return means

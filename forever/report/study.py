@@ -123,6 +123,16 @@ class Part(Study):
         """Whether the rule of a sweep in rounds is what judges here."""
         return any(row.decided for row in self.rows)
 
+    @property
+    def refused(self) -> list[str]:
+        """Those that could have a verdict if they replayed as much as their reference, and by how
+        much they do not."""
+        told: list[str] = []
+        for row in self.measured:
+            if not row.footing.comparable:
+                told.append(f"{row.variant} ({row.footing.words()})")
+        return told
+
     def _paper_name(self, variant: str) -> str:
         return self.paper_names.get(variant, variant)
 

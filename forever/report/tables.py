@@ -65,12 +65,18 @@ def _caption(part: Part) -> str:
     judged = ""
     if part.most_runs == 1:
         basis, judged = "items only, 1 seed", "One seed judges no variant. "
-    return f"Brackets: 95 % bootstrap intervals ({basis}). {judged}{replays}"
+    equal = {row.footing.equal for row in part.measured if row.compared("verdict")} - {""}
+    if equal:
+        judged = f"Verdicts at equal {' or '.join(sorted(equal))}. "
+    refused = ""
+    if part.refused:
+        refused = f" ≠ dose: {'; '.join(part.refused)}; no verdict, see budget.examples."
+    return f"Brackets: 95 % bootstrap intervals ({basis}). {judged}{replays}{refused}"
 
 
 def html_table(table: pd.DataFrame, bold: str | None = None) -> str:
     """The table for a page; intervals are small, and the variant `bold` is emphasised."""
-    classes = table.where(table.isin(["win", "tie", "loss"]), "")
+    classes = table.where(table.isin(["better", "worse", "equivalent"]), "")
     first = table.columns[0]
     classes.loc[table[first] == "bounds", first] = "section"
     classes.loc[table[first] == bold, first] = "reference"

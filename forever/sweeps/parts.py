@@ -27,6 +27,7 @@ def _one_of(what: str, valid: Collection[str]) -> AfterValidator:
 _KINDS = (
     "intervals", "accuracy", "radar", "pareto", "matrices", "timelines", "replay_loss",
     "sensitivity", "spacing", "backbones", "training_time", "model_day", "forgetting_rate",
+    "doses",
 )  # fmt: skip
 _WORDS = ("method", "named", "reference", "scales", "published")
 _KEYS = tuple(dotted_keys(RunConfig))

@@ -51,13 +51,13 @@ def agreement(
         (a difference here where the paper has none), "too wide" (a tie here, too, but from an
         interval that excludes little), or "" if there is nothing to compare.
     """
-    if difference is None or verdict is None:
+    if difference is None or verdict in (None, "not comparable"):
         return ""
     if abs(difference) < EQUAL:
         if low >= -ALIKE and high <= ALIKE:
             return "agrees"
         return "too wide" if verdict == "tie" else "not equal"
-    if verdict == "tie":
+    if verdict in ("tie", "equivalent"):
         return "not shown"
     if (verdict == "win") == (difference > 0):
         return "agrees"

@@ -15,17 +15,16 @@ from rich.console import Console
 from forever.errors import InputError
 from forever.planning.rounds import (
     MOST_SEEDS,
-    Comparison,
     Limits,
     comparisons,
     count_judged,
     decide_all,
     first_round,
-    read_scores,
     rounds,
-    score_of,
 )
+from forever.planning.scores import Comparison, read_scores, score_of
 from forever.planning.sequential import ALPHA, decide
+from forever.planning.verdicts import Replayed
 from forever.report.report import console_tables, write_report
 from forever.report.row import Row
 from forever.report.study import read_study
@@ -69,6 +68,7 @@ class Trainer:
         self.said: list[str] = []
         self.time = 0.0
         self.truth = TRUTH
+        self.replays: Mapping[str, int] = {}  # examples of a run, by variant
         self.answers = False  # whether a report can be made of the runs
 
     def train(self, sweep: Sweep, limits: Limits, breaks_in: int = 99) -> None:
@@ -98,6 +98,8 @@ class Trainer:
         op = 60 + 5 * WAVE[trial.seed % len(WAVE)] + distance + own
         result |= {"op": op, "seconds": {"task": self.seconds}}
         result.setdefault("rows", {"colour": {"test": 1000}})
+        if trial.variant in self.replays:
+            result["examples"] = {"replayed": self.replays[trial.variant]}
         path.write_text(json.dumps(result), encoding="utf-8")
 
     def now(self) -> float:
@@ -131,12 +133,12 @@ def test_what_is_decided_gets_no_more_seeds(tmp_path: Path) -> None:
     rest = [f"{name}-ocustom-s{seed}" for seed in range(4, MOST_SEEDS) for name in ("base", "open")]
     assert [*chain(*later)] == rest
     assert [len(keys) // 2 for keys in later] == [1, 1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10, 12, 1]
-    assert decided(tmp_path) == {"far": (4, "loss"), "near": (4, "within"), "open": (64, "open")}
+    assert decided(tmp_path) == {"far": (4, "loss"), "near": (4, "equivalent"), "open": (64, "tie")}
     assert trainer.said[1].startswith("4 seeds: far differs; near within ±2; open open: ±")
     # Without points, only a difference is a decision.
     trainer = Trainer(tmp_path)
     trainer.train(toy(), Limits())
-    assert decided(tmp_path, None)["near"] == (64, "open")
+    assert decided(tmp_path, None)["near"] == (64, "tie")
 
 
 @pytest.mark.parametrize("breaks_in", [0, 1, 5])
@@ -173,13 +175,39 @@ def test_a_failed_run_leaves_its_pair_out(tmp_path: Path) -> None:
     """A variant that fails with every seed is tried in two rounds."""
     trainer = Trainer(tmp_path, fails=["far-ocustom-s1", "open-"])
     trainer.train(toy(), Limits(2.0))
-    assert decided(tmp_path) == {"far": (4, "loss"), "near": (4, "within"), "open": (0, "open")}
+    assert decided(tmp_path) == {"far": (4, "loss"), "near": (4, "equivalent"), "open": (0, "tie")}
     assert trainer.asked[1:] == [
         [f"{name}-ocustom-s3" for name in ("base", "far", "near", "open")],
         [f"{name}-ocustom-s4" for name in ("base", "far")],
     ]
     told = [line for line in trainer.said if "retry" in line]
     assert told == ["open: no new pair in 2 rounds, no more seeds; see --retry-failed"]
+
+
+def test_what_is_not_comparable_gets_no_more_seeds(tmp_path: Path) -> None:
+    """The first round shows that it replays half of what its reference does; bounds replay nothing,
+    and of `near` nobody counted."""
+    trainer = Trainer(tmp_path)
+    trainer.replays = {"base": 400, "far": 200, "open": 396, "finetune": 0}
+    trainer.train(toy(), Limits(points=2.0))
+    assert "far-ocustom-s3" not in chain(*trainer.asked[1:])
+    assert trainer.asked[1] == [f"{name}-ocustom-s3" for name in ("base", "near", "open")]
+    assert decided(tmp_path)["far"] == (3, "not comparable")
+    assert decided(tmp_path)["open"] == (64, "tie")
+    assert "far not comparable: unequal replay" in trainer.said[-1]
+
+
+def test_the_report_of_a_sweep_in_rounds_judges_no_unequal_doses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forever.planning.rounds.MOST_SEEDS", 4)
+    trained_in_rounds(tmp_path, toy(), {"base": 400, "far": 200, "near": 400, "open": 396})
+    rows = rows_of(tmp_path)
+    said = {name: (row.compared("verdict"), row.decided) for name, row in rows.items()}
+    assert said["far"] == ("not comparable", "not comparable: unequal replay")
+    assert said["near"] == ("tie", "within ±4")
+    write_report(tmp_path)
+    assert "≠ dose: no verdict" in (tmp_path / "report.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -189,8 +217,8 @@ def test_a_reference_that_fails_once_ends_no_comparison(seed: int, tmp_path: Pat
     trainer.train(toy(), Limits(2.0))
     assert trainer.asked[2] == [f"{name}-ocustom-s4" for name in ("base", "far", "near", "open")]
     found = decided(tmp_path)
-    assert (found["far"], found["near"][1]) == ((4, "loss"), "within")
-    assert found["open"] == (MOST_SEEDS - 1, "open")
+    assert (found["far"], found["near"][1]) == ((4, "loss"), "equivalent")
+    assert found["open"] == (MOST_SEEDS - 1, "tie")
     assert not any("retry" in line for line in trainer.said)
 
 
@@ -218,7 +246,7 @@ def test_a_choice_of_variants_shares_the_error_of_all(tmp_path: Path) -> None:
         assert count_judged(chosen) == 3
         Trainer(tmp_path).train(chosen, Limits(2.0))
     found = decided(tmp_path)
-    assert (found["far"], found["near"]) == ((4, "loss"), (4, "within"))
+    assert (found["far"], found["near"]) == ((4, "loss"), (4, "equivalent"))
 
 
 def test_one_answer_counts_most_in_the_smallest_task() -> None:
@@ -226,8 +254,9 @@ def test_one_answer_counts_most_in_the_smallest_task() -> None:
     there are two orders."""
     rows = {"a": {"test": 10}, "b": {"test": 90}}
     result = {"op": 50.0, "seconds": {"task": 1.0, "replay": 2.0}, "rows": rows}
-    assert score_of([result]) == (50.0, 3.0, 5.0)
-    assert score_of([result, {**result, "op": 60.0}]) == (55.0, 6.0, 2.5)
+    unknown = Replayed(None, None)
+    assert score_of([result]) == (50.0, 3.0, 5.0, (unknown,))
+    assert score_of([result, {**result, "op": 60.0}]) == (55.0, 6.0, 2.5, (unknown, unknown))
 
 
 def test_without_a_comparison_there_is_nothing_to_decide() -> None:
@@ -271,9 +300,15 @@ def test_the_report_says_what_was_decided_and_how(
     assert verdicts == {"base": None, "far": "loss", "near": "tie", "open": "tie", "finetune": None}
 
 
-def trained_in_rounds(folder: Path, sweep: Sweep, **truth: tuple[float, float]) -> Trainer:
+def trained_in_rounds(
+    folder: Path,
+    sweep: Sweep,
+    replays: Mapping[str, int] | None = None,
+    **truth: tuple[float, float],
+) -> Trainer:
     """A sweep in rounds of which a report can be made."""
     trainer = Trainer(folder)
+    trainer.replays = replays or {}
     trainer.answers, trainer.truth = True, {**TRUTH, **truth}
     trainer.train(sweep, Limits(4.0))
     replace(sweep, seeds=(0, 1, 2, 3)).write_manifest(folder)

@@ -106,19 +106,19 @@ def test_a_decision_is_the_first_one_and_stays() -> None:
     decided = decide(rises, 0.05, None)
     assert (decided.seeds, decided.value, decided.verdict) == (3, 5.5, "win")
     assert decide(rises[:3], 0.05, None) == decided
-    assert decide(rises[:2], 0.05, None) == Decision(2, 5.5, None, "open")
+    assert decide(rises[:2], 0.05, None) == Decision(2, 5.5, None, "tie")
     assert decide([-rise for rise in rises], 0.05, None).verdict == "loss"
     small = [0.1, -0.2, 0.15, 0.0, -0.1]
-    assert decide(small, 0.05, None).verdict == "open"
+    assert decide(small, 0.05, None).verdict == "tie"
     within = decide(small, 0.05, 2.0)
-    assert (within.verdict, within.words(2.0)) == ("within", "within ±2")
-    assert decide([], 0.05, 2.0) == Decision(0, 0.0, None, "open")
+    assert (within.verdict, within.words(2.0)) == ("equivalent", "within ±2")
+    assert decide([], 0.05, 2.0) == Decision(0, 0.0, None, "tie")
 
 
 def test_variants_that_never_differ() -> None:
     """A variant that does nothing gives the reference's numbers, up to the last digit of a sum."""
-    assert decide([1e-14] * 4, 0.05, 1.0).verdict == "within"
-    assert decide([1e-14] * 4, 0.05, None).verdict == "open"
+    assert decide([1e-14] * 4, 0.05, 1.0).verdict == "equivalent"
+    assert decide([1e-14] * 4, 0.05, None).verdict == "tie"
 
 
 def test_scores_that_repeat_themselves_are_no_certainty() -> None:
@@ -128,5 +128,5 @@ def test_scores_that_repeat_themselves_are_no_certainty() -> None:
     known = half_width([-0.5, 0.5, -0.5, 0.5], 0.05)  # a standard deviation of 1 / sqrt(3)
     stepped = half_width([0.5] * 4, 0.05, step=0.5)
     assert stepped == pytest.approx(known * math.sqrt(3) * 0.5 / math.sqrt(12))
-    assert decide([0.5] * 4, 0.05 / 7, None, step=0.5).verdict == "open"
-    assert decide([0.0] * 4, 0.05 / 7, 2.0, step=0.5).verdict == "within"
+    assert decide([0.5] * 4, 0.05 / 7, None, step=0.5).verdict == "tie"
+    assert decide([0.0] * 4, 0.05 / 7, 2.0, step=0.5).verdict == "equivalent"

@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from forever.report.analyses import day_pairs, forgetting_rates
+from forever.report.analyses import day_pairs, dose_areas, forgetting_rates
 from forever.report.figures import FIGURES, Picture, analyses, runs, variants
 from forever.report.figures.style import looks
 from forever.report.study import Part, read_study
@@ -218,6 +218,35 @@ def test_scores_stand_at_their_setting(tmp_path: Path) -> None:
     _, axis = draw("spacing", part).figure.axes
     assert axis.lines[0].get_linestyle() == "None"
     assert ticks_of(axis) == [row.variant for row in part.rows]
+
+
+def test_doses_have_a_curve_for_what_differs_in_nothing_else(tmp_path: Path) -> None:
+    """Whatever the names are; and the area under it, by hand: log(2) and log(5) wide."""
+    changes: dict[str, dict[str, Any]] = {"alone": {"method.beta": 0.5, "budget.examples": 8}}
+    for dose in (40, 4, 8):
+        amount = {"budget.examples": dose, "memory.fraction": dose / 100}
+        changes[f"a {dose}"] = amount
+        changes[f"b c {dose}"] = {**amount, "method.name": "mix_replay"}
+        if dose != 4:
+            changes[f"short {dose}"] = {**amount, "method.days": "end_only"}
+    make_up(tmp_path, Sweep("mine", base_run(), changes, (0, 1), reference="a 8"))
+    part = read_study(tmp_path).parts[0]
+    rows = {row.variant: row for row in part.rows}
+    above, below = draw("doses", part).figure.axes
+    for axis, field in ((above, "op"), (below, "bwt")):
+        drawn = lines_of(axis)
+        assert {*drawn} == {"a", "b c", "short"}
+        for name in ("a", "b c"):
+            scores = [rows[f"{name} {dose}"].compared(field).value for dose in (4, 8, 40)]
+            assert drawn[name][1] == scores
+            near, far = (scores[0] + scores[1]) / 2, (scores[1] + scores[2]) / 2
+            area = (near * math.log(2) + far * math.log(5)) / math.log(10)
+            assert dose_areas(part)[name][field].value == pytest.approx(area)
+    assert ticks_of(below) == ["4\n4 %", "8\n8 %", "40\n40 %"]
+    assert [*dose_areas(part)] == ["a", "b c", "b c less a"]
+    apart = dose_areas(part)["b c less a"]["op"].value
+    both = [dose_areas(part)[name]["op"].value for name in ("b c", "a")]
+    assert apart == pytest.approx(both[0] - both[1])
 
 
 def test_findings_are_drawn_as_they_were_found(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_all_tables_show_the_frame(reported: Path) -> None:
     table, shown = cells(reported), on_console(reported)
     assert list(table) == [*VARIANTS[:3], "bounds", *VARIANTS[3:]]
     assert (table["base"]["replays"], table["mtl"]["replays"]) == ("6 + 3", "0 + 0")
-    assert [table[name].get("verdict") for name in VARIANTS] == ["–", "tie", "–", "–", "–"]
+    assert [table[name].get("verdict") for name in VARIANTS] == ["–", "not shown", "–", "–", "–"]
     for row in read_study(reported).rows:
         estimate = row.compared("op")
         op = f"{estimate.value:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]"

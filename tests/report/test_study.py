@@ -101,6 +101,35 @@ def test_a_row_shows_whether_its_runs_kept_to_their_budget(folder: Path) -> None
     assert {"exact", "under", "over"} < {*table["budget"]}
 
 
+def test_variants_of_unequal_doses_have_no_verdict_and_the_table_says_so(folder: Path) -> None:
+    """The rest is judged, and corrected for what is judged. What cannot have a verdict for its dose
+    is told with one seed, too."""
+    before = rows_of(folder)["+FIR"]
+    doses = {"base": 1000, "+FIR": 979, "-IAR": 981, "finetune": 0, "mtl": 0}
+    for name, row in rows_of(folder).items():
+        for run in row.runs:
+            edit(run.directory.result, examples={"replayed": doses[name], "padded": 0})
+    rows = rows_of(folder)
+    assert rows["+FIR"].compared("difference") == before.compared("difference")
+    assert {name: row.compared("verdict") for name, row in rows.items()} == {
+        "base": None, "+FIR": "not comparable", "-IAR": None, "finetune": None, "mtl": None,
+    }  # fmt: skip
+    assert {name: row.footing.equal for name, row in rows.items()} == {
+        "base": "", "+FIR": "", "-IAR": "examples", "finetune": "", "mtl": "",
+    }  # fmt: skip
+    assert rows["+FIR"].agreement == ""
+    write_report(folder)
+    markdown = (folder / "report.md").read_text(encoding="utf-8")
+    (line,) = [line for line in markdown.splitlines() if line.startswith("| +FIR | 2 of 2")]
+    assert "| ≠ dose |" in line
+    assert (
+        "by more than 2 % of examples, 10 % of seconds: +FIR (examples differ by 2.1 %)."
+        in markdown
+    )
+    assert "`budget.examples`" in markdown
+    assert "Holm" not in markdown
+
+
 def test_a_method_that_does_nothing_of_its_own_is_told(folder: Path) -> None:
     """It is fine-tuning, digit for digit, and agrees with nobody's replay."""
     sweep = Sweep("toy <sweep>", base_run(), {"empty": {"method.name": "mix_replay"}}, (0, 1))

@@ -35,10 +35,11 @@ FIGURES = {
     "model_day": {"model-day", "retention"},
     "forgetting_rate": {"forgetting-rate"},
     "replay_loss": {"replay-loss"},
+    "doses": {"doses"},
     "main_results": {"retention", "pareto"},
     "components": {"op", "accuracy", "pareto"},
 }
-ANALYSES = {"forgetting_rate", "model_day", "training_time"}
+ANALYSES = {"forgetting_rate", "model_day", "training_time", "doses"}
 
 
 def figures(folder: Path) -> set[str]:
@@ -61,6 +62,8 @@ def test_end_to_end(name: str, tmp_path: Path, finished: dict[str, Path]) -> Non
     # Phases of two updates at most, not of 2.5 S.
     changes: dict[str, Any] = {"method.probe_every": 1} if name == "forgetting_rate" else {}
     for trial in sweep.trials():
+        if trial.config.budget.examples:  # in proportion, so that doses stay doses
+            changes["budget.examples"] = trial.config.budget.examples // 26
         config, path = trial.config.override(changes), tmp_path / trial.key
         if config.fingerprint() in finished:
             shutil.copytree(finished[config.fingerprint()], path)

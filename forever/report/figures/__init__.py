@@ -13,7 +13,7 @@ from forever.report.figures.runs import (
     timeline_figure,
     timelines,
 )
-from forever.report.figures.scores import backbones, sensitivity, spacing, training_time
+from forever.report.figures.scores import backbones, doses, sensitivity, spacing, training_time
 from forever.report.figures.style import Picture
 from forever.report.figures.variants import accuracy, intervals, pareto, radar
 from forever.report.study import Part, Study
@@ -23,7 +23,7 @@ __all__ = ["FIGURES", "Picture", "matrix_figure", "pictures", "timeline_figure"]
 
 _KINDS = (
     intervals, accuracy, radar, pareto, sensitivity, spacing, backbones, training_time, model_day,
-    forgetting_rate, replay_loss, matrices, timelines,
+    forgetting_rate, doses, replay_loss, matrices, timelines,
 )  # fmt: skip
 # What a report shows if no sweep's file says more.
 USUAL = ("intervals", "accuracy", "radar", "pareto", "replay_loss", "matrices", "timelines")

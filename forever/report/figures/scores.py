@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from forever.report.analyses import minutes_an_epoch
+from forever.report.analyses import dose_lines, dose_of, line_of, minutes_an_epoch
 from forever.report.figures import style
 from forever.report.format import setting as written
 from forever.report.row import Row
@@ -70,6 +70,34 @@ def _picture(part: Part, settings: Settings, name: str, label: str) -> style.Pic
     style.legend(figure)
     caption = f"OP and BWT against {label}, with 95 % intervals; the reference's on a pale ground."
     return style.Picture(name, caption, figure)
+
+
+def doses(part: Part) -> Iterator[style.Picture]:
+    """OP, and BWT below it, over the dose, a line for each way of replaying, with intervals."""
+    lines = dose_lines(part)
+    if not lines:
+        return
+    figure, axes = style.new_figure(7.2, [2.4, 2.4])
+    looks = style.looks(lines, line_of(part.reference, lines))
+    kept: dict[int, float] = {}
+    for number, (name, rows) in enumerate(lines.items()):
+        shift = 1.05 ** (number - (len(lines) - 1) / 2)  # beside each other at each dose
+        kept |= {dose_of(row): row.runs[0].settings["memory.fraction"] for row in rows}
+        for axis, field in zip(axes, ("op", "bwt"), strict=True):
+            estimates = [row.compared(field) for row in rows]
+            places = [shift * dose_of(row) for row in rows]
+            style.draw_estimates(axis, places, estimates, looks[name])
+    axes[0].set_ylabel("OP (%)")
+    axes[1].set(ylabel="BWT (points)", xscale="log")
+    axes[1].set_xlabel("examples that a task replays, and share of a task that is kept")
+    labels = [f"{dose}\n{100 * share:g} %" for dose, share in kept.items()]
+    axes[1].set_xticks(list(kept), labels)
+    axes[1].minorticks_off()
+    style.legend(figure)
+    caption = "OP and BWT over the dose, with 95 % intervals. The means over doses among the "
+    caption += "findings are the areas under these curves over the logarithm of the dose, by the "
+    caption += "trapezoid rule, divided by its range."
+    yield style.Picture("doses", caption, figure)
 
 
 def training_time(part: Part) -> Iterator[style.Picture]:

@@ -1,0 +1,126 @@
+"""Whether a variant is better than its reference: one rule for tables, pages and sweeps in rounds.
+
+Variants that both replay are judged on an equal footing only: as many replayed examples, or as much
+time spent on them. What more of it is worth is another question, which only variants ask that
+differ in nothing but the dose; those that replay nothing, such as bounds, ask what replay is worth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+# Points of OP: the components that matter in the paper move it by 1.2 to 5.3.
+EQUIVALENT = 1.0
+# The shares of the larger dose by which two may differ. A budget of examples is kept exactly, so
+# 2 % forgive rounding; one of seconds is left after the update that exceeds it.
+APART = {"examples": 0.02, "seconds": 0.1}
+# What sets how much is replayed, and nothing else.
+DOSE = ("memory.fraction", "method.memory_epochs", "budget.examples", "budget.seconds")
+
+Verdict = Literal["win", "loss", "equivalent", "tie", "not comparable"]
+_WORDS = {"win": "better", "loss": "worse", "tie": "not shown", "not comparable": "≠ dose"}
+
+
+def verdict(
+    value: float, low: float, high: float, shown: bool, margin: float | None = EQUIVALENT
+) -> Verdict:
+    """What a difference to the reference says.
+
+    Args:
+        value: the difference in points; `low` and `high` are the ends of its interval.
+        shown: whether the difference was told from zero.
+        margin: an interval within so many points of zero shows that variants are equivalent; None:
+            nothing shows that.
+    """
+    if shown and value:
+        return "win" if value > 0 else "loss"
+    if margin is not None and -margin <= low and high <= margin:
+        return "equivalent"
+    return "tie"
+
+
+def word(code: Verdict | None) -> str:
+    """A verdict as people read it; "" for none."""
+    return _WORDS.get(code or "", code or "")
+
+
+class Replayed(NamedTuple):
+    """What a run replayed; None: it did not count."""
+
+    examples: float | None
+    seconds: float | None
+
+
+def replayed(result: Mapping[str, Any]) -> Replayed:
+    """What result.json says: examples of memory and those in their place, repetitions and views
+    counted, and, of a run with a budget of seconds, the time of updates on them."""
+    counted = result.get("examples")
+    examples = None
+    if counted:
+        examples = counted["replayed"] + counted.get("padded", 0)
+    seconds: list[float] = []
+    for note in result.get("notes", {}).values():
+        if "replay_seconds" in note:
+            seconds.append(note["replay_seconds"])
+    return Replayed(examples, math.fsum(seconds) if seconds else None)
+
+
+@dataclass(frozen=True)
+class Footing:
+    """On what two variants are equal, or should be.
+
+    Attributes:
+        kind: "examples" or "seconds" of replay; "" where nothing has to be equal, or is not known.
+        apart: by which share of the larger dose they differ.
+    """
+
+    kind: Literal["examples", "seconds", ""] = ""
+    apart: float = 0.0
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there may be a verdict."""
+        return self.apart <= APART.get(self.kind, math.inf)
+
+    def words(self) -> str:
+        """By how much they differ."""
+        return f"{self.kind} differ by {100 * self.apart:.1f} %"
+
+    @property
+    def equal(self) -> str:
+        """What is equal: `kind` where it is so."""
+        return self.kind if self.comparable else ""
+
+
+def footing(
+    settings: Mapping[str, Any],
+    others: Mapping[str, Any],
+    runs: Sequence[Replayed],
+    base: Sequence[Replayed],
+) -> Footing:
+    """On what a variant and its reference are compared.
+
+    Args:
+        settings: of the variant under dotted keys; `others` are those of the reference.
+        runs: what the variant's runs replayed; `base` is the same of the reference's, run by run.
+    """
+    seconds = settings.get("budget.seconds")
+    is_timed = seconds is not None and seconds == others.get("budget.seconds")
+    kind = "seconds" if is_timed else "examples"
+    dose, other = _total(runs, kind), _total(base, kind)
+    if not dose or not other:
+        return Footing()
+    result = Footing(kind, abs(dose - other) / max(dose, other))
+    keys = {key for key in {*settings, *others} if settings.get(key) != others.get(key)}
+    if not result.comparable and keys <= {*DOSE}:
+        return Footing()
+    return result
+
+
+def _total(runs: Sequence[Replayed], kind: str) -> float | None:
+    """The sum over runs; None if one did not count."""
+    numbers = [getattr(run, kind) for run in runs]
+    return None if None in numbers else math.fsum(numbers)
