@@ -160,10 +160,9 @@ def pearson(table: pd.DataFrame) -> tuple[float, float] | None:
     return float(test.statistic), float(test.pvalue)
 
 
-def correlation(r: float, p: float | None) -> str:
-    """How r and its p are written; some of the paper's p are not known."""
-    text = f"r = {r:.2f}"
-    return text if p is None else f"{text}, p = {p:.4f}"
+def correlation(r: float, p: float) -> str:
+    """How r and its p are written."""
+    return f"r = {r:.2f}, p = {p:.4f}"
 
 
 def minutes_an_epoch(part: Part) -> dict[str, dict[str, float]]:
