@@ -8,7 +8,7 @@ compares at its own budgets, so here a difference is judged whatever the variant
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -55,6 +55,7 @@ _ROUNDING = 1e-9
 
 # To which claim, our number, what it says, of how many runs.
 Answer = tuple[Key, str, Status, int]
+Answers = Iterator[Answer]
 
 
 @dataclass(frozen=True)
@@ -75,20 +76,32 @@ class Claim:
 
 
 def claims(reports: Sequence[Report]) -> list[Claim]:
-    """Every claim, once for each answer."""
-    asked = {claim.key: claim for claim in (*_differences(), *_findings())}
+    """Every claim of the tables and of the findings, once for each answer."""
+    return answered((*_differences(), *_findings()), reports, _answers)
+
+
+def answered(
+    claims: Iterable[Claim], reports: Sequence[Report], answers_of: Callable[[Report], Answers]
+) -> list[Claim]:
+    """Some claims, once for each answer that reports have."""
+    asked = {claim.key: claim for claim in claims}
     answers: dict[Key, list[Claim]] = {key: [] for key in asked}
     for report in reports:
         where = {"scale": report["scale"], "origin": _origin(report)}
-        for part in report["parts"]:
-            for key, ours, status, runs in (*_compared(report, part), *_analysed(report, part)):
-                if key in asked:
-                    answer = replace(asked[key], ours=ours, status=status, runs=str(runs), **where)
-                    answers[key].append(answer)
+        for key, ours, status, runs in answers_of(report):
+            if key in asked:
+                answer = replace(asked[key], ours=ours, status=status, runs=str(runs), **where)
+                answers[key].append(answer)
     rows: list[Claim] = []
     for key, claim in asked.items():
         rows += answers[key] or [claim]
     return rows
+
+
+def _answers(report: Report) -> Answers:
+    for part in report["parts"]:
+        yield from _compared(report, part)
+        yield from _analysed(report, part)
 
 
 def _origin(report: Report) -> str:
@@ -103,7 +116,7 @@ def _differences() -> Iterator[Claim]:
         file = load_sweep(name)
         for benchmark, rows in tables.items():
             where = f"{benchmark}: " if len(tables) > 1 else ""
-            for (variant, row), measure in product(rows.items(), MEASURES):
+            for variant, measure in product(rows, MEASURES):
                 reference = file.variants[variant].reference or file.reference
                 published = _less(rows, variant, reference, measure)
                 if published is not None and variant != reference:
@@ -120,7 +133,7 @@ def _less(
     return None if None in known else known[0] - known[1]
 
 
-def _compared(report: Report, part: Mapping[str, Any]) -> Iterator[Answer]:
+def _compared(report: Report, part: Mapping[str, Any]) -> Answers:
     """Answers of the rows that were compared and stand for a variant of the paper."""
     place = paper.table_of(report["name"], part["benchmark"])
     if place is None:
@@ -221,7 +234,7 @@ def _findings() -> Iterator[Claim]:
                 yield Claim(key, text, _multiple(minutes, method))
 
 
-def _analysed(report: Report, part: Mapping[str, Any]) -> Iterator[Answer]:
+def _analysed(report: Report, part: Mapping[str, Any]) -> Answers:
     """Answers of the analysis after which the sweep is named."""
     name, runs = report["name"], report["finished"]
     analysis, is_small = part["analyses"].get(name, {}), report["scale"] != "paper"
@@ -280,11 +293,3 @@ def _correlated(r: float, p: float, ours: Mapping[str, float]) -> Status:
 
 def _multiple(minutes: Mapping[str, float], method: str) -> str:
     return f"{minutes[method] / minutes['mix_replay']:.2f}"
-
-
-def unknown(name: str) -> list[str]:
-    """The variants of a paper's table of which no number is known here."""
-    if name not in paper.TABLES:
-        return []
-    variants = load_sweep(name).variants.items()
-    return [key for key, variant in variants if not variant.published]
