@@ -129,8 +129,8 @@ def _less(
     rows: Mapping[str, Published], variant: str, reference: str, measure: str
 ) -> float | None:
     """A published difference; None if one of its numbers is not known."""
-    known = [getattr(rows.get(name), measure, None) for name in (variant, reference)]
-    return None if None in known else known[0] - known[1]
+    ours, base = (getattr(rows.get(name), measure, None) for name in (variant, reference))
+    return None if ours is None or base is None else ours - base
 
 
 def _compared(report: Report, part: Mapping[str, Any]) -> Answers:
