@@ -28,6 +28,7 @@ from forever.report.claims import (
     interval,
     judged,
     side,
+    slows_down,
     unshown,
 )
 from forever.report.row import Row
@@ -44,6 +45,7 @@ JOINT = ("rte", "task1687")
 _TIMES = 7.0  # as fast is forgetting at first
 _FACTOR = 2.0  # by which "about" may be off
 _COMPARABLE = 1.0  # decades between a loss and a penalty
+OTHER_FACTOR = Status("not reproduced: by another factor", "not shown")
 _MAIN = paper.TABLES["main_results"]
 _BENCHMARKS = ("standard", "long", "superni")
 
@@ -221,14 +223,10 @@ def times(rates: Sequence[float], fall: Mapping[str, float] | None) -> tuple[str
     ratio = rates[0] / rates[-1] if rates[-1] > 0 else math.inf
     if fall is None:
         return f"{ratio:.1f}", NOT_JUDGED
-    if side(fall) == "loss":
-        return f"{ratio:.1f}", CONTRADICTED
-    if side(fall) == "win" and _TIMES / _FACTOR <= ratio <= _TIMES * _FACTOR:
-        return f"{ratio:.1f}", REPRODUCED
-    text = "not reproduced: by another factor"
-    if side(fall) == "tie":
-        text = "not reproduced: no slowing down shown"
-    return f"{ratio:.1f}", Status(text, "not shown")
+    status = slows_down(fall)
+    if status == REPRODUCED and not _TIMES / _FACTOR <= ratio <= _TIMES * _FACTOR:
+        status = OTHER_FACTOR
+    return f"{ratio:.1f}", status
 
 
 def reached(ours: Mapping[str, float]) -> Status:

@@ -261,12 +261,12 @@ def _slowing(
     if fall is not None:
         ours = f"{interval(fall, 4)} {ours}"
         if is_small or len(rates) == len(paper.FORGETTING_RATE):
-            status = _slows_down(fall)
+            status = slows_down(fall)
     return ours, status
 
 
-def _slows_down(fall: Mapping[str, float]) -> Status:
-    """As `judged`; there are no nats below which a difference counts as none."""
+def slows_down(fall: Mapping[str, float]) -> Status:
+    """Whether forgetting does, as `judged`; no difference in nats is so small that it is none."""
     shown = {"win": REPRODUCED, "loss": CONTRADICTED}
     published = paper.FORGETTING_RATE[0] - paper.FORGETTING_RATE[-1]
     return shown.get(side(fall)) or unshown(published, fall, digits=4)
