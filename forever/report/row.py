@@ -98,10 +98,8 @@ class Row:
     def degenerate(self) -> bool:
         """Whether it has days on which to replay, and fewer than half of them came: of those that
         come in updates of equal length, or of all where none of those does."""
-        if not self.runs or self.runs[0].settings.get("method.days", "end_only") in (
-            "end_only",
-            [],
-        ):
+        days = self.runs[0].settings.get("method.days") if self.runs else None
+        if days in (None, "end_only", "equal", []):
             return False
         scheduled = came = 0
         for run in self.runs:

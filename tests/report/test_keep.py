@@ -1,6 +1,7 @@
 """A sweep is committed so that every number of its report can be computed again."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,15 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_report_is_computed_again_from_what_is_kept(sweep: Path, tmp_path: Path) -> None:
-    study = read_study(sweep)
+@pytest.mark.parametrize("in_rounds", [False, True])
+def test_a_report_is_computed_again_from_what_is_kept(
+    in_rounds: bool, sweep: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(sweep, tmp_path / "components"))
+    if in_rounds:
+        rule = {"alpha": 0.05, "comparisons": 2, "points": 2.0}
+        (folder / "rounds.json").write_text(json.dumps(rule), encoding="utf-8")
+    study = read_study(folder)
     expected = json.loads(stored(study))
     path = keep(study, tmp_path / "kept")
     first = path.read_text(encoding="utf-8")
