@@ -28,7 +28,7 @@ from forever.report.run import Run
 from forever.report.study import Study, read_study
 from forever.runs.directory import RunDirectory, read_json, read_lines
 from forever.sweeps.sweep import MANIFEST, Sweep
-from scripts.text_claims import findings, said_of
+from scripts.text_claims import findings, penalties_of
 
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
 RUNS, REPORT = "runs.jsonl", "report.json"
@@ -53,9 +53,9 @@ def report_again(folder: Path) -> Path:
         unpack(lines, Path(temporary))
         study = read_study(Path(temporary))
         content = json.loads(stored(study))
-        said = {line["key"]: line["said"] for line in lines[1:]}
+        penalties = {line["key"]: line["penalties"] for line in lines[1:]}
         for part, place in zip(study.parts, content["parts"], strict=True):
-            place["text"] = findings(part, said)
+            place["text"] = findings(part, penalties)
     # Six digits are the same on every processor.
     content = json.loads(json.dumps(content), parse_float=lambda number: round(float(number), 6))
     path = folder / REPORT
@@ -110,7 +110,7 @@ def _packed_run(run: Run) -> dict[str, Any]:
         "tests": hashlib.sha256(repr(run.unit[0]).encode()).hexdigest()[:12],
         "scores": scores,
         "looks": looks,
-        "said": said_of(run),
+        "penalties": penalties_of(run),
     }
 
 

@@ -1,7 +1,7 @@
 """Claims that stand in the paper's text, and what runs say to them.
 
-What needs a run's journal is noted when a sweep is committed (`said_of`); from that and from the
-scores of its runs come the numbers of a part (`findings`), and from those the answers.
+What needs a run's journal is noted when a sweep is committed (`penalties_of`); from that and from
+the results and scores of its runs come the numbers of a part (`findings`), and from those answers.
 """
 
 import math
@@ -37,7 +37,7 @@ from forever.report.statistics import compare
 from forever.report.study import Part
 from forever.sweeps import published as paper
 
-Said = Mapping[str, Mapping[str, Any]]  # by run, what `said_of` noted
+Penalties = Mapping[str, Mapping[str, float]]  # by run, what `penalties_of` noted
 Numbers = Mapping[str, Any]
 
 DAY_7 = 140 / 1250, 180 / 1250  # of a task's updates, in tasks of 1000 examples
@@ -53,34 +53,30 @@ _BENCHMARKS = ("standard", "long", "superni")
 # ---- what a run's journal says
 
 
-def said_of(run: Run) -> dict[str, dict[str, float]]:
-    """Of each task the update after which day 7 was replayed, and how large the penalty of its
-    replays was beside the loss, both means over their updates."""
-    day_7: dict[str, float] = {}
-    for event in run.events:
-        if event["kind"] == "replay" and event.get("day") == 7.0:
-            day_7[event["task"]] = event["step"]
+def penalties_of(run: Run) -> dict[str, float]:
+    """Of each task how large the penalty of its replays was beside the loss, both means over the
+    updates on memory."""
     replays: dict[str, list[Numbers]] = defaultdict(list)
     for step in run.steps:
         if step["kind"] != "task" and step["penalty"] > 0:
             replays[step["task"]].append(step)
-    penalty: dict[str, float] = {}
+    penalties: dict[str, float] = {}
     for task, steps in replays.items():
         loss = fmean(step["loss"] for step in steps)
-        penalty[task] = float(f"{fmean(step['penalty'] for step in steps) / loss:.4g}")
-    return {"day_7": day_7, "penalty": penalty}
+        penalties[task] = float(f"{fmean(step['penalty'] for step in steps) / loss:.4g}")
+    return penalties
 
 
 # ---- what the runs of a part say
 
 
-def findings(part: Part, said: Said) -> dict[str, Any]:
+def findings(part: Part, penalties: Penalties) -> dict[str, Any]:
     """The numbers that answer claims of the text, by claim; absent where there are no runs."""
     rows = {row.paper_variant: row for row in part.measured}
     found: dict[str, Any] = {}
     if part.name == "components" and "base" in rows:
-        found["day 7"] = _over_tasks(rows["base"], _shares(rows["base"].runs, said))
-        found["penalty"] = _over_tasks(rows["base"], _decades(rows["base"].runs, said))
+        found["day 7"] = _over_tasks(rows["base"], _shares(rows["base"].runs))
+        found["penalty"] = _over_tasks(rows["base"], _decades(rows["base"].runs, penalties))
     if {"forever", "mtl"} <= rows.keys():
         for task in JOINT:
             if task in part.example.outcome["tasks"]:
@@ -91,19 +87,18 @@ def findings(part: Part, said: Said) -> dict[str, Any]:
     return {claim: numbers for claim, numbers in found.items() if numbers}
 
 
-def _shares(runs: Sequence[Run], said: Said) -> Iterator[tuple[str, float]]:
-    """By task with a memory, which share of its updates lies before day 7; 1 if that never came."""
+def _shares(runs: Sequence[Run]) -> Iterator[tuple[str, float]]:
+    """By task, which share of its updates lies before day 7: all of them if that never came."""
     for run in runs:
-        size, epochs = run.settings["optim.batch_size"], run.settings["optim.epochs"]
-        for task in run.outcome["tasks"][1:]:
-            updates = epochs * math.ceil(run.outcome["rows"][task]["train"] / size)
-            yield task, said[run.key]["day_7"].get(task, updates) / updates
+        for task, note in run.outcome["notes"].items():
+            if "day_7" in note:
+                yield task, (note["day_7"] or note["planned"]) / note["planned"]
 
 
-def _decades(runs: Sequence[Run], said: Said) -> Iterator[tuple[str, float]]:
+def _decades(runs: Sequence[Run], penalties: Penalties) -> Iterator[tuple[str, float]]:
     """By task, the decimal logarithm of penalty over loss."""
     for run in runs:
-        for task, ratio in said[run.key]["penalty"].items():
+        for task, ratio in penalties[run.key].items():
             yield task, math.log10(ratio)
 
 

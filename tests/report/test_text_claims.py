@@ -10,7 +10,7 @@ from made_up import TASKS, base_run, make_up
 
 from forever.report.report import stored
 from forever.report.study import read_study
-from forever.runs.directory import read_lines, write_lines
+from forever.runs.directory import read_json, read_lines, write_lines
 from forever.sweeps.sweep import Sweep
 from scripts.keep import keep
 from scripts.text_claims import (
@@ -93,12 +93,14 @@ def test_the_mean_over_benchmarks_turns_signs_and_adds_variances() -> None:
 
 @pytest.fixture
 def components(tmp_path: Path) -> Path:
-    """Tasks of twelve updates with day 7 after three of them, or never, and penalties of a tenth
-    of the loss or of all of it."""
+    """Three tasks with day 7 after a quarter of the updates, after half of them, or never; and
+    penalties of all of the loss or of a tenth."""
     folder = make_up(tmp_path / "components", Sweep("components", base_run(), {"base": {}}, (0, 1)))
     for run in folder.glob("base-*"):
-        events = [{"kind": "replay", "task": task, "step": 3, "day": 7.0} for task in TASKS[1:3]]
-        write_lines(run / "events.jsonl", events)
+        result = read_json(run / "result.json")
+        for task, day_7 in zip(TASKS[1:], (3, 6, None), strict=True):
+            result["notes"][task] |= {"day_7": day_7, "planned": 12}
+        (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
         steps = read_lines(run / "steps.jsonl")
         for step in steps:
             if step["kind"] != "task":
@@ -108,10 +110,10 @@ def components(tmp_path: Path) -> Path:
 
 
 def test_what_journals_say(components: Path, tmp_path: Path) -> None:
-    """Shares of 3 / 12, 3 / 12 and 1; decades of 0, -1 and -1."""
+    """Shares of 1/4, 1/2 and 1; decades of 0, -1 and -1."""
     content = json.loads(keep(read_study(components), tmp_path / "kept").read_text())
     told = content["parts"][0]["text"]
-    assert told["day 7"]["value"] == pytest.approx(0.5)
+    assert told["day 7"]["value"] == pytest.approx(1.75 / 3, abs=1e-6)
     assert told["penalty"]["value"] == pytest.approx(-2 / 3, abs=1e-3)
     assert told["penalty"]["runs"] == 2
     shown = {claim.key[1]: claim for claim in text_claims([content]) if claim.ours}
