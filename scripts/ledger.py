@@ -3,32 +3,35 @@ committed runs.
 
     python -m scripts.ledger
 
-A run is committed by copying config.yaml, environment.json, result.json and, if it has replays,
-events.jsonl of its directory to experiments/results/<group>/<name>/, or to a folder below that if
-there are several seeds. A group's README.md, if there is one, is put above its table, HEAD.md above
-all. A sweep is committed by its report.json, for the claims (forever/report/claims.py), and needs
-no runs.
+A sweep is committed by `python -m scripts.keep FOLDER`: its report.json answers the claims, the
+runs in runs.jsonl make its table. A single run is committed by copying config.yaml,
+environment.json and result.json of its directory to experiments/results/<group>/<name>/, or to a
+folder below that if there are several seeds. A group's README.md, if there is one, is put above its
+table, HEAD.md above all.
 """
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from forever.report.claims import Claim, claims, unknown
+from forever.report.claims import Claim, claims
 from forever.report.facts import machine
 from forever.report.format import markdown_table
-from forever.runs.directory import read_json
+from forever.report.run import Run
+from forever.runs.directory import RunDirectory, read_json, read_lines
 from forever.sweeps.named_runs import SCALES
+from scripts.keep import REPORT, RUNS, kept_runs
+from scripts.text_claims import text_claims
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "results"
 LEDGER = Path(__file__).parents[1] / "experiments" / "RESULTS.md"
 COLUMNS = (
-    "run", "seeds", "OP", "BWT", "forgetting", "replays", "updates", "on memory", "minutes",
-    "revision", "hardware",
+    "run", "seeds", "OP", "BWT", "forgetting", "replays", "replayed", "updates", "on memory",
+    "minutes", "revision", "hardware",
 )  # fmt: skip
 ANSWER = ["claim", "ours", "published", "status", "scale", "runs"]
 OUTCOMES = ["reproduced", "not shown", "cannot tell", "contradicted", "not judged"]
@@ -37,8 +40,8 @@ OUTCOMES = ["reproduced", "not shown", "cannot tell", "contradicted", "not judge
 def page() -> str:
     """The whole page."""
     groups = sorted(folder for folder in FOLDER.glob("*") if folder.is_dir())
-    reports = [read_json(path) for path in sorted(FOLDER.glob("*/report.json"))]
-    frame = frame_of(claims(reports))
+    reports = [read_json(path) for path in sorted(FOLDER.glob(f"*/{REPORT}"))]
+    frame = frame_of([*claims(reports), *text_claims(reports)])
     head = (FOLDER / "HEAD.md").read_text(encoding="utf-8")
     return "\n".join([head, *tally(frame), *sections(frame), *map(section, groups)])
 
@@ -79,8 +82,6 @@ def sections(frame: Any) -> list[str]:
             lines += [*markdown_table(ANSWER, _rows(table, *ANSWER)), ""]
             lines += filter(None, table["origin"].unique())
         lines.append("")
-        if missing := unknown(name):
-            lines += [f"The paper's numbers of {'; '.join(missing)} are not known here.", ""]
     return lines
 
 
@@ -94,28 +95,52 @@ def section(group: Path) -> str:
     lines = [f"## {group.name}", ""]
     if note.is_file():
         lines = [note.read_text(encoding="utf-8").strip(), ""]
-    results = sorted(group.rglob("result.json"))
-    if results:
-        runs: Any = pd.DataFrame([_read(path, group) for path in results])
+    records = [*_single_runs(group), *_kept_runs(group)]
+    if records:
+        runs: Any = pd.DataFrame(records)
         rows = [_cells(seeds) for _, seeds in runs.groupby("run", sort=False)]
         commands = runs["command"].unique()
         lines += [*markdown_table(COLUMNS, rows), "", "```", *commands, "```", ""]
     return "\n".join(lines)
 
 
-def _read(path: Path, group: Path) -> dict[str, Any]:
-    """A run as a row of numbers."""
-    result, where = read_json(path), read_json(path.with_name("environment.json"))
+def _single_runs(group: Path) -> Iterator[dict[str, Any]]:
+    """Those whose files were copied."""
+    for path in sorted(group.rglob("result.json")):
+        result, where = read_json(path), read_json(path.with_name("environment.json"))
+        run = Run(RunDirectory(path.parent), path.relative_to(group).parts[0], "", "", 0)
+        replayed = (result.get("examples") or {}).get("replayed")
+        if replayed is None:
+            replayed = run.replayed_rows
+        yield _record(run.variant, result, where, replayed)
+
+
+def _kept_runs(group: Path) -> Iterator[dict[str, Any]]:
+    """Those of a sweep that was committed as a whole."""
+    runs = list(kept_runs(read_lines(group / RUNS)))
+    orders = {run["order"] for run in runs}
+    for run in runs:
+        name = run["variant"]
+        if len(orders) > 1:
+            name = f"{name}, order {run['order']}"
+        yield _record(name, run["result"], run["environment"], run["replayed"])
+
+
+def _record(
+    name: str, result: Mapping[str, Any], where: Mapping[str, Any], replayed: float | None
+) -> dict[str, Any]:
+    """A run as a row of numbers; `replayed` are examples, repetitions and views counted."""
     updates, events = Counter(result["updates"]), Counter[str]()
     for kinds in result["events"].values():
         events.update(kinds)
     return {
-        "run": path.relative_to(group).parts[0],
+        "run": name,
         "seeds": str(result["seed"]),
         "OP": result["op"],
         "BWT": result["bwt"],
         "forgetting": result["forgetting"],
         "replays": events["replay"] + events["consolidation"],
+        "replayed": replayed,
         "updates": updates.total(),
         "on memory": updates["replay"] + updates["consolidation"],
         "minutes": sum(result["seconds"].values()) / 60,
@@ -129,7 +154,8 @@ def _cells(seeds: Any) -> list[str]:
     """The runs of one configuration as cells under COLUMNS."""
     each = [", ".join(seeds[key].unique()) for key in ("run", "seeds", "revision", "hardware")]
     spread = [_spread(seeds[key].dropna()) for key in ("OP", "BWT", "forgetting")]
-    counts = [f"{seeds[key].mean():.0f}" for key in ("replays", "updates", "on memory")]
+    counted = ("replays", "replayed", "updates", "on memory")
+    counts = ["-" if seeds[key].isna().any() else f"{seeds[key].mean():.0f}" for key in counted]
     return [*each[:2], *spread, *counts, f"{seeds['minutes'].mean():.1f}", *each[2:]]
 
 

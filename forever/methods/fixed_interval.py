@@ -25,6 +25,7 @@ class FixedInterval(ScheduledReplay[FixedIntervalConfig]):
     )
 
     def days(self, learner: Learner) -> Days:
-        events = standard_events(learner.planned_steps, self.config.warmup_steps)
-        interval = self.config.interval or learner.planned_steps // max(events, 1)
+        steps = learner.planned_steps
+        events = self.config.events or standard_events(steps, self.config.warmup_steps)
+        interval = self.config.interval or max(steps // max(events, 1), 1)
         return (float(i * interval) for i in range(1, events + 1))

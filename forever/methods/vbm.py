@@ -8,9 +8,10 @@ long.
 
 The KL term is taken at the answer's positions. The loss follows the paper, the sampler follows
 hankyul2/ViewBatchModel: datasets/utils/continual_dataset.py (whose KL, a mean over classes, would
-vanish for a vocabulary). No code for language models is published, so the replays come at fixed
-intervals, as FOREVER describes VBM. View 1 is the example itself; in each other view a token of the
-input field is left out with probability `drop`, and every view has a dropout mask of its own.
+vanish for a vocabulary). No code for language models is published. FOREVER says "fixed step-based
+intervals" and "step-based Ebbinghaus replay": `days` has both. View 1 is the example itself; in
+each other view a token of the input field is left out with probability `drop`, and every view has a
+dropout mask of its own.
 """
 
 import math
@@ -25,7 +26,7 @@ from forever.data.encoding import Encoded
 from forever.data.tasks import Task
 from forever.methods.base import Card
 from forever.methods.scheduled_replay import ScheduledReplay
-from forever.replay.schedules import Days, standard_events
+from forever.replay.schedules import Days, ebbinghaus, standard_events
 from forever.seeding import derive
 from forever.training.learner import Learner
 from forever.training.steps import Forward, Step
@@ -44,7 +45,10 @@ class Vbm(ScheduledReplay[VbmConfig]):
     )
 
     def days(self, learner: Learner) -> Days:
-        """Return the days: event j of n comes after update j T / n, the last one at the end."""
+        """Return the days: event j of n comes after update j T / n, the last one at the end; or the
+        standard days."""
+        if self.config.days == "ebbinghaus":
+            return (day * self.config.warmup_steps for day in ebbinghaus())
         events = self.events(learner)
         return (float(round(j * learner.planned_steps / events)) for j in range(1, events))
 

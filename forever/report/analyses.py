@@ -95,13 +95,16 @@ def slowing(table: pd.DataFrame) -> dict[str, Any]:
     phase, or one task that reaches the last.
     """
     falls = (table.iloc[:, 0] - table.iloc[:, -1]).groupby(level="task", sort=False).mean().dropna()
-    fall = None
-    if table.shape[1] > 1 and len(falls) > 1:
-        exact: dict[Unit, Replicated] = {}
-        for place, mean in enumerate(falls):
-            exact["tasks", place] = Replicated(mean, np.full(RESAMPLES, mean))
-        fall = asdict(summarise(exact, (-math.inf, math.inf))[0])
+    fall = over_tasks(falls.tolist()) if table.shape[1] > 1 and len(falls) > 1 else None
     return {"rates": table.mean().tolist(), "fall": fall}
+
+
+def over_tasks(means: Sequence[float]) -> dict[str, Any]:
+    """The mean of numbers of several tasks with a 95 % interval over tasks; `runs` counts them."""
+    exact: dict[Unit, Replicated] = {}
+    for place, mean in enumerate(means):
+        exact["tasks", place] = Replicated(mean, np.full(RESAMPLES, mean))
+    return asdict(summarise(exact, (-math.inf, math.inf))[0])
 
 
 def model_days(part: Part) -> pd.DataFrame:
@@ -165,10 +168,9 @@ def pearson(table: pd.DataFrame) -> tuple[float, float] | None:
     return float(test.statistic), float(test.pvalue)
 
 
-def correlation(r: float, p: float | None) -> str:
-    """How r and its p are written; some of the paper's p are not known."""
-    text = f"r = {r:.2f}"
-    return text if p is None else f"{text}, p = {p:.4f}"
+def correlation(r: float, p: float) -> str:
+    """How r and its p are written."""
+    return f"r = {r:.2f}, p = {p:.4f}"
 
 
 def minutes_an_epoch(part: Part) -> dict[str, dict[str, float]]:

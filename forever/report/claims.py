@@ -1,25 +1,27 @@
 """What the paper claims and what our runs say to it, as RESULTS.md shows it.
 
-A claim is a difference of the paper's tables (a variant against the reference of its table, on one
-benchmark) or a finding. The runs of a sweep are committed by copying its report.json to
-experiments/results/<name>-<scale>/.
+A claim is a difference of the paper's tables in OP or in BWT (a variant against the reference of
+its table, on one benchmark) or a finding. What answers it is the report.json of a sweep. The paper
+compares at its own budgets, so here a difference is judged whatever the variants replayed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from forever.report.analyses import correlation
+from forever.report.statistics import ALPHA, holm
 from forever.sweeps import published as paper
 from forever.sweeps.files import load_sweep
+from forever.sweeps.parts import Published
 
-_SIGNIFICANT = 0.05
 _WEAK = 0.5  # a correlation that explains less than a quarter of the variance
 
+Side = Literal["win", "tie", "loss"]
 Report = Mapping[str, Any]  # the content of report.json
 Key = tuple[str, ...]  # the sweep that answers a claim, and what in it
 
@@ -32,28 +34,28 @@ class Status(NamedTuple):
 
 
 REPRODUCED = Status("reproduced", "reproduced")
-OTHER_CORRELATION = Status("not reproduced", "contradicted")
+CONTRADICTED = Status("contradicted", "contradicted")
+NOT_SHOWN = Status("not reproduced: no difference shown", "not shown")
 NO_CORRELATION = Status("not reproduced: no correlation shown", "not shown")
 TOO_FEW_TASKS = Status("no correlation shown: too few tasks", "not shown")
 MEASURED = Status("measured", "not judged")
 NOT_JUDGED = Status("not judged", "not judged")
 AS_FINETUNING = Status("not judged: ends as fine-tuning does, to the last digit", "not judged")
+DEGENERATE = Status("degenerate here: fewer than half of its days come", "not judged")
 NOT_ATTEMPTED = Status("not attempted", "")
 
 _OF_AGREEMENT = {
     "agrees": REPRODUCED,
-    "opposite": Status("not reproduced: opposite", "contradicted"),
-    "not shown": Status("not reproduced: no difference shown", "not shown"),
-    "not equal": Status("not reproduced: they differ", "contradicted"),
-    "too wide": Status("no difference shown: interval too wide", "not shown"),
+    "not equal": Status("contradicted: they differ", "contradicted"),
     "": NOT_JUDGED,
 }
-# Where an interval could not show the published difference, what our runs do show is said beside.
-_SHOWN_BESIDE = {"opposite": "; the opposite sign is shown", "not equal": "; a difference is shown"}
+# What is compared, by the name of its difference in a row, and the p-value of that.
+MEASURES = {"op": ("difference", "p"), "bwt": ("bwt_difference", "bwt_p")}
 _ROUNDING = 1e-9
 
 # To which claim, our number, what it says, of how many runs.
 Answer = tuple[Key, str, Status, int]
+Answers = Iterator[Answer]
 
 
 @dataclass(frozen=True)
@@ -74,20 +76,32 @@ class Claim:
 
 
 def claims(reports: Sequence[Report]) -> list[Claim]:
-    """Every claim, once for each answer."""
-    asked = {claim.key: claim for claim in (*_differences(), *_findings())}
+    """Every claim of the tables and of the findings, once for each answer."""
+    return answered((*_differences(), *_findings()), reports, _answers)
+
+
+def answered(
+    claims: Iterable[Claim], reports: Sequence[Report], answers_of: Callable[[Report], Answers]
+) -> list[Claim]:
+    """Some claims, once for each answer that reports have."""
+    asked = {claim.key: claim for claim in claims}
     answers: dict[Key, list[Claim]] = {key: [] for key in asked}
     for report in reports:
         where = {"scale": report["scale"], "origin": _origin(report)}
-        for part in report["parts"]:
-            for key, ours, status, runs in (*_compared(report, part), *_analysed(report, part)):
-                if key in asked:
-                    answer = replace(asked[key], ours=ours, status=status, runs=str(runs), **where)
-                    answers[key].append(answer)
+        for key, ours, status, runs in answers_of(report):
+            if key in asked:
+                answer = replace(asked[key], ours=ours, status=status, runs=str(runs), **where)
+                answers[key].append(answer)
     rows: list[Claim] = []
     for key, claim in asked.items():
         rows += answers[key] or [claim]
     return rows
+
+
+def _answers(report: Report) -> Answers:
+    for part in report["parts"]:
+        yield from _compared(report, part)
+        yield from _analysed(report, part)
 
 
 def _origin(report: Report) -> str:
@@ -102,63 +116,103 @@ def _differences() -> Iterator[Claim]:
         file = load_sweep(name)
         for benchmark, rows in tables.items():
             where = f"{benchmark}: " if len(tables) > 1 else ""
-            for variant, row in rows.items():
+            for variant, measure in product(rows, MEASURES):
                 reference = file.variants[variant].reference or file.reference
-                if reference in rows and variant != reference:
-                    base = rows[reference]
-                    published = f"OP {row.op - base.op:+.1f}"
-                    if row.bwt is not None and base.bwt is not None:
-                        published += f"; BWT {row.bwt - base.bwt:+.1f}"
-                    text = f"{where}{variant} less {reference}"
-                    yield Claim((name, benchmark, variant, reference), text, published)
+                published = _less(rows, variant, reference, measure)
+                if published is not None and variant != reference:
+                    key = (name, benchmark, variant, reference, measure)
+                    text = f"{where}{variant} less {reference}, {measure.upper()}"
+                    yield Claim(key, text, f"{published:+.1f}")
 
 
-def _compared(report: Report, part: Mapping[str, Any]) -> Iterator[Answer]:
+def _less(
+    rows: Mapping[str, Published], variant: str, reference: str, measure: str
+) -> float | None:
+    """A published difference; None if one of its numbers is not known."""
+    ours, base = (getattr(rows.get(name), measure, None) for name in (variant, reference))
+    return None if ours is None or base is None else ours - base
+
+
+def _compared(report: Report, part: Mapping[str, Any]) -> Answers:
     """Answers of the rows that were compared and stand for a variant of the paper."""
     place = paper.table_of(report["name"], part["benchmark"])
+    if place is None:
+        return
+    name, benchmark = place
+    published = paper.TABLES[name][benchmark]
     in_paper = {row["variant"]: row["paper_variant"] for row in part["rows"]}
-    for row in part["rows"]:
-        if place and row["paper"] and row["difference"]:
-            key = (*place, row["paper_variant"], in_paper.get(row["reference"], ""))
-            ours = f"OP {_interval(row['difference'])}"
-            if row["bwt_difference"]:
-                ours += f"; BWT {_interval(row['bwt_difference'])}"
-            yield key, ours, _status(row), row["difference"]["runs"]
+    for measure, (difference, _) in MEASURES.items():
+        shown = sides(part["rows"], measure)
+        for row in part["rows"]:
+            estimate = row[difference]
+            variant, reference = row["paper_variant"], in_paper.get(row["reference"], "")
+            theirs = _less(published, variant, reference, measure)
+            if estimate and theirs is not None:
+                status = judged(theirs, shown[row["variant"]], estimate)
+                if row.get("degenerate"):
+                    status = DEGENERATE
+                if row.get("idle"):
+                    status = AS_FINETUNING
+                key = (name, benchmark, variant, reference, measure)
+                yield key, interval(estimate), status, estimate["runs"]
 
 
-def _status(row: Mapping[str, Any]) -> Status:
-    if row.get("idle"):
-        return AS_FINETUNING
-    published, difference, verdict = row["paper"]["difference"], row["difference"], row["verdict"]
-    # Bounds are outside the corrected comparison; their interval alone says on which side they are.
-    # From one run nothing can be said, however many rows it answered.
-    if row["bound"] and difference["runs"] > 1:
-        verdict = _verdict(difference)
-    agreement = paper.agreement(published, verdict, difference["low"], difference["high"])
-    return _said(agreement, published, difference)
+def sides(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[str, Side | None]:
+    """On which side of zero the differences of a report are shown to be, by variant.
+
+    That is after Holm's correction for all that are no bounds. Only the interval says it of bounds,
+    of a sweep in rounds, whose interval is corrected, and of BWT in earlier reports, which have no
+    p-value. From one run nothing can be said, however many rows it answered: None.
+    """
+    difference, p = MEASURES[measure]
+    shown: dict[str, Side | None] = {}
+    corrected: list[Mapping[str, Any]] = []
+    for row in rows:
+        estimate = row[difference]
+        shown[row["variant"]] = None
+        if estimate and estimate["runs"] > 1:
+            shown[row["variant"]] = side(estimate)
+            if row.get(p) is not None and not row["bound"]:
+                corrected.append(row)
+            elif measure == "op" and p not in row and not row["bound"]:
+                shown[row["variant"]] = row["verdict"]
+    for row, p_holm in zip(corrected, holm([row[p] for row in corrected]), strict=True):
+        if p_holm > ALPHA:
+            shown[row["variant"]] = "tie"
+    return shown
 
 
-def _said(
-    agreement: str, published: float | None, ours: Mapping[str, float], digits: int = 1
-) -> Status:
-    """The status of a difference. An interval that is wider to each side than the published
-    difference neither reproduces nor fails to, unless it shows the same sign."""
-    half_width = (ours["high"] - ours["low"]) / 2
-    if agreement in ("", "agrees") or half_width <= abs(published or 0.0) + _ROUNDING:
+def judged(published: float, shown: Side | None, ours: Mapping[str, float]) -> Status:
+    """The status of a difference: `shown` says on which side of zero ours is.
+
+    It contradicts the paper if its interval excludes zero on the other side.
+    """
+    agreement = paper.agreement(published, shown, ours["low"], ours["high"])
+    if agreement in _OF_AGREEMENT:
         return _OF_AGREEMENT[agreement]
-    beside = _SHOWN_BESIDE.get(agreement, "")
-    outcome = "contradicted" if beside else "cannot tell"
-    return Status(f"cannot tell: ±{half_width:.{digits}f}{beside}", outcome)
+    other: Side = "loss" if published > 0 else "win"
+    if abs(published) >= paper.EQUAL and side(ours) == other:
+        return CONTRADICTED
+    return unshown(published, ours)
 
 
-def _verdict(estimate: Mapping[str, float]) -> str:
+def unshown(published: float, ours: Mapping[str, float], digits: int = 1) -> Status:
+    """The status of a difference that is not shown: an interval that is wider to each side than the
+    published difference could not have shown it."""
+    half_width = (ours["high"] - ours["low"]) / 2
+    if half_width <= abs(published) + _ROUNDING:
+        return NOT_SHOWN
+    return Status(f"cannot tell: ±{half_width:.{digits}f}", "cannot tell")
+
+
+def side(estimate: Mapping[str, float]) -> Side:
     """On which side of zero the interval lies."""
     if estimate["low"] > 0:
         return "win"
     return "loss" if estimate["high"] < 0 else "tie"
 
 
-def _interval(estimate: Mapping[str, float], digits: int = 1) -> str:
+def interval(estimate: Mapping[str, float], digits: int = 1) -> str:
     value, low, high = (f"{estimate[key]:+.{digits}f}" for key in ("value", "low", "high"))
     return f"{value} [{low}, {high}]"
 
@@ -180,7 +234,7 @@ def _findings() -> Iterator[Claim]:
                 yield Claim(key, text, _multiple(minutes, method))
 
 
-def _analysed(report: Report, part: Mapping[str, Any]) -> Iterator[Answer]:
+def _analysed(report: Report, part: Mapping[str, Any]) -> Answers:
     """Answers of the analysis after which the sweep is named."""
     name, runs = report["name"], report["finished"]
     analysis, is_small = part["analyses"].get(name, {}), report["scale"] != "paper"
@@ -205,24 +259,30 @@ def _slowing(
     tell a direction."""
     ours, status = f"({_rates(rates)})", NOT_JUDGED
     if fall is not None:
-        ours = f"{_interval(fall, 4)} {ours}"
+        ours = f"{interval(fall, 4)} {ours}"
         if is_small or len(rates) == len(paper.FORGETTING_RATE):
-            published = paper.FORGETTING_RATE[0] - paper.FORGETTING_RATE[-1]
-            status = _said(paper.agreement(math.inf, _verdict(fall)), published, fall, digits=4)
+            status = slows_down(fall)
     return ours, status
+
+
+def slows_down(fall: Mapping[str, float]) -> Status:
+    """Whether forgetting does, as `judged`; no difference in nats is so small that it is none."""
+    shown = {"win": REPRODUCED, "loss": CONTRADICTED}
+    published = paper.FORGETTING_RATE[0] - paper.FORGETTING_RATE[-1]
+    return shown.get(side(fall)) or unshown(published, fall, digits=4)
 
 
 def _rates(values: Sequence[float]) -> str:
     return ", ".join(f"{rate:.4f}" for rate in values)
 
 
-def _correlated(r: float, p: float | None, ours: Mapping[str, float]) -> Status:
+def _correlated(r: float, p: float, ours: Mapping[str, float]) -> Status:
     """What ours says to the published r and p. That there is no correlation is shown by an interval
     (Fisher's z), not by a large p."""
-    significant = p is not None and p < _SIGNIFICANT
-    if ours["p"] < _SIGNIFICANT:
+    significant = p < ALPHA
+    if ours["p"] < ALPHA:
         same_sign = (ours["r"] > 0) == (r > 0)
-        return REPRODUCED if significant and same_sign else OTHER_CORRELATION
+        return REPRODUCED if significant and same_sign else CONTRADICTED
     if significant:
         return NO_CORRELATION
     if ours["pairs"] <= 3:  # no width of an interval can be computed
@@ -233,11 +293,3 @@ def _correlated(r: float, p: float | None, ours: Mapping[str, float]) -> Status:
 
 def _multiple(minutes: Mapping[str, float], method: str) -> str:
     return f"{minutes[method] / minutes['mix_replay']:.2f}"
-
-
-def unknown(name: str) -> list[str]:
-    """The variants of a paper's table of which no number is known here."""
-    if name not in paper.TABLES:
-        return []
-    variants = load_sweep(name).variants.items()
-    return [key for key, variant in variants if not variant.published]

@@ -108,6 +108,20 @@ class Row:
                 return mark
         return ""
 
+    @property
+    def degenerate(self) -> bool:
+        """Whether it has days on which to replay, and fewer than half of them came: of those that
+        come in updates of equal length, or of all where none of those does."""
+        days = self.runs[0].settings.get("method.days") if self.runs else None
+        if days in (None, "end_only", "equal", []):
+            return False
+        scheduled = came = 0
+        for run in self.runs:
+            came += run.events_of("replay")
+            for note in run.outcome["notes"].values():
+                scheduled += note.get("scheduled_events", 0)
+        return came < max(scheduled, 1) / 2
+
     def mean(self, value: Callable[[Run], float | None]) -> float | None:
         """The mean over the finished runs; None unless all of them have the value."""
         values: list[float] = []

@@ -182,7 +182,8 @@ class Run:
         planned = self.settings["optim.epochs"] * rows_of_tasks
         # Less than none in a fork, which has not seen all rows itself.
         mixed = max(seen.get("task", 0) - planned, 0)
-        return seen.get("replay", 0) + seen.get("consolidation", 0) + mixed
+        views = self.settings.get("method.views", 1)
+        return views * (seen.get("replay", 0) + seen.get("consolidation", 0)) + mixed
 
     @property
     def as_in_the_paper(self) -> bool:

@@ -36,6 +36,7 @@ class Comparison:
     difference: Estimate | None = None
     bwt_difference: Estimate | None = None
     p: float | None = None  # of the difference in OP, two-sided
+    bwt_p: float | None = None  # of that in BWT
     p_holm: float | None = None  # corrected for all variants that get a verdict
     # None for the reference itself, for bounds, and if there is only one run to compare.
     verdict: Verdict | None = None
@@ -101,21 +102,23 @@ def _compare(
             if run.bwt and theirs:
                 bwt_differences[unit] = run.bwt - theirs
     op, _ = summarise(ops, (0, 100), seed, joint)
-    bwt = _mean(bwts, 100, seed)
+    bwt, _ = _mean(bwts, 100, seed)
     if not differences:
         return Comparison(op, bwt)
     items = np.mean([run.samples for run in differences.values()], axis=0)
     low, high = np.quantile(items, TAILS)
     difference, p = summarise(differences, (-100, 100), seed, joint)
-    bwt_difference = _mean(bwt_differences, 200, seed)
+    bwt_difference, bwt_p = _mean(bwt_differences, 200, seed)
     resolution = float(high - low) / 2
-    return Comparison(op, bwt, difference, bwt_difference, p, resolution=resolution)
+    return Comparison(op, bwt, difference, bwt_difference, p, bwt_p, resolution=resolution)
 
 
-def _mean(runs: Mapping[Unit, Replicated | None], limit: float, seed: int) -> Estimate | None:
-    """The mean over runs; None unless all of them have the score."""
+def _mean(
+    runs: Mapping[Unit, Replicated | None], limit: float, seed: int
+) -> tuple[Estimate, float] | tuple[None, None]:
+    """The mean over runs and its p-value; None unless all of them have the score."""
     known = {unit: run for unit, run in runs.items() if run is not None}
-    return summarise(known, (-limit, limit), seed)[0] if len(known) == len(runs) else None
+    return summarise(known, (-limit, limit), seed) if len(known) == len(runs) else (None, None)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -51,6 +51,7 @@ class SweepFile(Part):
     variants: dict[str, Variant] = {}
     method: MethodName | None = None  # of a search: whose space it is
     space: dict[DottedKey, Axis] = {}
+    spaces: dict[MethodName, dict[DottedKey, Axis]] = {}  # of other methods
     trials: Annotated[int, Field(ge=1)] = 24
     published_numbers: dict[str, Any] = {}  # that are no variant's
     figures: tuple[Figure, ...] = ()  # none is what reports usually show

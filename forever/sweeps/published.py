@@ -32,7 +32,7 @@ TABLES = {name: tables(sweep) for name, sweep in _FILES.items() if tables(sweep)
 # Rise of the loss on earlier tasks per update, in phases of 60 updates.
 FORGETTING_RATE = tuple[float, ...](_FILES["forgetting_rate"].published_numbers["rates"])
 # Pearson's r and p of a task's tau_day: in two orders, with the task's BWT, with joint training.
-MODEL_DAY: dict[str, tuple[float, float | None]] = _FILES["model_day"].published_numbers
+MODEL_DAY: dict[str, tuple[float, float]] = _FILES["model_day"].published_numbers
 # Minutes an epoch, by backbone and method.
 TRAINING_TIME: dict[str, dict[str, float]] = _FILES["training_time"].published_numbers
 

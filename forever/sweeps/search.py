@@ -80,8 +80,8 @@ def _text(value: Any) -> str:
 
 
 def find_search(file: SweepFile, base: RunConfig, seeds: Sequence[int] | None = None) -> Search:
-    """The search that a file describes around a base run; one of another method than the file's has
-    the space of its fields.
+    """The search that a file describes around a base run; one of a method of which the file has no
+    space has that of its fields.
 
     Args:
         seeds: the one seed of all its runs; None for the base's own.
@@ -97,10 +97,10 @@ def find_search(file: SweepFile, base: RunConfig, seeds: Sequence[int] | None = 
         base = base.override({"seed": seeds[0]})
     if base.data.validation is None:
         base = base.override({"data.validation": VALIDATION})
+    axes = file.spaces.get(base.method.name, {})
     if file.method in (None, base.method.name):
-        space = tuple(axis.around(base, key) for key, axis in file.space.items())
-    else:
-        space = space_of_fields(base)
+        axes = file.space
+    space = tuple(axis.around(base, key) for key, axis in axes.items()) or space_of_fields(base)
     return Search(file.name, base, space, file.trials, file.source)
 
 

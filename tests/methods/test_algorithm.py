@@ -345,15 +345,20 @@ def test_each_row_once_an_epoch_shuffled_anew_and_none_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("interval", "steps"),
-    [(None, [208, 416, 624, 832, 1040, 1248]), (24, [24, 48, 72, 96, 120, 144])],
+    ("fields", "steps"),
+    [
+        ({}, [208, 416, 624, 832, 1040, 1248]),
+        ({"interval": 24}, [24, 48, 72, 96, 120, 144]),
+        ({"events": 4}, [312, 624, 936, 1248]),
+    ],
 )
-def test_fixed_interval_events(interval: int | None, steps: list[int]) -> None:
-    """floor(1250 / 6) = 208, however far updates move; the paper's example says 24 literally."""
+def test_fixed_interval_events(fields: dict[str, int], steps: list[int]) -> None:
+    """floor(1250 / 6) = 208, however far updates move; the paper's example says 24 literally; and
+    as many events as are asked for."""
     learner, task = stub_learner([rows_task("old", 1000)]), rows_task("new", 1000)
-    run = drive(method_of("fixed_interval", interval=interval), learner, task, lambda t: t**5.0)
+    run = drive(method_of("fixed_interval", **fields), learner, task, lambda t: t**5.0)
     assert run.event_steps == steps
-    assert len(run.of_kind("replay")) == 6 * 2 * math.ceil(20 / 8)
+    assert len(run.of_kind("replay")) == len(steps) * 2 * math.ceil(20 / 8)
     assert len(run.of_kind("consolidation")) == math.ceil(20 / 8)
     assert all(step.penalty is None for step in run.steps)
 

@@ -39,6 +39,17 @@ def test_events_of_a_long_task() -> None:
     assert all(step.penalty is None for step in run.steps)
 
 
+@pytest.mark.parametrize("views", [2, 4])
+def test_ebbinghaus_days_in_updates(views: int) -> None:
+    """Days 1, 2, 4, 7, 15, 30 of 24 updates, one pass of V views each, however far updates move."""
+    learner = stub_learner([rows_task("old", 1000)])
+    method = method_of("vbm", days="ebbinghaus", views=views)
+    run = drive(method, learner, rows_task("new", 1000), lambda t: t**5.0)
+    assert run.event_steps == [24, 48, 96, 168, 360, 720]
+    assert len(run.of_kind("replay")) == 6 * 20 * views // 8
+    assert len(run.of_kind("consolidation")) == 20 * views // 8
+
+
 @pytest.mark.parametrize("views", [1, 2, 4, 8])
 @pytest.mark.parametrize("rows", [126, 400, 1000])
 def test_every_row_is_presented_as_often_as_by_fixed_interval_replay(rows: int, views: int) -> None:

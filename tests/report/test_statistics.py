@@ -1,6 +1,7 @@
 """The bootstrap against hand-worked cases, simulated truth, and the properties that define it."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,20 @@ def test_resolution_is_what_the_items_alone_leave_open() -> None:
 
 
 # ---- differences
+
+
+def test_bwt_has_a_p_value_of_its_own() -> None:
+    """It is that of OP where only what is left of the first task differs: then both measure that.
+    Joint training has none."""
+    random = np.random.default_rng(0)
+    runs: dict[str, dict[Any, PerformanceMatrix]] = {"a": {}, "base": {}}
+    learned, last = random.random(30), random.random(30)
+    for name, seed in product(runs, range(3)):
+        runs[name]["1", seed] = matrix([random.random(30), last], [learned])
+    compared = compare({**runs, "mtl": {("1", 0): joint([0.5] * 30, [0.5] * 30)}}, "base")
+    assert compared["a"].bwt_p == compared["a"].p
+    assert 0 < (compared["a"].p or 0) < 1
+    assert compared["mtl"].bwt_p is None
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 5])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers import execute
-from made_up import base_run, make_up_run
+from made_up import base_run, make_up, make_up_run
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
@@ -57,7 +57,7 @@ def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
     method: str, base_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Equal to the rows of other tasks, repetitions and views counted, in the batches that the run
-    was given; also those of a run that did not count, where no row has views."""
+    was given; also those of a run that did not count."""
     replayed: list[Any] = []
     probed: list[Any] = []
 
@@ -82,8 +82,33 @@ def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
     }  # fmt: skip
     edit(run.directory.result, examples=None)
     (run,) = read_study(tmp_path / "run").runs
-    views = run.settings.get("method.views", 1)
-    assert run.replayed_rows == len(replayed) / views
+    assert run.replayed_rows == len(replayed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "scheduled", "came", "degenerate"),
+    [
+        ({}, 4, 2, False),
+        ({}, 4, 1, True),
+        ({"method.days": "decreasing"}, 0, 0, True),  # none would come in updates of equal length
+        ({"method.days": "decreasing"}, 0, 1, False),
+        ({"method.days": "end_only"}, 0, 0, False),
+        ({"method.name": "vbm"}, 0, 0, False),  # all that it recalls at the end of a short task
+        ({"method.name": "finetune"}, 0, 0, False),
+    ],
+)
+def test_a_schedule_whose_days_do_not_come_is_degenerate(
+    changes: dict[str, Any], scheduled: int, came: int, degenerate: bool, tmp_path: Path
+) -> None:
+    """Fewer than half of them over all runs; of two here the second has none at all."""
+    sweep = Sweep("toy", base_run(), {"v": changes}, (0, 1), reference="v")
+    make_up(tmp_path, sweep)
+    for times, trial in zip((1, 0), sweep.trials(), strict=True):
+        notes = {"colour": {"scheduled_events": times * scheduled}}
+        events = {"colour": {"replay": times * came, "consolidation": 1}}
+        edit(tmp_path / trial.key / "result.json", notes=notes, events=events)
+    (row,) = read_study(tmp_path).rows
+    assert row.degenerate is degenerate
 
 
 def test_a_row_shows_whether_its_runs_kept_to_their_budget(folder: Path) -> None:

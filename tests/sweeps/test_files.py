@@ -28,7 +28,7 @@ SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_searc
 KEYS = """
 main_results 3392fcd8828b7f8d d3a41bff56888403 08804ef16c8d79c3
 backbones d0895f5841af078a 5f61452c2bd39631 88e185f41c58cdc4
-components a75a94ca3c16a1f0 0cc536f0a09e56c3 5930545ca3d024a7
+components 58b9cac5b0795c51 b8b25069c82b9911 124729c72db5b844
 spacing ab63b36b40c66f70 1647b8502e6533f4 8b16e2bc1d07ada3
 memory_size 6a68d49750808c56 72ef228b3c6ed59e 6d57c4918b9f419b
 warmup_window 08985f13dbe0d579 8df849e10a172f71 789b43fec7cc3734
@@ -41,9 +41,21 @@ training_time fea425edc3745f34 fe98f1aeada26fcf ef3d8bc2d4730b7a
 replay_loss e9ec85906e6882bb c3e910387d7a084e 1e6fdc06985244b7
 baselines ddc0c458b3603a18 bbb37850215438ef e5ea8feec3799731
 baseline_variants 3bb9350c8c265cad df92a56ba9a33eeb 2c696bf999a81bfa
-demo 15ef6056cbf5f5c4 b3e3ee854abffcd9 7bcef887be7ea5e5
+demo f30e0a982fffd889 1a4d73fc3d1d061f e99ec9d4d61e2161
 """
 
+# Variants that came later or are read anew; the runs of all others stay where they are.
+ANEW = {
+    "components": {"+RR", "+ER", "+RR from day 30", "+ER with all passes"},
+    "demo": {"+RR", "+ER"},
+    "main_results": {"sapt, lambda = 2"},
+    "baselines": {"sapt, lambda = 2"},
+    "baseline_variants": {
+        "fixed_interval, 3 events", "fixed_interval, 4 events", "fixed_interval, 5 events",
+        "moelora, N = 8, r = 1", "recurrent_kif", "recurrent_kif, merge as printed",
+        "vbm, Ebbinghaus days", "vbm, Ebbinghaus days, V = 2",
+    },
+}  # fmt: skip
 
 PINNED = [line.split() for line in KEYS.strip().splitlines()]
 
@@ -52,7 +64,8 @@ PINNED = [line.split() for line in KEYS.strip().splitlines()]
 def test_runs_keep_their_folders(name: str, digests: list[str]) -> None:
     for (scale, run), digest in zip(SCALES.items(), digests, strict=True):
         seeds = (0, 1, 2) if scale == "paper" else (0,)
-        keys = [trial.key for trial in load_sweep(name).expand(load_run(run), seeds).trials()]
+        trials = load_sweep(name).expand(load_run(run), seeds).trials()
+        keys = [trial.key for trial in trials if trial.variant not in ANEW.get(name, ())]
         assert hashlib.sha256("\n".join(keys).encode()).hexdigest()[:16] == digest, scale
 
 

@@ -15,7 +15,7 @@ from forever.launch.local import Placement
 from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep
 from forever.sweeps.lists import front_table
-from forever.sweeps.search import Search, find_search
+from forever.sweeps.search import Search, find_search, space_of_fields
 from forever.sweeps.studies import Studies, importances
 from forever.sweeps.sweep import Trial, read_manifest
 
@@ -98,10 +98,28 @@ def test_the_base_lies_in_the_space_or_not(small_search: Search, small_config: R
 
 @pytest.mark.parametrize("method", METHOD_CONFIGS)
 def test_every_method_has_a_space(method: str, small_config: RunConfig) -> None:
+    """The shipped one, around its defaults, and as many trials on the same held-out examples."""
+    file = load_sweep("search")
+    search = searched(small_config, **{"method.name": method, "optim.batch_size": 8})
+    (axes,) = [file.spaces.get(method) or file.space]
+    assert [axis.key for axis in search.space] == [*axes]
+    assert (search.trials, search.base.data.validation) == (file.trials, 0.2)
+    assert (search.own_point is None) == (method == "migu")  # T = None has no number
+    for point in draws(search, 20):
+        assert search.trial(point).config.method.name == method
+
+
+@pytest.mark.parametrize("method", METHOD_CONFIGS)
+def test_a_method_without_a_space_has_that_of_its_fields(
+    method: str, small_config: RunConfig, tmp_path: Path
+) -> None:
     """Its fields within their bounds; a point may be one that the method refuses, with a reason."""
-    search = searched(small_config, **{"method.name": method})
-    assert search.trials == load_sweep("search").trials
-    assert search.base.data.validation == 0.2
+    path = tmp_path / "mine.yaml"
+    path.write_text("method: forever\nspace:\n  method.beta: {from: 0.1, to: 1.0}\n")
+    search = find_search(load_sweep(str(path)), small_config.override({"method.name": method}))
+    if method == "forever":
+        assert [axis.key for axis in search.space] == ["method.beta"]
+        return
     refusals = 0
     for point in draws(search, 20):
         try:
@@ -128,7 +146,7 @@ def test_every_method_has_a_space(method: str, small_config: RunConfig) -> None:
 def test_a_space_of_fields_keeps_to_their_bounds(
     method: str, name: str, expected: dict[str, Any], small_config: RunConfig
 ) -> None:
-    space = searched(small_config, **{"method.name": method}).space
+    space = space_of_fields(small_config.override({"method.name": method}))
     axes = {axis.key: axis.model_dump() for axis in space}
     assert expected.items() <= axes[f"method.{name}"].items()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.data.orders import named_tasks
 from forever.errors import InputError
@@ -43,8 +44,9 @@ def listed(folder: Path, key: str = "variant") -> list[Any]:
 
 
 def test_keys_are_unique_and_stable(base_config: RunConfig) -> None:
-    keys = [trial.key for trial in components(base_config, (0, 1, 2)).trials()]
-    assert len(set(keys)) == len(keys) == 24
+    sweep = components(base_config, (0, 1, 2))
+    keys = [trial.key for trial in sweep.trials()]
+    assert len(set(keys)) == len(keys) == 3 * len(sweep.variants)
     assert all(re.fullmatch(r"[\w.-]+", key) for key in keys)
     assert (slug("+IAR&PIR"), slug("-IAR"), slug("a/b c")) == (
         "plus_IAR_and_PIR", "minus_IAR", "a_b_c",
@@ -52,7 +54,7 @@ def test_keys_are_unique_and_stable(base_config: RunConfig) -> None:
     # A sweep that is extended, or whose data lie elsewhere, repeats nothing.
     elsewhere = base_config.override({"data.root": "/somewhere/else"})
     extended = components(elsewhere, (0, 1, 2, 3)).trials()
-    assert [trial.key for trial in extended][:24] == keys
+    assert [trial.key for trial in extended][: len(keys)] == keys
 
 
 def test_a_run_is_the_base_with_a_difference_on_an_order_with_a_seed() -> None:
@@ -219,7 +221,8 @@ def test_baselines_keep_the_base_as_it_is() -> None:
     assert {mini[name]["warmup_steps"] for name in ("vbm", "fixed_interval")} == {8}
     assert mini["ssr"]["max_tokens"] == 320
     for name, method in methods(SCALES["cpu"]).items():
-        assert method == named_run(f"cpu/superni/7/{name}").method.model_dump()
+        if name in METHOD_CONFIGS:
+            assert method == named_run(f"cpu/superni/7/{name}").method.model_dump()
     paper = methods("superni/7/forever", data_train_rows=500)
     assert (paper["ssr"]["max_tokens"], paper["vbm"]["warmup_steps"]) == (2048, 24)
     assert methods("mini/finetune")["vbm"]["warmup_steps"] == 4
@@ -259,7 +262,7 @@ def test_a_manifest_is_extended(base_config: RunConfig, tmp_path: Path) -> None:
         assert listed(tmp_path) == expected
     for _ in range(2):
         components(base_config, (1,)).write_manifest(tmp_path)
-    assert listed(tmp_path, "seed") == [0] * 8 + [1] * 8
+    assert listed(tmp_path, "seed") == [seed for seed in (0, 1) for _ in whole.variants]
     assert listed(tmp_path) == [*whole.variants] * 2
     Sweep("s", base_config, {"b": {}}, references={"b": "a"}).write_manifest(tmp_path)
     Sweep("s", base_config, {"c": {}}, references={"c": "a"}).write_manifest(tmp_path)

@@ -97,7 +97,12 @@ class FixedIntervalConfig(ScheduledReplayConfig):
     warmup_steps: Count = 24
     """S of the FOREVER whose number of events J is matched; nothing is warmed up."""
     interval: Count | None = None
-    """Updates between events; None is floor(T / J), and the paper's example literally means 24."""
+    """Updates between events; None is floor(T / events), and the paper's example literally means
+    24."""
+    events: Count | None = None
+    """How many events a task has at most; None is J. On the model clock FOREVER has fewer where its
+    updates shrink."""
+    added = ("events",)
 
 
 class VbmConfig(ScheduledReplayConfig):
@@ -112,12 +117,16 @@ class VbmConfig(ScheduledReplayConfig):
     """alpha."""
     drop: Decay = 0.1
     """Ours: the paper augments images."""
+    days: Literal["equal", "ebbinghaus"] = "equal"
+    """equal: as many recalls as spend FOREVER's budget, at equal distances; ebbinghaus: the
+    standard days in updates, S a day ("step-based Ebbinghaus replay", as FOREVER has it)."""
     memory_epochs: Count = 1  # pyright: ignore[reportIncompatibleVariableOverride]
     """Passes at each event: a recall is one pass, which shows every example `views` times."""
     # Narrower than in the base class, which is safe for a frozen field.
     consolidation_epochs: Whole = 1  # pyright: ignore[reportIncompatibleVariableOverride]
     """Passes of the last recall, when the task is over; recalls match the budget by themselves."""
     retired = {"variant": "interval"}
+    added = ("days",)
 
     def check(self, run: RunParts) -> None:
         if run.optim.batch_size % self.views:

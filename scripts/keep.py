@@ -1,0 +1,187 @@
+"""Commits a sweep: what it reports, and for each run what that is computed from.
+
+    python -m scripts.keep runs/components
+    python -m scripts.keep
+
+The first writes report.json and runs.jsonl to experiments/results/<name>-<scale> (`--to` takes
+another folder); the second computes every report.json there again from its runs.jsonl.
+
+The first line of runs.jsonl has what all runs share, each other line is a run: its configuration,
+environment and result, and under `scores` those of single test examples in the cells of which OP
+and BWT are made, by "task.stage" (both from 1): a string of 0 and 1, or the numbers.
+"""
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from forever.planning import rounds
+from forever.report.report import stored
+from forever.report.run import Run
+from forever.report.study import Study, read_study
+from forever.runs.directory import RunDirectory, read_json, read_lines
+from forever.sweeps.sweep import MANIFEST, Sweep
+from scripts.text_claims import findings, penalties_of
+
+RESULTS = Path(__file__).parents[1] / "experiments" / "results"
+RUNS, REPORT = "runs.jsonl", "report.json"
+_CONTENTS = ("config", "environment", "result")
+_BESIDE = (MANIFEST, Sweep.COPY, rounds.FILE)  # files of the sweep itself
+
+Lines = Sequence[Mapping[str, Any]]
+
+
+def keep(study: Study, folder: Path) -> Path:
+    """Write the finished runs of a study into a folder, and the report on them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(line, separators=(",", ":")) + "\n" for line in packed(study)]
+    (folder / RUNS).write_text("".join(lines), encoding="utf-8")
+    return report_again(folder)
+
+
+def report_again(folder: Path) -> Path:
+    """Compute the report of a committed sweep from its runs."""
+    lines = read_lines(folder / RUNS)
+    with TemporaryDirectory() as temporary:
+        unpack(lines, Path(temporary))
+        study = read_study(Path(temporary))
+        content = json.loads(stored(study))
+        penalties = {line["key"]: line["penalties"] for line in lines[1:]}
+        for part, place in zip(study.parts, content["parts"], strict=True):
+            place["text"] = findings(part, penalties)
+    # Six digits are the same on every processor.
+    content = json.loads(json.dumps(content), parse_float=lambda number: round(float(number), 6))
+    path = folder / REPORT
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def packed(study: Study) -> list[dict[str, Any]]:
+    """The lines of runs.jsonl."""
+    runs = [_packed_run(run) for run in study.finished]
+    shared = {name: _shared([run[name] for run in runs]) for name in _CONTENTS}
+    for run in runs:
+        for name in _CONTENTS:
+            for key in shared[name]:
+                del run[name][key]
+    files: dict[str, str] = {}
+    for name in _BESIDE:
+        if (study.folder / name).is_file():
+            files[name] = (study.folder / name).read_text(encoding="utf-8")
+    return [{"files": files, "shared": shared}, *runs]
+
+
+def _shared(contents: Lines) -> dict[str, Any]:
+    """The entries that are in all of them."""
+    shared = dict(contents[0])
+    for content in contents[1:]:
+        for key in list(shared):
+            if key not in content or content[key] != shared[key]:
+                del shared[key]
+    return shared
+
+
+def _packed_run(run: Run) -> dict[str, Any]:
+    result = dict(run.outcome)
+    matrix: list[list[float | None]] = []
+    for row in result["matrix"]:
+        matrix.append([score if score is None else round(score, 2) for score in row])
+    result["matrix"] = matrix
+    looks = [event for event in run.events if event["kind"] == "look"]
+    scores: dict[str, Any] = {}
+    for i, stage in _cells(result):
+        scores[f"{i + 1}.{stage + 1}"] = _short(run.matrix.items[i, stage])
+    return {
+        "key": run.key,
+        "variant": run.variant,
+        "order": run.order,
+        "replayed": run.replayed_rows,
+        "config": dict(run.config),
+        "environment": read_json(run.directory.environment),
+        "result": result,
+        # What runs must share to be compared: benchmark, order and test examples.
+        "tests": hashlib.sha256(repr(run.unit[0]).encode()).hexdigest()[:12],
+        "scores": scores,
+        "looks": looks,
+        "penalties": penalties_of(run),
+    }
+
+
+def _cells(result: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """The last column of the matrix and its diagonal."""
+    tasks, stages = len(result["tasks"]), len(result["stages"])
+    for i in range(tasks):
+        yield i, stages - 1
+        if i < stages - 1:
+            yield i, i
+
+
+def _short(scores: Sequence[float]) -> str | list[float]:
+    if {*scores} <= {0.0, 1.0}:
+        return "".join(f"{score:.0f}" for score in scores)
+    return [*scores]
+
+
+def kept_runs(lines: Lines) -> Iterator[dict[str, Any]]:
+    """The runs of runs.jsonl, each with what it shares with the others."""
+    for line in lines[1:]:
+        whole = {name: lines[0]["shared"][name] | line[name] for name in _CONTENTS}
+        yield {**line, **whole}
+
+
+def unpack(lines: Lines, folder: Path) -> None:
+    """Write run directories of which a report can be made; cells without scores are empty."""
+    for name, text in lines[0]["files"].items():
+        (folder / name).write_text(text, encoding="utf-8")
+    for run in kept_runs(lines):
+        _unpack_run(RunDirectory(folder / run["key"]), run)
+
+
+def _unpack_run(directory: RunDirectory, run: Mapping[str, Any]) -> None:
+    result = run["result"]
+    result["matrix"] = [[None] * len(result["stages"]) for _ in result["tasks"]]
+    directory.path.mkdir(parents=True)
+    for cell, short in run["scores"].items():
+        i, stage = (int(place) - 1 for place in cell.split("."))
+        scores = [float(score) for score in short]
+        result["matrix"][i][stage] = 100 * fmean(scores)
+        answers: list[dict[str, Any]] = []
+        for number, score in enumerate(scores):
+            answers.append({"id": f"{run['tests']}/{number}", "reference": "", "score": score})
+        _write_lines(directory.predictions(stage, i), answers)
+    _write_lines(directory.events, run["looks"])
+    directory.config.write_text(yaml.safe_dump(run["config"]), encoding="utf-8")
+    directory.environment.write_text(json.dumps(run["environment"]), encoding="utf-8")
+    directory.result.write_text(json.dumps(result), encoding="utf-8")
+
+
+def _write_lines(path: Path, records: Lines) -> None:
+    """As `directory.write_lines`, without waiting for the disk: these files do not last."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    path.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Commit a sweep to experiments/results.")
+    parser.add_argument("sweep", nargs="?", type=Path, help="its folder; none: all again")
+    parser.add_argument("--to", type=Path, help="a folder; none: <name>-<scale>")
+    asked = parser.parse_args()
+    if asked.sweep is None:
+        for path in sorted(RESULTS.glob(f"*/{RUNS}")):
+            print(report_again(path.parent))
+        return
+    study = read_study(asked.sweep)
+    scale = json.loads(stored(study))["scale"]
+    print(keep(study, asked.to or RESULTS / f"{study.name}-{scale}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""A sweep is committed so that every number of its report can be computed again."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import TASKS, TESTS, base_run, make_up
+
+from forever.report.report import stored
+from forever.report.study import read_study
+from forever.runs.directory import read_json, read_lines, write_lines
+from forever.sweeps.sweep import Sweep
+from scripts.keep import RESULTS, RUNS, keep, packed, report_again
+from scripts.ledger import section
+
+VARIANTS = {
+    "base": {},
+    "+FIR": {"method.days": "fixed_interval"},
+    "finetune": {"method.name": "finetune", "method.probe_every": 3},
+    "mtl": {"method.name": "mtl"},
+}
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of four variants, of which one has answers that are neither right nor wrong."""
+    folder = tmp_path_factory.mktemp("sweeps") / "components"
+    make_up(folder, Sweep("components", base_run(), VARIANTS, (0, 1)), skip=["plus_FIR-ocustom-s1"])
+    (run,) = folder.glob("base-*-s0-*")
+    path = run / "predictions" / "4" / "1.jsonl"
+    lines = read_lines(path)
+    for line in lines[:3]:
+        line["score"] = 2 / 3
+    write_lines(path, lines)
+    result = read_json(run / "result.json")
+    result["matrix"][0][3] = 100 * sum(line["score"] for line in lines) / len(lines)
+    (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("in_rounds", [False, True])
+def test_a_report_is_computed_again_from_what_is_kept(
+    in_rounds: bool, sweep: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(sweep, tmp_path / "components"))
+    if in_rounds:
+        rule = {"alpha": 0.05, "comparisons": 2, "points": 2.0}
+        (folder / "rounds.json").write_text(json.dumps(rule), encoding="utf-8")
+    study = read_study(folder)
+    expected = json.loads(stored(study))
+    path = keep(study, tmp_path / "kept")
+    first = path.read_text(encoding="utf-8")
+    found = json.loads(first)
+    for part in found["parts"]:
+        part.pop("text")
+    assert leaves(found) == pytest.approx(leaves(expected), abs=1e-6)
+    path.unlink()
+    assert report_again(tmp_path / "kept").read_text(encoding="utf-8") == first
+
+
+def test_scores_are_kept_of_the_cells_that_make_op_and_bwt(sweep: Path) -> None:
+    shared, *runs = packed(read_study(sweep))
+    by_key = {run["key"]: run for run in runs}
+    assert len(runs) == 7  # the eighth never started
+    last = len(TASKS)
+    diagonal = {f"{place}.{place}" for place in range(1, last)}
+    for key, run in by_key.items():
+        column = {f"{place}.{1 if key.startswith('mtl') else last}" for place in range(1, last + 1)}
+        assert run["scores"].keys() == column | (set() if key.startswith("mtl") else diagonal)
+    kinds = [type(scores) for run in runs for scores in run["scores"].values()]
+    assert kinds.count(list) == 1
+    (base,) = [run for key, run in by_key.items() if key.startswith("base-ocustom-s0")]
+    assert base["scores"][f"1.{last}"][:3] == [2 / 3] * 3
+    assert len(base["scores"]["2.2"]) == TESTS
+    assert {*base["scores"]["2.2"]} == {"0", "1"}
+    assert "data" in shared["shared"]["config"]  # what all runs have in common stands once
+    assert "data" not in base["config"]
+
+
+def test_kept_runs_have_a_row_a_variant(sweep: Path, tmp_path: Path) -> None:
+    keep(read_study(sweep), tmp_path)
+    rows = [line.split(" | ")[:2] for line in section(tmp_path).splitlines() if "a chip" in line]
+    assert rows == [["| base", "0, 1"], ["| +FIR", "0"], ["| finetune", "0, 1"], ["| mtl", "0, 1"]]
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.glob(f"*/{RUNS}")), ids=lambda path: path.parent.name
+)
+def test_committed_reports_are_those_of_their_runs(path: Path, tmp_path: Path) -> None:
+    (tmp_path / RUNS).write_bytes(path.read_bytes())
+    again = read_json(report_again(tmp_path))
+    assert leaves(again) == pytest.approx(
+        leaves(read_json(path.with_name("report.json"))), abs=1e-5
+    )
+
+
+def leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """The numbers and words in nested JSON by their places."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {path: value}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= leaves(inner, f"{path}.{key}")
+    return found
