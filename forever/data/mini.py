@@ -1,7 +1,7 @@
 """`mini`: an embedded benchmark of eight small tasks in plain English, made by code from a seed.
 
 Every task looks at the same small world: a person does something with a thing, somewhere, at some
-time, and has an opinion about it. So the inputs of all tasks look alike, four tasks share their
+time, and has an opinion about it. So the inputs of all tasks look alike, five tasks share their
 answers, and only the instruction tells them apart: what is learned for one task is overwritten by
 the next, which is what a continual-learning benchmark must show. The backbone `tiny`
 (forever/models/tiny) was pre-trained on other questions about this world. It has never seen these
@@ -129,7 +129,11 @@ TASKS = {
         lambda scene: _yes(scene.inside),
         ("no", "yes"),
     ),
-    "thing": MiniTask("Which thing is this about?", lambda scene: scene.thing),
+    "sport": MiniTask(
+        "Is this about sport? Options: yes, no.",
+        lambda scene: _yes(scene.topic == "sport"),
+        ("no", "yes"),
+    ),
     "opening": MiniTask(
         "Does a person open the sentence? Options: yes, no.",
         lambda scene: _yes(scene.form == 0),

@@ -10,8 +10,8 @@ from forever.seeding import permutation
 
 _TABLES = {
     "mini": {
-        "1": "sentiment happened past_tense advice topic rain thing opening",
-        "2": "opening thing rain topic advice past_tense happened sentiment",
+        "1": "sentiment happened past_tense advice topic rain sport opening",
+        "2": "opening sport rain topic advice past_tense happened sentiment",
     },
     "standard": {
         "1": "dbpedia amazon yahoo agnews",

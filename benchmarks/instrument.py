@@ -1,0 +1,278 @@
+"""Whether `mini` can tell variants apart: what docs/benchmark.md shows.
+
+    python -m benchmarks.instrument --out DIR [--seeds 10] [--placebos 20]
+
+Runs are those of ordinary sweeps (`forever sweep`), so what is there already is not run again. An
+instrument must give the same answer twice, have room between its bounds, be in the regime that the
+paper describes, tell a difference of two points from none, and be cheap.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Annotated, Any
+
+import torch
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import load_file, save_file
+
+from forever.data.mini import TASKS
+from forever.models.location import TINY
+from forever.report.run import Run
+from forever.report.statistics import compare
+from forever.report.study import Study, read_study
+from forever.runs.environment import describe
+
+RESULTS = Path(__file__).with_name("instrument.json")
+_FOREVER = Path(sys.executable).with_name("forever")
+BUTTERFLY = ("finetune", "mix_replay", "forever", "mtl")
+# A processor's rounding: the instruction sets that libraries choose by, and threads.
+ROUNDING: dict[str, dict[str, str]] = {
+    "no vectors": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+    "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "two threads": {"OMP_NUM_THREADS": "2"},
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One property of the instrument. `values` are all that were seen, `goal` is in words."""
+
+    name: str
+    goal: str
+    met: bool
+    values: list[float]
+
+    @property
+    def shown(self) -> str:
+        """The range, or the number if there is one only."""
+        low, high = min(self.values), max(self.values)
+        return f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder for the sweeps.")],
+    seeds: Annotated[int, typer.Option(min=2)] = 10,
+    placebos: Annotated[int, typer.Option(min=1)] = 20,
+) -> None:
+    """Measure all figures, print them, and write them to instrument.json."""
+    begun = time.monotonic()
+    figures: list[Figure] = []
+    for figure in _measured(out.absolute(), seeds, placebos):
+        figures.append(figure)
+        print(f"{time.monotonic() - begun:5.0f} s  {figure.name}: {figure.shown}", flush=True)
+    Console(width=110).print(table(figures))
+    told = [asdict(figure) for figure in figures]
+    content = describe() | {"argv": ["instrument.py"], "seeds": seeds, "figures": told}
+    RESULTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def table(figures: list[Figure]) -> Table:
+    """Goals and what was seen."""
+    shown = Table("figure", "goal", "seen", "", title="The instrument: mini and tiny")
+    for figure in figures:
+        shown.add_row(figure.name, figure.goal, figure.shown, "" if figure.met else "missed")
+    return shown
+
+
+def _measured(out: Path, seeds: int, placebos: int) -> Iterator[Figure]:
+    yield from butterfly(out)
+    study = _sweep(out / "range", _range_variants(), seeds)
+    yield from ranges(study)
+    yield from regime(study)
+    yield from resolution(study)
+    yield cost(study)
+    yield from truths(study, out, placebos)
+
+
+def butterfly(out: Path) -> Iterator[Figure]:
+    """The same run ten times, every weight of the backbone moved by a relative 1e-6, and on what
+    other processors have."""
+    variants: dict[str, Any] = {}
+    for number, method in product(range(10), BUTTERFLY):
+        model = _moved(out / "models" / str(number), number)
+        variants[f"{method} {number}"] = {"method": method, "model.name": str(model)}
+    study = _sweep(out / "butterfly", variants)
+    for method in BUTTERFLY:
+        ops = [run.outcome["op"] for run in study.runs if run.variant.startswith(f"{method} ")]
+        name = f"OP of {method}, sd over weights moved by 1e-6"
+        yield Figure(name, "<= 0.7", stdev(ops) <= 0.7, [stdev(ops)])
+    plain = {method: {"method": method} for method in BUTTERFLY}
+    ops_of: dict[str, list[float]] = {method: [] for method in BUTTERFLY}
+    for name, environment in ({"as it is": {}} | ROUNDING).items():
+        for run in _sweep(out / name.replace(" ", "-"), plain, environment=environment).runs:
+            ops_of[run.variant].append(run.outcome["op"])
+    for method, ops in ops_of.items():
+        name = f"OP of {method}, sd over instruction sets and threads"
+        yield Figure(name, "<= 0.7", stdev(ops) <= 0.7, [stdev(ops)])
+
+
+def _moved(folder: Path, number: int) -> Path:
+    """A copy of tiny, every weight moved by a relative 1e-6."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in TINY.iterdir():
+        if file.suffix == ".json":
+            (folder / file.name).write_bytes(file.read_bytes())
+    draws = torch.Generator().manual_seed(number)
+    weights = load_file(TINY / "model.safetensors")
+    for name in sorted(weights):
+        noise = torch.randn(weights[name].shape, generator=draws)
+        weights[name] = weights[name] * (1 + 1e-6 * noise)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def _range_variants() -> dict[str, Any]:
+    variants: dict[str, Any] = {
+        "base": {},
+        "+FIR": {"method.days": "fixed_interval"},
+        "oracle": {"memory.fraction": 0.5},
+    }
+    for method in ("finetune", "mix_replay", "mtl"):
+        variants[method] = {"method": method}
+    for name in ("base", "finetune", "mix_replay", "mtl"):
+        variants[f"{name}, order 2"] = {**variants[name], "data.order": "2"}
+    for task in TASKS:
+        variants[f"{task} alone"] = {"method": "finetune", "data.order": [task]}
+    return variants
+
+
+def ranges(study: Study) -> Iterator[Figure]:
+    """Bounds, and what lies between them, in both orders."""
+    op = {order: _ops(study, order) for order in ("", ", order 2")}
+    joint: list[float] = []
+    lowest: list[float] = []
+    for run in study.runs:
+        if run.variant.startswith("mtl"):
+            joint.append(run.outcome["op"])
+            lowest.append(min(row[-1] for row in run.outcome["matrix"]))
+    yield Figure("OP of joint training", ">= 92", min(joint) >= 92, joint)
+    yield Figure("joint training, its lowest task", ">= 85", min(lowest) >= 85, lowest)
+    alone = [run.outcome["op"] for run in study.runs if run.variant.endswith(" alone")]
+    yield Figure("a task alone", ">= 90", min(alone) >= 90, alone)
+    gaps: list[float] = []
+    places: list[float] = []
+    for scores in op.values():
+        for seed, bound in scores["mtl"].items():
+            gap = bound - scores["finetune"][seed]
+            gaps.append(gap)
+            places.append((scores["mix_replay"][seed] - scores["finetune"][seed]) / gap)
+    yield Figure("joint training less fine-tuning", ">= 30", min(gaps) >= 30, gaps)
+    between = min(places) > 0 and max(places) < 1
+    yield Figure("MixReplay, from fine-tuning 0 to joint 1", "between", between, places)
+
+
+def regime(study: Study) -> Iterator[Figure]:
+    """What FOREVER meets within a task. Figures are means over the tasks of a run."""
+    paces: list[float] = []
+    weeks: list[float] = []
+    last: dict[int, list[float]] = {15: [], 30: []}
+    penalties: list[float] = []
+    for run in _runs(study, "base").values():
+        norms: dict[str, list[float]] = {}
+        for line in run.steps:
+            if line["kind"] == "task":
+                norms.setdefault(line["task"], []).append(line["update_norm"])
+        days = run.settings["method.warmup_steps"]
+        ends = [fmean(task[-len(task) // 5 :]) / fmean(task[:days]) for task in norms.values()]
+        paces.append(fmean(ends))
+        came = [event for event in run.events if event.get("day")]
+        week = [event["step"] / len(norms[event["task"]]) for event in came if event["day"] == 7]
+        weeks.append(100 * fmean(week))
+        for day, shares in last.items():
+            shares.append(sum(event["day"] == day for event in came) / (len(norms) - 1))
+        held = [line for line in run.steps if line["penalty"]]
+        penalties.append(fmean(line["penalty"] for line in held) / fmean(x["loss"] for x in held))
+    yield Figure("last fifth's updates over day 1's", ">= 0.5", min(paces) >= 0.5, paces)
+    in_time = 11 <= min(weeks) and max(weeks) <= 15
+    yield Figure("day 7, % of a task's updates", "11 to 15", in_time, weeks)
+    for day, shares in last.items():
+        yield Figure(f"tasks in which day {day} comes", "most", fmean(shares) > 0.5, shares)
+    alike = min(penalties) > 1 / 3 and max(penalties) < 3
+    yield Figure("penalty over loss of a replay", "1/3 to 3", alike, penalties)
+
+
+def resolution(study: Study) -> Iterator[Figure]:
+    """How far seeds move a difference."""
+    ops = _ops(study)
+    for one, other in (("base", "mix_replay"), ("+FIR", "base")):
+        apart = [ops[one][seed] - ops[other][seed] for seed in ops[one]]
+        name = f"{one} less {other}, sd over {len(apart)} seeds"
+        yield Figure(name, "<= 2", stdev(apart) <= 2, [stdev(apart)])
+
+
+def cost(study: Study) -> Figure:
+    """Seconds of a run of FOREVER; a run of a sweep has one core."""
+    spent = [run.seconds for run in _runs(study, "base").values()]
+    return Figure("a run of FOREVER, s of a core", "<= 15", fmean(spent) <= 15, spent)
+
+
+def truths(study: Study, out: Path, placebos: int) -> Iterator[Figure]:
+    """What is known beforehand: ten times the memory wins, and a variant does not beat itself."""
+    rows = {row.variant: row for row in study.rows}
+    won = rows["oracle"].compared("verdict") == "win"
+    gain = rows["oracle"].compared("difference").value
+    yield Figure("ten times the memory, Δ OP", "wins", won, [gain])
+    # The same variant with seeds of its own, sweep by sweep of five seeds.
+    pool = _sweep(out / "placebo", {"base": {}}, 10 * placebos, first=1000)
+    runs = list(_runs(pool, "base").values())
+    silent: list[float] = []
+    for number in range(placebos):
+        ten = runs[10 * number : 10 * number + 10]
+        halves: dict[str, Mapping[Any, Any]] = {}
+        for name, half in (("base", ten[:5]), ("placebo", ten[5:])):
+            halves[name] = {("1", seed): run.matrix for seed, run in enumerate(half)}
+        silent.append(compare(halves, "base")["placebo"].verdict not in ("win", "loss"))
+    share = sum(silent) / placebos
+    yield Figure("sweeps in which a placebo is no different", ">= 0.95", share >= 0.95, [share])
+
+
+def _runs(study: Study, variant: str) -> dict[int, Run]:
+    found = {run.seed: run for run in study.runs if run.variant == variant}
+    return dict(sorted(found.items()))
+
+
+def _ops(study: Study, order: str = "") -> dict[str, dict[int, float]]:
+    """OP by variant and seed, of those whose name ends in `order`."""
+    ops: dict[str, dict[int, float]] = {}
+    for run in study.runs:
+        name = run.variant.removesuffix(order)
+        if name + order == run.variant:
+            ops.setdefault(name, {})[run.seed] = run.outcome["op"]
+    return ops
+
+
+def _sweep(
+    folder: Path,
+    variants: Mapping[str, Any],
+    seeds: int = 1,
+    first: int = 0,
+    environment: Mapping[str, str] = {},
+) -> Study:
+    """Run what is not there yet, a core a run unless the environment says otherwise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{folder.name}.yaml"
+    content = {"question": "Is mini an instrument?", "variants": dict(variants)}
+    if "base" in variants:
+        content["reference"] = "base"
+    file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    asked = ",".join(str(seed) for seed in range(first, first + seeds))
+    command = ["sweep", str(file), "--seeds", asked, "--out", str(folder), "--mlflow", "off"]
+    subprocess.run(
+        [_FOREVER, *command], check=True, capture_output=True, env=os.environ | environment
+    )
+    return read_study(folder / folder.name)
+
+
+if __name__ == "__main__":
+    typer.run(main)
