@@ -100,7 +100,7 @@ def butterfly(out: Path) -> Iterator[Figure]:
     other processors have."""
     variants: dict[str, Any] = {}
     for number, method in product(range(10), BUTTERFLY):
-        model = _moved(out / "models" / str(number), number)
+        model = moved(out / "models" / str(number), number)
         variants[f"{method} {number}"] = {"method": method, "model.name": str(model)}
     study = _sweep(out / "butterfly", variants)
     for method in BUTTERFLY:
@@ -117,7 +117,7 @@ def butterfly(out: Path) -> Iterator[Figure]:
         yield Figure(name, "<= 0.7", stdev(ops) <= 0.7, [stdev(ops)])
 
 
-def _moved(folder: Path, number: int) -> Path:
+def moved(folder: Path, number: int) -> Path:
     """A copy of tiny, every weight moved by a relative 1e-6."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in TINY.iterdir():
@@ -194,7 +194,7 @@ def regime(study: Study) -> Iterator[Figure]:
         held = [line for line in run.steps if line["penalty"]]
         penalties.append(fmean(line["penalty"] for line in held) / fmean(x["loss"] for x in held))
     yield Figure("last fifth's updates over day 1's", ">= 0.5", min(paces) >= 0.5, paces)
-    in_time = 11 <= min(weeks) and max(weeks) <= 15
+    in_time = min(weeks) >= 11 and max(weeks) <= 15
     yield Figure("day 7, % of a task's updates", "11 to 15", in_time, weeks)
     for day, shares in last.items():
         yield Figure(f"tasks in which day {day} comes", "most", fmean(shares) > 0.5, shares)

@@ -89,7 +89,7 @@ def test_orders_decide_the_sequence(toy_root: Path) -> None:
     assert benchmark.stages == benchmark.tasks
     names = [task.name for task in load().tasks]
     assert [task.name for task in load(order="2").tasks] == names[::-1]
-    assert [task.name for task in load(order=["place", "topic"]).tasks] == ["place", "topic"]
+    assert [task.name for task in load(order=["rain", "topic"]).tasks] == ["rain", "topic"]
 
 
 def test_a_benchmark_of_two_folders(toy_root: Path) -> None:
