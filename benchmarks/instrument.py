@@ -110,7 +110,7 @@ def butterfly(out: Path) -> Iterator[Figure]:
     plain = {method: {"method": method} for method in BUTTERFLY}
     ops_of: dict[str, list[float]] = {method: [] for method in BUTTERFLY}
     for name, environment in ({"as it is": {}} | ROUNDING).items():
-        for run in _sweep(out / name.replace(" ", "-"), plain, environment=environment).runs:
+        for run in _sweep(out / name.replace(" ", "_"), plain, environment=environment).runs:
             ops_of[run.variant].append(run.outcome["op"])
     for method, ops in ops_of.items():
         name = f"OP of {method}, sd over instruction sets and threads"
