@@ -171,6 +171,7 @@ def read_study(folder: Path) -> Study:
     folder = Path(folder).absolute()
     try:
         study = _find(folder)
+        _refuse_versions(study.finished)
         if not (study.finished and study.rows):  # which reads all results and answers
             raise InputError(f"{folder}: none of its {len(study.runs)} runs is finished yet")
         return study
@@ -178,6 +179,20 @@ def read_study(folder: Path) -> Study:
         raise InputError(
             f"{folder} holds a file with missing or strange fields ({error})"
         ) from None
+
+
+def _refuse_versions(runs: Sequence[Run]) -> None:
+    """Refuse runs of one order, by name, that had other tasks: their benchmark has changed."""
+    first: dict[tuple[str, str], Run] = {}
+    for run in runs:
+        known = first.setdefault((run.outcome["benchmark"], run.outcome["order"]), run)
+        if known.outcome["tasks"] != run.outcome["tasks"]:
+            raise InputError(
+                f"{known.key} and {run.key} are of different versions of the benchmark "
+                f"{run.benchmark!r}: order {run.outcome['order']!r} had the tasks "
+                f"{', '.join(known.outcome['tasks'])}, then {', '.join(run.outcome['tasks'])}; "
+                "move the runs of one of them to a folder of their own"
+            )
 
 
 def _find(folder: Path) -> Study:

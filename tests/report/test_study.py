@@ -199,6 +199,16 @@ def test_a_folder_of_runs_groups_seeds_and_tells_settings_apart(folder: Path) ->
         write_report(folder)
 
 
+def test_versions_of_a_benchmark_do_not_mix(folder: Path) -> None:
+    """Order 1 of `mini` had five tasks once: what they were is known from the results."""
+    path = next(folder.glob("base*s0*")) / "result.json"
+    result = json.loads(path.read_text(encoding="utf-8"))
+    result["tasks"][-1] = "smell"
+    path.write_text(json.dumps(result), encoding="utf-8")
+    with pytest.raises(InputError, match="different versions of the benchmark 'toy'.* smell"):
+        read_study(folder)
+
+
 def test_a_single_run_has_no_verdict(reported: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(next(reported.glob("base*s0*")), tmp_path / "one"))
     assert write_report(run) == run / "report.html"
