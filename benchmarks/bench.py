@@ -78,7 +78,7 @@ def _embedded(folder: Path, rounds: int, world: World) -> Iterator[Case]:
     """Cases of the embedded model and benchmark."""
     yield demo(folder)
     without_dropout = named_run("mini/finetune").override({"model.dropout": 0.0})
-    yield training("mini, tiny", 1.0, without_dropout, 2 * rounds, world, batches=13)
+    yield training("mini, tiny", 1.0, without_dropout, 2 * rounds, world, batches=20)
     yield from small_costs(5 * rounds)
     yield from further_trial(folder / "trials", rounds)
     yield many_tasks(folder / "many")

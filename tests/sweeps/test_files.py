@@ -147,7 +147,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         "λ = 0.02": {"method.smoothing": 0.02},
         "small": {"optim.epochs": 3},
     }
-    assert (sweep.paper, sweep.references) == ({"λ = 0.04": "by S"}, {"small": "double"})
+    assert (sweep.paper, sweep.references) == ({"λ = 0.02": "by S"}, {"small": "double"})
     assert list(file.expand(load_run(SCALES["cpu"])).variants) == ["base", "double", "λ = 0.02"]
     sweep.write_manifest(tmp_path / "runs")
     kept = sweep_of(tmp_path / "runs", read_manifest(tmp_path / "runs")["name"])
