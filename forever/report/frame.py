@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from forever.replay.times import day_seven
 from forever.report.bootstrap import Estimate
 from forever.report.format import NOTHING, estimated, number
 from forever.report.row import Row
@@ -115,6 +116,8 @@ COLUMNS = [
            short="rows"),
     Column("budget", attrgetter("budget"), "budget", "", _COSTS + _CONSOLE,
            "whether each task replayed what `budget.examples` allows"),
+    Column("day_7", lambda row: str(day_seven(row.results) or ""), "day 7", "", _COSTS,
+           "the update after which the model's day 7 came, and its share of a task; median"),
     Column("updates", _mean(lambda run: sum(run.outcome["updates"].values())), "updates", _COUNT,
            _COSTS),
     Column("seconds", _mean(attrgetter("seconds")), "seconds", _COUNT, _COSTS + _CONSOLE,
