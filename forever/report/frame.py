@@ -115,7 +115,7 @@ COLUMNS = [
            _COSTS + _CONSOLE, "with those that a method mixes into its task batches",
            short="rows"),
     Column("budget", attrgetter("budget"), "budget", "", _COSTS + _CONSOLE,
-           "whether each task replayed what `budget.examples` allows"),
+           "whether each task replayed what its budget allows"),
     Column("day_7", lambda row: str(day_seven(row.results) or ""), "day 7", "", _COSTS,
            "the update after which the model's day 7 came, and its share of a task; median"),
     Column("updates", _mean(lambda run: sum(run.outcome["updates"].values())), "updates", _COUNT,
