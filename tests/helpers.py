@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -371,10 +371,11 @@ def drive(
     task: Task,
     norm: Callable[[int], float] = lambda t: 1.0,
     replay_norm: float = 1e6,
+    seconds: Callable[[Step], float] = lambda step: 0.0,
 ) -> Driven:
     """Run a method's generator on a task without a model.
 
-    Task update t moves by norm(t), replays move by `replay_norm`.
+    Task update t moves by norm(t), replays move by `replay_norm`; an update takes `seconds`.
     """
     learner.begin(len(learner.memory.kept), task)
     method.begin_task(learner, task)
@@ -382,11 +383,13 @@ def drive(
 
     def perform(action: Action) -> StepRecord:
         driven.actions.append(action)
-        learner.count(action)
-        moved = 0.0
+        record = StepRecord(loss=1.0)
         if isinstance(action, Step):
-            moved = norm(learner.step) if action.kind == "task" else replay_norm
-        return StepRecord(loss=1.0, update_norm=moved)
+            is_task = action.kind == "task"
+            moved = norm(learner.step + 1) if is_task else replay_norm
+            record = replace(record, update_norm=moved, seconds=seconds(action))
+        learner.count(action, record)
+        return record
 
     for action, _ in drive_steps(method.steps(learner, task), perform):
         if isinstance(action, Step) and action.kind == "task":
@@ -421,7 +424,7 @@ def begin(
 
 def react(learner: Learner, steps: Steps, action: Action, record: StepRecord) -> Action | None:
     """Tell a generator what its action did; what it does next, or None when its task is over."""
-    learner.count(action)
+    learner.count(action, record)
     try:
         return steps.send(record)
     except StopIteration:
@@ -570,7 +573,9 @@ def driven(
     rows: int = 16,
     old: Sequence[Task] = OLD,
     norm: Callable[[int], float] = lambda t: 1.0,
+    seconds: Callable[[Step], float] = lambda step: 0.0,
     **changes: Any,
 ) -> Driven:
     """A method on a task of `rows` rows with the memory above; T is 8 by default."""
-    return drive(method, stub_learner(old, **SMALL | changes), rows_task("new", rows), norm)
+    learner = stub_learner(old, **SMALL | changes)
+    return drive(method, learner, rows_task("new", rows), norm, seconds=seconds)

@@ -136,10 +136,24 @@ class MemoryConfig(Part):
 
 
 class BudgetConfig(Part):
+    """What a method replays in each task that has a memory: its last event is cut short, and what
+    is left is spent at the task's end. Without either field it is as much as the method takes. A
+    method that cannot keep to a budget is marked in the result."""
+
     examples: Count | None = None
-    """Examples that a method replays in each task that has a memory, views counted: its last event
-    is cut short, and what is left is spent at the task's end. None is as many as the method takes.
-    A method that cannot keep to it is marked in the result."""
+    """Replayed examples, views counted."""
+    seconds: AboveZero | None = None
+    """Seconds of updates on replayed examples, as they are measured. So no two runs are equal bit
+    for bit (docs/protocol.md#budgets)."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> "BudgetConfig":
+        if self.examples is not None and self.seconds is not None:
+            raise InputError(
+                f"examples={self.examples} and seconds={self.seconds:g} are two budgets, and a run "
+                "has one; set one of them to null"
+            )
+        return self
 
 
 class EvaluationConfig(Part):

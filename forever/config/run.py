@@ -73,7 +73,8 @@ class RunConfig(RunParts):
             del values["model"]["adapter"]
         if self.model.packing == "shared":
             del values["model"]["packing"]
-        if self.budget.examples is None:
+        values["budget"] = self.budget.model_dump(exclude_none=True)
+        if not values["budget"]:
             del values["budget"]
         if self.data.datasets:
             tasks = {task: dataset.identity() for task, dataset in self.data.datasets.items()}

@@ -18,6 +18,9 @@ class Batch:
     views: int = 1  # how often each example is shown in it, in different forms
 
 
+Batches = Iterator[Batch]
+
+
 def batches(
     examples: Sequence[Example], epochs: int, batch_size: int, seed: int, *stream: str | int
 ) -> Iterator[Batch]:

@@ -20,6 +20,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -28,6 +29,7 @@ from forever.config.overrides import flatten
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.format import as_csv
+from forever.replay.times import day_seven
 from forever.runs.directory import RunDirectory, read_json, read_lines, write_text
 from forever.runs.environment import without_credentials
 from forever.runs.progress import stage_scores
@@ -231,6 +233,9 @@ def points_of(
     if result is not None:
         for key in ("op", "bwt", "fwt", "forgetting"):
             yield f"final/{key}", result[key], len(result["stages"])
+        day_7 = day_seven([result])
+        if day_7 and isfinite(day_7.update):
+            yield "final/day_7", day_7.update, len(result["stages"])
 
 
 def end_of(directory: RunDirectory) -> str:

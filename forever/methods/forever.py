@@ -9,7 +9,7 @@ changes `clock`, `days` and `regularizer` and nothing else.
 from itertools import islice
 
 from forever.config.methods.replay import ForeverConfig
-from forever.data.batching import Batch, shuffled
+from forever.data.batching import Batch, Batches, shuffled
 from forever.data.tasks import Task
 from forever.methods.base import Card
 from forever.methods.scheduled_replay import ScheduledReplay
@@ -48,11 +48,11 @@ class Forever(ScheduledReplay[ForeverConfig]):
             return random_times(updates, self.config.warmup_steps, seed, learner.task.name)
         return days(self.config.days)
 
-    def passes(self, learner: Learner, task: Task, epochs: int) -> list[Batch]:
+    def passes(self, learner: Learner, task: Task, epochs: int) -> Batches:
         batches = super().passes(learner, task, epochs)
         if self.config.source == "memory":
             return batches
         # As many examples of the current task, from where the event before ended.
         own = shuffled(task.train, learner.config.seed, "pad", task.name)
         own = islice(own, learner.examples["padded"], None)
-        return [Batch(tuple(islice(own, len(batch.examples)))) for batch in batches]
+        return (Batch(tuple(islice(own, len(batch.examples)))) for batch in batches)

@@ -5,14 +5,14 @@ regulariser says how strongly a replay is held to the past. FOREVER fills the sl
 parts. By default a day is one update, and there is no penalty.
 """
 
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import Literal, TypeVar
 
 from forever.config.methods.replay import ScheduledReplayConfig
-from forever.data.batching import Batch
+from forever.data.batching import Batch, Batches
 from forever.data.tasks import Task
 from forever.methods.base import Method
-from forever.replay.clock import Clock, ModelClock, StepClock
+from forever.replay.clock import Clock, StepClock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
 from forever.training.events import ReplayEvent
@@ -47,13 +47,12 @@ class ScheduledReplay(Method[R]):
         batches = learner.batches(task.train)
         clock, schedule, events = self.clock(), self.schedule(learner), 0
         next_day = next(schedule, None)
-        learner.log_task(scheduled_events=self.scheduled_events(learner))
+        learner.log_task(planned=learner.planned_steps, scheduled_events=self.scheduled(learner))
         for batch in batches:
             record = yield Step(batch)
             clock.advance(record.update_norm)  # tau += Delta; mu <- (1 - lambda) mu + lambda Delta
             learner.log_step(tau=clock.tau, mu=clock.mu, days=clock.days, next_day=next_day)
-            if isinstance(clock, ModelClock):  # only there is the length of a day a finding
-                learner.log_task(tau_day=clock.tau_day)
+            learner.log_task(**clock.findings)
             # At most one event an update ("if" in Algorithm 1); its updates do not move the clock.
             if next_day is not None and clock.reached(next_day):
                 yield from self.replay(learner, task, clock, next_day, self.config.memory_epochs)
@@ -74,12 +73,15 @@ class ScheduledReplay(Method[R]):
         if beta > 0:
             penalty = Penalty(beta, self.tensors["anchor"], self.tensors.get("weights"))
         batches = self.afforded(learner, task, epochs)
-        if not batches:
+        first = next(batches, None)
+        if first is None:
             return
-        before = yield Probe(batches[0])
-        for batch in batches:
+        done: list[Batch] = []
+        before = yield Probe(first)
+        for batch in chain([first], batches):
             yield Step(batch, kind, penalty)
-        after = yield Probe(batches[0])
+            done.append(batch)
+        after = yield Probe(first)
         learner.log_event(
             ReplayEvent(
                 kind=kind,
@@ -91,14 +93,14 @@ class ScheduledReplay(Method[R]):
                 ratio=pace,
                 strength=self.regularizer.factor(pace),
                 beta=beta,
-                updates=len(batches),
-                rows=sum(len(batch.examples) for batch in batches),
+                updates=len(done),
+                rows=sum(len(batch.examples) for batch in done),
                 loss_before=before.loss,
                 loss_after=after.loss,
             )
         )
 
-    def afforded(self, learner: Learner, task: Task, epochs: Passes) -> list[Batch]:
+    def afforded(self, learner: Learner, task: Task, epochs: Passes) -> Batches:
         """Return the batches of `epochs` passes as far as the budget lasts, or those of a share."""
         parts = 1  # a share is one of J + 1 equal parts: for J events and the end
         if epochs == "share":
@@ -106,9 +108,9 @@ class ScheduledReplay(Method[R]):
             parts = standard_events(learner.planned_steps, self.config.warmup_steps) + 1
         return learner.afforded(self.passes(learner, task, epochs), parts)
 
-    def passes(self, learner: Learner, task: Task, epochs: int) -> list[Batch]:
+    def passes(self, learner: Learner, task: Task, epochs: int) -> Batches:
         """Return the batches of `epochs` shuffled passes over the memory."""
-        return list(learner.memory.batches(epochs, task.name))
+        return learner.memory.batches(epochs, task.name)
 
     def schedule(self, learner: Learner) -> Days:
         """Return as many of the days as are allowed."""
@@ -122,7 +124,7 @@ class ScheduledReplay(Method[R]):
             return standard_events(learner.planned_steps, self.config.warmup_steps)
         return None
 
-    def scheduled_events(self, learner: Learner) -> int:
+    def scheduled(self, learner: Learner) -> int:
         """Count the days that come in this task if all its updates are of equal length."""
         last = learner.planned_steps / self.clock().warmup_steps
         return sum(1 for _ in takewhile(lambda day: day <= last, self.schedule(learner)))

@@ -21,7 +21,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from forever.config.methods.replay import VbmConfig
-from forever.data.batching import Batch
+from forever.data.batching import Batches
 from forever.data.encoding import Encoded
 from forever.data.tasks import Task
 from forever.methods.base import Card
@@ -61,10 +61,10 @@ class Vbm(ScheduledReplay[VbmConfig]):
         events = max(1, math.floor(passes / self.config.views + 0.5))
         return min(events, learner.planned_steps)
 
-    def passes(self, learner: Learner, task: Task, epochs: int) -> list[Batch]:
+    def passes(self, learner: Learner, task: Task, epochs: int) -> Batches:
         size = learner.config.optim.batch_size // self.config.views
         batches = learner.memory.batches(epochs, task.name, size)
-        return [replace(batch, views=self.config.views) for batch in batches]
+        return (replace(batch, views=self.config.views) for batch in batches)
 
     def encode(self, learner: Learner, step: Step) -> list[tuple[Encoded, ...]]:
         if step.kind == "task":

@@ -7,7 +7,7 @@ has fewer if its updates shrink.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -51,12 +51,15 @@ class Counts:
         tokens: in all examples, without padding.
         events: replays, consolidations and looks.
         examples: those of all tasks by kind, as `Learner.examples` counts them.
+        budget_s: seconds of `budget.seconds` in all tasks that replay. In `calls` about one update
+            a task stands for them, by which a budget may be exceeded.
     """
 
     calls: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
     examples: Counter[str] = field(default_factory=Counter)
+    budget_s: float = 0.0
 
     @property
     def updates(self) -> dict[str, int]:
@@ -106,6 +109,8 @@ def plan(
             pass
         counter.counts.events.update(event.kind for event in learner.events)
         counter.counts.examples.update(learner.examples)
+        if learner.replay_s:
+            counter.budget_s += config.budget.seconds or 0.0
         scored = list(benchmark.seen(stage))
         if transfer and not learner.last:
             scored.append(stage + 1)
@@ -114,7 +119,7 @@ def plan(
             counter.counts = Counts()
         counter.end_task(task)
         learner.memory.add(task)
-    return counter.counts
+    return replace(counter.counts, budget_s=counter.budget_s)
 
 
 class _Counter:
@@ -123,6 +128,7 @@ class _Counter:
     def __init__(self, learner: Learner, method: Method[Any]) -> None:
         self.learner, self.method = learner, method
         self.counts = Counts()
+        self.budget_s = 0.0
 
     def perform(self, action: Action) -> StepRecord:
         learner = self.learner
@@ -131,8 +137,11 @@ class _Counter:
             self.counts.add(action.kind, 1, _tokens(chain(*groups)))
         elif isinstance(action, Probe):
             self.counts.add("probe", 1, _tokens(map(learner.encoder.encode, action.batch.examples)))
-        learner.count(action)
-        return StepRecord(loss=1.0, update_norm=1.0, value=1.0)
+        # An update is taken to spend a whole budget of seconds, so that a task replays about one.
+        seconds = learner.config.budget.seconds or 0.0
+        record = StepRecord(loss=1.0, update_norm=1.0, value=1.0, seconds=seconds)
+        learner.count(action, record)
+        return record
 
     def end_task(self, task: Task) -> None:
         """Estimate what the method computes at the end of a task, by the method's name."""

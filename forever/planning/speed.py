@@ -161,7 +161,7 @@ def _update_rate(learner: Learner, method: Method[Any], task: Task, budget_s: fl
 
     def act(action: Action) -> StepRecord:
         record = perform(learner, method, action)
-        learner.count(action)
+        learner.count(action, record)
         return record
 
     calls = tokens = spent = 0.0

@@ -13,14 +13,18 @@ import torch
 from rich import box
 from rich.table import Column, Table
 
+from forever.config.methods.replay import ForeverConfig
+from forever.data.batching import batch_count
 from forever.errors import InputError
 from forever.launch.sharing import first_task_key
 from forever.planning.counts import AT_THE_END, ESTIMATES, UPDATES, Counts, plan
 from forever.planning.speed import Kind, Speed, calibrate, kind_of
+from forever.replay.times import day_seven, day_seven_of_updates
 from forever.sweeps.asked import AskedRun
 from forever.training.world import pick_device
 
 _EXACT = "Exact: updates on the task, and replays that their number triggers."
+_BY_SECONDS = "Hours hold `budget.seconds`; updates and tokens of that replay are not known."
 _BY_MODEL_CLOCK = "Replays by the model clock are an estimate: fewer come if updates shrink."
 
 
@@ -83,6 +87,8 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
     table = _table(name, rows, sums)
     caption = [f"Sums over the runs of a row; {len(todo)} to do, {concurrent} at a time."]
     caption += _notes(runs, counts, terms)
+    if days := _days_7(runs):
+        caption.append(f"Update after which day 7 comes: {days}.")
     if shared:
         caption.append(
             f"The first task of {len(shared)} runs is trained by another one and counts in both."
@@ -120,6 +126,8 @@ def _count(runs: Sequence[AskedRun], speeds: dict[Kind, Speed]) -> dict[str, Cou
             counts[run.label] = plan(run.config, run.benchmark, encoder)
         if result:
             seconds = sum(result["seconds"].values())
+            for note in result["notes"].values():
+                seconds -= note.get("replay_seconds", 0.0)
             speeds.setdefault(kind, Speed.observed(counts[run.label], seconds))
     return counts
 
@@ -151,7 +159,7 @@ def _numbers(
     """What is planned of a run, by column; of a finished one what it did, as far as it says."""
     updates, events, trained = counts.updates, counts.events, counts.total(*UPDATES)[1]
     replayed = counts.examples["replayed"]
-    seconds = speed.seconds(counts) if speed else nan
+    seconds = speed.seconds(counts) + counts.budget_s if speed else nan
     result = run.directory.finished()
     if result:
         updates, trained = result["updates"], result["tokens"]
@@ -178,6 +186,8 @@ def _notes(runs: Sequence[AskedRun], counts: Mapping[str, Counts], terms: Terms)
     notes = [_EXACT]
     if any(getattr(run.config.method, "clock", "") == "model" for run in runs):
         notes.append(_BY_MODEL_CLOCK)
+    if any(count.budget_s for count in counts.values()):
+        notes.append(_BY_SECONDS)
     if any(count.total(*AT_THE_END)[0] for count in counts.values()):
         notes.append("Estimate: what a method computes at the end of a task.")
     methods = {run.config.method.name for run in runs}
@@ -191,6 +201,27 @@ def _notes(runs: Sequence[AskedRun], counts: Mapping[str, Counts], terms: Terms)
     if (terms.workers or 0) > 1:
         notes.append("Hours are those of one worker; several share the batches of a run.")
     return notes
+
+
+def _days_7(runs: Sequence[AskedRun]) -> str:
+    """When day 7 comes in each row: exactly on a clock of updates, on the model's as in the
+    finished runs of the row; without one nobody can tell."""
+    rows: defaultdict[str, list[AskedRun]] = defaultdict(list)
+    for run in runs:
+        rows[run.label].append(run)
+    told: list[str] = []
+    for label, of_row in rows.items():
+        method, optim = of_row[0].config.method, of_row[0].config.optim
+        if isinstance(method, ForeverConfig) and method.clock == "steps":
+            sizes = [len(task.train) for task in of_row[0].benchmark.tasks]
+            planned = [batch_count(size, optim.epochs, optim.batch_size) for size in sizes]
+            day_7 = day_seven_of_updates(method.warmup_steps, planned)
+        else:
+            finished = [run.directory.finished() for run in of_row]
+            day_7 = day_seven(result for result in finished if result)
+        if day_7:
+            told.append(f"{label} {day_7}")
+    return ", ".join(told)
 
 
 def _table(name: str, rows: Mapping[str, Counter[str]], sums: Mapping[str, Counter[str]]) -> Table:

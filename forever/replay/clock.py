@@ -26,6 +26,8 @@ class Clock(ABC):
         self.tau_day: float | None = None  # unknown until the warm-up is over
         self.mu: float | None = None
         self.mu0: float | None = None
+        # The update after which day 7 came: of this day the paper prints it, 140 to 180.
+        self.day_7: int | None = None
 
     def advance(self, update_norm: float) -> None:
         """Count one update of the current task, which moved the parameters by `update_norm`."""
@@ -36,11 +38,18 @@ class Clock(ABC):
             self.mu = self.mu0 = self.tau / self.warmup_steps
         elif self.mu is not None:
             self.mu = (1 - self.smoothing) * self.mu + self.smoothing * update_norm
+        if self.day_7 is None and self.reached(7.0):
+            self.day_7 = self.steps
 
     @property
     @abstractmethod
     def days(self) -> float:
         """The days since the task began; 0 until the warm-up has fixed how long a day is."""
+
+    @property
+    def findings(self) -> dict[str, float | None]:
+        """What only the task could tell; nothing on a clock of updates."""
+        return {}
 
     def reached(self, day: float) -> bool:
         """Tell whether `day` has come, up to the rounding of a sum of steps, about 1e-13 here."""
@@ -59,6 +68,10 @@ class ModelClock(Clock):
     @property
     def days(self) -> float:
         return self.tau / self.tau_day if self.tau_day else 0.0  # 0 if nothing moved, too
+
+    @property
+    def findings(self) -> dict[str, float | None]:
+        return {"tau_day": self.tau_day, "day_7": self.day_7}
 
 
 class StepClock(Clock):

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from forever.planning.verdicts import word
+from forever.replay.times import day_seven
 from forever.report.bootstrap import Estimate
 from forever.report.format import NOTHING, estimated, number
 from forever.report.row import Row
@@ -125,7 +126,9 @@ COLUMNS = [
            _COSTS + _CONSOLE, "with those that a method mixes into its task batches",
            short="rows"),
     Column("budget", attrgetter("budget"), "budget", "", _COSTS + _CONSOLE,
-           "whether each task replayed what `budget.examples` allows"),
+           "whether each task replayed what its budget allows"),
+    Column("day_7", lambda row: str(day_seven(row.results) or ""), "day 7", "", _COSTS,
+           "the update after which the model's day 7 came, and its share of a task; median"),
     Column("updates", _mean(lambda run: sum(run.outcome["updates"].values())), "updates", _COUNT,
            _COSTS),
     Column("seconds", _mean(attrgetter("seconds")), "seconds", _COUNT, _COSTS + _CONSOLE,

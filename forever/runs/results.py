@@ -2,11 +2,12 @@
 
 import resource
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from forever.config.parts import BudgetConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.evaluation.metrics import PerformanceMatrix
@@ -79,16 +80,29 @@ def budget_of(config: RunConfig, notes: Sequence[dict[str, Any]]) -> str | None:
 
     None is said where there is no budget, or no such task, or one that was not counted.
     """
-    budget, later = config.budget.examples, notes[1:]
-    if budget is None or not later or examples_of(notes) is None:
+    excesses: list[float] = []
+    for note in notes[1:]:
+        excess = _excess(config.budget, note)
+        if excess is None:
+            return None
+        excesses.append(excess)
+    if not excesses:
         return None
-    spent: list[int] = []
-    for note in later:
-        counted = note["examples"]
-        spent.append(counted.get("replayed", 0) + counted.get("padded", 0))
-    if max(spent) > budget:
+    if max(excesses) > 0:
         return "over"
-    return "under" if min(spent) < budget else "exact"
+    return "under" if min(excesses) < 0 else "exact"
+
+
+def _excess(budget: BudgetConfig, note: Mapping[str, Any]) -> float | None:
+    """What a task replayed less its budget. Seconds are not shared out finer than updates are, so
+    less of them than its longest such update took is nothing."""
+    if budget.seconds is not None and "replay_seconds" in note:
+        excess_s = note["replay_seconds"] - budget.seconds
+        return excess_s if abs(excess_s) >= note["longest_replay_seconds"] else 0.0
+    if budget.examples is not None and "examples" in note:
+        counted = note["examples"]
+        return counted.get("replayed", 0) + counted.get("padded", 0) - budget.examples
+    return None
 
 
 def peak_memory(device: torch.device) -> int:

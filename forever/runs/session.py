@@ -123,6 +123,9 @@ class Session:
         assert learner.task is not None
         truncated = learner.encoder.truncated(learner.task.train)
         notes = {"truncated": truncated, "examples": dict(learner.examples), **learner.notes}
+        if self.config.budget.seconds is not None:
+            notes["replay_seconds"] = learner.replay_s
+            notes["longest_replay_seconds"] = learner.longest_replay_s
         self.state.notes.append(notes)
         self._spend("end_task")
         if self.journal:

@@ -1,10 +1,11 @@
 """What a method may touch while it trains."""
 
 import math
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from forever.models.parameters import FlatParameters
 from forever.seeding import permutation
 from forever.training.events import LossEvent, ReplayEvent
 from forever.training.memory import Memory
-from forever.training.steps import Action, Probe, Step
+from forever.training.steps import Action, Probe, Step, StepRecord
 from forever.training.world import World
 
 
@@ -53,6 +54,11 @@ class Learner:
     # `probed` without an update, and `written` by the model. Repetitions and views count.
     own: frozenset[str] = frozenset()
     examples: Counter[str] = field(default_factory=Counter)
+    # With `budget.seconds`, the time of the task's updates so far: of all of them, the part that
+    # replayed or padded examples had in it, and the longest update with such examples.
+    update_s: float = 0.0
+    replay_s: float = 0.0
+    longest_replay_s: float = 0.0
     # What the method says: for the next line of the journal, about the task, and its replays.
     gauges: dict[str, float | None] = field(default_factory=dict)
     notes: dict[str, float | None] = field(default_factory=dict)
@@ -68,10 +74,11 @@ class Learner:
         self.stage, self.task = stage, task
         self.own = frozenset(example.id for example in task.train)
         self.examples = Counter()
+        self.update_s = self.replay_s = self.longest_replay_s = 0.0
         self.step = self.updates = self.planned_steps = 0
         self.gauges, self.notes, self.events = {}, {}, []
 
-    def count(self, action: Action) -> None:
+    def count(self, action: Action, record: StepRecord) -> None:
         """Count an update or a look that is over; the method hears of it after that."""
         if isinstance(action, Step):
             self.updates += 1
@@ -80,6 +87,11 @@ class Learner:
             own = sum(example.id in self.own for example in batch.examples)
             self.examples["task" if action.kind == "task" else "padded"] += batch.views * own
             self.examples["replayed"] += batch.views * (len(batch.examples) - own)
+            self.update_s += record.seconds
+            replayed = len(batch.examples) - (own if action.kind == "task" else 0)
+            if replayed:
+                self.replay_s += record.seconds * replayed / len(batch.examples)
+                self.longest_replay_s = max(self.longest_replay_s, record.seconds)
         elif isinstance(action, Probe):
             self.examples["probed"] += len(action.batch.examples)
 
@@ -93,10 +105,14 @@ class Learner:
     def mixed_batches(self, task: Task) -> Iterator[Batch]:
         """The main stream with the memory mixed in: all of it in each epoch.
 
-        If there is a budget, an equal part of it is mixed into each epoch instead.
+        If there is a budget of examples, an equal part of it is mixed into each epoch instead; one
+        of seconds is spent evenly over the updates of the task.
         """
         optim, seed = self.config.optim, self.config.seed
         budget, kept = self.config.budget.examples, self.memory.examples
+        if self.config.budget.seconds is not None and kept:
+            yield from self._mixed_by_time(task, self.config.budget.seconds)
+            return
         if budget is None or not kept:
             yield from self.batches(task.train + kept)
             return
@@ -110,18 +126,43 @@ class Learner:
         for epoch, examples in enumerate(passes):
             yield from one_pass(examples, epoch, optim.batch_size, seed, "data", task.name)
 
+    def _mixed_by_time(self, task: Task, budget_s: float) -> Iterator[Batch]:
+        """The task's batches, each with as many kept examples as the time that is due pays for.
+
+        The share of a budget that is due grows with the updates, and an example is taken to cost
+        what one has cost so far. So there are as many updates as in fine-tuning.
+        """
+        drawn = shuffled(self.memory.examples, self.config.seed, "mixed", task.name)
+        shown = count = 0
+        for number, batch in enumerate(self.batches(task.train), start=1):
+            if self.update_s:
+                due_s = budget_s * number / self.planned_steps - self.replay_s
+                count = max(0, round(due_s * shown / self.update_s))
+            mixed = batch.examples + tuple(islice(drawn, count))
+            shown += len(mixed)
+            yield Batch(mixed, batch.epoch)
+
     @property
     def passes_of_budget(self) -> int:
         """How many passes over the memory spend a task's whole budget; 0 if there is none."""
+        if self.config.budget.seconds is not None:
+            return sys.maxsize  # time will tell
         return math.ceil((self.config.budget.examples or 0) / max(len(self.memory), 1))
 
-    def afforded(self, batches: Sequence[Batch], parts: int = 1) -> list[Batch]:
-        """The batches for which the task has budget left, and at most one of `parts` of it."""
-        budget = self.config.budget.examples
-        if budget is None:
-            return list(batches)
+    def afforded(self, batches: Iterable[Batch], parts: int = 1) -> Iterator[Batch]:
+        """The batches for which the task has budget left, and at most one of `parts` of it.
+
+        Seconds are spent by the update that goes past their end, so the next batch is to be asked
+        for when the one before is over.
+        """
+        budget = self.config.budget
+        if budget.seconds is not None:
+            until_s = min(budget.seconds, self.replay_s + budget.seconds / parts)
+            return takewhile(lambda _: self.replay_s < until_s, batches)
+        if budget.examples is None:
+            return iter(batches)
         spent = self.examples["replayed"] + self.examples["padded"]
-        return list(cut(batches, min(budget - spent, budget // parts)))
+        return cut(batches, min(budget.examples - spent, budget.examples // parts))
 
     def batch_at(self, number: int, examples: Sequence[Example], *stream: str) -> Batch:
         """Batch `number` of endless shuffled passes; each task has a stream of its own."""

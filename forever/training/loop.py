@@ -73,7 +73,7 @@ def train_task(learner: Learner, method: Method[Any], task: Task, session: Sessi
         # Do what the method asks for. A run that was interrupted in this task repeats no update:
         # the method hears what came of it back then.
         record = session.recall() or perform(learner, method, action)
-        learner.count(action)
+        learner.count(action, record)
         return record
 
     # The method reacts (the clock ticks, weights are merged) before an update is written down.

@@ -5,6 +5,8 @@ B examples, T tokens, V vocabulary.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -22,7 +24,19 @@ from forever.training.steps import Action, Forward, Penalty, Probe, Reading, Ste
 
 
 def perform(learner: Learner, method: Method[Any], action: Action) -> StepRecord:
-    """Do what a method asked for: an update, a look at a loss, or to tell a number to all ranks."""
+    """Do what a method asked for: an update, a look at a loss, or to tell a number to all ranks.
+
+    Where decisions hang on the time that it took, the record has the leader's.
+    """
+    began = perf_counter()
+    record = _do(learner, method, action)
+    if learner.config.budget.seconds is None:
+        return record
+    took_s = torch.tensor(perf_counter() - began, dtype=torch.float64, device=learner.world.device)
+    return replace(record, seconds=learner.world.from_leader(took_s).item())
+
+
+def _do(learner: Learner, method: Method[Any], action: Action) -> StepRecord:
     if isinstance(action, Step):
         return optimizer_step(learner, method, action)
     if isinstance(action, Reading):

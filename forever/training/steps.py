@@ -65,6 +65,7 @@ class StepRecord:
     tokens: int = 0  # in the batch, prompts included
     lr: float = 0.0  # of the update; 0 for a probe
     value: float = 0.0  # of a reading
+    seconds: float = 0.0  # that it took, where a budget of seconds is to be kept
 
 
 Steps = Generator[Action, StepRecord, None]

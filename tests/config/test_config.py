@@ -82,6 +82,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "method.regularizer='ewc': input should be 'none', 'intensity'",
     ),
     ({"budget.examples": 0}, "budget.examples=0: input should be greater than or equal to 1"),
+    ({"budget.seconds": 0}, "budget.seconds=0: input should be greater than 0"),
+    (
+        {"budget.examples": 8, "budget.seconds": 9.5},
+        "budget: examples=8 and seconds=9.5 are two budgets, and a run has one; set one of them to",
+    ),
     (
         {"method.memory_epochs": "share"},
         "method forever: memory_epochs='share' divides a budget, and there is none",
@@ -198,14 +203,15 @@ def test_fingerprint_is_stable() -> None:
     command = [sys.executable, "-c", code]
     fresh = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert fresh == RunConfig.parse({}).fingerprint() == "0cf02536b8a9"
+    assert RunConfig.parse({"budget": {"examples": 8}}).fingerprint() == "3d30a97a2fcf"
 
 
 def test_fingerprint_sees_everything_but_the_place_of_the_data(base: RunConfig) -> None:
     changes = [{"seed": 1}, {"optim.lr": 1}, {"data.train_rows": 11}, {"method.beta": 0}]
     changes += [{"model.name": "tiny"}, {"data.order": "6"}, {"model.adapter": {"r": 2}}]
-    changes += [{"method.source": "task"}, {"budget.examples": 8}]
+    changes += [{"method.source": "task"}, {"budget.examples": 8}, {"budget.seconds": 8}]
     prints = {base.override(change).fingerprint() for change in changes}
-    assert len(prints - {base.fingerprint()}) == 9
+    assert len(prints - {base.fingerprint()}) == 10
     assert base.override({"data.root": "/elsewhere"}).fingerprint() == base.fingerprint()
 
 

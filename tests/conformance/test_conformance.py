@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,25 @@ def test_a_budget_is_spent_exactly_or_the_run_is_marked(run: Run, name: str) -> 
         assert result["budget"] == "over"
     else:
         assert (min(replayed[1:]) < 6, result["budget"]) == (True, "under")
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "mtl"])
+def test_a_budget_of_seconds_is_spent_to_an_update_or_the_run_is_marked(
+    run: Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two seconds in each of the two tasks that have a memory, with an update in a second."""
+    monkeypatch.setattr(step_module, "perf_counter", count(step=1.0).__next__)
+    result = run(CONFIGS[name], **{"budget.seconds": 2.0}).result
+    first, *later = (note["replay_seconds"] for note in result["notes"].values())
+    assert first == 0
+    if name.startswith(("forever", "fixed", "vbm")):
+        assert (later, result["budget"]) == ([2, 2], "exact")
+    elif name.startswith(SPENDS) and name != "migu alone":
+        assert (later, result["budget"]) == (pytest.approx([2, 2], abs=0.5), "exact")
+    elif max(later) >= 3:
+        assert result["budget"] == "over"
+    else:
+        assert result["budget"] == ("under" if min(later) <= 1 else "exact")
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name not in OWN_FIRST_TASK])

@@ -1,12 +1,14 @@
 """MLflow shows what run directories hold: everything, once, and later if the server was away."""
 
 import json
+import math
 import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -104,6 +106,8 @@ def test_a_run_is_shown_completely(uri: str, folder: Path) -> None:
     assert run.data.params["optim.lr"] == "0.01"
     assert run.data.params["method.warmup_steps"] == "3"
     assert run.data.metrics["final/op"] == result["op"]
+    days = [note["day_7"] or math.inf for note in result["notes"].values()]
+    assert run.data.metrics.get("final/day_7", math.inf) == median(days)
     history = histories(uri, run)
     assert history["acc/colour"] == [(j + 1, result["matrix"][0][j]) for j in range(3)]
     assert history["acc/weight"] == [(3, result["matrix"][2][2])]

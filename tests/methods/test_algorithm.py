@@ -5,6 +5,7 @@ script on paper. T planned updates, S warm-up, J events.
 """
 
 import math
+import random
 from collections import Counter
 from typing import Any
 
@@ -41,6 +42,7 @@ def test_hand_worked_script() -> None:
     assert [gauge["mu"] for gauge in run.gauges] == mus
     assert [gauge["days"] for gauge in run.gauges] == days
     assert run.learner.notes["tau_day"] == 4
+    assert (run.learner.notes["day_7"], run.learner.notes["planned"]) == (6, 8)
     #        kind             step day   tau  r = s
     script = [
         ("replay", 2, 1.0, 4.0, 1.0),
@@ -103,7 +105,7 @@ def test_scripts(fields: dict[str, Any], norms: list[float], script: list[Any]) 
     assert [(event.step, event.day) for event in run.learner.events] == script
     if "warmup_steps" in fields:
         assert run.learner.events[0].beta == 1e-3  # no pace yet: r = 1
-        assert run.learner.notes["tau_day"] is None
+        assert run.learner.notes["tau_day"] is run.learner.notes["day_7"] is None
 
 
 def test_each_task_has_its_own_clock() -> None:
@@ -319,6 +321,65 @@ def test_interleaved_examples_are_spread_evenly() -> None:
     assert len({*mixed[0], *mixed[1]}) == 9
     shown = counted(driven(method_of("mix_replay"), **{"budget.examples": 40}).ids("task"))
     assert {shown[e.id] for e in run.learner.memory.examples} == {2, 3}  # 40 = 2 * 17 + 6
+
+
+# With an update a second, and passes of five updates over the memory.
+SECONDS = [
+    (forever(), 6.5, [("replay", 7)]),
+    (forever(), 25, [("replay", 10), ("replay", 10), ("replay", 5)]),
+    (forever(), 45, [("replay", 10)] * 3 + [("consolidation", 15)]),
+    (forever(source="task"), 45, [("replay", 10)] * 3 + [("consolidation", 15)]),
+    (forever(days="end_only", consolidation_epochs=0), 12, [("consolidation", 12)]),
+    # A quarter each: 2.5 s from where the event before ended.
+    (forever(memory_epochs="share"), 10, [("replay", 3)] * 3 + [("consolidation", 1)]),
+    (forever(memory_epochs="share", days=[1]), 10, [("replay", 3), ("consolidation", 7)]),
+    (method_of("fixed_interval", warmup_steps=4), 0.5, [("replay", 1)]),
+    # Passes of 17 / 2 batches.
+    (method_of("vbm", views=2, warmup_steps=2), 12, [("replay", 9), ("replay", 3)]),
+]
+
+
+@pytest.mark.parametrize(("method", "seconds", "events"), SECONDS)
+def test_an_event_ends_with_the_update_that_spends_the_last_second(
+    method: Method, seconds: float, events: list[tuple[str, int]]
+) -> None:
+    run = driven(method, seconds=lambda step: 1.0, **{"budget.seconds": seconds})
+    assert [(event.kind, event.updates) for event in run.learner.events] == events
+    assert run.learner.replay_s == sum(updates for _, updates in events) == math.ceil(seconds)
+    rows = run.learner.examples["replayed"] + run.learner.examples["padded"]
+    assert rows == sum(e.rows for e in run.learner.events) * (
+        2 if "views" in str(method.config) else 1
+    )
+    first = driven(method, old=(), seconds=lambda step: 1.0, **{"budget.seconds": seconds})
+    assert first.learner.replay_s == 0
+
+
+@pytest.mark.parametrize("name", ["mix_replay", "migu", "ssr"])
+@pytest.mark.parametrize("budget", [0.3, 5.0, 60.0])
+def test_mixed_in_seconds_are_spread_evenly(name: str, budget: float) -> None:
+    """An update takes 0.2 s and 0.1 s an example, or half as much again; a budget may be many times
+    what the task takes. The shares of memory in it add up to the budget, within an update."""
+
+    def seconds(step: Step) -> float:
+        return (0.2 + 0.1 * len(step.batch.examples)) * random.Random(step.batch.epoch).uniform(
+            1, 1.5
+        )
+
+    run = driven(method_of(name), 64, seconds=seconds, **{"budget.seconds": budget})
+    assert len(run.steps) == run.learner.planned_steps == 2 * 64 / 4
+    assert run.learner.examples["task"] == 2 * 64
+    own = {example.id for example in rows_task("new", 64).train}
+    spent = 0.0
+    for number, step in enumerate(run.steps, start=1):
+        kept = sum(example.id not in own for example in step.batch.examples)
+        spent += seconds(step) * kept / len(step.batch.examples)
+        if number > 1:
+            due = budget * number / len(run.steps)
+            assert abs(spent - due) < run.learner.longest_replay_s + 0.1
+    assert run.learner.replay_s == pytest.approx(spent)
+    shown = counted(run.ids("task"))
+    times = [shown[example.id] for example in run.learner.memory.examples]
+    assert max(times) - min(times) <= 1
 
 
 # ---- the main stream

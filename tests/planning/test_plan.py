@@ -20,6 +20,7 @@ from forever.models.backbone import load
 from forever.planning.counts import Counts, plan
 from forever.planning.speed import Rate, Speed, calibrate, kind_of
 from forever.planning.table import Terms, find_place, plan_table
+from forever.replay.times import day_seven
 from forever.sweeps.asked import asked_runs, without_failed
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import SCALES, load_run
@@ -229,6 +230,41 @@ def test_what_is_done_is_skipped_and_lends_its_speed(
     assert done["replay"] == str(result["updates"]["replay"])
     assert float(done["cost"]) == pytest.approx(seconds, abs=0.01)
     assert float(rows["to do"]["cost"]) == pytest.approx(2 * seconds, abs=0.01)
+
+
+@pytest.mark.parametrize("method", ["finetune", "forever", "mix_replay", "recurrent_kif"])
+def test_a_budget_of_seconds_is_added_to_what_the_rest_takes(
+    method: str, base_config: RunConfig, tmp_path: Path
+) -> None:
+    """In the two tasks that have a memory, beside about one update."""
+    changes = {"method.name": method, "budget.seconds": 30.0}
+    run = saved(base_config.override(changes), tmp_path / "run.yaml")
+    counted = planned(base_config.override(changes))
+    assert counted.updates["task"] == planned(base_config).updates["task"]
+    assert counted.budget_s == (0 if method == "finetune" else 2 * 30)
+    if method != "recurrent_kif":  # which keeps to no budget
+        assert counted.examples["replayed"] < 2 * 2 * base_config.optim.batch_size
+    terms = Terms(price_per_hour=3600, tokens_per_second=1e9, device="cpu")
+    table = plan_table(run, asked_runs(run, "", {}, None, tmp_path), terms)
+    assert float(cells(table)["to do"]["cost"]) == pytest.approx(counted.budget_s, abs=0.01)
+    assert ("Hours hold `budget.seconds`" in str(table.caption)) == (method != "finetune")
+
+
+def test_the_table_says_when_day_7_comes(small_config: RunConfig, tmp_path: Path) -> None:
+    """On a clock of updates it is known, on the model's as soon as a run is finished."""
+    told: list[str] = []
+    for clock in ("steps", "model", "model"):
+        config = small_config.override({"method.clock": clock, "optim.epochs": 20})
+        run = saved(config, tmp_path / f"{clock}.yaml")
+        asked = asked_runs(run, "", {}, (0, 1), tmp_path)
+        told.append(str(plan_table("run", asked, Terms(device="cpu")).caption))
+        if len(told) == 2:
+            result = execute(config, tmp_path / config.key())
+            noted = {note["day_7"] for note in result["notes"].values()}
+            assert 7 <= min(noted) < max(noted) <= 40
+    assert "day 7 comes: " + str(tmp_path / "steps.yaml") + " 7 (18 %)" in told[0]
+    assert "day 7" not in told[1]
+    assert f"model.yaml {day_seven([result])}." in told[2]
 
 
 def test_a_sweep_has_a_row_for_each_variant(

@@ -13,6 +13,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -415,3 +416,35 @@ def test_a_budget_is_kept_over_two_lives(runs: Runs, tmp_path: Path, name: str, 
     assert whole.differences(killed) == []
     assert killed.result["examples"] == whole.result["examples"]
     assert (killed.result["examples"]["replayed"], killed.result["budget"]) == (3, "exact")
+
+
+@pytest.mark.parametrize(
+    ("second_life_s", "replayed_s"),
+    [(1.0, 4.0), (0.5, 3.5)],  # 2 + 1 + 1, and 2 + 3 * 0.5, of a budget of 3.5
+)
+def test_seconds_are_what_they_were_in_an_earlier_life(
+    runs: Runs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    second_life_s: float,
+    replayed_s: float,
+) -> None:
+    """Killed after two replays, when an update took a second. If it takes as long afterwards,
+    nothing differs."""
+    config = runs.configs["fixed_interval"].override({"budget.seconds": 3.5})
+
+    def live_with(update_s: float, path: Path, at: int | None = None) -> list[str]:
+        monkeypatch.setattr(step_module, "perf_counter", count(step=update_s).__next__)
+        return live(config, path, at)
+
+    points = live_with(1.0, tmp_path / "whole")
+    whole = outcome(tmp_path / "whole")
+    replays = [i for i, point in enumerate(points, 1) if point in ("replay", "consolidation")]
+    assert len(replays) == 4
+    assert live_with(1.0, tmp_path / "killed", replays[1])[-1] == "killed"
+    live_with(second_life_s, tmp_path / "killed")
+    killed = outcome(tmp_path / "killed")
+    assert (killed.differences(whole) == []) == (second_life_s == 1.0)
+    last = killed.result["notes"]["colour"]
+    assert (last["replay_seconds"], last["longest_replay_seconds"]) == (replayed_s, 1.0)
+    assert killed.result["budget"] == "exact"

@@ -5,6 +5,7 @@ import hashlib
 import subprocess
 import sys
 import zipfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,24 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     row = published(kept, "mini", "base")
     assert row is not None
     assert row.op == 42.5
+
+
+def test_the_papers_protocol_in_numbers() -> None:
+    """At scale paper the readings are 0, 10 and 50 updates of warm-up, the last with a decay, each
+    with batches of 8 and 32; elsewhere they are as long beside S."""
+    sweep = load_sweep("protocol")
+    readings: dict[str, set[tuple[int, int, str]]] = {}
+    for trial in sweep.expand(load_run("superni/7/forever"), (0,)).trials():
+        optim = trial.config.optim
+        readings.setdefault(trial.config.method.name, set()).add(
+            (optim.batch_size, optim.warmup_steps, optim.schedule)
+        )
+    expected = set(product((8, 32), ((0, "constant"), (10, "constant"), (50, "linear"))))
+    expected = {(size, *reading) for size, reading in expected}
+    assert readings == dict.fromkeys(("forever", "mix_replay", "finetune"), expected)
+    base = load_run("mini/forever").override({"method.warmup_steps": 12})
+    (trial,) = sweep.expand(base, (0,)).only(["forever, laboratory"]).trials()[1:]
+    assert trial.config.optim.warmup_steps == 25
 
 
 def test_a_copy_of_a_shipped_file_is_the_same_sweep(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import get_scheduler
 
 from forever.config.parts import OptimConfig
 from forever.models.parameters import FlatParameters
@@ -71,6 +72,13 @@ def test_learning_rate(schedule: str, warmup: int, expected: list[float]) -> Non
     fields = {"lr": 1.0, "schedule": schedule, "warmup_steps": warmup}
     config, count = OptimConfig.model_validate(fields), len(expected)
     assert [learning_rate(config, step, count) for step in range(count)] == pytest.approx(expected)
+    # The laboratory's scripts use transformers, whose first warm-up update has rate 0: ours are one
+    # ahead of them in the warm-up, and equal to them after it.
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    kind = "linear" if schedule == "linear" else "constant_with_warmup"
+    theirs = get_scheduler(kind, optimizer, warmup, count).lr_lambdas[0]
+    for step in range(count):
+        assert learning_rate(config, step, count) == pytest.approx(theirs(step + (step < warmup)))
     if schedule == "linear" and warmup <= count:
         # After the last update of a task: consolidation would be void.
         assert [learning_rate(config, step, count) for step in (count, count + 5)] == [0, 0]

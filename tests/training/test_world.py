@@ -9,6 +9,7 @@ import gc
 import json
 import os
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.launch.local import Placement, run_local
 from forever.training import loop
+from forever.training import step as step_module
 from forever.training.world import World, pick_device
 
 pytestmark = KILLED_CLOSES_NO_FILES
@@ -74,6 +76,8 @@ def process(rank: int, folder: Path, configs: dict[str, RunConfig]) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     world = World(rank, 2, CPU)
     decoding.sample = canned_sample  # this process ends with the function
+    # An update takes the leader a second, and the other one five.
+    step_module.perf_counter = count(step=1.0 + 4 * rank).__next__  # type: ignore[assignment]
     # Ranks come when they come: the leader's files must not look like an older run.
     time.sleep(1.5 * rank)
 
@@ -122,6 +126,7 @@ def configs(small_config: RunConfig) -> dict[str, RunConfig]:
         "forever": {"evaluation.forward_transfer": True},
         "odd": {"optim.batch_size": 3, "data.test_rows": 3},
         "lonely": {"optim.batch_size": 7, "data.test_rows": 1},
+        "seconds": {"budget.seconds": 4.5},
     }
     values = small_config.model_dump(mode="json")
     configs = {name: RunConfig.parse(values | {"method": m}) for name, m in METHODS.items()}
@@ -167,7 +172,7 @@ def assert_close(a: Outcome, b: Outcome) -> None:
         torch.testing.assert_close(b.adapter[name], tensor, rtol=1e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("name", ["forever", "odd", "lonely", *METHODS])
+@pytest.mark.parametrize("name", ["forever", "odd", "lonely", "seconds", *METHODS])
 def test_two_processes_equal_one(
     two: Path,
     configs: dict[str, RunConfig],
@@ -177,6 +182,7 @@ def test_two_processes_equal_one(
 ) -> None:
     """Baselines also with accumulation, whose last part is shorter."""
     monkeypatch.setattr(decoding, "sample", canned_sample)
+    monkeypatch.setattr(step_module, "perf_counter", count(step=1.0).__next__)
     execute(configs[name], tmp_path, micro_batch=3 if name in METHODS else None)
     assert_close(outcome(tmp_path), outcome(two / name))
     if name not in METHODS:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from forever.config.methods.base import MethodConfig
-from forever.config.parts import AboveZero, Count, Decay, NotNegative, RunParts, Whole
+from forever.config.parts import AboveZero, BudgetConfig, Count, Decay, NotNegative, RunParts, Whole
 from forever.errors import InputError, unknown
 from forever.replay.regularizers import RegularizerName
 from forever.replay.schedules import RANDOM, SCHEDULES
@@ -34,18 +34,18 @@ class ScheduledReplayConfig(MethodConfig):
     """S: the updates that make the first day. They count as part of the task, because the paper's
     sum begins at the first update (docs/protocol.md#clock-and-replay)."""
     memory_epochs: Count | Literal["share"] = 2
-    """E_mem: passes over the memory at each event. With "share" an event is an equal part of
-    `budget.examples`, which the events of the standard schedule and the end of the task divide."""
+    """E_mem: passes over the memory at each event. With "share" an event is an equal part of the
+    budget, which the events of the standard schedule and the end of the task divide."""
     consolidation_epochs: Whole | Literal["matched"] = 1
     """Passes when the task is over (paper: one short epoch). "matched" adds what is left of the
     standard schedule's budget, so that schedules can be compared at equal cost."""
 
     def check(self, run: RunParts) -> None:
         super().check(run)
-        if self.memory_epochs == "share" and run.budget.examples is None:
+        if self.memory_epochs == "share" and run.budget == BudgetConfig():
             raise InputError(
                 f"method {self.name}: memory_epochs='share' divides a budget, and there is none; "
-                "set budget.examples, or a number of passes"
+                "set budget.examples or budget.seconds, or a number of passes"
             )
 
 
