@@ -205,7 +205,7 @@ def test_versions_of_a_benchmark_do_not_mix(folder: Path) -> None:
     result = json.loads(path.read_text(encoding="utf-8"))
     result["tasks"][-1] = "smell"
     path.write_text(json.dumps(result), encoding="utf-8")
-    with pytest.raises(InputError, match="different versions of the benchmark 'toy'.* smell"):
+    with pytest.raises(InputError, match=r"different versions of the benchmark 'toy'.* smell"):
         read_study(folder)
 
 

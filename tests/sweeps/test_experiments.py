@@ -64,6 +64,8 @@ def test_end_to_end(name: str, tmp_path: Path, finished: dict[str, Path]) -> Non
     for trial in sweep.trials():
         if trial.config.budget.examples:  # in proportion, so that doses stay doses
             changes["budget.examples"] = trial.config.budget.examples // 26
+        if trial.config.budget.seconds:
+            changes["budget.seconds"] = 0.01
         config, path = trial.config.override(changes), tmp_path / trial.key
         if config.fingerprint() in finished:
             shutil.copytree(finished[config.fingerprint()], path)
