@@ -5,6 +5,7 @@ import hashlib
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,16 @@ def test_figures_and_tables() -> None:
     methods = {variant.method for variant in load_sweep("main_results").variants.values()}
     assert methods <= METHOD_CONFIGS.keys()
     assert len(methods) == 14  # of the paper; a method of ours is in none of its tables
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_no_variant_is_another_one_under_another_name(scale: str) -> None:
+    """A report would call the two equivalent."""
+    for name in SWEEPS:
+        file = load_sweep(name)
+        sweep = replace(file.expand(load_run(file.base_run(scale))), seeds=(0,))
+        fingerprints = [(trial.order, trial.config.fingerprint()) for trial in sweep.trials()]
+        assert len(fingerprints) == len({*fingerprints}), name
 
 
 # ---- files of one's own
