@@ -137,5 +137,5 @@ def test_a_width_that_cannot_be_read_is_left_to_whoever_loads_the_model(
 ) -> None:
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
     assert location.width(str(tmp_path)) is None
-    assert location.width("tiny") == 128
+    assert location.width("tiny") == 192
     assert location.width("owner/name") is None

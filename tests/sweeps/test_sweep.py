@@ -108,7 +108,7 @@ def test_sweeps_of_the_paper(name: str) -> None:
                 assert trial.config.method.name == "forever"
 
 
-@pytest.mark.parametrize(("scale", "first"), [("mini", 4), ("cpu", 2)])
+@pytest.mark.parametrize(("scale", "first"), [("mini", 2), ("cpu", 2)])
 def test_a_small_run_says_which_of_the_papers_variants_it_stands_for(
     scale: str, first: int
 ) -> None:
@@ -225,7 +225,7 @@ def test_baselines_keep_the_base_as_it_is() -> None:
             assert method == named_run(f"cpu/superni/7/{name}").method.model_dump()
     paper = methods("superni/7/forever", data_train_rows=500)
     assert (paper["ssr"]["max_tokens"], paper["vbm"]["warmup_steps"]) == (2048, 24)
-    assert methods("mini/finetune")["vbm"]["warmup_steps"] == 4
+    assert methods("mini/finetune")["vbm"]["warmup_steps"] == 2
 
 
 # ---- selections and manifests
