@@ -54,7 +54,7 @@ ANEW = {
     "main_results": {"sapt, lambda = 2"},
     "baselines": {"sapt, lambda = 2"},
     "baseline_variants": {
-        "fixed_interval, 3 events", "fixed_interval, 6 events", "fixed_interval, 5 events",
+        "fixed_interval, 3 events", "fixed_interval, 5 events",
         "moelora, N = 8, r = 1", "recurrent_kif", "recurrent_kif, merge as printed",
         "vbm, Ebbinghaus days", "vbm, Ebbinghaus days, V = 2",
     },
