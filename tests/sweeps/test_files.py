@@ -101,6 +101,16 @@ def test_figures_and_tables() -> None:
     assert len(methods) == 14  # of the paper; a method of ours is in none of its tables
 
 
+@pytest.mark.parametrize("seconds", [None, 2.0])
+def test_how_long_the_arena_by_the_clock_replays_is_said_beside_it(seconds: float | None) -> None:
+    changes = {} if seconds is None else {"budget.seconds": seconds}
+    sweep = load_sweep("arena_seconds").expand(load_run("mini/forever"), (0,), changes)
+    for trial in sweep.trials():
+        is_bound = trial.variant in ("finetune", "mtl")
+        expected = seconds if is_bound else seconds or 0.12
+        assert trial.config.budget.seconds == expected
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_no_variant_is_another_one_under_another_name(scale: str) -> None:
     """A report would call the two equivalent."""
