@@ -140,7 +140,7 @@ def _range_variants() -> dict[str, Any]:
     variants: dict[str, Any] = {
         "base": {},
         "+FIR": {"method.days": "fixed_interval"},
-        "oracle": {"memory.fraction": 0.5},
+        "oracle": {"method": "mix_replay", "memory.fraction": 0.5, "reference": "mix_replay"},
     }
     for method in ("finetune", "mix_replay", "mtl"):
         variants[method] = {"method": method}
