@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -36,11 +36,15 @@ from forever.runs.environment import describe
 RESULTS = Path(__file__).with_name("instrument.json")
 _FOREVER = Path(sys.executable).with_name("forever")
 BUTTERFLY = ("finetune", "mix_replay", "forever", "mtl")
-# A processor's rounding: the instruction sets that libraries choose by, and threads.
-ROUNDING: dict[str, dict[str, str]] = {
-    "no vectors": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
-    "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
-    "two threads": {"OMP_NUM_THREADS": "2"},
+# A processor's rounding: the instruction sets that libraries choose by, and threads. A sweep gives
+# each run its share of the cores, whatever OMP_NUM_THREADS says: a run that is alone has all.
+ROUNDING: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "no vectors": {
+        "environment": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    },
+    "AVX2": {"environment": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}},
+    "all cores": {"options": ("--concurrent", "1")},
 }
 
 
@@ -109,8 +113,8 @@ def butterfly(out: Path) -> Iterator[Figure]:
         yield Figure(name, "<= 0.7", stdev(ops) <= 0.7, [stdev(ops)])
     plain = {method: {"method": method} for method in BUTTERFLY}
     ops_of: dict[str, list[float]] = {method: [] for method in BUTTERFLY}
-    for name, environment in ({"as it is": {}} | ROUNDING).items():
-        for run in _sweep(out / name.replace(" ", "_"), plain, environment=environment).runs:
+    for name, changes in ROUNDING.items():
+        for run in _sweep(out / name.replace(" ", "_"), plain, **changes).runs:
             ops_of[run.variant].append(run.outcome["op"])
     for method, ops in ops_of.items():
         name = f"OP of {method}, sd over instruction sets and threads"
@@ -258,8 +262,9 @@ def _sweep(
     seeds: int = 1,
     first: int = 0,
     environment: Mapping[str, str] = {},
+    options: Sequence[str] = (),
 ) -> Study:
-    """Run what is not there yet, a core a run unless the environment says otherwise."""
+    """Run what is not there yet, a core a run unless the options say otherwise."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{folder.name}.yaml"
     content = {"question": "Is mini an instrument?", "variants": dict(variants)}
@@ -268,6 +273,7 @@ def _sweep(
     file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     asked = ",".join(str(seed) for seed in range(first, first + seeds))
     command = ["sweep", str(file), "--seeds", asked, "--out", str(folder), "--mlflow", "off"]
+    command += options
     subprocess.run(
         [_FOREVER, *command], check=True, capture_output=True, env=os.environ | environment
     )

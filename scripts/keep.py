@@ -22,6 +22,7 @@ from typing import Any
 
 import yaml
 
+from forever.errors import InputError
 from forever.planning import rounds
 from forever.report.report import stored
 from forever.report.run import Run
@@ -178,7 +179,12 @@ def main() -> None:
         for path in sorted(RESULTS.glob(f"*/{RUNS}")):
             print(report_again(path.parent))
         return
-    study = read_study(asked.sweep)
+    if not (asked.sweep / MANIFEST).is_file():
+        parser.error(f"{asked.sweep} is no sweep's folder, it has no {MANIFEST}; give one that has")
+    try:
+        study = read_study(asked.sweep)
+    except InputError as error:
+        parser.error(str(error))
     scale = json.loads(stored(study))["scale"]
     print(keep(study, asked.to or RESULTS / f"{study.name}-{scale}"))
 

@@ -141,6 +141,7 @@ def _compared(report: Report, part: Mapping[str, Any]) -> Answers:
     name, benchmark = place
     published = paper.TABLES[name][benchmark]
     in_paper = {row["variant"]: row["paper_variant"] for row in part["rows"]}
+    degenerate = {row["variant"] for row in part["rows"] if row.get("degenerate")}
     for measure, (difference, _) in MEASURES.items():
         shown = sides(part["rows"], measure)
         for row in part["rows"]:
@@ -149,7 +150,7 @@ def _compared(report: Report, part: Mapping[str, Any]) -> Answers:
             theirs = _less(published, variant, reference, measure)
             if estimate and theirs is not None:
                 status = judged(theirs, shown[row["variant"]], estimate)
-                if row.get("degenerate"):
+                if degenerate & {row["variant"], row["reference"]}:
                     status = DEGENERATE
                 if row.get("idle"):
                     status = AS_FINETUNING

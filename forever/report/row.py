@@ -111,15 +111,18 @@ class Row:
     @property
     def degenerate(self) -> bool:
         """Whether it has days on which to replay, and fewer than half of them came: of those that
-        come in updates of equal length, or of all where none of those does."""
+        come in updates of equal length, or of all where none of those does. A budget may be spent
+        by the first event of a task, and so no other is awaited there."""
         days = self.runs[0].settings.get("method.days") if self.runs else None
         if days in (None, "end_only", "equal", []):
             return False
         scheduled = came = 0
         for run in self.runs:
             came += run.events_of("replay")
+            has_budget = run.outcome.get("budget") is not None
             for note in run.outcome["notes"].values():
-                scheduled += note.get("scheduled_events", 0)
+                days_of_task = note.get("scheduled_events", 0)
+                scheduled += min(days_of_task, 1) if has_budget else days_of_task
         return came < max(scheduled, 1) / 2
 
     def mean(self, value: Callable[[Run], float | None]) -> float | None:

@@ -58,11 +58,12 @@ class Part(BaseModel):
 
 class Relative(Part):
     """A multiple of what the run has under the key `of`, or else under the value's own key; `None`
-    decimals keep it exact."""
+    decimals keep it exact. Where the run has no number there it is `otherwise`."""
 
     times: float
     of: DottedKey | None = None
     decimals: int | None = None
+    otherwise: float | None = None
 
 
 def _read_value(value: Any) -> Any:
@@ -80,13 +81,15 @@ def resolve(value: Any, key: str, runs: Sequence[RunConfig]) -> Any:
     field holds those.
 
     Raises:
-        InputError: no run has a number under the key that is multiplied.
+        InputError: no run has a number under the key that is multiplied, and there is no other.
     """
     if not isinstance(value, Relative):
         return value
     of = value.of or key
     found = [value_of(of, run) for run in runs]
     numbers = [number for number in found if isinstance(number, int | float)]
+    if not numbers and value.otherwise is not None:
+        return value.otherwise
     if not numbers:
         raise InputError(f"{of} is no number, of which there could be a multiple")
     product = value.times * numbers[0]

@@ -12,7 +12,7 @@ from forever.report.report import stored
 from forever.report.study import read_study
 from forever.runs.directory import read_json, read_lines, write_lines
 from forever.sweeps.sweep import Sweep
-from scripts.keep import RESULTS, RUNS, keep, packed, report_again
+from scripts.keep import RESULTS, RUNS, keep, main, packed, report_again
 from scripts.ledger import section
 
 VARIANTS = {
@@ -83,6 +83,21 @@ def test_kept_runs_have_a_row_a_variant(sweep: Path, tmp_path: Path) -> None:
     keep(read_study(sweep), tmp_path)
     rows = [line.split(" | ")[:2] for line in section(tmp_path).splitlines() if "a chip" in line]
     assert rows == [["| base", "0, 1"], ["| +FIR", "0"], ["| finetune", "0, 1"], ["| mtl", "0, 1"]]
+
+
+def test_only_a_sweep_can_be_committed(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said in a line. Single runs have no name that would be the same each time."""
+    nothing = {"name": "x", "reference": "", "references": {}, "paper": {}, "trials": []}
+    (tmp_path / "sweep.json").write_text(json.dumps(nothing), encoding="utf-8")
+    (run,) = sweep.glob("base-*-s0-*")
+    for folder, told in ((tmp_path, "is finished yet"), (run, "has no sweep.json")):
+        monkeypatch.setattr("sys.argv", ["keep", str(folder), "--to", str(tmp_path / "kept")])
+        with pytest.raises(SystemExit):
+            main()
+        assert told in capsys.readouterr().err.splitlines()[-1]
+        assert not (tmp_path / "kept").exists()
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,12 @@ def test_claims_are_answered_by_reports(content: Any, status: str) -> None:
         assert ours == "-3.0 [-5.0, -1.0]"
 
 
+def test_nothing_is_said_of_a_difference_to_a_degenerate_reference() -> None:
+    told = report(BASE | {"degenerate": True}, FIR)
+    ((_, status),) = answers(told, "components", "+FIR less base, OP")
+    assert status == "degenerate here: fewer than half of its days come"
+
+
 @pytest.mark.parametrize(
     ("bwt", "status"),
     [

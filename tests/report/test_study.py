@@ -90,6 +90,8 @@ def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
     [
         ({}, 4, 2, False),
         ({}, 4, 1, True),
+        ({"budget.examples": 9}, 4, 1, False),  # the first event may have spent it
+        ({"budget.examples": 9}, 4, 0, True),
         ({"method.days": "decreasing"}, 0, 0, True),  # none would come in updates of equal length
         ({"method.days": "decreasing"}, 0, 1, False),
         ({"method.days": "end_only"}, 0, 0, False),
@@ -106,7 +108,8 @@ def test_a_schedule_whose_days_do_not_come_is_degenerate(
     for times, trial in zip((1, 0), sweep.trials(), strict=True):
         notes = {"colour": {"scheduled_events": times * scheduled}}
         events = {"colour": {"replay": times * came, "consolidation": 1}}
-        edit(tmp_path / trial.key / "result.json", notes=notes, events=events)
+        budget = "exact" if "budget.examples" in changes else None
+        edit(tmp_path / trial.key / "result.json", notes=notes, events=events, budget=budget)
     (row,) = read_study(tmp_path).rows
     assert row.degenerate is degenerate
 

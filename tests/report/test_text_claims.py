@@ -89,6 +89,8 @@ def test_the_mean_over_benchmarks_turns_signs_and_adds_variances() -> None:
     expected = {"value": 2, "low": 2 - math.hypot(2, 3) / 2, "high": 4.5, "runs": 10}
     assert mean_over_benchmarks(told, "op") == pytest.approx(expected)
     assert mean_over_benchmarks({**told, "scale": "paper"}, "op") is None  # Long Sequence lacks
+    parts[1]["rows"][0]["difference"]["runs"] = 1  # which tells nothing
+    assert mean_over_benchmarks(told, "op") == pytest.approx(estimate(1, -1, 4))
 
 
 @pytest.fixture

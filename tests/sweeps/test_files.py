@@ -5,6 +5,7 @@ import hashlib
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ ANEW = {
     "main_results": {"sapt, lambda = 2"},
     "baselines": {"sapt, lambda = 2"},
     "baseline_variants": {
-        "fixed_interval, 3 events", "fixed_interval, 6 events", "fixed_interval, 5 events",
+        "fixed_interval, 3 events", "fixed_interval, 5 events",
         "moelora, N = 8, r = 1", "recurrent_kif", "recurrent_kif, merge as printed",
         "vbm, Ebbinghaus days", "vbm, Ebbinghaus days, V = 2",
     },
@@ -98,6 +99,26 @@ def test_figures_and_tables() -> None:
     methods = {variant.method for variant in load_sweep("main_results").variants.values()}
     assert methods <= METHOD_CONFIGS.keys()
     assert len(methods) == 14  # of the paper; a method of ours is in none of its tables
+
+
+@pytest.mark.parametrize("seconds", [None, 2.0])
+def test_how_long_the_arena_by_the_clock_replays_is_said_beside_it(seconds: float | None) -> None:
+    changes = {} if seconds is None else {"budget.seconds": seconds}
+    sweep = load_sweep("arena_seconds").expand(load_run("mini/forever"), (0,), changes)
+    for trial in sweep.trials():
+        is_bound = trial.variant in ("finetune", "mtl")
+        expected = seconds if is_bound else seconds or 0.12
+        assert trial.config.budget.seconds == expected
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_no_variant_is_another_one_under_another_name(scale: str) -> None:
+    """A report would call the two equivalent."""
+    for name in SWEEPS:
+        file = load_sweep(name)
+        sweep = replace(file.expand(load_run(file.base_run(scale))), seeds=(0,))
+        fingerprints = [(trial.order, trial.config.fingerprint()) for trial in sweep.trials()]
+        assert len(fingerprints) == len({*fingerprints}), name
 
 
 # ---- files of one's own
