@@ -192,11 +192,12 @@ def regime(study: Study) -> Iterator[Figure]:
         paces.append(fmean(ends))
         came = [event for event in run.events if event.get("day")]
         week = [event["step"] / len(norms[event["task"]]) for event in came if event["day"] == 7]
-        weeks.append(100 * fmean(week))
+        weeks.append(100 * fmean(week) if week else 100.0)  # it never came
         for day, shares in last.items():
             shares.append(sum(event["day"] == day for event in came) / (len(norms) - 1))
         held = [line for line in run.steps if line["penalty"]]
-        penalties.append(fmean(line["penalty"] for line in held) / fmean(x["loss"] for x in held))
+        penalty = fmean(line["penalty"] for line in held)
+        penalties.append(penalty / fmean(line["loss"] for line in held))
     yield Figure("last fifth's updates over day 1's", ">= 0.5", min(paces) >= 0.5, paces)
     in_time = min(weeks) >= 11 and max(weeks) <= 15
     yield Figure("day 7, % of a task's updates", "11 to 15", in_time, weeks)
@@ -209,9 +210,9 @@ def regime(study: Study) -> Iterator[Figure]:
 def resolution(study: Study) -> Iterator[Figure]:
     """How far seeds move a difference."""
     ops = _ops(study)
-    for one, other in (("base", "mix_replay"), ("+FIR", "base")):
-        apart = [ops[one][seed] - ops[other][seed] for seed in ops[one]]
-        name = f"{one} less {other}, sd over {len(apart)} seeds"
+    for variant, reference in (("base", "mix_replay"), ("+FIR", "base")):
+        apart = [op - ops[reference][seed] for seed, op in ops[variant].items()]
+        name = f"{variant} less {reference}, sd over {len(apart)} seeds"
         yield Figure(name, "<= 2", stdev(apart) <= 2, [stdev(apart)])
 
 
