@@ -149,3 +149,15 @@ def result(
         "seconds": {"task": 10 + 5 * draw.random(), "replay": 3.0, "evaluation": 1.0},
         "world_size": 1,
     }
+
+
+def leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """The numbers and words in nested JSON by their places."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {path: value}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= leaves(inner, f"{path}.{key}")
+    return found

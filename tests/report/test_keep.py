@@ -3,10 +3,9 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from made_up import TASKS, TESTS, base_run, make_up
+from made_up import TASKS, TESTS, base_run, leaves, make_up
 
 from forever.report.report import stored
 from forever.report.study import read_study
@@ -109,15 +108,3 @@ def test_committed_reports_are_those_of_their_runs(path: Path, tmp_path: Path) -
     assert leaves(again) == pytest.approx(
         leaves(read_json(path.with_name("report.json"))), abs=1e-5
     )
-
-
-def leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """The numbers and words in nested JSON by their places."""
-    if isinstance(value, list):
-        value = dict(enumerate(value))
-    if not isinstance(value, dict):
-        return {path: value}
-    found: dict[str, Any] = {}
-    for key, inner in value.items():
-        found |= leaves(inner, f"{path}.{key}")
-    return found

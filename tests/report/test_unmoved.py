@@ -3,10 +3,9 @@ verdicts and analyses do not move when the code does."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from made_up import base_run, make_up
+from made_up import base_run, leaves, make_up
 
 from forever.report.report import stored
 from forever.report.study import read_study
@@ -31,15 +30,3 @@ def test_no_number_moves(name: str, tmp_path: Path) -> None:
     now, pinned = leaves(parts), leaves(PINNED[name]["parts"])
     assert now.keys() >= pinned.keys()  # a new column may come
     assert {place: now[place] for place in pinned} == pytest.approx(pinned, abs=1e-6)
-
-
-def leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """The numbers and words in nested JSON by their places."""
-    if isinstance(value, list):
-        value = dict(enumerate(value))
-    if not isinstance(value, dict):
-        return {path: value}
-    found: dict[str, Any] = {}
-    for key, inner in value.items():
-        found |= leaves(inner, f"{path}.{key}")
-    return found
