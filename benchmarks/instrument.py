@@ -41,9 +41,19 @@ BUTTERFLY = ("finetune", "mix_replay", "forever", "mtl")
 ROUNDING: dict[str, dict[str, Any]] = {
     "as it is": {},
     "no vectors": {
-        "environment": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+        "environment": {
+            "ATEN_CPU_CAPABILITY": "default",
+            "ONEDNN_MAX_CPU_ISA": "SSE41",
+            "MKL_CBWR": "COMPATIBLE",
+        }
     },
-    "AVX2": {"environment": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}},
+    "AVX2": {
+        "environment": {
+            "ATEN_CPU_CAPABILITY": "avx2",
+            "ONEDNN_MAX_CPU_ISA": "AVX2",
+            "MKL_CBWR": "AVX2",
+        }
+    },
     "all cores": {"options": ("--concurrent", "1")},
 }
 

@@ -19,6 +19,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from forever.data.encoding import Encoded
 
+# Up to so many tokens in a packed sequence, attention over its square is less work on a CPU than to
+# lay out the examples in rows, whose squares together may be smaller (docs/performance.md).
+_FEW_TOKENS = 256
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -28,10 +32,12 @@ class Layout:
         rows: [B, L], the place in the sequence of each token of each example; after its end any
             place, which no token before it sees.
         back: [T], where among all B L each token of the sequence is.
+        mask: [T, T], 0 for what a token sees, else -inf; None where B rows are less work.
     """
 
     rows: Tensor
     back: Tensor
+    mask: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -80,13 +86,25 @@ def pack(examples: Sequence[Encoded], kinds: Sequence[int], device: torch.device
         paths[i] = path
     in_order = [paths[i] for i in range(len(examples))]
     rows = torch.tensor([path + [0] * (width - len(path)) for path in in_order])
+    mask = None
+    if device.type == "cpu" and len(ids) ** 2 <= max(rows.numel() * width, _FEW_TOKENS**2):
+        mask = _mask(in_order, len(ids))
     inputs = {
         "input_ids": torch.tensor([ids]),
         "position_ids": torch.tensor([depths]),
         "attention_mask": torch.ones(1, 1, 1, 1),  # not used; without one a model makes its own
-        "layout": Layout(rows.to(device), torch.tensor(back, device=device)),
+        "layout": Layout(rows.to(device), torch.tensor(back, device=device), mask),
     }
     return _collated(examples, inputs, in_order, torch.tensor([owners]), device)
+
+
+def _mask(paths: Sequence[Sequence[int]], count: int) -> Tensor:
+    """0 where one of `count` tokens sees another, on the same path and not after it, else -inf."""
+    on_path = torch.zeros(len(paths), count)
+    for number, path in enumerate(paths):
+        on_path[number, path] = 1
+    together = (on_path.T @ on_path).tril()  # how many paths have both
+    return torch.zeros(count, count).masked_fill(together == 0, -torch.inf)
 
 
 def kinds_of(marks: Sequence[int | str], gate: Tensor | None) -> list[int]:

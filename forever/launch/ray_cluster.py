@@ -1,20 +1,28 @@
-"""A Ray cluster to run on: joined or started, quiet, and how many runs fit on it at once."""
+"""A Ray cluster to run on: joined or started, quiet; how many runs fit on it at once, and what each
+of their processes must know."""
 
+import gc
 import logging
 import os
 import re
 import signal
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import ray
 
+from forever.config.run import RunConfig
+from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.format import plural
+from forever.launch.fleet import Fleet
+from forever.launch.local import run_local
 from forever.runs.environment import without_credentials
+from forever.runs.tracking import Tracker
 
 # What Ray is told unless the user says otherwise.
 _SETTINGS = {
@@ -86,6 +94,54 @@ class Share:
     device: str  # of each worker, "cuda" or "cpu"
     resources: dict[str, float]  # of each worker, in Ray's words
     threads: int | None  # of each worker; None leaves it to Ray
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a process that Ray starts for a run must know."""
+
+    fleet: Fleet
+    share: Share
+    # Ray gives each process a folder and a command line of its own.
+    cwd: str = field(default_factory=os.getcwd)
+    argv: Sequence[str] = field(default_factory=lambda: list(sys.argv))
+
+    def enter(self) -> None:
+        """Make this process like that of the user."""
+        quiet()
+        if Path(self.cwd).is_dir():
+            os.chdir(self.cwd)
+        sys.argv = list(self.argv)
+
+    def train(
+        self,
+        config: RunConfig,
+        path: Path,
+        world: Any = None,
+        trackers: Sequence[Tracker] = (),
+        benchmark: Benchmark | None = None,
+    ) -> dict[str, Any]:
+        """Train the run here, as a rank of `world` or alone; returns what is in result.json."""
+        import torch
+
+        if self.share.threads:
+            torch.set_num_threads(self.share.threads)
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
+        placement = replace(self.fleet.placement, device=self.share.device)
+        try:
+            return run_local(
+                config,
+                path,
+                resume=True,
+                trackers=trackers,
+                placement=placement,
+                world=world,
+                benchmark=benchmark,
+            )
+        finally:
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def divide(

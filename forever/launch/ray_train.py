@@ -1,88 +1,34 @@
-"""One run on Ray: on workers of Ray Train, each a rank of one world, or as a trial of Ray Tune.
+"""One run on workers of Ray Train, each a rank of one world.
 
 The run directory is the truth. Workers that are started again, after a crash or on another node, go
 on from its checkpoints; Ray Train stores nothing that matters. On several machines the directory
 must be shared.
 """
 
-import gc
-import os
 import shutil
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray.train.torch
-from ray import tune
 
 from forever.config.run import RunConfig
-from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.launch import ray_cluster
 from forever.launch.fleet import Fleet
-from forever.launch.local import check, run_local
-from forever.launch.sharing import first_task, first_task_key
-from forever.runs.directory import RunDirectory, read_lines
+from forever.launch.local import check
+from forever.launch.ray_cluster import Setting
+from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress, locked
-from forever.runs.progress import Follower, is_run, stage_scores
+from forever.runs.progress import Follower
 from forever.runs.tracking import Tracker
 
 _FAILURES = 3
 _SCRATCH = ".ray_train"
 _LOOK_EVERY_S = 1.0
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a process that Ray starts for a run must know."""
-
-    fleet: Fleet
-    share: ray_cluster.Share
-    # Ray gives each process a folder and a command line of its own.
-    cwd: str = field(default_factory=os.getcwd)
-    argv: Sequence[str] = field(default_factory=lambda: list(sys.argv))
-
-    def enter(self) -> None:
-        """Make this process like that of the user."""
-        ray_cluster.quiet()
-        if Path(self.cwd).is_dir():
-            os.chdir(self.cwd)
-        sys.argv = list(self.argv)
-
-    def train(
-        self,
-        config: RunConfig,
-        path: Path,
-        world: Any = None,
-        trackers: Sequence[Tracker] = (),
-        benchmark: Benchmark | None = None,
-    ) -> dict[str, Any]:
-        """Train the run here, as a rank of `world` or alone; returns what is in result.json."""
-        import torch
-
-        if self.share.threads:
-            torch.set_num_threads(self.share.threads)
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
-        placement = replace(self.fleet.placement, device=self.share.device)
-        try:
-            return run_local(
-                config,
-                path,
-                resume=True,
-                trackers=trackers,
-                placement=placement,
-                world=world,
-                benchmark=benchmark,
-            )
-        finally:
-            gc.collect()
-            torch.cuda.empty_cache()
 
 
 def run_workers(
@@ -192,45 +138,3 @@ def _worker(config: RunConfig, path: Path, setting: Setting) -> None:
     device = ray.train.torch.get_device()
     world = World(context.get_world_rank(), context.get_world_size(), device)
     setting.train(config, path, world)
-
-
-# ---- a trial of Ray Tune, in the process that it gets
-
-
-def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> None:
-    """Train one run here, or wait for workers that do; what an earlier call did of it is kept."""
-    setting.enter()
-    config, path = RunConfig.parse(params["run"]), folder / params["key"]
-    directory, share, fleet = RunDirectory(path), setting.share, setting.fleet
-    try:
-        benchmark = check(config, directory, resume=True)
-        place = (share.device, share.workers, share.threads, fleet.placement.micro_batch)
-        with first_task(first_task_key(config, benchmark, *place), directory) as left:
-            placement = replace(fleet.placement, first_task=left)
-            setting = replace(setting, fleet=replace(fleet, placement=placement))
-            if share.workers:
-                follower = Follower(config, directory, benchmark, [_Report()])
-                train_group(config, path, setting, follower)
-            else:
-                setting.train(config, path, trackers=[_Report()], benchmark=benchmark)
-    except InputError as error:
-        tune.report({"refused": str(error)})  # it would be the same the next time
-
-
-class _Report(Tracker):
-    """Tells Tune of each stage, also of the `earlier` ones of a run that goes on.
-
-    `stage` counts on over retries, as Tune's own iterations do not.
-    """
-
-    def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
-        self.directory, self.stages = directory, len(benchmark.stages)
-        # Workers may not have begun yet.
-        self.earlier = len(stage_scores(directory)) if is_run(directory.path) else 0
-
-    def stage(self, number: int, scores: Mapping[str, float]) -> None:
-        kinds = [line["kind"] for line in read_lines(self.directory.events)]
-        report = {"key": self.directory.path.name, "stage": number + 1, "stages": self.stages}
-        report |= {"earlier": self.earlier, "op": scores["op"]}
-        report["replays"] = kinds.count("replay") + kinds.count("consolidation")
-        tune.report(report)

@@ -20,7 +20,8 @@ from ray.tune.search import Searcher
 from forever.errors import InputError
 from forever.launch import ray_cluster
 from forever.launch.fleet import Fleet, SweepOutcome
-from forever.launch.ray_train import Setting, train_trial
+from forever.launch.ray_cluster import Setting
+from forever.launch.ray_trial import train_trial
 from forever.launch.sharing import SHARED, trainers_first
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import check_finished, refused

@@ -1,8 +1,8 @@
 """The first task of a sweep's runs is trained once for all that agree until its end.
 
-Before there is a memory many methods do what fine-tuning does (`Method.plain_beginning`), and a
-sweep varies what comes later. The run that trains the task first leaves it in the sweep's folder;
-the others are planted after it, and end as if each had trained it itself (see `runs.fork`).
+Before there is a memory many methods do what fine-tuning does (`MethodConfig.plain_beginning`),
+and a sweep varies what comes later. The run that trains the task first leaves it in the sweep's
+folder; the others are planted after it, and end as if each had trained it itself (see `runs.fork`).
 """
 
 import hashlib
@@ -17,9 +17,7 @@ from filelock import FileLock, Timeout
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
-from forever.methods.registry import METHODS
 from forever.runs.directory import RunDirectory
-from forever.runs.fork import plant_first_task
 from forever.runs.progress import is_run, stage_scores
 from forever.sweeps.sweep import Trial
 
@@ -48,7 +46,7 @@ def first_task_key(config: RunConfig, benchmark: Benchmark | None, *place: Any) 
     `place` is what else decides the last bits: the device and how batches are divided. Without a
     benchmark the data are taken to be the same.
     """
-    if not METHODS[config.method.name].plain_beginning:
+    if not config.method.plain_beginning:
         return None
     identity = config.identity()
     del identity["method"], identity["memory"]
@@ -75,6 +73,8 @@ def first_task(key: str | None, directory: RunDirectory) -> Iterator[Path | None
     try:
         leaves = _is_to_leave(left, lock, begun)
         if left.is_dir() and not directory.path.exists():
+            from forever.runs.fork import plant_first_task  # with torch, which takes a second
+
             plant_first_task(left, directory)
         yield left if leaves else None
     finally:

@@ -43,9 +43,6 @@ class Method(Generic[C]):
     card: ClassVar[Card]
     private = False
     """Whether it trains weights that no other method has, so that none can follow it."""
-    plain_beginning = False
-    """Whether, with an empty memory, it does the updates of fine-tuning and no others, on the same
-    weights, and changes none at the end of a task: then its first task can be another run's."""
 
     def __init__(self, config: C) -> None:
         self.config = config

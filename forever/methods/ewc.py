@@ -24,7 +24,6 @@ _TINY = 1e-30  # where nothing matters the anchor is free, but it must not be 0 
 class Ewc(Method[EwcConfig]):
     """Fine-tuning with a quadratic penalty around what was learned, weighted by importance."""
 
-    plain_beginning = True
     card = Card(
         title="EWC",
         paper="Kirkpatrick et al. 2017",

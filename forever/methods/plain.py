@@ -23,7 +23,6 @@ from forever.training.steps import Probe, Step, Steps
 class Finetune(Method[FinetuneConfig]):
     """Sequential fine-tuning: the task's batches, one after another."""
 
-    plain_beginning = True
     card = Card(title="Fine-tuning", paper="lower bound")
 
     def steps(self, learner: Learner, task: Task) -> Steps:
@@ -62,7 +61,6 @@ class Mtl(Method[MtlConfig]):
 class MixReplay(Method[MixReplayConfig]):
     """Cross-entropy on the union of D_k and M_{<k}."""
 
-    plain_beginning = True
     card = Card(
         title="MixReplay",
         paper="as in FOREVER's table",

@@ -29,8 +29,6 @@ from forever.training.steps import Step, Steps
 class Merging(Method[C]):
     """Blocks of updates on the task and then on memory, whose movements are merged."""
 
-    plain_beginning = True
-
     def begin_task(self, learner: Learner, task: Task) -> None:
         if learner.memory:
             self.tensors["start"] = learner.parameters.snapshot()  # Theta_b

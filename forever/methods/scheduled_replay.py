@@ -27,7 +27,6 @@ R = TypeVar("R", bound=ScheduledReplayConfig)
 class ScheduledReplay(Method[R]):
     """Algorithm 1; a subclass gives the days, and another clock and regulariser if it has them."""
 
-    plain_beginning = True
     regularizer = Regularizer("none")
 
     def clock(self) -> Clock:

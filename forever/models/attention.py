@@ -2,14 +2,16 @@
 
 All other layers see the tokens of several examples as one sequence without repeats (see
 `data.collation`). Here alone they are laid out an example a row, so that the usual causal kernels
-serve, and no mask as large as the square of the sequence is needed.
+serve. On a CPU a mask as large as the square of the sequence serves instead where that is smaller.
 
 T tokens in the packed sequence, B examples of at most L tokens, H heads of width D.
 """
 
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from forever.data.collation import Collated, Layout, pack, pad
@@ -53,10 +55,14 @@ def register(model: Any) -> str | None:
 
 @torch.no_grad()
 def _packs(model: Any) -> bool:
-    """Whether packed examples have the logits of padded ones."""
-    packed = _logits(model, pack(_TRIAL, [0, 0], model.device))
+    """Whether packed examples have the logits of padded ones, with a mask and by rows."""
+    packed, by_rows = (pack(_TRIAL, [0, 0], model.device) for _ in range(2))
+    by_rows.inputs["layout"] = replace(by_rows.inputs["layout"], mask=None)
     padded = _logits(model, pad(_TRIAL, 0, model.device))
-    return bool((packed - padded).norm() < 0.02 * padded.norm())  # bf16 has two digits
+    return all(
+        (_logits(model, batch) - padded).norm() < 0.02 * padded.norm()  # bf16 has two digits
+        for batch in (packed, by_rows)
+    )
 
 
 def _logits(model: Any, batch: Collated) -> Tensor:
@@ -88,6 +94,13 @@ def attend(
     if isinstance(layout, Turn):
         layer, scaling = cast(Any, module).layer_idx, options["scaling"]
         return layout.attend(layer, query, key, value, scaling), None
+    if layout.mask is not None:
+        settings = {"scale": options["scaling"], "dropout_p": options.get("dropout", 0.0)}
+        mask, groups = layout.mask.to(query.dtype), key.shape[1] < query.shape[1]
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, enable_gqa=groups, **settings
+        )
+        return out.transpose(1, 2).contiguous(), None
     q, k, v = (_rows(states, layout) for states in (query, key, value))
     options["is_causal"] = True
     out, _ = sdpa_attention_forward(module, q, k, v, None, **options)  # [B, L, H, D]

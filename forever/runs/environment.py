@@ -26,6 +26,7 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _processor(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "gpus": gpus,
         "packages": {name: version(name) for name in _PACKAGES},

@@ -1,12 +1,16 @@
 """How much each parameter matters to what has been learned: Fisher information, and movement."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from forever.data.encoding import Encoded
 from forever.data.tasks import Example
-from forever.training.forward import cross_entropy
+from forever.training.forward import answer_logits, cross_entropy
 from forever.training.learner import Learner
 
 
@@ -16,21 +20,77 @@ def fisher_information(learner: Learner, examples: Sequence[Example]) -> Tensor:
         F_j = 1/n sum_i (d l_i / d Theta_j)^2,   l_i = cross-entropy of example i alone, its answer,
         dropout off
 
-    One backward pass an example: a batch would square a sum instead of summing squares. Each rank
-    takes its share of the examples. The model is left as it was.
+    A batch's gradient would be squared after its sum. So the gradients of examples are computed one
+    by one, or apart in one pass where the trained weights let us. Each rank takes its share of the
+    examples. The model is left as it was.
     """
     parameters, model = learner.parameters, learner.backbone.model
     total = torch.zeros_like(parameters.flat.data)
     training = model.training
     model.eval()
+    share = [learner.encoder.encode(example) for example in learner.world.share(examples)]
+    size = learner.micro_batch or learner.config.optim.batch_size
+    for first in range(0, len(share), size):
+        batch = share[first : first + size]
+        apart = gradients_apart(learner, batch)
+        if apart is not None:
+            total += apart.square().sum(0)
+            continue
+        for encoded in batch:
+            parameters.grad.zero_()
+            (cross_entropy(learner, [encoded]) / len(encoded.answer)).backward()
+            total += parameters.grad**2
     parameters.grad.zero_()
-    for example in learner.world.share(examples):
-        encoded = learner.encoder.encode(example)
-        (cross_entropy(learner, [encoded]) / len(encoded.answer)).backward()
-        total += parameters.grad**2
-        parameters.grad.zero_()
     model.train(training)
     return learner.world.sum_(total) / len(examples)
+
+
+def gradients_apart(learner: Learner, examples: Sequence[Encoded]) -> Tensor | None:
+    """The gradient of each of B examples' mean cross-entropy, shape [B, N], from one pass.
+
+    A linear layer y_t = W x_t has the gradient sum_t g_t x_t^T with g_t = dl/dy_t, and if every
+    example is a row of the batch, each row's tokens give that of the row's example.
+
+    Returns:
+        None where this does not hold: something else than weights of linear layers is trained, or
+        a layer is not called once with all tokens (experts, shared layers, an output head).
+    """
+    weights = learner.parameters.named
+    layers = _linear_layers(learner.backbone.model, weights)
+    if sorted(name for name, _ in layers) != sorted(weights):
+        return None
+    calls: list[tuple[str, Tensor, Tensor]] = []  # a weight's name, x [B, T, D], y [B, T, O]
+    hooks = [layer.register_forward_hook(_noting(name, calls)) for name, layer in layers]
+    try:
+        logits, targets = answer_logits(replace(learner, packed=False), examples)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    width = max(len(example.prompt) + len(example.answer) for example in examples)
+    all_tokens = all(x.shape[:-1] == (len(examples), width) for _, x, _ in calls)
+    if not all_tokens or sorted(name for name, *_ in calls) != sorted(weights):
+        return None
+
+    shares = [1 / len(example.answer) for example in examples for _ in example.answer]
+    losses = F.cross_entropy(logits, targets, reduction="none")
+    loss = losses @ torch.tensor(shares, device=losses.device)
+    upstream = torch.autograd.grad(loss, [y for *_, y in calls])
+    by_weight = {name: g.mT @ x for (name, x, _), g in zip(calls, upstream, strict=True)}
+    return torch.cat([by_weight[name].flatten(1) for name in weights], dim=1)
+
+
+def _linear_layers(
+    model: nn.Module, weights: Mapping[str, nn.Parameter]
+) -> list[tuple[str, nn.Module]]:
+    """The linear layers whose weights these are, with the weights' names."""
+    names: dict[Tensor, str] = {weight: name for name, weight in weights.items()}
+    layers = [layer for layer in model.modules() if type(layer) is nn.Linear]
+    return [(names[layer.weight], layer) for layer in layers if layer.weight in names]
+
+
+def _noting(name: str, calls: list[tuple[str, Tensor, Tensor]]) -> Any:
+    """A hook that notes what a layer was called with and what it returned."""
+    return lambda _, inputs, output: calls.append((name, inputs[0].detach(), output))
 
 
 def track_movement(

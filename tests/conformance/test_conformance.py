@@ -18,6 +18,7 @@ import yaml
 from helpers import CONFIGS, FOREVER, Outcome, canned_sample, execute, outcome
 
 from forever.config.run import RunConfig
+from forever.data import collation
 from forever.data.tasks import Task
 from forever.evaluation import decoding
 from forever.launch.local import run_local
@@ -351,7 +352,8 @@ def test_finished_run_is_left_as_it_is(small_config: RunConfig, tmp_path: Any) -
 def test_packed_and_padded_examples_have_one_loss_and_one_gradient(
     small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """In every update of a run, with the terms that routers add up on the way."""
+    """In every update of a run, with the terms that routers add up on the way; the packed ones
+    attend with a mask, and in rows."""
     honest = step_module.answer_logits
 
     def computed(learner: Learner, packed: bool, *given: Any) -> tuple[Any, torch.Tensor]:
@@ -368,8 +370,12 @@ def test_packed_and_padded_examples_have_one_loss_and_one_gradient(
 
     def both(learner: Learner, *given: Any) -> Any:
         _, padded = computed(learner, False, *given)
+        with monkeypatch.context() as patch:
+            patch.setattr(collation, "_mask", lambda *_: None)
+            _, by_rows = computed(learner, True, *given)
         answer, packed = computed(learner, True, *given)
-        assert (packed - padded).norm() <= 1e-5 * padded.norm()
+        for gradient in (by_rows, packed):
+            assert (gradient - padded).norm() <= 1e-5 * padded.norm()
         return answer
 
     monkeypatch.setattr(step_module, "answer_logits", both)

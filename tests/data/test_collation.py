@@ -1,5 +1,7 @@
 """Packed and padded batches, against values by hand and against each other."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import (
@@ -11,6 +13,7 @@ from transformers import (
     MistralForCausalLM,
 )
 
+from forever.data import collation
 from forever.data.collation import Collated, collate_prompts, pack, pad, shared_beginnings
 from forever.data.encoding import Encoded
 from forever.models.attention import register
@@ -40,6 +43,21 @@ def test_a_packed_batch_by_hand() -> None:
     layout = batch.inputs["layout"]
     assert layout.rows.tolist() == [[0, 1, 5, 6, 7], [0, 1, 2, 3, 4], [8, 9, 0, 0, 0]]
     assert layout.back.tolist() == [5, 6, 7, 8, 9, 2, 3, 4, 10, 11]
+    sees = ["X", "XX", "XXX", "XXXX", "XXXXX", "XX   X", "XX   XX", "XX   XXX", " " * 8 + "X"]
+    sees.append(" " * 8 + "XX")
+    for row, pattern in zip(layout.mask.tolist(), sees, strict=True):
+        assert row == [0 if mark == "X" else -torch.inf for mark in pattern.ljust(10)]
+
+
+def test_a_mask_is_made_where_it_is_less_work_than_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collation, "_FEW_TOKENS", 0)
+    alike = pack([encoded((1, 2, 3, 4, 5), last) for last in range(4)], [0] * 4, CPU)
+    assert alike.inputs["layout"].mask.shape == (9, 9)  # 81 < 4 * 36
+    apart = pack([encoded((first, 2, 3), 4) for first in range(4)], [0] * 4, CPU)
+    assert apart.inputs["layout"].mask is None  # 256 > 4 * 16
+    monkeypatch.setattr(collation, "_FEW_TOKENS", 16)
+    apart = pack([encoded((first, 2, 3), 4) for first in range(4)], [0] * 4, CPU)
+    assert apart.inputs["layout"].mask.shape == (16, 16)
 
 
 def test_a_padded_batch_by_hand() -> None:
@@ -72,14 +90,17 @@ def test_packed_examples_have_the_logits_and_the_gradient_of_padded_ones() -> No
     model = LlamaForCausalLM(LlamaConfig(**SMALL, **HEADS))
     assert register(model) is None
     gradients = []
-    for batch in (pack([B, A, C, A], [0] * 4, CPU), pad([B, A, C, A], 0, CPU)):
+    masked, by_rows = (pack([B, A, C, A], [0] * 4, CPU) for _ in range(2))
+    by_rows.inputs["layout"] = replace(by_rows.inputs["layout"], mask=None)
+    for batch in (masked, by_rows, pad([B, A, C, A], 0, CPU)):
         model.zero_grad()
         loss = torch.nn.functional.cross_entropy(logits(model, batch), batch.targets)
         loss.backward()
         grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
         gradients.append(torch.cat([loss.detach()[None], *grads]))
-    packed, padded = gradients
-    assert (packed - padded).norm() <= 1e-5 * padded.norm()
+    *packed, padded = gradients
+    for gradient in packed:
+        assert (gradient - padded).norm() <= 1e-5 * padded.norm()
 
 
 @pytest.mark.parametrize(

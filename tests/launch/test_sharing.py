@@ -20,7 +20,6 @@ from forever.data.benchmarks import load_benchmark
 from forever.evaluation import decoding
 from forever.launch.local import Placement, run_local
 from forever.launch.sharing import SHARED, first_task, first_task_key, trainers_first
-from forever.methods.registry import METHODS
 from forever.report.facts import facts
 from forever.report.study import read_study
 from forever.runs import checkpoint, session
@@ -32,7 +31,11 @@ from forever.training import loop
 
 pytestmark = KILLED_CLOSES_NO_FILES
 
-SHARING = [name for name, fields in CONFIGS.items() if METHODS[fields["name"]].plain_beginning]
+SHARING = [
+    name
+    for name, fields in CONFIGS.items()
+    if RunConfig.parse({"method": fields}).method.plain_beginning
+]
 ALONE = [name for name in CONFIGS if name not in SHARING]
 # What may differ between runs that share, and what of the first task could go wrong unseen.
 OTHER: dict[str, Any] = {"memory.fraction": 0.4, "budget.examples": 5}

@@ -7,7 +7,14 @@ import torch
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.training.build import build_learner
-from forever.training.importance import above_quantile, fisher_information, track_movement
+from forever.training.forward import cross_entropy
+from forever.training.importance import (
+    above_quantile,
+    fisher_information,
+    gradients_apart,
+    track_movement,
+)
+from forever.training.learner import Learner
 from forever.training.world import World
 
 
@@ -76,3 +83,59 @@ def test_fisher_information_ignores_a_gradient_that_was_left_over(
     assert torch.equal(fisher_information(learner, examples), clean)
     singles = [fisher_information(learner, [example]) for example in examples]
     torch.testing.assert_close(clean, torch.stack(singles).mean(0))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"model.targets": ["q_proj", "v_proj", "down_proj"], "model.rank": 3},
+        {"model.adapter": {"use_rslora": True}},
+    ],
+)
+def test_gradients_apart_are_those_of_examples_alone(
+    small_config: RunConfig, benchmark_of_three: Benchmark, model: dict[str, object]
+) -> None:
+    learner = learner_with(small_config.override(model))
+    for task in benchmark_of_three.tasks:
+        examples = [learner.encoder.encode(example) for example in task.train[:5]]
+        apart = gradients_apart(learner, examples)
+        assert apart is not None
+        for gradient, example in zip(apart, examples, strict=True):
+            learner.parameters.grad.zero_()
+            (cross_entropy(learner, [example]) / len(example.answer)).backward()
+            alone = learner.parameters.grad
+            assert (gradient - alone).norm() <= 1e-5 * alone.norm()
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"model.adapter": {"use_dora": True}},  # has magnitudes, too
+        {"model.targets": ["q_proj", "lm_head"]},  # sees answers alone
+        {"model.adapter": {"peft_type": "IA3", "feedforward_modules": []}},
+        {"model.tuning": "full"},
+    ],
+)
+def test_what_has_no_gradients_apart_takes_its_examples_in_turn(
+    small_config: RunConfig, benchmark_of_three: Benchmark, model: dict[str, object]
+) -> None:
+    learner = learner_with(small_config.override(model))
+    examples = benchmark_of_three.tasks[0].train[:3]
+    encoded = [learner.encoder.encode(example) for example in examples]
+    assert gradients_apart(learner, encoded) is None
+    expected = torch.zeros_like(learner.parameters.grad)
+    for example in encoded:
+        learner.parameters.grad.zero_()
+        (cross_entropy(learner, [example]) / len(example.answer)).backward()
+        expected += learner.parameters.grad**2 / 3
+    torch.testing.assert_close(fisher_information(learner, examples), expected)
+
+
+def learner_with(config: RunConfig) -> Learner:
+    """A learner that has left LoRA's start, where half of the gradients are zero."""
+    learner = build_learner(config, World())
+    learner.backbone.model.eval()
+    with torch.no_grad():
+        learner.parameters.flat.add_(0.02 * draw(len(learner.parameters.flat)))
+    return learner

@@ -37,7 +37,6 @@ from forever.training.steps import Step, Steps
 class Ssr(Method[SsrConfig]):
     """MixReplay on a memory that the model wrote itself."""
 
-    plain_beginning = True
     card = Card(
         title="SSR",
         paper="Huang et al. 2024",

@@ -82,6 +82,13 @@ def spans(updates: Any, by: list[str]) -> Any:
     return updates.reset_index().groupby(by, sort=False)["place"].agg(["first", "last"])
 
 
+def shade(axis: Axes, places: Any, **look: Any) -> None:
+    """Colour an axis from each `first` to each `last` place, from bottom to top."""
+    starts, widths = places["first"] - 0.5, places["last"] - places["first"] + 1
+    axis.broken_barh(list(zip(starts, widths, strict=True)), (0, 1),
+                     transform=axis.get_xaxis_transform(), **look)  # fmt: skip
+
+
 def run_figure(
     updates: pd.DataFrame, heights: Sequence[float], title: str
 ) -> tuple[Figure, list[Axes]]:
@@ -89,8 +96,7 @@ def run_figure(
     figure, axes = style.new_figure(11, heights)
     tasks = spans(updates, ["task"])
     for axis in axes:
-        for first, last in tasks.iloc[1::2].itertuples(index=False):
-            axis.axvspan(first - 0.5, last + 0.5, **style.GROUND)
+        shade(axis, tasks.iloc[1::2], **style.GROUND)
     names = axes[0].secondary_xaxis("top")
     names.set_xticks(tasks.mean(axis=1), tasks.index, ha="left", **style.SLANTED)
     names.tick_params(length=0, labelsize=style.SMALL)
@@ -123,9 +129,8 @@ def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
     figure, axes = run_figure(updates, [1.6, 2.0][: 1 + has_clock], title)
     for kind, _, colour in KINDS:
         of_kind = spans(updates[updates["kind"] == kind], _EVENT)
-        for first, last in of_kind.itertuples(index=False):
-            for axis in axes:
-                axis.axvspan(first - 0.5, last + 0.5, color=colour, alpha=0.3, linewidth=0)
+        for axis in axes:
+            shade(axis, of_kind, color=colour, alpha=0.3, linewidth=0)
     # The clock does not count others.
     of_task = updates.where(updates["kind"] == "task")
     for field, name, colour in _MOVES:

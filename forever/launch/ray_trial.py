@@ -1,0 +1,62 @@
+"""One run of a sweep, in the process that Ray Tune starts for it.
+
+Ray Train, which takes a second to import, is loaded only if the run has workers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from forever.config.run import RunConfig
+from forever.data.tasks import Benchmark
+from forever.errors import InputError
+from forever.launch.local import check
+from forever.launch.ray_cluster import Setting
+from forever.launch.sharing import first_task, first_task_key
+from forever.runs.directory import RunDirectory, read_lines
+from forever.runs.progress import Follower, is_run, stage_scores
+from forever.runs.tracking import Tracker
+
+
+def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> None:
+    """Train one run here, or wait for workers that do; what an earlier call did of it is kept."""
+    setting.enter()
+    config, path = RunConfig.parse(params["run"]), folder / params["key"]
+    directory, share, fleet = RunDirectory(path), setting.share, setting.fleet
+    try:
+        benchmark = check(config, directory, resume=True)
+        place = (share.device, share.workers, share.threads, fleet.placement.micro_batch)
+        with first_task(first_task_key(config, benchmark, *place), directory) as left:
+            placement = replace(fleet.placement, first_task=left)
+            setting = replace(setting, fleet=replace(fleet, placement=placement))
+            if share.workers:
+                from forever.launch.ray_train import train_group
+
+                follower = Follower(config, directory, benchmark, [_Report()])
+                train_group(config, path, setting, follower)
+            else:
+                setting.train(config, path, trackers=[_Report()], benchmark=benchmark)
+    except InputError as error:
+        tune.report({"refused": str(error)})  # it would be the same the next time
+
+
+class _Report(Tracker):
+    """Tells Tune of each stage, also of the `earlier` ones of a run that goes on.
+
+    `stage` counts on over retries, as Tune's own iterations do not.
+    """
+
+    def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
+        self.directory, self.stages = directory, len(benchmark.stages)
+        # Workers may not have begun yet.
+        self.earlier = len(stage_scores(directory)) if is_run(directory.path) else 0
+
+    def stage(self, number: int, scores: Mapping[str, float]) -> None:
+        kinds = [line["kind"] for line in read_lines(self.directory.events)]
+        report = {"key": self.directory.path.name, "stage": number + 1, "stages": self.stages}
+        report |= {"earlier": self.earlier, "op": scores["op"]}
+        report["replays"] = kinds.count("replay") + kinds.count("consolidation")
+        tune.report(report)
