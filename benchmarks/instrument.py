@@ -8,11 +8,12 @@ paper describes, tell a difference of two points from none, and be cheap.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -163,58 +164,81 @@ def _range_variants() -> dict[str, Any]:
 
 def ranges(study: Study) -> Iterator[Figure]:
     """Bounds, and what lies between them, in both orders."""
-    op = {order: _ops(study, order) for order in ("", ", order 2")}
-    joint: list[float] = []
-    lowest: list[float] = []
-    for run in study.runs:
-        if run.variant.startswith("mtl"):
-            joint.append(run.outcome["op"])
-            lowest.append(min(row[-1] for row in run.outcome["matrix"]))
-    yield Figure("OP of joint training", ">= 92", min(joint) >= 92, joint)
-    yield Figure("joint training, its lowest task", ">= 85", min(lowest) >= 85, lowest)
+    joint = [run for run in study.runs if run.variant.startswith("mtl")]
+    yield within("OP of joint training", (run.outcome["op"] for run in joint), 92)
+    lowest = [min(row[-1] for row in run.outcome["matrix"]) for run in joint]
+    yield within("joint training, its lowest task", lowest, 85)
     alone = [run.outcome["op"] for run in study.runs if run.variant.endswith(" alone")]
-    yield Figure("a task alone", ">= 90", min(alone) >= 90, alone)
+    yield within("a task alone", alone, 90)
     gaps: list[float] = []
     places: list[float] = []
-    for scores in op.values():
+    for order in ("", ", order 2"):
+        scores = _ops(study, order)
         for seed, bound in scores["mtl"].items():
             gap = bound - scores["finetune"][seed]
             gaps.append(gap)
             places.append((scores["mix_replay"][seed] - scores["finetune"][seed]) / gap)
-    yield Figure("joint training less fine-tuning", ">= 30", min(gaps) >= 30, gaps)
+    yield within("joint training less fine-tuning", gaps, 30)
     between = min(places) > 0 and max(places) < 1
     yield Figure("MixReplay, from fine-tuning 0 to joint 1", "between", between, places)
 
 
 def regime(study: Study) -> Iterator[Figure]:
-    """What FOREVER meets within a task. Figures are means over the tasks of a run."""
-    paces: list[float] = []
-    weeks: list[float] = []
-    last: dict[int, list[float]] = {15: [], 30: []}
-    penalties: list[float] = []
-    for run in _runs(study, "base").values():
-        norms: dict[str, list[float]] = {}
-        for line in run.steps:
-            if line["kind"] == "task":
-                norms.setdefault(line["task"], []).append(line["update_norm"])
-        days = run.settings["method.warmup_steps"]
-        ends = [fmean(task[-len(task) // 5 :]) / fmean(task[:days]) for task in norms.values()]
-        paces.append(fmean(ends))
-        came = [event for event in run.events if event.get("day")]
-        week = [event["step"] / len(norms[event["task"]]) for event in came if event["day"] == 7]
-        weeks.append(100 * fmean(week) if week else 100.0)  # it never came
-        for day, shares in last.items():
-            shares.append(sum(event["day"] == day for event in came) / (len(norms) - 1))
-        held = [line for line in run.steps if line["penalty"]]
-        penalty = fmean(line["penalty"] for line in held)
-        penalties.append(penalty / fmean(line["loss"] for line in held))
-    yield Figure("last fifth's updates over day 1's", ">= 0.5", min(paces) >= 0.5, paces)
-    in_time = min(weeks) >= 11 and max(weeks) <= 15
-    yield Figure("day 7, % of a task's updates", "11 to 15", in_time, weeks)
-    for day, shares in last.items():
-        yield Figure(f"tasks in which day {day} comes", "most", fmean(shares) > 0.5, shares)
-    alike = min(penalties) > 1 / 3 and max(penalties) < 3
-    yield Figure("penalty over loss of a replay", "1/3 to 3", alike, penalties)
+    """What FOREVER meets within a task, a number a run."""
+    runs = [*_runs(study, "base").values()]
+    yield within("last fifth's updates over day 1's", map(pace, runs), 0.5)
+    yield within("day 7, % of a task's updates", map(day_seven, runs), 11, 15)
+    for day in (15, 30):
+        shares = [share_of_tasks(run, day) for run in runs]
+        met = fmean(shares) > 0.5
+        yield Figure(f"tasks in which day {day} comes", "most", met, shares)
+    yield within("penalty over loss of a replay", map(penalty_over_loss, runs), 1 / 3, 3)
+
+
+def within(name: str, values: Iterable[float], low: float, high: float = math.inf) -> Figure:
+    """A figure whose values shall all lie between two bounds."""
+    seen = list(values)
+    goal = f">= {low:g}" if high == math.inf else f"{low:.2g} to {high:.2g}"
+    return Figure(name, goal, low <= min(seen) and max(seen) <= high, seen)
+
+
+def pace(run: Run) -> float:
+    """The mean length of a task's last updates, a fifth, over that of the first day's."""
+    days = run.settings["method.warmup_steps"]
+    return fmean(
+        fmean(task[-len(task) // 5 :]) / fmean(task[:days]) for task in norms(run).values()
+    )
+
+
+def norms(run: Run) -> dict[str, list[float]]:
+    """How far each update of a task moves, by task."""
+    by_task: dict[str, list[float]] = {}
+    for line in run.steps:
+        if line["kind"] == "task":
+            by_task.setdefault(line["task"], []).append(line["update_norm"])
+    return by_task
+
+
+def day_seven(run: Run) -> float:
+    """The mean place of day 7 in a task, in percent of its updates; 100 if it never comes."""
+    updates = norms(run)
+    places = [
+        100 * event["step"] / len(updates[event["task"]])
+        for event in run.events
+        if event.get("day") == 7
+    ]
+    return fmean(places) if places else 100.0
+
+
+def share_of_tasks(run: Run, day: int) -> float:
+    """In how many of the tasks that have a memory a day comes."""
+    return sum(event.get("day") == day for event in run.events) / (len(norms(run)) - 1)
+
+
+def penalty_over_loss(run: Run) -> float:
+    """The mean penalty of the updates that have one, over their mean loss."""
+    held = [line for line in run.steps if line["penalty"]]
+    return fmean(line["penalty"] for line in held) / fmean(line["loss"] for line in held)
 
 
 def resolution(study: Study) -> Iterator[Figure]:

@@ -17,7 +17,7 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.launch.fleet import Fleet, SweepOutcome, require_ray
-from forever.launch.local import check, run_local
+from forever.launch.local import check, choose_kernels, run_local
 from forever.planning.rounds import Limits, first_round, rounds
 from forever.runs.console import ConsoleTracker
 from forever.runs.directory import RunDirectory
@@ -47,6 +47,7 @@ def train(
     trackers: Sequence[Tracker] = (),
 ) -> dict[str, Any]:
     """Train one run in the folder `path`, here or with workers, and return its result."""
+    choose_kernels([config])
     uri, place = mlflow_uri(launch.mlflow), launch.placement
     with mirrored(path, uri) as mirror, closing(ConsoleTracker(Console(quiet=quiet))) as progress:
         told = [progress, *mirror, *trackers]
@@ -84,6 +85,7 @@ def sweep(runs: Sweep, out: Path, fleet: Fleet, limits: Limits | None = None) ->
     trials = runs.trials()
     todo = [trial for trial in trials if RunDirectory(folder / trial.key).finished() is None]
     refused(todo, others=len(todo) < len(trials))  # before Ray is imported, which takes seconds
+    choose_kernels(trial.config for trial in trials)
     require_ray()
     from forever.launch.ray_tune import run_sweep
 
@@ -117,6 +119,7 @@ def search(runs: Search, trials: int | None, out: Path, fleet: Fleet) -> None:
     """Run a search in a folder of `out`, print its best runs and write its report."""
     folder = (out / runs.name).absolute()
     check(runs.base, RunDirectory(folder / runs.base.key()), resume=True)
+    choose_kernels([runs.base])
     require_ray()
     from forever.launch.ray_search import run_search
 

@@ -1,8 +1,8 @@
 """A run in this process, and everything that is checked before it."""
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,21 @@ class Placement:
     checkpoint_s: float = 60.0
     keep_stages: bool = False  # weights of every stage, where other runs can fork
     first_task: Path | None = None  # where other runs of a sweep find what the first task made
+
+
+def choose_kernels(runs: Iterable[RunConfig], processor: Path = Path("/proc/cpuinfo")) -> None:
+    """Let PyTorch take its kernels for AVX2 where it would take those for AVX-512.
+
+    AVX-512 lowers a processor's clock: with AVX2 all of an update took a tenth to a fifth less time
+    (docs/performance.md). Runs in bf16 are left alone, since PyTorch's attention in it needs
+    AVX-512 where there is AMX. PyTorch reads the variable when it first computes, and processes
+    that are started here inherit it.
+    """
+    if any(run.model.dtype == "bfloat16" for run in runs):
+        return
+    with suppress(OSError), processor.open(encoding="utf-8") as lines:
+        if any(line.startswith("flags") and " avx512f " in line for line in lines):
+            os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
 
 
 def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark:

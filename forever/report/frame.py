@@ -125,6 +125,8 @@ COLUMNS = [
     Column("replayed_rows", _mean(attrgetter("replayed_rows")), "replayed rows", _COUNT,
            _COSTS + _CONSOLE, "with those that a method mixes into its task batches",
            short="rows"),
+    Column("padded_rows", _mean(attrgetter("padded_rows")), "padded rows", _COUNT,
+           _COSTS + _CONSOLE, "of the current task, in the place of replayed ones", short="padded"),
     Column("budget", attrgetter("budget"), "budget", "", _COSTS + _CONSOLE,
            "whether each task replayed what its budget allows"),
     Column("day_7", lambda row: str(day_seven(row.results) or ""), "day 7", "", _COSTS,

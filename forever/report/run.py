@@ -166,6 +166,11 @@ class Run:
         return sum(task.get(kind, 0) for task in self.outcome["events"].values())
 
     @property
+    def padded_rows(self) -> float | None:
+        """Examples of the current task in the place of replayed ones; None if there are none."""
+        return self.outcome.get("examples", {}).get("padded") or None
+
+    @property
     def replayed_rows(self) -> float | None:
         """Examples of memory, repetitions and views counted: in batches of their own, and mixed
         into those of a task.

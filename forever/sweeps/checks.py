@@ -40,6 +40,24 @@ def check_finished(trials: Sequence[Trial], folder: Path) -> None:
             check_examples(RunDirectory(folder / trial.key), digests(benchmark))
 
 
+def check_versions(trials: Sequence[Trial], folder: Path) -> None:
+    """Refuse a sweep in a folder that has finished runs of another version of its benchmark: no
+    report could show both."""
+    tasks: dict[tuple[str, str], list[str]] = {}
+    for benchmark in read_data(trial.config for trial in trials):
+        if isinstance(benchmark, Benchmark):
+            tasks[benchmark.name, benchmark.order] = [task.name for task in benchmark.tasks]
+    for path in sorted(folder.glob("*/result.json")):
+        result = RunDirectory(path.parent).finished() or {}
+        now = tasks.get((result.get("benchmark", ""), result.get("order", "")))
+        if now is not None and result["tasks"] != now:
+            raise InputError(
+                f"{path.parent} is of another version of the benchmark {result['benchmark']!r}, "
+                f"with the tasks {', '.join(result['tasks'])}; give another --out, or move the "
+                "runs of that version to a folder of their own"
+            )
+
+
 def refused(trials: Sequence[Trial], others: bool = False) -> dict[str, str]:
     """What is wrong with trials, by key.
 

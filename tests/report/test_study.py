@@ -80,6 +80,9 @@ def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
     assert run.outcome["examples"] == {
         "task": learned, "replayed": len(replayed), "padded": 0, "probed": len(probed), "written": 0
     }  # fmt: skip
+    assert run.padded_rows is None
+    edit(run.directory.result, examples=run.outcome["examples"] | {"padded": 5})
+    assert read_study(tmp_path / "run").runs[0].padded_rows == 5
     edit(run.directory.result, examples=None)
     (run,) = read_study(tmp_path / "run").runs
     assert run.replayed_rows == len(replayed)

@@ -74,6 +74,14 @@ def process(rank: int, folder: Path, configs: dict[str, RunConfig]) -> None:
     """One of two ranks."""
     torch.set_num_threads(int(os.environ.get("FOREVER_TEST_THREADS", "1")))
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        run_everything(rank, folder, configs)
+    finally:  # without it the process would abort, and an error be hidden
+        dist.destroy_process_group()
+
+
+def run_everything(rank: int, folder: Path, configs: dict[str, RunConfig]) -> None:
+    """Run all configurations as a rank, and write down what its world says."""
     world = World(rank, 2, CPU)
     decoding.sample = canned_sample  # this process ends with the function
     # An update takes the leader a second, and the other one five.
@@ -100,7 +108,6 @@ def process(rank: int, folder: Path, configs: dict[str, RunConfig]) -> None:
     }
     world.wait()
     (folder / f"rank{rank}.json").write_text(json.dumps(results), encoding="utf-8")
-    dist.destroy_process_group()
 
 
 def tens(numbers: list[int]) -> list[int]:
