@@ -21,6 +21,10 @@ from forever.data.tasks import Benchmark
 
 # Tests are run side by side; tests/cpus.py asks for more.
 torch.set_num_threads(int(os.environ.get("FOREVER_TEST_THREADS", "1")))
+# A command would choose others (launch.local), and bits of two processes are compared.
+KERNELS = torch.backends.cpu.get_cpu_capability().lower()
+if KERNELS in ("default", "avx2", "avx512"):
+    os.environ.setdefault("ATEN_CPU_CAPABILITY", KERNELS)
 
 
 @pytest.fixture(scope="session")
