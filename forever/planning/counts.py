@@ -16,6 +16,7 @@ from torch import nn
 
 from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
+from forever.data.batching import batch_count
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Benchmark, Task
 from forever.evaluation.decoding import together
@@ -42,9 +43,9 @@ ESTIMATES = {
 class Counts:
     """What one run computes, by kind of work.
 
-    The kinds are those of updates; `probe`, a loss without an update; `single`, an example forward
-    and back on its own; `prompts` and `answers` of evaluation; `openings` and `texts` of what a
-    method writes itself.
+    The kinds are those of updates; `probe`, a loss without an update; `single`, a batch whose
+    examples go forward and back each on its own; `prompts` and `answers` of evaluation; `openings`
+    and `texts` of what a method writes itself.
 
     Attributes:
         calls: updates, passes, batches of prompts or steps of decoding.
@@ -146,10 +147,11 @@ class _Counter:
     def end_task(self, task: Task) -> None:
         """Estimate what the method computes at the end of a task, by the method's name."""
         config, encoder = self.learner.config.method, self.learner.encoder
-        # Fisher information takes each example on its own, forward and back.
+        # Fisher information takes each example on its own, as many at once as an update has.
         if config.name == "ewc" or "importance" in getattr(config, "regularizer", ""):
             tokens = _tokens(map(encoder.encode, task.train))
-            self.counts.add("single", len(task.train), tokens)
+            size = self.learner.config.optim.batch_size
+            self.counts.add("single", batch_count(len(task.train), 1, size), tokens)
         # SSR continues every prompt up to its limit; beside that its answers are few.
         elif isinstance(config, SsrConfig) and not self.learner.last:
             prompts, rest = list[int](), list[int]()

@@ -34,7 +34,7 @@ def fisher_information(learner: Learner, examples: Sequence[Example]) -> Tensor:
         batch = share[first : first + size]
         apart = gradients_apart(learner, batch)
         if apart is not None:
-            total += apart.square().sum(0)
+            total += apart.square_().sum(0)
             continue
         for encoded in batch:
             parameters.grad.zero_()
