@@ -192,8 +192,8 @@ def _key(name: str) -> Key:
 
 
 def within(low: float, high: float, ours: Mapping[str, float]) -> Status:
-    """The status of a number that is to lie in a range; an interval outside of it contradicts."""
-    if low <= ours["value"] <= high:
+    """The status of a number that is to lie in a range: as its whole interval does, or does not."""
+    if low <= ours["low"] and ours["high"] <= high:
         return REPRODUCED
     if ours["high"] < low or ours["low"] > high:
         return CONTRADICTED
@@ -230,7 +230,7 @@ def reached(ours: Mapping[str, float]) -> Status:
         return NOT_JUDGED
     if ours["low"] >= -paper.ALIKE:
         return REPRODUCED
-    return CONTRADICTED if ours["high"] < 0 else unshown(0.0, ours)
+    return CONTRADICTED if ours["high"] < -paper.ALIKE else unshown(0.0, ours)
 
 
 def mean_over_benchmarks(report: Report, measure: str) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import math
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def estimate(value: float, low: float, high: float, runs: int = 5) -> Any:
 @pytest.mark.parametrize(
     ("numbers", "status"),
     [
-        ((0.13, 0.10, 0.16), "reproduced"),
+        ((0.13, 0.12, 0.14), "reproduced"),
+        ((0.13, 0.10, 0.16), "cannot tell: ±0.03"),
         ((0.15, 0.146, 0.16), "contradicted"),
         ((0.10, 0.05, 0.11), "contradicted"),
         ((0.15, 0.11, 0.19), "cannot tell: ±0.04"),
@@ -67,7 +69,8 @@ def test_early_forgetting_is_seven_times_as_fast(rates: Any, fall: Any, status: 
     ("numbers", "status"),
     [
         ((0.0, -0.9, 0.9, 5), "reproduced"),
-        ((-3.0, -5.0, -1.0, 5), "contradicted"),
+        ((-3.0, -5.0, -1.1, 5), "contradicted"),
+        ((-3.0, -5.0, -0.9, 5), "cannot tell: ±2.0"),  # a point below would do
         ((-0.5, -3.0, 2.0, 5), "cannot tell: ±2.5"),
         ((0.0, -0.9, 0.9, 1), "not judged"),
     ],
@@ -96,7 +99,7 @@ def test_the_mean_over_benchmarks_turns_signs_and_adds_variances() -> None:
 @pytest.fixture
 def components(tmp_path: Path) -> Path:
     """Three tasks with day 7 after a quarter of the updates, after half of them, or never; and
-    penalties of all of the loss or of a tenth."""
+    penalties of all of the loss or of half of it."""
     folder = make_up(tmp_path / "components", Sweep("components", base_run(), {"base": {}}, (0, 1)))
     for run in folder.glob("base-*"):
         result = read_json(run / "result.json")
@@ -106,22 +109,22 @@ def components(tmp_path: Path) -> Path:
         steps = read_lines(run / "steps.jsonl")
         for step in steps:
             if step["kind"] != "task":
-                step["penalty"] = step["loss"] * (1.0 if step["task"] == TASKS[1] else 0.1)
+                step["penalty"] = step["loss"] * (1.0 if step["task"] == TASKS[1] else 0.5)
         write_lines(run / "steps.jsonl", steps)
     return folder
 
 
 def test_what_journals_say(components: Path, tmp_path: Path) -> None:
-    """Shares of 1/4, 1/2 and 1; decades of 0, -1 and -1."""
+    """Shares of 1/4, 1/2 and 1; decades of 0, log10(1/2) and log10(1/2)."""
     content = json.loads(keep(read_study(components), tmp_path / "kept").read_text())
     told = content["parts"][0]["text"]
     assert told["day 7"]["value"] == pytest.approx(1.75 / 3, abs=1e-6)
-    assert told["penalty"]["value"] == pytest.approx(-2 / 3, abs=1e-3)
+    assert told["penalty"]["value"] == pytest.approx(2 / 3 * math.log10(0.5), abs=1e-3)
     assert told["penalty"]["runs"] == 2
     shown = {claim.key[1]: claim for claim in text_claims([content]) if claim.ours}
     assert shown.keys() == {"day 7", "penalty"}
-    assert shown["penalty"].status.text == "reproduced"  # 0.22, within a decade
-    assert shown["penalty"].ours.startswith("0.22 [")
+    assert shown["penalty"].status.text == "reproduced"  # all of its interval within a decade
+    assert shown["penalty"].ours.startswith("0.63 [")
 
 
 def test_pairs_that_no_table_compares(tmp_path: Path) -> None:
