@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated, Any
@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
 
+from benchmarks.regime import day_seven, pace, penalty_over_loss, share_of_tasks
 from forever.data.mini import TASKS
 from forever.models.location import TINY
 from forever.report.run import Run
@@ -37,25 +38,12 @@ from forever.runs.environment import describe
 RESULTS = Path(__file__).with_name("instrument.json")
 _FOREVER = Path(sys.executable).with_name("forever")
 BUTTERFLY = ("finetune", "mix_replay", "forever", "mtl")
-# A processor's rounding: the instruction sets that libraries choose by, and threads. A sweep gives
-# each run its share of the cores, whatever OMP_NUM_THREADS says: a run that is alone has all.
-ROUNDING: dict[str, dict[str, Any]] = {
-    "as it is": {},
-    "no vectors": {
-        "environment": {
-            "ATEN_CPU_CAPABILITY": "default",
-            "ONEDNN_MAX_CPU_ISA": "SSE41",
-            "MKL_CBWR": "COMPATIBLE",
-        }
-    },
-    "AVX2": {
-        "environment": {
-            "ATEN_CPU_CAPABILITY": "avx2",
-            "ONEDNN_MAX_CPU_ISA": "AVX2",
-            "MKL_CBWR": "AVX2",
-        }
-    },
-    "all cores": {"options": ("--concurrent", "1")},
+# A processor's rounding: the instruction sets of torch's own kernels, of oneDNN and of MKL.
+_SETS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
+ROUNDING = {
+    "as it is": (),
+    "no vectors": ("default", "SSE41", "COMPATIBLE"),
+    "AVX2": ("avx2", "AVX2", "AVX2"),
 }
 
 
@@ -123,10 +111,14 @@ def butterfly(out: Path) -> Iterator[Figure]:
         name = f"OP of {method}, sd over weights moved by 1e-6"
         yield Figure(name, "<= 0.7", stdev(ops) <= 0.7, [stdev(ops)])
     plain = {method: {"method": method} for method in BUTTERFLY}
+    # A sweep gives each run its share of the cores, so one that is alone has all.
+    studies = [_sweep(out / "all_cores", plain, options=("--concurrent", "1"))]
+    for name, sets in ROUNDING.items():
+        limits: dict[str, str] = dict(zip(_SETS, sets, strict=False))
+        studies.append(_sweep(out / name.replace(" ", "_"), plain, environment=limits))
     ops_of: dict[str, list[float]] = {method: [] for method in BUTTERFLY}
-    for name, changes in ROUNDING.items():
-        for run in _sweep(out / name.replace(" ", "_"), plain, **changes).runs:
-            ops_of[run.variant].append(run.outcome["op"])
+    for run in chain.from_iterable(study.runs for study in studies):
+        ops_of[run.variant].append(run.outcome["op"])
     for method, ops in ops_of.items():
         name = f"OP of {method}, sd over instruction sets and threads"
         yield Figure(name, "<= 0.7", stdev(ops) <= 0.7, [stdev(ops)])
@@ -200,45 +192,6 @@ def within(name: str, values: Iterable[float], low: float, high: float = math.in
     seen = list(values)
     goal = f">= {low:g}" if high == math.inf else f"{low:.2g} to {high:.2g}"
     return Figure(name, goal, low <= min(seen) and max(seen) <= high, seen)
-
-
-def pace(run: Run) -> float:
-    """The mean length of a task's last updates, a fifth, over that of the first day's."""
-    days = run.settings["method.warmup_steps"]
-    return fmean(
-        fmean(task[-len(task) // 5 :]) / fmean(task[:days]) for task in norms(run).values()
-    )
-
-
-def norms(run: Run) -> dict[str, list[float]]:
-    """How far each update of a task moves, by task."""
-    by_task: dict[str, list[float]] = {}
-    for line in run.steps:
-        if line["kind"] == "task":
-            by_task.setdefault(line["task"], []).append(line["update_norm"])
-    return by_task
-
-
-def day_seven(run: Run) -> float:
-    """The mean place of day 7 in a task, in percent of its updates; 100 if it never comes."""
-    updates = norms(run)
-    places = [
-        100 * event["step"] / len(updates[event["task"]])
-        for event in run.events
-        if event.get("day") == 7
-    ]
-    return fmean(places) if places else 100.0
-
-
-def share_of_tasks(run: Run, day: int) -> float:
-    """In how many of the tasks that have a memory a day comes."""
-    return sum(event.get("day") == day for event in run.events) / (len(norms(run)) - 1)
-
-
-def penalty_over_loss(run: Run) -> float:
-    """The mean penalty of the updates that have one, over their mean loss."""
-    held = [line for line in run.steps if line["penalty"]]
-    return fmean(line["penalty"] for line in held) / fmean(line["loss"] for line in held)
 
 
 def resolution(study: Study) -> Iterator[Figure]:

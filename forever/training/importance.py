@@ -74,7 +74,7 @@ def gradients_apart(learner: Learner, examples: Sequence[Encoded]) -> Tensor | N
     shares = [1 / len(example.answer) for example in examples for _ in example.answer]
     losses = F.cross_entropy(logits, targets, reduction="none")
     loss = losses @ torch.tensor(shares, device=losses.device)
-    upstream = torch.autograd.grad(loss, [y for *_, y in calls])
+    upstream = torch.autograd.grad(loss, [y for *_, y in calls], materialize_grads=True)
     by_weight = {name: g.mT @ x for (name, x, _), g in zip(calls, upstream, strict=True)}
     return torch.cat([by_weight[name].flatten(1) for name in weights], dim=1)
 
