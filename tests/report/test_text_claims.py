@@ -2,7 +2,6 @@
 
 import json
 import math
-import math
 from pathlib import Path
 from typing import Any
 
