@@ -24,7 +24,7 @@ from forever.launch.ray_cluster import Setting
 from forever.launch.ray_trial import train_trial
 from forever.launch.sharing import SHARED, trainers_first
 from forever.runs.directory import RunDirectory
-from forever.sweeps.checks import check_finished, check_versions, refused
+from forever.sweeps.checks import check_finished, refused
 from forever.sweeps.studies import Studies
 from forever.sweeps.sweep import Sweep, Trial
 from forever.sweeps.table import SweepTable
@@ -47,7 +47,6 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
     """
     out, trials, outcome = out.absolute(), sweep.trials(), SweepOutcome()
     check_finished(trials, out)
-    check_versions(trials, out)
     todo: list[Trial] = []
     for trial in trials:
         directory = RunDirectory(out / trial.key)

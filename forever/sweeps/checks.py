@@ -1,6 +1,6 @@
 """What can be wrong with the trials of a sweep, found before anything starts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from forever.config.run import RunConfig
@@ -29,24 +29,25 @@ def read_data(runs: Iterable[RunConfig]) -> list[Benchmark | InputError]:
 
 
 def check_finished(trials: Sequence[Trial], folder: Path) -> None:
-    """Refuse a sweep that has finished runs on other examples than those that are there now.
+    """Refuse a sweep that has finished runs on other examples than those that are there now, or
+    beside finished runs of another version of its benchmark.
 
     Data that are no longer there say nothing.
     """
-    finished = [trial for trial in trials if RunDirectory(folder / trial.key).finished()]
-    data = read_data(trial.config for trial in finished)
-    for trial, benchmark in zip(finished, data, strict=True):
+    if not any(folder.glob("*/result.json")):
+        return
+    tasks: dict[tuple[str, str], list[str]] = {}
+    data = read_data(trial.config for trial in trials)
+    for trial, benchmark in zip(trials, data, strict=True):
         if isinstance(benchmark, Benchmark):
             check_examples(RunDirectory(folder / trial.key), digests(benchmark))
-
-
-def check_versions(trials: Sequence[Trial], folder: Path) -> None:
-    """Refuse a sweep in a folder that has finished runs of another version of its benchmark: no
-    report could show both."""
-    tasks: dict[tuple[str, str], list[str]] = {}
-    for benchmark in read_data(trial.config for trial in trials):
-        if isinstance(benchmark, Benchmark):
             tasks[benchmark.name, benchmark.order] = [task.name for task in benchmark.tasks]
+    _check_versions(tasks, folder)
+
+
+def _check_versions(tasks: Mapping[tuple[str, str], list[str]], folder: Path) -> None:
+    """Refuse finished runs that had other tasks under the name and order of a benchmark: no report
+    could show both."""
     for path in sorted(folder.glob("*/result.json")):
         result = RunDirectory(path.parent).finished() or {}
         now = tasks.get((result.get("benchmark", ""), result.get("order", "")))
