@@ -17,7 +17,7 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.launch.fleet import Fleet, SweepOutcome, require_ray
-from forever.launch.local import check, choose_kernels, run_local
+from forever.launch.local import check, choose_kernels, load_libraries, run_local
 from forever.planning.rounds import Limits, first_round, rounds
 from forever.runs.console import ConsoleTracker
 from forever.runs.directory import RunDirectory
@@ -57,6 +57,7 @@ def train(
 
             fleet = Fleet(workers=launch.workers, placement=place)
             return run_workers(config, path, fleet, resume, told)
+        load_libraries()
         return run_local(
             config, path, resume=resume, trackers=told, placement=place, benchmark=benchmark
         )

@@ -1,9 +1,11 @@
 """A run in this process, and everything that is checked before it."""
 
+import gc
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +50,24 @@ def choose_kernels(runs: Iterable[RunConfig], processor: Path = Path("/proc/cpui
     with suppress(OSError), processor.open(encoding="utf-8") as lines:
         if any(line.startswith("flags") and " avx512f " in line for line in lines):
             os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
+
+
+@cache
+def load_libraries() -> None:
+    """Load what training needs, in a process that is there for nothing else.
+
+    A sixth of that time would go to the garbage collector, which looks at half a million new
+    objects again and again. They stay, so it waits for them, and never looks at them later.
+    """
+    gc.disable()
+    try:
+        import peft  # noqa: F401
+        import transformers.modeling_utils  # noqa: F401
+
+        import forever.training.loop  # noqa: F401
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark:

@@ -100,26 +100,34 @@ def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
 
 
 @contextmanager
-def mirrored_sweep(folder: Path, uri: str, say: Callable[[str], None]) -> Iterator[None]:
+def mirrored_sweep(
+    folder: Path, uri: str, say: Callable[[str], None]
+) -> Iterator[Callable[[], None]]:
     """Show a sweep and its runs in MLflow during the block; if MLflow is away, `say` tells of it.
 
     One thread of this process sends everything, so that no trial loads MLflow or waits for it.
+    Yields what to call when a run has ended, which is then sent at once.
     """
-    over = Event()
-    mirror = Thread(target=_follow, args=(folder, uri, say, over), daemon=True)
+    over, news = Event(), Event()
+    mirror = Thread(target=_follow, args=(folder, uri, say, over, news), daemon=True)
     mirror.start()
     try:
-        yield
+        yield news.set
     finally:
         over.set()
+        news.set()
         mirror.join()
 
 
-def _follow(folder: Path, uri: str, say: Callable[[str], None], over: Event) -> None:
-    """Send what is new now and then, and what is left when the sweep is `over`."""
+def _follow(folder: Path, uri: str, say: Callable[[str], None], over: Event, news: Event) -> None:
+    """Send what is new now and then and when there are `news`, and what is left when it is `over`.
+
+    A server that is away is left alone for a while, whatever news there are.
+    """
     mirrors: dict[Path, Mirror | None] = {}
     failed = False
     while True:
+        news.clear()
         begun, ending = time.monotonic(), over.is_set()
         try:
             if ending:
@@ -134,7 +142,7 @@ def _follow(folder: Path, uri: str, say: Callable[[str], None], over: Event) -> 
             mirrors.clear()
         if ending:
             return
-        over.wait(wait)
+        (over if failed else news).wait(wait)
 
 
 def push_sweep(folder: Path, uri: str, mirrors: dict[Path, Mirror | None]) -> None:

@@ -20,7 +20,7 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.format import plural
 from forever.launch.fleet import Fleet
-from forever.launch.local import run_local
+from forever.launch.local import load_libraries, run_local
 from forever.runs.environment import without_credentials
 from forever.runs.tracking import Tracker
 
@@ -122,6 +122,7 @@ class Setting:
         benchmark: Benchmark | None = None,
     ) -> dict[str, Any]:
         """Train the run here, as a rank of `world` or alone; returns what is in result.json."""
+        load_libraries()
         import torch
 
         if self.share.threads:

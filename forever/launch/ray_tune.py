@@ -7,7 +7,7 @@ at any moment, by any means, and the same command continues it.
 
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
@@ -100,14 +100,14 @@ def fan_out(
     """
     if not count:
         return
-    mirrored: Any = nullcontext()
+    mirrored: Any = nullcontext(lambda: None)
     if fleet.mlflow is not None:  # it takes seconds to load
         from forever.launch.mlflow_tracker import mirrored_sweep
 
         mirrored = mirrored_sweep(folder, fleet.mlflow, table.say)
-    listener, source = _Listener(folder, table, outcome, studies), iter(trials)
-    problem = "ended without a result"
-    with mirrored:
+    source, problem = iter(trials), "ended without a result"
+    with mirrored as tell_mlflow:
+        listener = _Listener(folder, table, outcome, studies, tell_mlflow)
         for _ in range(_ROUNDS):
             running = [*listener.running.values()]
             try:
@@ -191,6 +191,7 @@ class _Listener(tune.Callback, tune.Stopper):
     table: SweepTable
     outcome: SweepOutcome
     studies: Studies | None
+    tell_mlflow: Callable[[], None]
     running: dict[str, Trial] = field(default_factory=dict)
     stages: dict[str, int] = field(default_factory=dict)
 
@@ -243,5 +244,6 @@ class _Listener(tune.Callback, tune.Stopper):
         if reason and remember:
             directory.end("failed" if state == "failed" else "stopped", reason)
         self.table.ended(key, state, reason)
+        self.tell_mlflow()
         if self.studies is not None:
             self.studies.tell(key, state)

@@ -41,7 +41,7 @@ def test_a_packed_batch_by_hand() -> None:
     assert batch.predicts.tolist() == [5, 6, 2, 3, 8]
     assert batch.targets.tolist() == [6, 9, 4, 9, 9]
     layout = batch.inputs["layout"]
-    assert layout.rows.tolist() == [[0, 1, 5, 6, 7], [0, 1, 2, 3, 4], [8, 9, 0, 0, 0]]
+    assert layout.rows.tolist() == [[0, 1, 5, 6, 7], [0, 1, 2, 3, 4], [8, 9, 9, 9, 9]]
     assert layout.back.tolist() == [5, 6, 7, 8, 9, 2, 3, 4, 10, 11]
     sees = ["X", "XX", "XXX", "XXXX", "XXXXX", "XX   X", "XX   XX", "XX   XXX", " " * 8 + "X"]
     sees.append(" " * 8 + "XX")
