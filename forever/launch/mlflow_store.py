@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -132,8 +133,9 @@ class Mirror:
         end = end_of(self.directory) if over else "running"
         client.update_run(self.run, _STATUS.get(end, "RUNNING"))
         params = flatten(config.identity())
-        if "variant" in run.data.tags:
-            params["variant"] = run.data.tags["variant"]
+        self.variant = run.data.tags.get("variant")  # in a sweep
+        if self.variant is not None:
+            params["variant"] = self.variant
         missing = params.keys() - run.data.params.keys()  # the others are immutable
         batch = [Param(key, str(params[key])) for key in missing]
         client.log_batch(self.run, params=batch)
@@ -177,9 +179,9 @@ class Mirror:
         for metric in fresh:
             self.sent[metric.key] = max(metric.step, self.sent.get(metric.key, 0))
         if result is not None:
-            self._finish(result, lines)
+            self._finish(result)
 
-    def _finish(self, result: Mapping[str, Any], lines: list[dict[str, Any]]) -> None:
+    def _finish(self, result: Mapping[str, Any]) -> None:
         """Send what a finished run shows, in files whose names are fixed, so that they replace."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
@@ -201,19 +203,23 @@ class Mirror:
         rows = [[task, *scores] for task, scores in scored]
         client.log_text(run, as_csv(["task", *result["stages"]], rows), "matrix.csv")
         try:
-            self._draw(result, lines)
+            self._draw()
         except Exception as error:  # numbers matter more than pictures of them
             print(f"{directory.path}: no figures in MLflow: {first_line(error)}", file=sys.stderr)
         client.set_terminated(run, "FINISHED", int(directory.result.stat().st_mtime * 1000))
         self.complete = True
 
-    def _draw(self, result: Mapping[str, Any], lines: list[dict[str, Any]]) -> None:
-        from forever.report.figures import matrix_figure, timeline_figure
+    def _draw(self) -> None:
+        from forever.report.figures import png_of
+        from forever.report.study import plain_run
 
-        title = f"{result['method']}, seed {result['seed']}"
-        timeline = timeline_figure(lines, read_lines(self.directory.events), title)
-        self.store.client.log_figure(self.run, matrix_figure(result, title), "matrix.png")
-        self.store.client.log_figure(self.run, timeline, "timeline.png")
+        run = plain_run(self.directory.path)
+        run.variant = self.variant or run.variant
+        with TemporaryDirectory() as folder:
+            for figure in ("matrix", "timeline"):
+                path = Path(folder, f"{figure}.png")
+                path.write_bytes(png_of(figure, run))
+                self.store.client.log_artifact(self.run, str(path))
 
 
 def points_of(

@@ -199,8 +199,8 @@ def _find(folder: Path) -> Study:
     if (folder / MANIFEST).is_file():
         return _sweep(folder)
     if (folder / "config.yaml").is_file():
-        return Study(folder.name, folder, [_plain_run(folder)])
-    runs = [_plain_run(path.parent) for path in sorted(folder.glob("*/config.yaml"))]
+        return Study(folder.name, folder, [plain_run(folder)])
+    runs = [plain_run(path.parent) for path in sorted(folder.glob("*/config.yaml"))]
     if not runs:
         raise InputError(
             f"{folder} holds no runs: neither it nor a folder in it has a config.yaml, nor is it "
@@ -235,7 +235,7 @@ def _sweep(folder: Path) -> Study:
     return Study(name, folder, runs, reference, paper_names, references, file, stopping)
 
 
-def _plain_run(path: Path) -> Run:
+def plain_run(path: Path) -> Run:
     """A run without a sweep, of which its configuration tells variant, order and seed."""
     directory = RunDirectory(path)
     config = read_config(directory)

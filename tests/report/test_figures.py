@@ -1,6 +1,7 @@
 """Figures show every number at its place, and nothing where nothing was measured."""
 
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -19,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from forever.report.analyses import day_pairs, dose_areas, forgetting_rates
-from forever.report.figures import FIGURES, Picture, analyses, runs, variants
+from forever.report.figures import FIGURES, Picture, analyses, png_of, runs, style, variants
 from forever.report.figures.style import looks
 from forever.report.study import Part, read_study
 from forever.sweeps.sweep import Sweep
@@ -34,10 +36,18 @@ def part(reported: Path) -> Part:
     return read_study(reported).parts[0]
 
 
-def draw(kind: str, part: Any) -> Picture:
-    (picture,) = FIGURES[kind](part)
+def draw(kind: str, part: Any) -> Figure:
+    return drawn(kind, part)[0]
+
+
+def drawn(kind: str, part: Any) -> tuple[Figure, Picture]:
+    """The one figure of a kind, and the picture that was made of it."""
+    with patch.object(style, "png", wraps=style.png) as png:
+        (picture,) = FIGURES[kind](part)
+    (figure,) = png.call_args.args
     assert picture.png.startswith(b"\x89PNG")
-    return picture
+    assert picture.width == round(96 * figure.get_figwidth())
+    return figure, picture
 
 
 def lines_of(axis: Axes) -> dict[str, tuple[list[float], list[float]]]:
@@ -128,7 +138,7 @@ def test_a_run_in_which_no_day_has_passed_has_no_clock(journal: Any) -> None:
 
 
 def test_intervals_are_written_beside_their_dots(part: Part) -> None:
-    (axis,) = draw("intervals", part).figure.axes
+    (axis,) = draw("intervals", part).axes
     numbers = [row.compared("op") for row in part.rows]
     assert [text.get_text() for text in axis.texts] == [
         f"{op.value:.1f} [{op.low:.1f}, {op.high:.1f}]" for op in numbers
@@ -138,11 +148,11 @@ def test_intervals_are_written_beside_their_dots(part: Part) -> None:
 
 def test_accuracy_is_the_mean_over_the_tasks_learned_so_far(part: Part) -> None:
     assert variants.seen(result(3)) == [50.0, 49.5, 49.0]
-    figure = draw("accuracy", part).figure
-    drawn = lines_of(figure.axes[0])
+    figure = draw("accuracy", part)
+    lines = lines_of(figure.axes[0])
     for row in part.rows:  # at the end it is OP
-        assert drawn[row.variant][1][-1] == pytest.approx(row.compared("op").value)
-    assert drawn["mtl"][0] == [4]
+        assert lines[row.variant][1][-1] == pytest.approx(row.compared("op").value)
+    assert lines["mtl"][0] == [4]
     assert legend_of(figure) == [row.variant for row in part.rows]
 
 
@@ -152,9 +162,9 @@ def test_variants_share_a_radar(count: int) -> None:
     table = pd.DataFrame(shares, TASKS, METHODS[:count])
     table.loc[TASKS[3], METHODS[0]] = math.nan  # which leaves a gap
     figure = variants.radar_figure(table, looks(METHODS))
-    drawn = lines_of(figure.axes[0])
+    lines = lines_of(figure.axes[0])
     for name in METHODS[:count]:
-        np.testing.assert_array_equal(drawn[name][1][:-1], table[name])
+        np.testing.assert_array_equal(lines[name][1][:-1], table[name])
     assert figure.axes[0].get_ylim()[1] > shares.max()
     assert legend_of(figure) == METHODS[:count]
     # No two names of tasks share more than a sliver, and none is cut.
@@ -169,15 +179,15 @@ def test_variants_share_a_radar(count: int) -> None:
 
 def test_a_radar_says_whom_it_leaves_out(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends as fine-tuning does, and of many those that keep least."""
-    assert legend_of(draw("radar", part).figure) == ["base", "+FIR", "-IAR", "finetune"]
+    assert legend_of(draw("radar", part)) == ["base", "+FIR", "-IAR", "finetune"]
     rows = [replace(row, idle=row.variant == "+FIR") for row in part.rows]
     changed = SimpleNamespace(measured=rows, rows=rows, reference="base")
-    picture = draw("radar", changed)
-    assert legend_of(picture.figure) == ["base", "-IAR", "finetune"]
+    figure, picture = drawn("radar", changed)
+    assert legend_of(figure) == ["base", "-IAR", "finetune"]
     assert picture.caption.endswith(" Not drawn, for ending as fine-tuning does: +FIR.")
     monkeypatch.setattr(variants, "TOGETHER", 2)
-    picture = draw("radar", changed)
-    assert legend_of(picture.figure) == ["base", "-IAR"]
+    figure, picture = drawn("radar", changed)
+    assert legend_of(figure) == ["base", "-IAR"]
     assert " The 2 that keep most, with the reference." in picture.caption
 
 
@@ -186,14 +196,14 @@ def test_pareto_shows_every_point_and_what_nothing_beats(
 ) -> None:
     """Of a search the many trials have no legend."""
     assert variants.front([(2, 50), (1, 40), (1, 30), (3, 50)]) == [(1, 40), (2, 50)]
-    figure = draw("pareto", part).figure
-    drawn = lines_of(figure.axes[0])
+    figure = draw("pareto", part)
+    lines = lines_of(figure.axes[0])
     scores = {row.variant: row.compared("op").value for row in part.rows if not row.bound}
-    assert max(drawn.pop("front")[1]) == max(scores.values())
-    assert {name: y for name, (_, y) in drawn.items()} == {n: [op] for n, op in scores.items()}
+    assert max(lines.pop("front")[1]) == max(scores.values())
+    assert {name: y for name, (_, y) in lines.items()} == {n: [op] for n, op in scores.items()}
     assert legend_of(figure) == [*scores, "front"]
     monkeypatch.setattr(variants, "NAMED", 2)
-    assert legend_of(draw("pareto", part).figure) == []
+    assert legend_of(draw("pareto", part)) == []
 
 
 def test_scores_stand_at_their_setting(tmp_path: Path) -> None:
@@ -204,18 +214,18 @@ def test_scores_stand_at_their_setting(tmp_path: Path) -> None:
     changes["vbm"] = {"method.name": "vbm", "memory.fraction": 0.1}
     make_up(tmp_path, Sweep("memory_size", base_run(), changes, reference="2 %"))
     part = read_study(tmp_path).parts[0]
-    above, below = draw("sensitivity", part).figure.axes
+    above, below = draw("sensitivity", part).axes
     rows = {row.variant: row for row in part.rows}
     own = [rows[name] for name in ("2 %", "10 %", "50 %")]
     for axis, field in ((above, "op"), (below, "bwt")):
-        drawn = lines_of(axis)
-        assert drawn["forever"][1] == [row.compared(field).value for row in own]
-        assert drawn["vbm"][1] == [rows["vbm"].compared(field).value]
+        lines = lines_of(axis)
+        assert lines["forever"][1] == [row.compared(field).value for row in own]
+        assert lines["vbm"][1] == [rows["vbm"].compared(field).value]
         numbers = [row.compared(field) for row in part.rows]
         assert whiskers_of(axis) == {(number.low, number.high) for number in numbers}
     assert ticks_of(below) == ["2", "10", "50"]
     # Names are not joined, and stand in the order in which they come.
-    _, axis = draw("spacing", part).figure.axes
+    _, axis = draw("spacing", part).axes
     assert axis.lines[0].get_linestyle() == "None"
     assert ticks_of(axis) == [row.variant for row in part.rows]
 
@@ -232,13 +242,13 @@ def test_doses_have_a_curve_for_what_differs_in_nothing_else(tmp_path: Path) -> 
     make_up(tmp_path, Sweep("mine", base_run(), changes, (0, 1), reference="a 8"))
     part = read_study(tmp_path).parts[0]
     rows = {row.variant: row for row in part.rows}
-    above, below = draw("doses", part).figure.axes
+    above, below = draw("doses", part).axes
     for axis, field in ((above, "op"), (below, "bwt")):
-        drawn = lines_of(axis)
-        assert {*drawn} == {"a", "b c", "short"}
+        lines = lines_of(axis)
+        assert {*lines} == {"a", "b c", "short"}
         for name in ("a", "b c"):
             scores = [rows[f"{name} {dose}"].compared(field).value for dose in (4, 8, 40)]
-            assert drawn[name][1] == scores
+            assert lines[name][1] == scores
             near, far = (scores[0] + scores[1]) / 2, (scores[1] + scores[2]) / 2
             area = (near * math.log(2) + far * math.log(5)) / math.log(10)
             assert dose_areas(part)[name][field].value == pytest.approx(area)
@@ -249,11 +259,24 @@ def test_doses_have_a_curve_for_what_differs_in_nothing_else(tmp_path: Path) -> 
     assert apart == pytest.approx(both[0] - both[1])
 
 
+def test_a_runs_figure_is_drawn_once_until_another_run_is_in_its_folder(reported: Path) -> None:
+    """MLflow and the report show the same."""
+    run, again = (read_study(reported).parts[0].rows[0].runs[0] for _ in range(2))
+    first = png_of("timeline", run)
+    with patch.object(style, "png", return_value=b"new") as png:
+        assert png_of("timeline", again) is first
+        assert png_of("matrix", replace(again, variant="another name")) == b"new"
+        later = again.directory.result.stat().st_mtime_ns + 1
+        os.utime(again.directory.result, ns=(later, later))
+        assert png_of("timeline", again) == b"new"
+    assert png.call_count == 2
+
+
 def test_findings_are_drawn_as_they_were_found(tmp_path: Path) -> None:
     probing = {"finetune": {"method.name": "finetune", "method.probe_every": 3}}
     make_up(tmp_path / "rate", Sweep("forgetting_rate", base_run(), probing, (0, 1)))
     part = read_study(tmp_path / "rate").parts[0]
-    (axis,) = draw("forgetting_rate", part).figure.axes
+    (axis,) = draw("forgetting_rate", part).axes
     rates = forgetting_rates(part)["finetune"]
     assert lines_of(axis)["finetune"][1] == rates.mean().tolist()
     assert ticks_of(axis) == ["0–3", "3–6", "6–9", "9–12"]
@@ -261,7 +284,7 @@ def test_findings_are_drawn_as_they_were_found(tmp_path: Path) -> None:
     days = {"forever": {}, "mtl": {"method.name": "mtl"}}
     make_up(tmp_path / "days", Sweep("model_day", base_run(), days, (0,), orders, "forever"))
     part = read_study(tmp_path / "days").parts[0]
-    figure = draw("model_day", part).figure
+    figure = draw("model_day", part)
     for axis, table in zip(figure.axes, day_pairs(part).values(), strict=True):
         assert np.array_equal(axis.lines[0].get_xydata(), table)
     assert [axis.get_xlabel().split(", ")[1] for axis in figure.axes] == [

@@ -6,20 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from forever.report.figures.analyses import forgetting_rate, model_day
-from forever.report.figures.runs import (
-    matrices,
-    matrix_figure,
-    replay_loss,
-    timeline_figure,
-    timelines,
-)
+from forever.report.figures.runs import matrices, png_of, replay_loss, timelines
 from forever.report.figures.scores import backbones, doses, sensitivity, spacing, training_time
 from forever.report.figures.style import Picture
 from forever.report.figures.variants import accuracy, intervals, pareto, radar
 from forever.report.study import Part, Study
 from forever.sweeps.sweep import slug
 
-__all__ = ["FIGURES", "Picture", "matrix_figure", "pictures", "timeline_figure"]
+__all__ = ["FIGURES", "Picture", "pictures", "png_of"]
 
 _KINDS = (
     intervals, accuracy, radar, pareto, sensitivity, spacing, backbones, training_time, model_day,

@@ -42,7 +42,7 @@ def forgetting_rate(part: Part) -> Iterator[style.Picture]:
     style.legend(figure)
     caption = "Rise of the loss on earlier tasks while a task is learned, nothing replayed."
     caption += " Bands: one standard deviation over tasks and runs."
-    yield style.Picture("forgetting-rate", caption, figure)
+    yield style.Picture("forgetting-rate", caption, style.png(figure))
 
 
 def model_day(part: Part) -> Iterator[style.Picture]:
@@ -62,4 +62,4 @@ def model_day(part: Part) -> Iterator[style.Picture]:
         found = correlation(*test) if test else "r not defined"
         axis.set_title(minus(f"{found}, n = {len(table)}"), fontsize=style.SMALL)
     caption = "The length of a task's model day beside what it could go with."
-    yield style.Picture("model-day", caption, figure)
+    yield style.Picture("model-day", caption, style.png(figure))

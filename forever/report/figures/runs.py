@@ -4,7 +4,7 @@ memory."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from forever.report.figures import style
 from forever.report.format import number
+from forever.report.run import Run
 from forever.report.study import Part
 from forever.sweeps.sweep import slug
 
@@ -30,14 +31,33 @@ _NUMBERS = ["days", "next_day", "update_norm", "mu", "loss", "penalty", "loss_be
 _MOVES = (("update_norm", "Δ", "#88AACC"), ("mu", "μ (moving average of Δ)", style.INK))
 # Light enough for dark numbers everywhere.
 _BLUES = ListedColormap(colormaps["Blues"](np.linspace(0, 0.65, 256)))
+_KEPT = 128
+_drawn: dict[tuple[Any, ...], bytes] = {}
+
+
+def png_of(figure: Literal["matrix", "timeline"], run: Run) -> bytes:
+    """A figure of a finished run as a PNG file.
+
+    At the end of a sweep MLflow has just shown what the report shows, so it is not drawn again.
+    """
+    finished = run.directory.result.stat().st_mtime_ns  # a later run in this folder has another
+    key = (figure, run.directory.path, run.title, finished)
+    if key not in _drawn:
+        if len(_drawn) == _KEPT:
+            _drawn.clear()
+        if figure == "matrix":
+            _drawn[key] = style.png(matrix_figure(run.outcome, run.title))
+        else:
+            _drawn[key] = style.png(timeline_figure(run.steps, run.events, run.title))
+    return _drawn[key]
 
 
 def matrices(part: Part) -> Iterator[style.Picture]:
     """The first run of each variant."""
     for row in part.measured:
-        title = row.runs[0].title
-        figure = matrix_figure(row.results[0], title)
-        yield style.Picture(f"matrix-{slug(row.variant)}", title, figure, "matrix")
+        run = row.runs[0]
+        png = png_of("matrix", run)
+        yield style.Picture(f"matrix-{slug(row.variant)}", run.title, png, "matrix")
 
 
 def matrix_figure(result: Mapping[str, Any], title: str) -> Figure:
@@ -117,8 +137,8 @@ def timelines(part: Part) -> Iterator[style.Picture]:
                 runs.setdefault(run.order, run)
         for order, run in runs.items():
             suffix = f"-o{slug(order)}" if len(runs) > 1 else ""
-            figure = timeline_figure(run.steps, run.events, run.title)
-            yield style.Picture(name + suffix, run.title, figure, "timeline")
+            png = png_of("timeline", run)
+            yield style.Picture(name + suffix, run.title, png, "timeline")
 
 
 def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
@@ -167,7 +187,7 @@ def replay_loss(part: Part) -> Iterator[style.Picture]:
     if run is not None and any(event["kind"] == "replay" for event in run.events):
         figure = replay_loss_figure(run.steps, run.events, run.title)
         caption = "The loss on memory and the penalty at each replay of one run."
-        yield style.Picture("replay-loss", caption, figure)
+        yield style.Picture("replay-loss", caption, style.png(figure))
 
 
 def replay_loss_figure(steps: Lines, events: Lines, title: str = "") -> Figure:

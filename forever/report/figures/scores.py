@@ -69,7 +69,7 @@ def _picture(part: Part, settings: Settings, name: str, label: str) -> style.Pic
     axes[-1].set_xticks(range(len(values)), list(map(written, values)))
     style.legend(figure)
     caption = f"OP and BWT against {label}, with 95 % intervals; the reference's on a pale ground."
-    return style.Picture(name, caption, figure)
+    return style.Picture(name, caption, style.png(figure))
 
 
 def doses(part: Part) -> Iterator[style.Picture]:
@@ -97,7 +97,7 @@ def doses(part: Part) -> Iterator[style.Picture]:
     caption = "OP and BWT over the dose, with 95 % intervals. The means over doses among the "
     caption += "findings are the areas under these curves over the logarithm of the dose, by the "
     caption += "trapezoid rule, divided by its range."
-    yield style.Picture("doses", caption, figure)
+    yield style.Picture("doses", caption, style.png(figure))
 
 
 def training_time(part: Part) -> Iterator[style.Picture]:
@@ -111,4 +111,4 @@ def training_time(part: Part) -> Iterator[style.Picture]:
     axis.invert_yaxis()
     axis.set_xlabel("minutes an epoch")
     caption = "Minutes of training an epoch and task, replay and merges included."
-    yield style.Picture("training-time", caption, figure)
+    yield style.Picture("training-time", caption, style.png(figure))

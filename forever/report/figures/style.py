@@ -11,7 +11,6 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -28,6 +27,7 @@ PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#AA4499",
 MARKERS = "osD^vPX<>ph"
 DASHED, DOTTED = (0, (5, 1.5)), (0, (1.5, 1.2))
 SMALL, LARGE = 8.0, 10.5  # points
+_DPI = 150
 WIDE = 8  # largest over smallest number from where an axis is logarithmic
 # What others are compared with.
 MARK: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": DASHED, "zorder": 0}
@@ -39,27 +39,29 @@ Look = Mapping[str, Any]  # options of Axes.plot
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as a file."""
+    """A figure as a PNG file."""
 
     name: str  # of the file, without suffix
     caption: str
-    figure: Figure
+    png: bytes
     group: str = "overview"  # or "matrix", "timeline": where in the report it stands
 
     @property
     def width(self) -> int:
         """The width in CSS pixels, 96 an inch."""
-        return round(96 * self.figure.get_size_inches()[0])
-
-    @cached_property
-    def png(self) -> bytes:
-        buffer = io.BytesIO()
-        self.figure.savefig(buffer, format="png", dpi=150)
-        return buffer.getvalue()
+        pixels = int.from_bytes(self.png[16:20], "big")  # where every PNG has it
+        return round(96 * pixels / _DPI)
 
     @property
     def uri(self) -> str:
         return "data:image/png;base64," + base64.b64encode(self.png).decode("ascii")
+
+
+def png(figure: Figure) -> bytes:
+    """The content of a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DPI)
+    return buffer.getvalue()
 
 
 def looks(variants: Iterable[str], reference: str | None = None) -> dict[str, Look]:

@@ -38,7 +38,7 @@ def intervals(part: Part) -> Iterator[style.Picture]:
             axis.axvline(op.value, **style.MARK)
     axis.set_yticks(range(len(rows)), [row.variant for row in rows])
     axis.set(xlabel="OP (%) with 95 % interval", ylim=(len(rows) - 0.4, -0.6))
-    yield style.Picture("op", "Overall performance (OP) of each variant.", figure)
+    yield style.Picture("op", "Overall performance (OP) of each variant.", style.png(figure))
 
 
 def accuracy(part: Part) -> Iterator[style.Picture]:
@@ -65,7 +65,7 @@ def accuracy(part: Part) -> Iterator[style.Picture]:
     caption = "Mean score on the tasks learned so far, after each task; mean over runs."
     if has_bands:
         caption += " Bands: lowest to highest run."
-    yield style.Picture("accuracy", caption, figure)
+    yield style.Picture("accuracy", caption, style.png(figure))
 
 
 def seen(result: Mapping[str, Any]) -> list[float]:
@@ -99,7 +99,7 @@ def pareto(part: Part) -> Iterator[style.Picture]:
     if len(rows) <= NAMED:
         style.legend(figure)
     caption = "OP against time. The line joins what nothing beats in both."
-    yield style.Picture("pareto", caption, figure)
+    yield style.Picture("pareto", caption, style.png(figure))
 
 
 def front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -132,7 +132,7 @@ def radar(part: Part) -> Iterator[style.Picture]:
         caption += f" The {kept.shape[1]} that keep most, with the reference."
     if idle:
         caption += f" Not drawn, for ending as fine-tuning does: {listed(idle)}."
-    yield style.Picture("retention", caption, radar_figure(kept, style.looks_of(part)))
+    yield style.Picture("retention", caption, style.png(radar_figure(kept, style.looks_of(part))))
 
 
 def final_scores(row: Row) -> pd.Series:
