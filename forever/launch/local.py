@@ -40,10 +40,10 @@ class Placement:
 def choose_kernels(runs: Iterable[RunConfig], processor: Path = Path("/proc/cpuinfo")) -> None:
     """Let PyTorch take its kernels for AVX2 where it would take those for AVX-512.
 
-    AVX-512 lowers a processor's clock: with AVX2 all of an update took a tenth to a fifth less time
-    (docs/performance.md). Runs in bf16 are left alone, since PyTorch's attention in it needs
-    AVX-512 where there is AMX. PyTorch reads the variable when it first computes, and processes
-    that are started here inherit it.
+    AVX-512 lowers the clock of some processors: with AVX2 all of an update took a tenth to a fifth
+    less time there, and about as much on another (docs/performance.md). Runs in bf16 are left
+    alone, since PyTorch's attention in it needs AVX-512 where there is AMX. PyTorch reads the
+    variable when it first computes, and processes that are started here inherit it.
     """
     if any(run.model.dtype == "bfloat16" for run in runs):
         return
