@@ -296,6 +296,17 @@ def test_a_sweep_is_shown_while_it_runs(
     assert said == []
 
 
+def test_a_run_that_has_ended_is_sent_at_once(uri: str, toys: Path) -> None:
+    (slow,) = toys.glob("slow*")
+    result = (slow / "result.json").rename(toys / "result")
+    with mirrored_sweep(toys, uri, print) as tell:
+        with locked(slow):
+            wait_until(lambda: len(runs(uri)) == 3 and statuses(uri)["slow"] == "RUNNING")
+            result.rename(slow / "result.json")
+        tell()  # or it would take half a minute
+        wait_until(lambda: statuses(uri)["slow"] == "FINISHED", within_s=15)
+
+
 def test_a_finished_run_is_sent_once_and_an_unreadable_one_is_named(
     uri: str, toys: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -314,17 +325,28 @@ def test_a_finished_run_is_sent_once_and_an_unreadable_one_is_named(
     assert len(errors) == 2  # while the sweep runs, and at its end
 
 
-def wait_until(happened: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 60
+def wait_until(happened: Callable[[], bool], within_s: float = 60) -> None:
+    give_up = time.monotonic() + within_s
     while not happened():
         assert time.monotonic() < give_up
         time.sleep(0.1)
 
 
-def test_a_sweep_outlives_a_server_that_is_away(toys: Path) -> None:
+def test_a_sweep_outlives_a_server_that_is_away(
+    toys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left alone for a while, also when a run ends."""
+    tried: list[Path] = []
+    monkeypatch.setattr(
+        "forever.launch.mlflow_tracker.push_sweep",
+        lambda *told: (tried.append(told[0]), push_sweep(*told)),
+    )
     said: list[str] = []
-    with mirrored_sweep(toys, "http://127.0.0.1:9", said.append):  # nothing listens there
+    with mirrored_sweep(toys, "http://127.0.0.1:9", said.append) as tell:  # nothing listens there
         wait_until(lambda: bool(said))
+        tell()
+        time.sleep(0.5)
+    assert len(tried) == 1
     (line,) = said
     assert line.startswith(f"MLflow does not answer, `forever sync {toys}` sends it later (")
 
