@@ -21,7 +21,7 @@ def demo(folder: Path) -> Case:
 
 def real_run(model: str, root: Path, folder: Path) -> Case:
     """A run on real data with a real model and all test examples, 100 a task, on one core."""
-    settings = [f"model.name={model}", f"data.root={root}", "data.test_rows=100"]
+    settings = [f"model.name={model}", f"data.root={root}"]
     options = ["--mlflow", "off", "--device", "cpu", "--out", str(folder / "real")]
     one_core = {"OMP_NUM_THREADS": "1"}
     spent = _command("run", "cpu/superni/7/forever", *settings, *options, environment=one_core)
