@@ -18,6 +18,13 @@ from scripts.keep import REPORT, RESULTS
 DOCS = Path(__file__).parents[1] / "docs"
 # Sweeps on mini that stand for a table of the paper, in the order of the figure.
 TABLES = ("baselines", "components", "spacing", "warmup_window", "memory_epochs", "memory_size")
+# Variants that differ in little but how many examples they replay, by what they do with them.
+DOSES = {
+    "FOREVER": [("arena", "forever"), ("warmup_window", "S = 8"), ("memory_epochs", "E_mem = 1"),
+                ("warmup_window", "S = 4"), ("components", "base"), ("warmup_window", "S = 1"),
+                ("memory_epochs", "E_mem = 4")],
+    "mixed into batches": [("arena", "interleaved"), ("baselines", "mix_replay")],
+}  # fmt: skip
 TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
 COLOURS = {"win": "#117733", "loss": "#882255", "tie": style.GREY}
 
@@ -91,22 +98,23 @@ def _spread_out(axis: Axes) -> None:
 
 
 def by_dose() -> Figure:
-    """OP over the dose, for each way to spend it: "forever 5 %" and its like."""
-    curves: dict[str, list[tuple[float, Mapping[str, float]]]] = {}
-    for row in rows_of("doses"):
-        if row["op"] and not row["bound"]:
-            method, percent, _ = row["variant"].rsplit(" ", 2)
-            curves.setdefault(method, []).append((float(percent), row["op"]))
-    figure, (axis,) = style.new_figure(7.5, [2.8])
-    for method, look in style.looks(curves, "forever").items():
-        doses, scores = zip(*sorted(curves[method], key=lambda point: point[0]), strict=True)
-        for dose, op in zip(doses, scores, strict=True):
+    """OP over the examples that a run replays: FOREVER with other days or passes, and mixing."""
+    figure, (axis,) = style.new_figure(10, [2.8])
+    for method, look in style.looks(DOSES, "FOREVER").items():
+        rows = [row for sweep, name in DOSES[method] for row in rows_of(sweep)
+                if row["variant"] == name]  # fmt: skip
+        rows.sort(key=lambda row: row["replayed_rows"])
+        doses = [row["replayed_rows"] for row in rows]
+        for number, (dose, row) in enumerate(zip(doses, rows, strict=True)):
+            op, above = row["op"], number % 2 == 1  # names of neighbours would touch
             axis.vlines(dose, op["low"], op["high"], color=look["color"], linewidth=1.2, alpha=0.5)
-        axis.plot(doses, [op["value"] for op in scores], **look)
-        axis.set_xticks(doses, [f"{dose:g} %" for dose in doses])
-    axis.set(xscale="log", xlabel="share of a task that is kept; 13 times as much is replayed")
-    axis.set_ylabel("OP (%), 95 % interval")
-    axis.xaxis.set_minor_locator(NullLocator())
+            side = 1 if method == "FOREVER" else -1
+            place = {"xytext": (4 * side, 8 if above else -13), "textcoords": "offset points"}
+            look_of_name = {"fontsize": style.SMALL, "color": look["color"]}
+            name: Any = place | look_of_name | {"ha": "left" if side == 1 else "right"}
+            axis.annotate(row["variant"], (dose, op["value"]), **name)
+        axis.plot(doses, [row["op"]["value"] for row in rows], **look)
+    axis.set(xlabel="replayed examples a run", ylabel="OP (%), 95 % interval", xlim=0)
     style.legend(figure)
     return figure
 
