@@ -49,7 +49,7 @@ def whisker(axis: Axes, y: float, difference: Mapping[str, Any], colour: str) ->
 
 def at_one_budget() -> Figure:
     """What each way to spend the same replayed examples gains or loses against FOREVER."""
-    rows = [row for row in compared(rows_of("arena")) if not row["bound"]]
+    rows = [row for row in compared(rows_of("arena")) if row["budget"] == "exact"]
     rows.sort(key=lambda row: row["difference"]["value"])
     figure, (axis,) = style.new_figure(7.5, [0.28 * len(rows)])
     for y, row in enumerate(rows):
@@ -92,7 +92,7 @@ def _spread_out(axis: Axes) -> None:
     axis.set_xscale("symlog", linthresh=2, linscale=0.8)
     axis.xaxis.set_major_locator(FixedLocator(TICKS))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter("{x:+g}")
+    axis.xaxis.set_major_formatter(lambda x, _: f"{x:+g}" if x else "0")
     axis.grid(axis="x", color=style.GRID, linewidth=0.6)
     axis.tick_params(length=0)
 

@@ -1,0 +1,57 @@
+"""docs/findings.md says what the committed reports say, and its figures show it."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forever.runs.directory import read_json
+from scripts import findings
+from scripts.keep import REPORT, RESULTS
+
+PAGE = Path(__file__).parents[2] / "docs" / "findings.md"
+INTERVAL = re.compile(r"([+-]?\d+\.\d) \[([+-]?\d+\.\d), ([+-]?\d+\.\d)\]")
+
+
+def known() -> set[tuple[str, ...]]:
+    """All differences in OP on mini with their intervals, and turned round: "1.3 lower"."""
+    found: set[tuple[str, ...]] = set()
+    for path in RESULTS.glob(f"*-mini/{REPORT}"):
+        for part in read_json(path)["parts"]:
+            for row in filter(lambda row: row["difference"], part["rows"]):
+                numbers = [row["difference"][name] for name in ("value", "low", "high")]
+                found.add(tuple(f"{number:.1f}" for number in numbers))
+                turned = [-numbers[0], -numbers[2], -numbers[1]]
+                found.add(tuple(f"{number:.1f}" for number in turned))
+    return found
+
+
+def test_every_interval_of_the_page_is_in_a_report() -> None:
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    quoted = {tuple(n.removeprefix("+") for n in found) for found in INTERVAL.findall(text)}
+    assert quoted
+    assert quoted <= known()
+
+
+@pytest.mark.parametrize("name", findings.FIGURES)
+def test_a_figure_shows_the_committed_numbers(name: str) -> None:
+    assert (PAGE.parent / f"findings-{name}.png").is_file()
+    (axis,) = findings.FIGURES[name]().axes
+    shown = {x for line in axis.lines for x in np.asarray(line.get_xdata()).tolist()}
+    if name == "budget":
+        arena = findings.compared(findings.rows_of("arena"))
+        rows = [row for row in arena if row["replayed_rows"] == 728 or row["variant"] == "pad"]
+        assert {row["difference"]["value"] for row in rows} <= shown
+        assert len(axis.get_yticklabels()) == len(rows)
+    if name == "dose":
+        asked = [place for places in findings.DOSES.values() for place in places]
+        found = [(sweep, row["variant"]) for sweep, _ in asked for row in findings.rows_of(sweep)]
+        assert {*asked} <= {*found}
+        assert len(axis.texts) == len(asked)
+    if name == "paper":
+        base, *others = findings.rows_of("components")
+        assert base["difference"] is None
+        published = [row for row in others if row["paper"]]
+        assert {row["difference"]["value"] for row in published} <= shown
+        assert {row["paper"]["difference"] for row in published} <= shown
