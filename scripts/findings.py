@@ -17,7 +17,7 @@ from scripts.keep import REPORT, RESULTS
 
 DOCS = Path(__file__).parents[1] / "docs"
 # Sweeps on mini that stand for a table of the paper, in the order of the figure.
-TABLES = ("baselines", "components", "spacing", "warmup_window", "memory_epochs", "memory_size")
+TABLES = ("baselines", "components", "spacing", "warmup_window", "memory_epochs")
 # Variants that differ in little but how many examples they replay, by what they do with them.
 DOSES = {
     "FOREVER": [("arena", "forever"), ("warmup_window", "S = 8"), ("memory_epochs", "E_mem = 1"),
