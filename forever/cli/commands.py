@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -194,6 +195,10 @@ def mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
         return
     from forever.launch import mlflow_tracker
 
+    # In a thread, which Ctrl-C does not reach: MLflow half loaded could not say how the run ended,
+    # and its database half made could not be used again.
+    with ThreadPoolExecutor(1) as loader:
+        loader.submit(mlflow_tracker.Store, uri)
     try:
         yield [mlflow_tracker.MlflowTracker(uri)]
     except BaseException:

@@ -4,11 +4,13 @@ import json
 import math
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from threading import Thread, current_thread, main_thread
 from typing import Any
 
 import pytest
@@ -17,8 +19,10 @@ pytest.importorskip("mlflow")
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from forever.cli.commands import mirrored
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.launch import mlflow_tracker
 from forever.launch.local import Placement, run_local
 from forever.launch.mlflow_store import Mirror, keeps, tracking_uri
 from forever.launch.mlflow_tracker import (
@@ -391,3 +395,19 @@ def test_curves_are_thinned_alike_however_long_the_task_is() -> None:
     kept = [step for step in range(1, 1251) if keeps(step)]
     assert len(kept) == 199
     assert kept[:64] == list(range(1, 65))
+
+
+def test_ctrl_c_finds_mlflow_loaded_and_its_database_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of either could not be used to say how the run ended."""
+    threads: list[Thread] = []
+    load = mlflow_tracker.Store
+    monkeypatch.setattr(
+        mlflow_tracker, "Store", lambda uri: (threads.append(current_thread()), load(uri))
+    )
+    uri = f"sqlite:///{tmp_path}/new.db"
+    with mirrored(tmp_path / "run", uri):
+        assert threads[0] is not main_thread()  # which alone hears of Ctrl-C
+        assert (tmp_path / "new.db").is_file()
+        assert {"mlflow", "mlflow.store.tracking.sqlalchemy_store"} <= set(sys.modules)
