@@ -18,15 +18,25 @@ from scripts.keep import REPORT, RESULTS
 DOCS = Path(__file__).parents[1] / "docs"
 # Sweeps on mini that stand for a table of the paper, in the order of the figure.
 TABLES = ("baselines", "components", "spacing", "warmup_window", "memory_epochs")
-# Variants that differ in little but how many examples they replay, by what they do with them.
+# Variants that differ in little but how many examples they replay, by what they do with them: the
+# sweep, the variant, and where its name stands beside its dot, in points.
 DOSES = {
-    "FOREVER": [("arena", "forever"), ("warmup_window", "S = 8"), ("memory_epochs", "E_mem = 1"),
-                ("warmup_window", "S = 4"), ("components", "base"), ("warmup_window", "S = 1"),
-                ("memory_epochs", "E_mem = 4")],
-    "mixed into batches": [("arena", "interleaved"), ("baselines", "mix_replay")],
-}  # fmt: skip
+    "FOREVER": [
+        ("arena", "forever", (4, -13)),
+        ("warmup_window", "S = 8", (4, -20)),
+        ("memory_epochs", "E_mem = 1", (4, 8)),
+        ("warmup_window", "S = 4", (4, -13)),
+        ("components", "base", (4, 8)),
+        ("warmup_window", "S = 1", (4, 8)),
+        ("memory_epochs", "E_mem = 4", (4, -13)),
+    ],
+    "mixed into batches": [
+        ("arena", "interleaved", (-4, -13)),
+        ("baselines", "mix_replay", (-4, 8)),
+    ],
+}
 TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
-COLOURS = {"win": "#117733", "loss": "#882255", "tie": style.GREY}
+COLOURS = {"win": "#117733", "loss": "#882255"}  # what is not shown is grey
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -53,7 +63,7 @@ def at_one_budget() -> Figure:
     rows.sort(key=lambda row: row["difference"]["value"])
     figure, (axis,) = style.new_figure(7.5, [0.28 * len(rows)])
     for y, row in enumerate(rows):
-        whisker(axis, y, row["difference"], COLOURS[row["verdict"] or "tie"])
+        whisker(axis, y, row["difference"], COLOURS.get(row["verdict"], style.GREY))
     axis.axvline(0, **style.MARK)
     names = [f"{row['variant']} less {row['reference']}" for row in rows]
     axis.set_yticks(range(len(rows)), names)
@@ -63,7 +73,7 @@ def at_one_budget() -> Figure:
 
 
 def beside_the_paper() -> Figure:
-    """Every difference in OP that the paper prints (hollow) and ours, a row each."""
+    """Every difference in OP that the paper prints for these sweeps (hollow) and ours."""
     places = list(_published())
     figure, (axis,) = style.new_figure(8.5, [0.21 * len(places)])
     for y, (_, row) in enumerate(places):
@@ -101,19 +111,19 @@ def by_dose() -> Figure:
     """OP over the examples that a run replays: FOREVER with other days or passes, and mixing."""
     figure, (axis,) = style.new_figure(10, [2.8])
     for method, look in style.looks(DOSES, "FOREVER").items():
-        rows = [row for sweep, name in DOSES[method] for row in rows_of(sweep)
-                if row["variant"] == name]  # fmt: skip
-        rows.sort(key=lambda row: row["replayed_rows"])
-        doses = [row["replayed_rows"] for row in rows]
-        for number, (dose, row) in enumerate(zip(doses, rows, strict=True)):
-            op, above = row["op"], number % 2 == 1  # names of neighbours would touch
+        doses: list[float] = []
+        scores: list[float] = []
+        for sweep, variant, offset in DOSES[method]:
+            (row,) = (row for row in rows_of(sweep) if row["variant"] == variant)
+            dose, op = row["replayed_rows"], row["op"]
+            doses.append(dose)
+            scores.append(op["value"])
             axis.vlines(dose, op["low"], op["high"], color=look["color"], linewidth=1.2, alpha=0.5)
-            side = 1 if method == "FOREVER" else -1
-            place = {"xytext": (4 * side, 8 if above else -13), "textcoords": "offset points"}
-            look_of_name = {"fontsize": style.SMALL, "color": look["color"]}
-            name: Any = place | look_of_name | {"ha": "left" if side == 1 else "right"}
-            axis.annotate(row["variant"], (dose, op["value"]), **name)
-        axis.plot(doses, [row["op"]["value"] for row in rows], **look)
+            options: dict[str, Any] = {"fontsize": style.SMALL, "color": look["color"]}
+            options |= {"xytext": offset, "textcoords": "offset points"}
+            options["ha"] = "left" if offset[0] > 0 else "right"
+            axis.annotate(variant, (dose, op["value"]), **options)
+        axis.plot(doses, scores, **look)
     axis.set(xlabel="replayed examples a run", ylabel="OP (%), 95 % interval", xlim=0)
     style.legend(figure)
     return figure

@@ -134,6 +134,7 @@ class Mirror:
         client.update_run(self.run, _STATUS.get(end, "RUNNING"))
         params = flatten(config.identity())
         self.variant = run.data.tags.get("variant")  # in a sweep
+        self.order = run.data.tags.get("order")
         if self.variant is not None:
             params["variant"] = self.variant
         missing = params.keys() - run.data.params.keys()  # the others are immutable
@@ -214,7 +215,7 @@ class Mirror:
         from forever.report.study import plain_run
 
         run = plain_run(self.directory.path)
-        run.variant = self.variant or run.variant
+        run.variant, run.order = self.variant or run.variant, self.order or run.order
         with TemporaryDirectory() as folder:
             for figure in ("matrix", "timeline"):
                 path = Path(folder, f"{figure}.png")

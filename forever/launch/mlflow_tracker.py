@@ -120,7 +120,7 @@ def mirrored_sweep(
 
 
 def _follow(folder: Path, uri: str, say: Callable[[str], None], over: Event, news: Event) -> None:
-    """Send what is new now and then and when there are `news`, and what is left when it is `over`.
+    """Send what is new now and then and when there are `news`, and the rest when it is `over`.
 
     A server that is away is left alone for a while, whatever news there are.
     """
