@@ -1,17 +1,17 @@
 """The command line: a few verbs, each a thin layer over the library.
 
-Exit codes: 0 done, 1 failed, 2 bad input.
+Exit codes: 0 done, 1 failed, 2 bad input (docs/faults.md).
 """
 
 import os
 import sys
-import traceback
 from pathlib import Path
 
 import typer
 from typer import Argument, Option
 
 from forever.cli import commands, options
+from forever.cli.boundary import end, without_debug
 from forever.cli.commands import console
 from forever.cli.options import NAMED_RUN, Launch, Selection, Stopping, parse_seeds, with_options
 from forever.cli.output import shield_output
@@ -22,7 +22,6 @@ from forever.launch.fleet import Fleet
 from forever.launch.local import Placement, check
 from forever.runs.console import matrix_table
 from forever.runs.directory import RunDirectory
-from forever.runs.environment import without_credentials
 from forever.sweeps.files import load_sweep, sweep_or_none
 from forever.sweeps.lists import sweeps_table
 from forever.sweeps.named_runs import load_run
@@ -30,6 +29,7 @@ from forever.sweeps.search import find_search
 
 app = typer.Typer(
     help="Continual learning of language models around FOREVER: run, sweep, compare.",
+    epilog="--debug, with any command, shows where an error arose.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -255,20 +255,17 @@ def main() -> None:
     """Run the command that the console script was given."""
     shield_output()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    sys.argv = without_debug(sys.argv)
     try:
         app()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
     except SystemExit as stop:
         if stop.code == 130:  # Ctrl-C, as typer passes it on
             resume = " with --resume" if sys.argv[1:2] == ["run"] else ""
             again = f"the same command{resume} goes on from the last checkpoint"
             print(f"interrupted; {again}", file=sys.stderr)
         raise
-    except Exception:  # a bug; what went wrong may name a server with its password
-        print(without_credentials(traceback.format_exc()), file=sys.stderr, end="")
-        sys.exit(1)
+    except Exception as error:
+        sys.exit(end(error))
 
 
 if __name__ == "__main__":
