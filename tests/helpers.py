@@ -259,7 +259,7 @@ def load_adapter(model: torch.nn.Module, folder: Path, adapter: int = 0) -> None
         own[names[name]][adapter].copy_(tensor)
 
 
-MACHINE = ("seconds", "peak_memory_bytes", "world_size")
+MACHINE = ("seconds", "peak_memory_bytes", "world_size", "at_once")
 
 
 def outcome(path: Path) -> Outcome:

@@ -67,6 +67,11 @@ CAUSES = (
         "raise the limit (ulimit -n), or run less at a time",
     ),
     Cause(
+        "a run diverged: a loss, a gradient or a weight is no finite number",
+        ("FloatingPointError",),
+        FAILED,
+    ),
+    Cause(
         "memory is used up, of this machine or of the accelerator",
         ("ENOMEM", "MemoryError", "OutOfMemoryError"),
         FAILED,

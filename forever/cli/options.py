@@ -43,12 +43,21 @@ class Launch:
     keep_stages: bool = Option(
         False, "--keep-stages", help="Keep each stage's weights, for --fork."
     )
+    accept_changes: bool = Option(
+        False, "--accept-changes", help="Go on though data, model or code changed; noted down."
+    )
     mlflow: str = MLFLOW
 
     @property
     def placement(self) -> Placement:
         """How a run uses its machine."""
-        return Placement(self.device, self.micro_batch, self.checkpoint_every, self.keep_stages)
+        return Placement(
+            self.device,
+            self.micro_batch,
+            self.checkpoint_every,
+            self.keep_stages,
+            accept_changes=self.accept_changes,
+        )
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,9 @@ class OptimConfig(Part):
     schedule: Literal["constant", "linear"] = "constant"
     """The paper is silent; decay contradicts its trigger steps (docs/protocol.md#optimiser)."""
     warmup_steps: Whole = 0
+    nonfinite_skips: Whole = 0
+    """Updates of a task that are left out, and said, if loss or gradient is no finite number. One
+    more ends the run; with 0, the first does. Ours."""
 
 
 class MemoryConfig(Part):

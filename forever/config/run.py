@@ -73,6 +73,8 @@ class RunConfig(RunParts):
             del values["model"]["adapter"]
         if self.model.packing == "shared":
             del values["model"]["packing"]
+        if not self.optim.nonfinite_skips:
+            del values["optim"]["nonfinite_skips"]
         values["budget"] = self.budget.model_dump(exclude_none=True)
         if not values["budget"]:
             del values["budget"]

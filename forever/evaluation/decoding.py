@@ -14,6 +14,7 @@ from forever.evaluation import greedy
 from forever.evaluation.greedy import Gate
 from forever.models import lora
 from forever.models.backbone import Backbone
+from forever.models.room import fitting
 
 # Says of an answer so far whether the rest of it is of no interest.
 Over = Callable[[str], bool]
@@ -110,21 +111,43 @@ def _generate(
     `gate` weighs the adapters once for each prompt; the weights hold for every decoded token.
     """
     backbone.model.eval()
-    pad = backbone.tokenizer.pad_token_id
-    options: dict[str, Any] = {"do_sample": False, "num_beams": 1}
     texts = [""] * len(prompts)
     for group in together([len(encoded.prompt) for encoded in prompts], limits):
-        batch = [prompts[i] for i in group]
-        ids, mask = collate_prompts(batch, pad, backbone.device)
-        options["max_new_tokens"] = max(limits[i] for i in group)
-        if sampling:
-            starts = ids.shape[1] - mask.sum(1)
-            options["logits_processor"] = _processors(sampling, starts, [seeds[i] for i in group])
-        with lora.mixed(backbone.model, gate(batch) if gate else None):
-            output = backbone.model.generate(input_ids=ids, attention_mask=mask, **options)
-        for i, answer in zip(group, output[:, ids.shape[1] :].tolist(), strict=True):
-            text = backbone.tokenizer.decode(answer[: limits[i]], skip_special_tokens=True)
-            texts[i] = text.strip()
+
+        def answers(size: int, group: Sequence[int] = group) -> list[str]:
+            written: list[str] = []
+            for first in range(0, len(group), size):
+                part = group[first : first + size]
+                of_part = [prompts[i] for i in part], [limits[i] for i in part]
+                own_seeds = [seeds[i] for i in part] if sampling else []
+                written += _decode_batch(backbone, *of_part, gate, sampling, own_seeds)
+            return written
+
+        written, backbone.at_once = fitting(answers, len(group), backbone.at_once, "answers")
+        for i, text in zip(group, written, strict=True):
+            texts[i] = text
+    return texts
+
+
+def _decode_batch(
+    backbone: Backbone,
+    batch: Sequence[Encoded],
+    limits: Sequence[int],
+    gate: Gate | None,
+    sampling: Sampling | None,
+    seeds: Sequence[int],
+) -> list[str]:
+    ids, mask = collate_prompts(batch, backbone.tokenizer.pad_token_id, backbone.device)
+    options: dict[str, Any] = {"do_sample": False, "num_beams": 1, "max_new_tokens": max(limits)}
+    if sampling:
+        starts = ids.shape[1] - mask.sum(1)
+        options["logits_processor"] = _processors(sampling, starts, seeds)
+    with lora.mixed(backbone.model, gate(batch) if gate else None):
+        output = backbone.model.generate(input_ids=ids, attention_mask=mask, **options)
+    texts: list[str] = []
+    for answer, limit in zip(output[:, ids.shape[1] :].tolist(), limits, strict=True):
+        text = backbone.tokenizer.decode(answer[:limit], skip_special_tokens=True)
+        texts.append(text.strip())
     return texts
 
 

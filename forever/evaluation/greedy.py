@@ -20,6 +20,7 @@ from forever.data.encoding import Encoded
 from forever.models import lora
 from forever.models.backbone import Backbone, only_at
 from forever.models.cache import Cache, Turn
+from forever.models.room import fitting
 
 # Tokens that rows of the cache have room for, which bounds its memory. Fewer answers at once make
 # slower steps: a row of 128 costs a processor half of what one of 32 does.
@@ -51,9 +52,15 @@ def answer(
     backbone.model.eval()
     if not prompts:  # a rank may have none, of which no gate could be computed
         return []
-    queue = _Queue(backbone, prompts, instructions, limit, gate, over)
-    queue.empty()
-    return queue.answers
+    usual = min(len(prompts), max(1, TOKENS_AT_ONCE // limit))
+
+    def answers(most: int) -> list[list[int]]:
+        queue = _Queue(backbone, prompts, instructions, limit, gate, over, most, most / usual)
+        queue.empty()
+        return queue.answers
+
+    texts, backbone.at_once = fitting(answers, usual, backbone.at_once, "answers")
+    return texts
 
 
 class _Queue:
@@ -67,6 +74,8 @@ class _Queue:
         limit: int,
         gate: Gate | None,
         over: Over,
+        most: int,
+        share: float,
     ) -> None:
         self.backbone, self.limit, self.over = backbone, limit, over
         self.ends = {*backbone.model.generation_config.eos_token_id}
@@ -85,7 +94,8 @@ class _Queue:
         for encoded, start in zip(prompts, self.starts, strict=True):
             self.rests.append(replace(encoded, prompt=encoded.prompt[start:]))
         width = max(len(rest.prompt) for rest in self.rests) + limit
-        self.count = min(len(prompts), max(1, TOKENS_AT_ONCE // width))
+        self.count = min(most, max(1, TOKENS_AT_ONCE // width))
+        self.read_at_once = TOKENS_READ * share
         self.cache = Cache(self.count, width)
         self.spans = self._read_beginnings(prompts)
 
@@ -131,7 +141,7 @@ class _Queue:
         while self.waiting and len(self.active) + len(group) < self.count:
             first = self.waiting[0]
             longest = max(longest, len(self.rests[first].prompt))
-            too_many = bool(group) and longest * (len(group) + 1) > TOKENS_READ
+            too_many = bool(group) and longest * (len(group) + 1) > self.read_at_once
             if too_many or self.spans[self.kinds[first]] != beginning:
                 break
             group.append(self.waiting.popleft())

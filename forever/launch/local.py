@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forever.config.methods.replay import SsrConfig
+from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.models import location
+from forever.models import identity, location
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.runs.tracking import Tracker
@@ -35,6 +36,7 @@ class Placement:
     checkpoint_s: float = 60.0
     keep_stages: bool = False  # weights of every stage, where other runs can fork
     first_task: Path | None = None  # where other runs of a sweep find what the first task made
+    accept_changes: bool = False  # go on though data, model or code are others than at the start
 
 
 def choose_kernels(runs: Iterable[RunConfig], processor: Path = Path("/proc/cpuinfo")) -> None:
@@ -81,18 +83,19 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
     directory.check(config, resume)
     benchmark = load_benchmark(config.data)
     check_examples(directory, digests(benchmark))
+    check_model(directory, config.model.name)
     check_method(config, len(benchmark.tasks))
     return benchmark
 
 
 def check_method(config: RunConfig, tasks: int) -> None:
-    """Refuse an adapter that PEFT does not know, an encoder that is code, or a narrow model."""
+    """Refuse an adapter that PEFT does not know, an unfit encoder, or a narrow model."""
     if config.model.adapter:
         from forever.models.adapter import describe  # with PEFT and torch, which take seconds
 
         describe(config.model)
     if isinstance(config.method, SsrConfig) and config.method.encoder is not None:
-        location.refuse_code("method.encoder", config.method.encoder)
+        location.check(config.method.encoder, "method.encoder")
     width = location.width(config.model.name)
     if width is not None:
         config.method.check_width(config, tasks, width)
@@ -107,6 +110,20 @@ def check_examples(directory: RunDirectory, now: Mapping[str, str]) -> None:
                 f"{directory.path} is finished, and the rows of task {task} are no longer those "
                 "that it learned; give another --out, or those rows"
             )
+
+
+def check_model(directory: RunDirectory, name: str) -> None:
+    """Refuse a finished run whose model is there `now`, with other files."""
+    learned = (directory.finished() or {}).get("model")
+    path = location.find(name) if learned else None
+    if not learned or path is None:
+        return
+    lines = difference_lines({"model": learned}, {"model": identity.digests(path)})
+    if lines:
+        raise InputError(
+            f"{directory.path} is finished, and the files of {name} are others now: {lines[0]}; "
+            "give another --out, or those files"
+        )
 
 
 def digests(benchmark: Benchmark) -> dict[str, str]:
@@ -164,7 +181,13 @@ def run_local(
                 checkpoint_s=placement.checkpoint_s,
                 keep_stages=placement.keep_stages,
                 first_task=placement.first_task,
+                accept_changes=placement.accept_changes,
             )
-            with closing(session):
-                run(config, benchmark, session, world, placement.micro_batch)
+            try:
+                with closing(session):
+                    run(config, benchmark, session, world, placement.micro_batch)
+            except FloatingPointError as error:  # it would diverge again
+                if world.leads:
+                    directory.end("failed", str(error))
+                raise
     return directory.finished() or {}

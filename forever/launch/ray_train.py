@@ -85,7 +85,7 @@ def train_group(
         training.result()
     except ray.train.TrainingFailedError as error:
         cause = ray_cluster.first_cause(error)
-        if isinstance(cause, InputError):
+        if isinstance(cause, InputError | FloatingPointError):
             raise cause from None
         raise RuntimeError(f"{path.name}: {ray_cluster.one_line(error)}") from error
     finally:
@@ -120,12 +120,12 @@ def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch
 
 
 class _Refusals(ray.train.UserCallback):
-    """Ends the training at the first InputError: it would be the same the next time."""
+    """Ends the training at an error that would be the same the next time."""
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         for error in worker_exceptions.values():
             cause = ray_cluster.first_cause(error)
-            if isinstance(cause, InputError):
+            if isinstance(cause, InputError | FloatingPointError):
                 raise cause
 
 

@@ -74,6 +74,9 @@ class Method(Generic[C]):
         """
         return None
 
+    def begin_passes(self, learner: Learner) -> None:
+        """Forget what was gathered in an update's passes: they begin, or begin anew."""
+
     def loss(self, learner: Learner, forward: Forward) -> Tensor:
         """Return what is minimised, for one micro-batch."""
         return forward.cross_entropy

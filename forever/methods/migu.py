@@ -70,6 +70,9 @@ class Migu(Method[MiguConfig]):
         for batch in learner.mixed_batches(task) if replay else learner.batches(task.train):
             yield Step(batch)
 
+    def begin_passes(self, learner: Learner) -> None:
+        self.sums.zero_()
+
     def observe(self, sums: tuple[Tensor, ...], bank: LoraBank, A_x: Tensor, y: Tensor) -> None:
         """Add a forward pass to the sums: A x [B, T, R] and y [B, T, O].
 
@@ -87,7 +90,6 @@ class Migu(Method[MiguConfig]):
         for places in self.alike:
             self.kept[places] = largest(self.sums[places], self.config.fraction)
         learner.parameters.grad.mul_(self.kept[self.row])
-        self.sums.zero_()
 
 
 def largest(values: Tensor, masked: float) -> Tensor:

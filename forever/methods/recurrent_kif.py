@@ -42,6 +42,8 @@ class Merging(Method[C]):
         """Set Theta to Theta_b + w_in Delta_in + w_out Delta_out, where the next block begins."""
         learner.parameters.merge(self.tensors["start"], self.tensors["middle"], w_in, w_out)
         self.tensors["start"].copy_(learner.parameters.flat.detach())
+        if not self.tensors["start"].isfinite().all():
+            raise learner.diverged("a merge gave weights that are not finite")
 
     def end_task(self, learner: Learner, task: Task) -> None:
         self.tensors.clear()

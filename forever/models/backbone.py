@@ -1,16 +1,17 @@
 """Loading a causal language model: the embedded one, a hub name, a folder or a GGUF file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from forever.errors import InputError
 from forever.models import attention
-from forever.models.location import check, check_failure, locate
+from forever.models.identity import digests
+from forever.models.loading import check_finite, check_report, check_size, explained
+from forever.models.location import fetch
 
 
 @dataclass
@@ -20,6 +21,9 @@ class Backbone:
     model: Any  # a transformers PreTrainedModel; its classes are too dynamic to be typed
     tokenizer: Any  # a transformers PreTrainedTokenizerFast
     unpackable: str | None = "it was not tried"  # why examples cannot be packed for it
+    digests: Mapping[str, str] = field(default_factory=dict)  # of its files, see `models.identity`
+
+    at_once: int | None = None  # answers that are decoded at once, if memory has run out
 
     @property
     def device(self) -> torch.device:
@@ -36,33 +40,30 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
         InputError: it cannot be loaded; the message says why.
     """
     # 4 s to import: not at the top.
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-    from transformers.utils import logging
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    logging.disable_progress_bar()
-    check(name)
-    path = locate(name)
-    is_gguf = path.suffix == ".gguf"
-    where, options = name, dict[str, Any]()
-    if is_gguf:
+    path = fetch(name)
+    where, options = str(path), dict[str, Any]()
+    if path.suffix == ".gguf":
         where, options["gguf_file"] = str(path.parent), path.name
-    elif path.is_dir():
-        where = str(path)
-    try:
+    with explained("model.name", name):
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
-        if not is_gguf:
+        if path.is_dir():
             options["use_safetensors"] = True  # never unpickle weights
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            where, dtype=dtype, trust_remote_code=False, **options
+            config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+            with torch.device("meta"):  # without memory for it
+                empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            check_size("model.name", path, empty)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            where,
+            dtype=dtype,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # the report has them
+            **options,
         )
-    except (OSError, ValueError, ImportError) as error:
-        check_failure("model.name", name, error)
-        # It is not there, its architecture is unknown, or the package `gguf` is missing.
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        problem = "is no local folder and could not be fetched"
-        if path.exists():
-            problem = "could not be loaded"
-        raise InputError(f"model.name: {name!r} {problem}: {first}") from error
+    model, report = loaded
+    check_report("model.name", path, report)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     # Of a model's own generation settings only the tokens are kept at which an answer ends: the
@@ -74,7 +75,8 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
         pad_token_id=tokenizer.pad_token_id,
     )
     model = model.to(device).requires_grad_(False).eval()
-    return Backbone(model, tokenizer, attention.register(model))
+    check_finite("model.name", path, model)
+    return Backbone(model, tokenizer, attention.register(model), digests(path))
 
 
 @contextmanager

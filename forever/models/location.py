@@ -2,73 +2,95 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from forever.errors import InputError
+from forever.models import folder
 
-_PARTS = {
-    "configuration": ("config.json",),
-    "weights": ("*.safetensors",),
-    "tokenizer": ("tokenizer.json", "tokenizer.model", "vocab.json"),
-}
-_NO_CODE = (
-    "Python code that comes with it, and no code of a model is run; "
-    "give one whose architecture transformers has"
-)
+# What is fetched of a model beside its weights: settings and the tokenizer, no code, no pickle.
+_TEXTS = ["*.json", "*.txt", "*.model", "*.jinja"]
 TINY = Path(__file__).parent / "tiny"
 
 
-def check(name: str) -> None:
-    """Refuse a backbone that cannot be loaded.
+def check(name: str, setting: str = "model.name") -> None:
+    """Refuse a local model that cannot be loaded; what the hub has is checked when it is fetched.
+
+    `setting` is the configuration key that holds `name`.
 
     Raises:
-        InputError: a missing file or folder, one without weights, configuration or tokenizer, or
-            one that asks for Python code of its own.
+        InputError: a missing file or folder, or a folder that `models.folder` refuses.
     """
     path = locate(name)
     if path.suffix == ".gguf":
         if not path.is_file():
-            raise InputError(f"model.name: there is no GGUF file {name!r}")
+            raise InputError(f"{setting}: there is no GGUF file {name!r}")
+        folder.refuse_adapter(setting, path.parent)
     elif path.is_dir():
-        for what, files in _PARTS.items():
-            if not any(any(path.glob(file)) for file in files):
-                raise InputError(
-                    f"model.name: folder {name!r} has no {what} ({' or '.join(files)}); give a "
-                    "Hugging Face model folder with safetensors"
-                )
-        refuse_code("model.name", name)
-    elif looks_like_path(name):
+        folder.check(setting, path)
+    elif path.exists() or looks_like_path(name):
         raise InputError(
-            f"model.name: there is no folder {name!r}; give a folder, a .gguf file or a model hub "
+            f"{setting}: there is no folder {name!r}; give a folder, a .gguf file or a model hub "
             "name"
         )
 
 
-def refuse_code(setting: str, name: str) -> None:
-    """Refuse a local model folder whose model or tokenizer is Python code that came with it.
-
-    Transformers would run the code that `auto_map` names. A hub name says nothing before it is
-    downloaded; for that, every `from_pretrained` says `trust_remote_code=False`. `setting` is the
-    configuration key that holds `name`.
+def fetch(name: str, setting: str = "model.name") -> Path:
+    """The folder or GGUF file of a model, from the hub if `name` is no path, as `check` wants it.
 
     Raises:
-        InputError: a JSON configuration in the folder has `auto_map`, or cannot be read.
+        InputError: see `check`; or the hub does not have it, or cannot be reached.
     """
-    for path in sorted(locate(name).glob("*config*.json")):
-        try:
-            settings = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{setting}: {path} cannot be read as JSON ({error})") from None
-        if isinstance(settings, dict) and "auto_map" in settings:
-            raise InputError(f"{setting}: {path} asks by auto_map for {_NO_CODE}")
+    check(name, setting)
+    path = locate(name)
+    if path.exists():
+        return path
+    try:
+        path = _download(name, setting)
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InputError(
+            f"{setting}: {name!r} is no local folder and could not be fetched: {first}"
+        ) from error
+    folder.check(setting, path)
+    return path
 
 
-def check_failure(setting: str, name: str, error: Exception) -> None:
-    """Raise InputError if transformers failed because it may not run a model's code.
+def _download(name: str, setting: str) -> Path:
+    """The newest snapshot of a hub's model, or without a network the one of last time."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 
-    Its own message advises to allow that.
-    """
-    if "trust_remote_code" in str(error):
-        raise InputError(f"{setting}: {name!r} needs {_NO_CODE}") from error
+    top: dict[str, Any] = {"ignore_patterns": ["*/*"]}
+    disable_progress_bars()
+    try:
+        path = Path(snapshot_download(name, allow_patterns=_TEXTS, **top))
+    finally:
+        enable_progress_bars()
+    folder.check_settings(setting, path)  # before gigabytes come
+    files, index = [path / "model.safetensors"], path / "model.safetensors.index.json"
+    if index.is_file():
+        files = folder.files_of_index(setting, index)
+    if not all(file.is_file() for file in files):
+        names = [file.name for file in files]
+        snapshot_download(name, revision=path.name, allow_patterns=names, **top)
+    return path
+
+
+def find(name: str) -> Path | None:
+    """The folder or file of a model if it is on this machine, without a look at the network."""
+    path = locate(name)
+    if path.exists():
+        return path
+    if looks_like_path(name):
+        return None
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError):
+        return None
 
 
 def width(name: str) -> int | None:
@@ -77,7 +99,7 @@ def width(name: str) -> int | None:
         config = json.loads((locate(name) / "config.json").read_text(encoding="utf-8"))
         size = config["hidden_size"]
     # No local folder, or one whose model says it in another way.
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return size if isinstance(size, int) else None
 
@@ -88,5 +110,16 @@ def looks_like_path(name: str) -> bool:
 
 
 def locate(name: str) -> Path:
-    """Where a local backbone lies; for a hub name a path that does not exist."""
-    return TINY if name == "tiny" else Path(name).expanduser()
+    """Where a local backbone lies; for a hub name a path that does not exist.
+
+    Raises:
+        InputError: no path can have this name.
+    """
+    if name == "tiny":
+        return TINY
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, or the home of nobody
+        raise InputError(f"{name!r} can be no model's name: {error}") from None
+    return path

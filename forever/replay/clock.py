@@ -9,6 +9,7 @@ Every update on the current task counts, those of the warm-up too, because Algor
 first update. Replay does not make the learner older (docs/protocol.md#clock-and-replay).
 """
 
+import math
 from abc import ABC, abstractmethod
 
 
@@ -30,7 +31,12 @@ class Clock(ABC):
         self.day_7: int | None = None
 
     def advance(self, update_norm: float) -> None:
-        """Count one update of the current task, which moved the parameters by `update_norm`."""
+        """Count one update of the current task, which moved the parameters by `update_norm`.
+
+        One that was skipped moved them by nothing. FloatingPointError: time would never pass again.
+        """
+        if not math.isfinite(update_norm):
+            raise FloatingPointError(f"an update of norm {update_norm} cannot be counted as time")
         self.steps += 1
         self.tau += update_norm
         if self.steps == self.warmup_steps:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from forever.config.overrides import difference_lines
 from forever.runs.directory import sync
 
 _KEEP = 2
@@ -46,7 +47,21 @@ class State:
     events: int = 0
     notes: list[dict[str, Any]] = field(default_factory=list)  # about each trained stage
     seconds: dict[str, float] = field(default_factory=dict)  # where the time went
-    data: list[str] = field(default_factory=list)  # the digests of the tasks
+    # What the run began with: digests of the tasks, of the model's files, of this program's.
+    data: list[str] = field(default_factory=list)
+    model: dict[str, str] = field(default_factory=dict)
+    code: str = ""
+
+    def changes(self, now: "State", tasks: Sequence[str]) -> list[str]:
+        """What the run began with and is another `now`, a line each; some noted less of it."""
+        names = [f"data of {task}" for task in tasks]
+        there: dict[str, str] = dict(zip(names, self.data, strict=False))
+        here: dict[str, str] = dict(zip(names, now.data, strict=False))
+        for part in self.model.keys() & now.model.keys():
+            there[f"model {part}"], here[f"model {part}"] = self.model[part], now.model[part]
+        if self.code:
+            there["code"], here["code"] = self.code, now.code
+        return difference_lines(there, here)
 
 
 def save(

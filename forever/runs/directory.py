@@ -6,7 +6,7 @@ before training) and stages/<stage>/ (weights after a stage, kept on request).
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -82,6 +82,14 @@ class RunDirectory:
             if any(last.get(key) != environment[key] for key in environment.keys() - {"argv"}):
                 content = {**first, "resumed": [*resumed, environment]}
                 write_text(self.environment, json.dumps(content, indent=2) + "\n")
+
+    def accept(self, changes: Sequence[str]) -> None:
+        """Note, as `resumed`, that the run goes on although something of it changed."""
+        first = read_json(self.environment) if self.environment.is_file() else {}
+        resumed = first.get("resumed", [])
+        last = resumed[-1] if resumed else first
+        content = {**first, "resumed": [*resumed, {**last, "accepted": list(changes)}]}
+        write_text(self.environment, json.dumps(content, indent=2) + "\n")
 
     def finished(self) -> dict[str, Any] | None:
         """The result, if the run is over."""

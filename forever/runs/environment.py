@@ -1,10 +1,12 @@
 """Where a run ran: versions, revision, hardware, command."""
 
+import hashlib
 import os
 import platform
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ def describe() -> dict[str, Any]:
         "gpus": gpus,
         "packages": {name: version(name) for name in _PACKAGES},
         "revision": revision(),
+        "code": code(),
         "argv": [Path(sys.argv[0]).name, *map(without_credentials, sys.argv[1:])],
     }
 
@@ -65,6 +68,16 @@ def revision() -> str | None:
         return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+@cache
+def code() -> str:
+    """Twelve hex digits that change with any line of this program, and not with its place."""
+    package = Path(__file__).parents[1]
+    sha = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        sha.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    return sha.hexdigest()[:12]
 
 
 def _processor() -> str:

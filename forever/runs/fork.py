@@ -24,9 +24,12 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError, unknown
 from forever.methods.registry import METHODS, build_method
+from forever.models.identity import digests
+from forever.models.location import find
 from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory, keep_lines, read_json, read_lines, write_text
+from forever.runs.environment import code
 from forever.runs.past import Past
 from forever.training.learner import part
 from forever.training.steps import StepRecord
@@ -95,7 +98,9 @@ def plant(
             f"{weights} is not there, or damaged; runs keep these weights with --keep-stages, so "
             "run it with that into another --out"
         )
-    _check_data(origin, config, benchmark, State(**saved.state).data)
+    state = State(**saved.state)
+    _check_data(origin, config, benchmark, state.data)
+    _check_model(origin, config, state.model)
     reason = build_method(config.method).can_follow(_past(origin, saved), len(benchmark.tasks))
     if reason is not None:
         raise InputError(reason)
@@ -108,6 +113,7 @@ def plant(
             "stage": origin.stage + 1,
             "origin": origin.identity(),
             "changes": changes,
+            "code": state.code,
         }
         write_text(temporary.fork, json.dumps(content, indent=1) + "\n")
     return changes
@@ -125,10 +131,15 @@ def leave_first_task(
     records: list[tuple[Any, ...]] = []
     for line in steps:
         known = {name: line[name] for name in ("loss", "penalty", "update_norm", "tokens", "lr")}
-        records.append(astuple(StepRecord(**known)))
+        records.append(astuple(StepRecord(**known, skipped=line.get("skipped", False))))
     # How a task ends is each method's own.
     seconds = {phase: spent for phase, spent in state.seconds.items() if phase != "end_task"}
-    begun = State(0, trained=False, records=records, seconds=seconds, data=state.data)
+    begun = replace(
+        State(0, trained=False, records=records, seconds=seconds),
+        data=state.data,
+        model=state.model,
+        code=state.code,
+    )
     with _appearing(target) as temporary:
         checkpoint.save(temporary.checkpoints, 0, len(records), tensors, vars(begun))
         shutil.copytree(run.path / "predictions", temporary.path / "predictions")
@@ -163,7 +174,8 @@ def _copy_past(
         answers = origin.directory.predictions(stage, 0).parent
         if answers.is_dir():
             shutil.copytree(answers, target.predictions(stage, 0).parent)
-    state = replace(State(**saved.state), data=[task.digest() for task in benchmark.tasks])
+    data = [task.digest() for task in benchmark.tasks]
+    state = replace(State(**saved.state), data=data, code=code())
     checkpoint.save(target.checkpoints, origin.stage, 0, saved.tensors, vars(state))
     for journal, count in ((target.steps, state.steps), (target.events, state.events)):
         shutil.copyfile(origin.directory.path / journal.name, journal)
@@ -198,6 +210,19 @@ def _check_settings(origin: RunConfig, config: RunConfig) -> None:
             raise InputError(
                 f"method.name={method.name!r} learns all tasks at once; it has no stage to fork at"
             )
+
+
+def _check_model(origin: Origin, config: RunConfig, there: Mapping[str, str]) -> None:
+    """The model must be the same, by its files; one that is not here yet is checked later."""
+    path = find(config.model.name)
+    if path is None:
+        return
+    lines = difference_lines({"model": there}, {"model": digests(path)}) if there else []
+    if lines:
+        raise InputError(
+            f"a fork keeps the model of its run, {origin.directory.path.name}: {lines[0]}; put its "
+            "files back"
+        )
 
 
 def _check_data(

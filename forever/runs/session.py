@@ -23,6 +23,7 @@ from forever.methods.base import Method
 from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory, read_lines, write_lines, write_text
+from forever.runs.environment import code
 from forever.runs.fork import leave_first_task
 from forever.runs.journal import Journal
 from forever.runs.results import peak_memory, summary
@@ -43,6 +44,7 @@ class Session:
     checkpoint_s: float = 60.0  # between checkpoints within a task; each task ends with one anyway
     keep_stages: bool = False  # keep the checkpoint of every trained stage, for forks
     first_task: Path | None = None  # where the first task is left for other runs of a sweep
+    accept_changes: bool = False  # go on with other data, another model or other code
     journal: Journal | None = field(default=None, init=False)  # of the leading rank
 
     def begin(self, learner: Learner, method: Method[Any], benchmark: Benchmark) -> None:
@@ -53,18 +55,17 @@ class Session:
             tuple(stage.name for stage in benchmark.stages),
         )
         data = [task.digest() for task in benchmark.tasks]
+        now = State(data=data, model=dict(learner.backbone.digests), code=code())
         saved = checkpoint.latest(self.directory.checkpoints)
-        self.state = state = State(**saved.state) if saved else State(data=data)
-        place = [state.stage, state.trained, len(state.records)]
+        self.state = state = State(**saved.state) if saved else now
+        place = [state.stage, state.trained, len(state.records), now.model, now.code]
         if any(places != [place] for places in self.world.gather([place])):
             raise RuntimeError(
-                f"ranks found different checkpoints in {self.directory.path}; "
-                "is it a shared folder?"
+                f"ranks found different checkpoints in {self.directory.path}, or a different model "
+                "or program; is it a shared folder?"
             )
-        if state.data != data:
-            raise InputError(
-                f"{self.directory.path}: the data changed since this run began; give another --out"
-            )
+        self._accept(state.changes(now, self.matrix.tasks))
+        state.data, state.model, state.code = now.data, now.model, now.code
         if saved:
             self._restore(saved)
         # The stage with which this life begins, and what happened in it if it was interrupted.
@@ -80,6 +81,16 @@ class Session:
         self._trackers = list(self.trackers if self.world.leads else ())
         tell(self._trackers, "started", self.directory, benchmark)
         self._clock = self._last_checkpoint = time.perf_counter()
+
+    def _accept(self, changes: list[str]) -> None:
+        """Refuse to go on with other data, another model or other code; or note it down."""
+        if changes and not self.accept_changes:
+            raise InputError(
+                f"{self.directory.path}: this changed since this run began: "
+                f"{'; '.join(changes[:3])}; give another --out, or --accept-changes to go on"
+            )
+        if changes and self.world.leads:
+            self.directory.accept(changes)
 
     def begin_stage(self, stage: int) -> bool:
         """Whether a stage is still to be trained to its end; if so, it begins."""
@@ -219,6 +230,8 @@ class Session:
         }
         content["peak_memory_bytes"] = peak_memory(self.world.device)
         content["world_size"] = self.world.size
+        content["at_once"] = {"examples": learner.micro_batch, "answers": learner.backbone.at_once}
+        content["model"] = self.state.model
         seconds = self.state.seconds.items()
         content["seconds"] = {phase: round(spent, 3) for phase, spent in seconds}
         write_text(self.directory.result, json.dumps(content, indent=1) + "\n")
@@ -257,5 +270,6 @@ def step_line(learner: Learner, step: Step, record: StepRecord) -> dict[str, Any
         "lr": record.lr,
         "rows": len(step.batch.examples),
         "tokens": record.tokens,
+        **({"skipped": True} if record.skipped else {}),
         **learner.gauges,
     }

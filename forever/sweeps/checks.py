@@ -7,7 +7,7 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.local import check_examples, check_method, digests
+from forever.launch.local import check_examples, check_method, check_model, digests
 from forever.models import location
 from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import Trial
@@ -29,8 +29,8 @@ def read_data(runs: Iterable[RunConfig]) -> list[Benchmark | InputError]:
 
 
 def check_finished(trials: Sequence[Trial], folder: Path) -> None:
-    """Refuse a sweep that has finished runs on other examples than those that are there now, or
-    beside finished runs of another version of its benchmark.
+    """Refuse a sweep that has finished runs on other examples or of another model than are there
+    now, or beside finished runs of another version of its benchmark.
 
     Data that are no longer there say nothing.
     """
@@ -40,7 +40,9 @@ def check_finished(trials: Sequence[Trial], folder: Path) -> None:
     data = read_data(trial.config for trial in trials)
     for trial, benchmark in zip(trials, data, strict=True):
         if isinstance(benchmark, Benchmark):
-            check_examples(RunDirectory(folder / trial.key), digests(benchmark))
+            directory = RunDirectory(folder / trial.key)
+            check_examples(directory, digests(benchmark))
+            check_model(directory, trial.config.model.name)
             tasks[benchmark.name, benchmark.order] = [task.name for task in benchmark.tasks]
     _check_versions(tasks, folder)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from forever.data.encoding import Encoded
 from forever.data.tasks import Example
+from forever.models.room import fitting
 from forever.training.forward import answer_logits, cross_entropy
 from forever.training.learner import Learner
 
@@ -29,20 +31,33 @@ def fisher_information(learner: Learner, examples: Sequence[Example]) -> Tensor:
     training = model.training
     model.eval()
     share = [learner.encoder.encode(example) for example in learner.world.share(examples)]
-    size = learner.micro_batch or learner.config.optim.batch_size
-    for first in range(0, len(share), size):
-        batch = share[first : first + size]
-        apart = gradients_apart(learner, batch)
-        if apart is not None:
-            total += apart.square_().sum(0)
-            continue
-        for encoded in batch:
-            parameters.grad.zero_()
-            (cross_entropy(learner, [encoded]) / len(encoded.answer)).backward()
-            total += parameters.grad**2
+    while share:
+        work, count = partial(_add_squares, learner, share, total), learner.config.optim.batch_size
+        (total, done), learner.micro_batch = fitting(
+            work, min(count, len(share)), learner.micro_batch, "examples"
+        )
+        share = share[done:]
     parameters.grad.zero_()
     model.train(training)
-    return learner.world.sum_(total) / len(examples)
+    mean = learner.world.sum_(total) / len(examples)
+    if not mean.isfinite().all():
+        raise learner.diverged("the Fisher information is not finite")
+    return mean
+
+
+def _add_squares(
+    learner: Learner, examples: Sequence[Encoded], total: Tensor, size: int
+) -> tuple[Tensor, int]:
+    """Return `total` plus the squared gradients of the first `size` examples, and their number."""
+    batch, parameters = examples[:size], learner.parameters
+    apart = gradients_apart(learner, batch)
+    if apart is not None:
+        return total + apart.square_().sum(0), len(batch)
+    for encoded in batch:
+        parameters.grad.zero_()
+        (cross_entropy(learner, [encoded]) / len(encoded.answer)).backward()
+        total = total + parameters.grad**2
+    return total, len(batch)
 
 
 def gradients_apart(learner: Learner, examples: Sequence[Encoded]) -> Tensor | None:

@@ -59,6 +59,7 @@ class Learner:
     update_s: float = 0.0
     replay_s: float = 0.0
     longest_replay_s: float = 0.0
+    skipped: int = 0  # updates of the current task that were no finite numbers
     # What the method says: for the next line of the journal, about the task, and its replays.
     gauges: dict[str, float | None] = field(default_factory=dict)
     notes: dict[str, float | None] = field(default_factory=dict)
@@ -69,13 +70,18 @@ class Learner:
         """Whether no task comes after the current one."""
         return self.stage + 1 == self.tasks
 
+    @property
+    def place(self) -> str:
+        """The task and the number of its next update."""
+        return f"task {self.task.name if self.task else None}, update {self.updates + 1}"
+
     def begin(self, stage: int, task: Task) -> None:
         """Set all counters to the start of a task."""
         self.stage, self.task = stage, task
         self.own = frozenset(example.id for example in task.train)
         self.examples = Counter()
         self.update_s = self.replay_s = self.longest_replay_s = 0.0
-        self.step = self.updates = self.planned_steps = 0
+        self.step = self.updates = self.planned_steps = self.skipped = 0
         self.gauges, self.notes, self.events = {}, {}, []
 
     def count(self, action: Action, record: StepRecord) -> None:
@@ -83,6 +89,9 @@ class Learner:
         if isinstance(action, Step):
             self.updates += 1
             self.step += action.kind == "task"
+            if record.skipped:
+                self.skipped += 1
+                self.log_task(skipped=self.skipped)
             batch = action.batch
             own = sum(example.id in self.own for example in batch.examples)
             self.examples["task" if action.kind == "task" else "padded"] += batch.views * own
@@ -94,6 +103,13 @@ class Learner:
                 self.longest_replay_s = max(self.longest_replay_s, record.seconds)
         elif isinstance(action, Probe):
             self.examples["probed"] += len(action.batch.examples)
+
+    def diverged(self, problem: str) -> FloatingPointError:
+        """The error that ends a run in which a number is not finite."""
+        return FloatingPointError(
+            f"{self.place}: {problem}; the last good update of the task is {self.updates}; the run "
+            "diverged, lower optim.lr"
+        )
 
     def batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
         """The main stream of the current task: shuffled passes, alike for all methods of a seed."""

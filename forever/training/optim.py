@@ -34,14 +34,13 @@ def learning_rate(config: OptimConfig, step: int, planned_steps: int) -> float:
     return config.lr * remaining / max(planned_steps - config.warmup_steps, 1)
 
 
-def apply_update(
-    parameters: FlatParameters, optimizer: torch.optim.Optimizer, lr: float, clip: float
-) -> Tensor:
-    """Clip the gradient, which stays where it is, and step.
+def clip_gradient(parameters: FlatParameters, clip: float) -> Tensor:
+    """Clip the gradient, which stays where it is; returns its norm before, an fp64 scalar."""
+    return torch.nn.utils.clip_grad_norm_([parameters.flat], clip).double()
 
-    Returns Delta = ||Theta_t - Theta_{t-1}||_2 as applied, an fp64 scalar on the device.
-    """
-    torch.nn.utils.clip_grad_norm_([parameters.flat], clip)
+
+def apply_update(parameters: FlatParameters, optimizer: torch.optim.Optimizer, lr: float) -> Tensor:
+    """Step by the gradient; returns Delta = ||Theta_t - Theta_{t-1}||_2, an fp64 scalar."""
     for group in optimizer.param_groups:
         group["lr"] = lr
     before = parameters.snapshot()

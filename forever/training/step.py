@@ -4,8 +4,10 @@ B examples, T tokens, V vocabulary.
 """
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -16,10 +18,11 @@ from torch import Tensor
 from forever.data.encoding import Encoded
 from forever.methods.base import Method
 from forever.models.parameters import FlatParameters
+from forever.models.room import fitting
 from forever.seeding import derive
 from forever.training.forward import answer_logits, cross_entropy
 from forever.training.learner import Learner
-from forever.training.optim import apply_update, learning_rate
+from forever.training.optim import apply_update, clip_gradient, learning_rate
 from forever.training.steps import Action, Forward, Penalty, Probe, Reading, Step, StepRecord
 
 
@@ -40,7 +43,10 @@ def _do(learner: Learner, method: Method[Any], action: Action) -> StepRecord:
     if isinstance(action, Step):
         return optimizer_step(learner, method, action)
     if isinstance(action, Reading):
-        return StepRecord(value=learner.world.from_leader(action.value.double()).item())
+        value = learner.world.from_leader(action.value.double()).item()
+        if not math.isfinite(value):
+            raise learner.diverged(f"a reading of the weights is {value}")
+        return StepRecord(value=value)
     return probe(learner, action)
 
 
@@ -49,54 +55,86 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
 
     The loss is the sum over the supervised tokens of the global batch divided by their number, so
     ranks and micro-batches add up to the same gradient. The gradient that was applied, summed and
-    clipped, can be read until the next update begins. A loss or an update that is no finite number
-    ends the run with a FloatingPointError.
+    clipped, can be read until the next update begins.
+
+    Raises:
+        FloatingPointError: a loss, gradient or update is no finite number, and none may be skipped.
     """
     config, parameters, world = learner.config, learner.parameters, learner.world
-    assert learner.task is not None
     assert learner.optimizer is not None
 
     # One group an example of the batch: what the method makes of it, usually the encoded example
     # itself, sometimes several views of it. A group is never divided between ranks.
     groups = method.encode(learner, step)
-    supervised = sum(len(encoded.answer) for group in groups for encoded in group)
-
-    # Dropout depends on seed, task, update and rank alone, so a resumed run draws the same masks.
-    world.seed(derive(config.seed, "dropout", learner.task.name, learner.updates, world.rank))
-    if not learner.backbone.model.training:  # it goes through all modules
-        learner.backbone.model.train()
-    parameters.grad.zero_()
-
-    # This rank computes its groups, a micro-batch at a time. `share` weights what the method adds
-    # to the loss without regard to the examples, so that it counts once an update.
-    sums = torch.zeros(2, dtype=torch.float64, device=world.device)  # cross-entropy, added terms
-    for micro in _micro_batches(world.share(groups), learner.micro_batch):
-        views = [number for group in micro for number in range(len(group))]
-        logits, targets = answer_logits(learner, _flat(micro), views)
-        ce = F.cross_entropy(logits, targets, reduction="sum") / supervised
-        share = len(micro) / len(groups)
-        total = method.loss(learner, Forward(ce, share, micro, logits))
-        total.backward()
-        sums += torch.stack([ce, total - ce]).detach()
+    work = partial(_passes, learner, method, groups)
+    count = len(_flat(world.share(groups)))
+    sums, learner.micro_batch = fitting(work, count, learner.micro_batch, "examples")
 
     # From here on every rank holds the same gradient and does the same update.
     world.sum_(parameters.grad)
     method.on_gradients(learner)
     penalty = add_penalty(parameters, step.penalty)
-    lr = learning_rate(config.optim, learner.step, learner.planned_steps)
-    update_norm = apply_update(parameters, learner.optimizer, lr, config.optim.clip)
+    gradient_norm = clip_gradient(parameters, config.optim.clip)
 
-    # One wait for the device an update. The three numbers are the leader's, since decisions hang on
-    # them: a clock that reads NaN, for one, would never replay.
+    # These numbers are the leader's, since decisions hang on them: a clock that reads NaN, for one,
+    # would never replay.
     cross_entropies, added = world.sum_(sums)
-    numbers = torch.stack([cross_entropies, added + penalty, update_norm])
-    loss, penalties, norm = world.from_leader(numbers).tolist()
-    if not math.isfinite(loss + penalties + norm):
-        raise FloatingPointError(
-            f"task {learner.task.name}, update {learner.updates + 1}: loss {loss}, "
-            f"update norm {norm}; the run diverged, lower optim.lr"
-        )
-    return StepRecord(loss, penalties, norm, _tokens(_flat(groups)), lr)
+    numbers = torch.stack([cross_entropies, added + penalty, gradient_norm])
+    loss, penalties, size = world.from_leader(numbers).tolist()
+    tokens = _tokens(_flat(groups))
+    if not math.isfinite(loss + penalties + size):
+        problem = f"loss {loss}, penalty {penalties}, norm of the gradient {size}"
+        return _skipped(learner, problem, tokens)
+    lr = learning_rate(config.optim, learner.step, learner.planned_steps)
+    moved = apply_update(parameters, learner.optimizer, lr)
+    update_norm = world.from_leader(moved).item()
+    if not math.isfinite(update_norm):  # the weights are lost
+        raise learner.diverged(f"update norm {update_norm}")
+    return StepRecord(loss, penalties, update_norm, tokens, lr)
+
+
+def _passes(
+    learner: Learner, method: Method[Any], groups: list[tuple[Encoded, ...]], size: int
+) -> Tensor:
+    """Add this rank's part to the gradient, at most `size` examples at once.
+
+    Returns:
+        Its cross-entropy and the terms that were added to it, [2].
+    """
+    world = learner.world
+    assert learner.task is not None
+    # Dropout depends on seed, task, update and rank alone, so a resumed run draws the same masks.
+    stream = "dropout", learner.task.name, learner.updates, world.rank
+    world.seed(derive(learner.config.seed, *stream))
+    if not learner.backbone.model.training:  # it goes through all modules
+        learner.backbone.model.train()
+    learner.parameters.grad.zero_()
+    method.begin_passes(learner)
+
+    supervised = sum(len(encoded.answer) for encoded in _flat(groups))
+    sums = torch.zeros(2, dtype=torch.float64, device=world.device)
+    for micro in _micro_batches(world.share(groups), size):
+        views = [number for group in micro for number in range(len(group))]
+        logits, targets = answer_logits(learner, _flat(micro), views)
+        ce = F.cross_entropy(logits, targets, reduction="sum") / supervised
+        # What the method adds without regard to the examples must count once an update.
+        share = len(micro) / len(groups)
+        total = method.loss(learner, Forward(ce, share, micro, logits))
+        total.backward()
+        sums += torch.stack([ce, total - ce]).detach()
+    return sums
+
+
+def _skipped(learner: Learner, problem: str, tokens: int) -> StepRecord:
+    """Leave out an update that is no finite number, if the task may have one more of those."""
+    learner.parameters.grad.zero_()  # methods read what was applied
+    most = learner.config.optim.nonfinite_skips
+    if learner.skipped >= most:
+        raise learner.diverged(problem)
+    if learner.world.leads:
+        count = f"skipped, {learner.skipped + 1} of at most {most} in the task"
+        print(f"{learner.place}: {problem}; {count}", file=sys.stderr)
+    return StepRecord(tokens=tokens, skipped=True)
 
 
 @torch.no_grad()
@@ -106,10 +144,18 @@ def probe(learner: Learner, action: Probe) -> StepRecord:
     groups = [(learner.encoder.encode(example),) for example in action.batch.examples]
     supervised = sum(len(example.answer) for example in _flat(groups))
     learner.backbone.model.eval()
-    loss = torch.zeros((), dtype=torch.float64, device=world.device)
-    for micro in _micro_batches(world.share(groups), learner.micro_batch):
-        loss += cross_entropy(learner, _flat(micro)) / supervised
+
+    def passes(size: int) -> Tensor:
+        loss = torch.zeros((), dtype=torch.float64, device=world.device)
+        for micro in _micro_batches(world.share(groups), size):
+            loss += cross_entropy(learner, _flat(micro)) / supervised
+        return loss
+
+    count = len(world.share(groups))
+    loss, learner.micro_batch = fitting(passes, count, learner.micro_batch, "examples")
     value = world.from_leader(world.sum_(loss)).item()
+    if not math.isfinite(value):
+        raise learner.diverged(f"the loss of a look is {value}")
     return StepRecord(loss=value, tokens=_tokens(_flat(groups)))
 
 
@@ -124,11 +170,11 @@ def add_penalty(parameters: FlatParameters, penalty: Penalty | None) -> Tensor:
 
 
 def _micro_batches(
-    groups: list[tuple[Encoded, ...]], size: int | None
+    groups: list[tuple[Encoded, ...]], size: int
 ) -> Iterator[list[tuple[Encoded, ...]]]:
     """Micro-batches of about `size` encoded examples; a group stays together."""
     width = max((len(group) for group in groups), default=1)
-    count = max(size // width, 1) if size else max(len(groups), 1)
+    count = max(size // width, 1)
     return (groups[i : i + count] for i in range(0, len(groups), count))
 
 

@@ -66,6 +66,7 @@ class StepRecord:
     lr: float = 0.0  # of the update; 0 for a probe
     value: float = 0.0  # of a reading
     seconds: float = 0.0  # that it took, where a budget of seconds is to be kept
+    skipped: bool = False  # since a number was not finite: nothing changed, and loss is not known
 
 
 Steps = Generator[Action, StepRecord, None]

@@ -128,7 +128,7 @@ def test_a_sweep_has_no_resume(call: Call) -> None:
 def test_a_folder_without_weights(tmp_path: Path, call: Call) -> None:
     for name, missing in (
         ("notes.txt", "has no configuration (config.json)"),
-        ("config.json", "has no weights (*.safetensors)"),
+        ("config.json", "has no weights (model.safetensors or model.safetensors.index.json)"),
         ("model.safetensors", "has no tokenizer (tokenizer.json or"),
     ):
         (tmp_path / name).write_text("{}")

@@ -497,7 +497,7 @@ def test_an_unknown_encoder_is_refused_before_the_first_update(
     config: RunConfig, tmp_path: Path, name: str
 ) -> None:
     settings = config.override({"method.name": "ssr", "method.encoder": name})
-    with pytest.raises(InputError, match=rf"method.encoder: '{name}' could not be loaded: "):
+    with pytest.raises(InputError, match=rf"method.encoder: .*'{name}'"):
         execute(settings, tmp_path / "run")
     journal = tmp_path / "run" / "steps.jsonl"
     assert not journal.exists() or not lines(journal)

@@ -105,6 +105,6 @@ def test_a_hub_model_with_code_is_refused_without_a_question(
     done = subprocess.run(command, input="y\n" * 20, env=env, check=False, **options)
     assert not (tmp_path / "ran").exists()
     assert done.returncode == 2, done.stderr
-    assert "model.name: 'somebody/evil' needs Python code that comes with it" in done.stderr
+    assert "config.json asks by auto_map for Python code that comes with it" in done.stderr
     assert "[y/N]" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -7,7 +7,7 @@ from transformers import get_scheduler
 
 from forever.config.parts import OptimConfig
 from forever.models.parameters import FlatParameters
-from forever.training.optim import apply_update, build_optimizer, learning_rate
+from forever.training.optim import apply_update, build_optimizer, clip_gradient, learning_rate
 
 
 def network() -> nn.Module:
@@ -37,7 +37,8 @@ def test_equals_adamw_on_separate_tensors(clip: float, decay: float) -> None:
         reference.zero_grad()
         before = flat.snapshot()
         loss(model, t).backward()
-        delta = apply_update(flat, optimizer, 0.01, clip)
+        clip_gradient(flat, clip)
+        delta = apply_update(flat, optimizer, 0.01)
         flat.grad.zero_()
         moved = torch.linalg.vector_norm(flat.snapshot() - before, dtype=torch.float64)
         assert delta.item() == moved.item() > 0
@@ -52,10 +53,11 @@ def test_gradient_is_clipped_to_the_global_norm() -> None:
     flat = FlatParameters([(name, nn.Parameter(torch.zeros(1))) for name in "ab"])
     optimizer = build_optimizer(flat, OptimConfig())
     flat.grad.copy_(torch.tensor([30.0, 40.0]))
-    apply_update(flat, optimizer, 1e-3, clip=1.0)
+    assert clip_gradient(flat, 1.0).item() == 50
+    apply_update(flat, optimizer, 1e-3)
     torch.testing.assert_close(optimizer.state[flat.flat]["exp_avg"], torch.tensor([0.06, 0.08]))
     torch.testing.assert_close(flat.flat.data, torch.tensor([-1e-3, -1e-3]))
-    assert apply_update(flat, optimizer, 0.0, 1.0).item() == 0
+    assert apply_update(flat, optimizer, 0.0).item() == 0
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from forever.errors import InputError
 from forever.models import lora
 from forever.models.backbone import Backbone
-from forever.models.location import check_failure, refuse_code
+from forever.models.loading import check_report, explained
+from forever.models.location import fetch
 
 _BATCH = 32
 _MAX_TOKENS = 510  # what a RoBERTa takes, as in the code of SSR; other encoders may take less
@@ -57,26 +57,21 @@ def load_encoder(name: str, device: torch.device) -> tuple[Any, Any]:
     """
     from transformers import AutoModel, AutoTokenizer
 
-    refuse_code("method.encoder", name)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    path = fetch(name, "method.encoder")
+    with explained("method.encoder", name):
+        tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
         # Weights in safetensors alone: others would be unpickled.
         model, report = AutoModel.from_pretrained(
-            name,
+            str(path),
             use_safetensors=True,
             trust_remote_code=False,
             dtype=torch.float32,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # the report has them
         )
-    except (OSError, ValueError, ImportError) as error:
-        check_failure("method.encoder", name, error)
-        first = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise InputError(f"method.encoder: {name!r} could not be loaded: {first}") from error
-    missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
-    if missing:
-        raise InputError(
-            f"method.encoder: {name!r} lacks {len(missing)} weights, the first is {missing[0]}"
-        )
+    # Encoders are published with the heads that they were trained by.
+    report["unexpected_keys"] = set()
+    check_report("method.encoder", path, report, but="pooler.")
     if report["missing_keys"]:
         # The pooler was never trained, and its random weights would differ from run to run.
         model.pooler = None

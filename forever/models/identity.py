@@ -1,0 +1,54 @@
+"""A model is known by what its files hold, and not by its name. Nothing here loads torch."""
+
+import hashlib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from forever.models.folder import files_of_index
+
+_SETTINGS = ("config.json", "generation_config.json")
+_TOKENIZER = (
+    "added_tokens.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+
+
+def digests(path: Path) -> dict[str, str]:
+    """Digests of a model's settings, tokenizer and weights; of a GGUF file, which has them all.
+
+    A gigabyte takes a second or two, once a process as long as the files do not change.
+    """
+    if path.is_file():
+        return {"weights": _digest([path])}
+    weights = [path / "model.safetensors"]
+    if not weights[0].is_file():
+        weights = files_of_index("model.name", path / "model.safetensors.index.json")
+    return {
+        "config": _digest(path / name for name in _SETTINGS),
+        "tokenizer": _digest(path / name for name in _TOKENIZER),
+        "weights": _digest(weights),
+    }
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    """Twelve hex digits that change with any of the files that are there."""
+    sha = hashlib.sha256()
+    for path in paths:
+        if path.is_file():
+            facts = path.stat()
+            sha.update(path.name.encode() + _sha256(path, facts.st_size, facts.st_mtime_ns))
+    return sha.hexdigest()[:12]
+
+
+@cache
+def _sha256(path: Path, size: int, changed_ns: int) -> bytes:
+    """The SHA-256 of a file; with another size or time it is another file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

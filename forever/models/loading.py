@@ -1,0 +1,91 @@
+"""What can be wrong with a model that only its architecture tells: sizes, names, numbers."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from forever.errors import InputError
+from forever.models import folder
+
+_AGAIN = "give the folder as it was published"
+
+
+@contextmanager
+def explained(setting: str, name: str) -> Iterator[None]:
+    """Within this context, where transformers reads a stranger's files, errors become InputErrors.
+
+    What strange settings do there has no end: any exception of any library means that the model
+    cannot be loaded.
+    """
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)  # its table of weights is for another reader
+    logging.disable_progress_bar()
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if "trust_remote_code" in str(error):  # its own message advises to allow that
+            raise InputError(f"{setting}: {name!r} needs {folder.NO_CODE}") from error
+        first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise InputError(f"{setting}: {name!r} could not be loaded: {first[:300]}") from error
+    finally:
+        logging.set_verbosity(before)
+
+
+def check_size(setting: str, path: Path, empty: nn.Module) -> None:
+    """Refuse a model without memory that has more numbers than its files.
+
+    Otherwise transformers would find memory for all that is missing, which may be without end.
+    """
+    needed = sum(parameter.numel() for parameter in empty.parameters())
+    there = sum(prod(shape) for shape in folder.shapes(setting, path).values())
+    if needed > there:
+        raise InputError(
+            f"{setting}: by its config.json, {path} has {needed} numbers, and its files hold "
+            f"{there}; {_AGAIN}"
+        )
+
+
+def check_report(setting: str, path: Path, report: Mapping[str, Any], but: str = "\0") -> None:
+    """Refuse a model whose weights are not all there, of another shape, or of no use.
+
+    Args:
+        report: what transformers says of missing, mismatched and unexpected keys, which leaves out
+            those that its architecture does not miss, such as tied weights.
+        but: the beginning of names that may be missing.
+    """
+    missing = sorted(name for name in report["missing_keys"] if not name.startswith(but))
+    if missing:
+        raise InputError(
+            f"{setting}: {path} lacks {len(missing)} weights, the first is {missing[0]!r}; {_AGAIN}"
+        )
+    for name, there, needed in sorted(report["mismatched_keys"]):
+        raise InputError(
+            f"{setting}: {path} has {name!r} of shape {tuple(there)} instead of {tuple(needed)}; "
+            f"{_AGAIN}"
+        )
+    surplus = sorted(report["unexpected_keys"])
+    if surplus:
+        raise InputError(
+            f"{setting}: {path} has {len(surplus)} weights that its architecture does not use, the "
+            f"first is {surplus[0]!r}; {_AGAIN}"
+        )
+
+
+def check_finite(setting: str, path: Path, model: nn.Module) -> None:
+    """Refuse weights with NaN or Inf."""
+    for name, weight in model.named_parameters():
+        ends = torch.stack(weight.aminmax()) if weight.numel() else weight
+        if not ends.isfinite().all():
+            raise InputError(
+                f"{setting}: {path} has NaN or Inf in {name!r}; the file is damaged, or its "
+                "training diverged"
+            )

@@ -1,0 +1,45 @@
+"""What does not fit into a device's memory at once is done again, half of it at a time."""
+
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from forever.errors import InputError, one_line
+
+R = TypeVar("R")
+
+
+def fitting(
+    work: Callable[[int], R], count: int, most: int | None, what: str
+) -> tuple[R, int | None]:
+    """Do `work`, which takes at most so many things at once, with as many as memory has room for.
+
+    Where memory runs out, it begins anew with half as many, and says so in one line.
+
+    Args:
+        count: how many there are; none is done as one is.
+        most: how many there may be at once; None is any number.
+
+    Returns:
+        What `work` returned, and how many there may be at once from now on.
+
+    Raises:
+        InputError: not even one of them fits.
+    """
+    size = max(1, min(count, most or count))
+    while True:
+        try:
+            return work(size), most
+        except torch.OutOfMemoryError as error:
+            reason = one_line(error)
+        # Not within `except`: there the traceback holds on to what did not fit.
+        if size == 1:
+            raise InputError(
+                f"out of memory, with one of the {what} at a time ({reason}); lower "
+                "model.max_length, or take a smaller model or a larger device"
+            )
+        size = most = size // 2
+        torch.cuda.empty_cache()
+        print(f"out of memory; from here on {size} {what} at once", file=sys.stderr)

@@ -1,0 +1,175 @@
+"""A run is resumed, forked and reused with the data, the model and the code it began with."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import execute, outcome
+from safetensors.torch import load_file, save_file
+
+from forever.config.run import RunConfig
+from forever.data.benchmarks import load_benchmark
+from forever.errors import InputError
+from forever.launch.local import Placement, run_local
+from forever.runs import session
+from forever.runs.directory import RunDirectory
+from forever.runs.fork import find_origin, plant
+from forever.runs.tracking import Tracker
+from forever.sweeps.checks import check_finished
+from forever.sweeps.sweep import Sweep
+
+CHANGED = r"this changed since this run began: {}.*; give another --out, or --accept-changes"
+
+
+@pytest.fixture
+def model(backbone_folder: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(backbone_folder, tmp_path / "model")
+
+
+@pytest.fixture
+def config(small_config: RunConfig, model: Path) -> RunConfig:
+    changes = {"model.name": str(model), "data.order": ["shape", "colour"]}
+    return small_config.override(changes)
+
+
+def scale(model: Path, factor: float) -> None:
+    """Put other weights into a model's folder."""
+    tensors = load_file(model / "model.safetensors")
+    tensors = {name: tensor * factor for name, tensor in tensors.items()}
+    save_file(tensors, model / "model.safetensors", {"format": "pt"})
+
+
+def change_tokenizer(model: Path) -> None:
+    path = model / "tokenizer_config.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(content | {"padding_side": "left"}), encoding="utf-8")
+
+
+class Interrupt(Tracker):
+    """Ends the process after the first stage."""
+
+    def stage(self, number: int, scores: Any) -> None:
+        raise KeyboardInterrupt
+
+
+def begin(config: RunConfig, path: Path) -> None:
+    """Train the first of two tasks."""
+    with pytest.raises(KeyboardInterrupt):
+        run_local(config, path, trackers=[Interrupt()], placement=Placement("cpu"))
+
+
+def go_on(config: RunConfig, path: Path, accept: bool = False) -> dict[str, Any]:
+    placement = Placement("cpu", accept_changes=accept)
+    return run_local(config, path, resume=True, placement=placement)
+
+
+def test_other_weights_or_another_tokenizer_are_refused_on_resume(
+    config: RunConfig, model: Path, tmp_path: Path
+) -> None:
+    path, kept = tmp_path / "run", shutil.copytree(model, tmp_path / "kept")
+    begin(config, path)
+    scale(model, 1.5)
+    with pytest.raises(InputError, match=CHANGED.format("model weights is '.{12}' there")):
+        go_on(config, path)
+    change_tokenizer(model)
+    with pytest.raises(InputError, match=r"model tokenizer is .*; model weights is "):
+        go_on(config, path)
+
+    shutil.copytree(kept, model, dirs_exist_ok=True)
+    result = go_on(config, path)
+    assert result["model"].keys() == {"config", "tokenizer", "weights"}
+    environment = json.loads((path / "environment.json").read_text())
+    assert "resumed" not in environment
+    execute(config, tmp_path / "whole")
+    assert outcome(tmp_path / "whole").differences(outcome(path)) == []
+
+
+def test_changes_that_are_accepted_are_noted_down(
+    config: RunConfig, model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    begin(config, path)
+    before = RunDirectory(path)
+    scale(model, 1.5)
+    result = go_on(config, path, accept=True)
+    assert result["key"] == config.key()  # names stay
+    resumed = json.loads(before.environment.read_text())["resumed"]
+    (line,) = resumed[-1]["accepted"]
+    assert line.startswith("model weights is ")
+    assert line.endswith(f"{result['model']['weights']!r} here")
+
+
+def test_other_code_is_refused_on_resume(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    begin(config, path)
+    monkeypatch.setattr(session, "code", lambda: "other")
+    with pytest.raises(InputError, match=CHANGED.format("code is '.{12}' there, 'other' here")):
+        go_on(config, path)
+    go_on(config, path, accept=True)
+    resumed = json.loads((path / "environment.json").read_text())["resumed"]
+    assert len(resumed[-1]["accepted"]) == 1
+
+
+def test_a_finished_run_of_another_model_is_not_reused(
+    config: RunConfig, model: Path, tmp_path: Path
+) -> None:
+    (trial,) = Sweep("s", config, {"base": {}}).trials()
+    path = tmp_path / "runs" / trial.key
+    result = execute(config, path)
+    assert execute(config, path) == result
+    check_finished([trial], tmp_path / "runs")
+    scale(model, 0.0)
+    for reuse in (
+        lambda: execute(config, path),
+        lambda: check_finished([trial], tmp_path / "runs"),
+    ):
+        with pytest.raises(InputError, match=r"finished, and the files of .*: model\.weights is"):
+            reuse()
+
+    kept = json.loads((path / "result.json").read_text())
+    del kept["model"]  # a run of an earlier version
+    (path / "result.json").write_text(json.dumps(kept))
+    assert execute(config, path) == kept
+    (path / "result.json").write_text(json.dumps(result))
+    shutil.rmtree(model)
+    check_finished([trial], tmp_path / "runs")  # files that are gone say nothing
+
+
+def test_a_fork_keeps_the_model_of_its_run(config: RunConfig, model: Path, tmp_path: Path) -> None:
+    execute(config, tmp_path / "run", keep_stages=True)
+    origin = find_origin(f"{tmp_path / 'run'}@1")
+    other = config.override({"optim.lr": 0.5})
+    benchmark = load_benchmark(config.data)
+    kept = shutil.copytree(model, tmp_path / "kept")
+    scale(model, 1.5)
+    with pytest.raises(InputError, match=r"a fork keeps the model of its run, run: model\.weights"):
+        plant(origin, other, benchmark, RunDirectory(tmp_path / "fork"))
+    assert not (tmp_path / "fork").exists()
+    shutil.copytree(kept, model, dirs_exist_ok=True)
+    plant(origin, other, benchmark, RunDirectory(tmp_path / "fork"))
+    scale(model, 1.5)  # after it was planted
+    with pytest.raises(InputError, match=CHANGED.format("model weights")):
+        execute(other, tmp_path / "fork")
+
+
+def test_a_fork_may_be_trained_by_other_code(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(config, tmp_path / "run", keep_stages=True)
+    for place in ("session", "fork"):
+        monkeypatch.setattr(f"forever.runs.{place}.code", lambda: "other")
+    origin = find_origin(f"{tmp_path / 'run'}@1")
+    fork = RunDirectory(tmp_path / "fork")
+    plant(origin, config.override({"optim.lr": 0.5}), load_benchmark(config.data), fork)
+    execute(config.override({"optim.lr": 0.5}), fork.path)
+    assert json.loads(fork.fork.read_text())["code"] not in ("", "other")
+
+
+def test_names_of_runs_do_not_depend_on_what_a_folder_holds(config: RunConfig, model: Path) -> None:
+    before = config.key()
+    scale(model, 2.0)
+    assert config.key() == before

@@ -1,0 +1,213 @@
+"""A number that is not finite ends the run with its reason, or is left out as often as allowed."""
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import CONFIGS, execute, lines, outcome
+from torch import Tensor
+
+from forever.cli.main import main
+from forever.config.run import RunConfig
+from forever.launch.local import Placement, run_local
+from forever.models.parameters import FlatParameters
+from forever.replay.clock import ModelClock
+from forever.runs.tracking import Tracker
+from forever.training import importance, step
+from forever.training.importance import gradients_apart
+from forever.training.learner import Learner
+from forever.training.steps import Step
+
+Bad = Callable[[Learner, Step], bool]
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, bad: Bad, gradient: bool = False) -> None:
+    """Make the loss NaN in updates that are `bad`, or their gradient infinite and not the loss."""
+    honest_encode, honest_clip = step.optimizer_step, step.clip_gradient
+    now: list[bool] = []
+
+    def optimizer_step(learner: Learner, method: Any, action: Step) -> Any:
+        now[:] = [bad(learner, action)]
+        return honest_encode(learner, method, action)
+
+    def clip_gradient(parameters: FlatParameters, clip: float) -> Tensor:
+        if gradient and now[0]:
+            parameters.grad[0] = math.inf
+        return honest_clip(parameters, clip)
+
+    honest_logits = step.answer_logits
+
+    def answer_logits(*arguments: Any) -> tuple[Tensor, Tensor]:
+        logits, targets = honest_logits(*arguments)
+        return logits * (math.nan if now[0] and not gradient else 1), targets
+
+    monkeypatch.setattr(step, "optimizer_step", optimizer_step)
+    monkeypatch.setattr(step, "clip_gradient", clip_gradient)
+    monkeypatch.setattr(step, "answer_logits", answer_logits)
+
+
+def in_second_task(learner: Learner, updates: tuple[int, ...]) -> bool:
+    return learner.stage == 1 and learner.updates in updates
+
+
+@pytest.fixture
+def config(small_config: RunConfig) -> RunConfig:
+    return small_config.override({"data.order": ["colour", "shape"]})
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("kind", ["task", "replay", "consolidation"])
+def test_a_run_ends_at_the_first_and_says_why(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, gradient: bool
+) -> None:
+    spoil(monkeypatch, lambda learner, step: learner.stage == 1 and step.kind == kind, gradient)
+    problem = "norm of the gradient inf" if gradient else "loss nan"
+    with pytest.raises(FloatingPointError, match=rf"task shape, update \d+: .*{problem}") as error:
+        execute(config, tmp_path / "run")
+    journal = lines(tmp_path / "run" / "steps.jsonl")
+    last = sum(line["task"] == "shape" for line in journal)
+    assert f"update {last + 1}: " in str(error.value)
+    assert f"the last good update of the task is {last}; " in str(error.value)
+    ended = json.loads((tmp_path / "run" / "ended.json").read_text())
+    assert (ended["state"], ended["reason"]) == ("failed", str(error.value))
+    assert all(math.isfinite(line["tau"]) for line in journal if "tau" in line)
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_the_command_says_it_in_one_line(
+    config: RunConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spoil(monkeypatch, lambda learner, step: in_second_task(learner, (1,)))
+    settings = tmp_path / "run.yaml"
+    settings.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
+    command = ["forever", "run", str(settings), "--out", str(tmp_path), "--mlflow", "off", "-q"]
+    monkeypatch.setattr(sys, "argv", [*command, "--device", "cpu"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: task shape, update 2: loss nan")
+
+
+class KillAfter(Tracker):
+    """Ends the process after so many updates."""
+
+    def __init__(self, updates: int) -> None:
+        self.left = updates
+
+    def step(self, line: Any) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def test_a_few_may_be_skipped_and_no_clock_hears_of_them(
+    config: RunConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The run goes on bit for bit if it is killed after one of them."""
+    spoil(monkeypatch, lambda learner, step: in_second_task(learner, (1, 2)))
+    config = config.override({"optim.nonfinite_skips": 2})
+    result = execute(config, tmp_path / "run")
+    said = [line for line in capsys.readouterr().err.splitlines() if "skipped" in line]
+    assert said[0].startswith("task shape, update 2: loss nan")
+    assert said[0].endswith("; skipped, 1 of at most 2 in the task")
+    assert len(said) == 2
+    journal = lines(tmp_path / "run" / "steps.jsonl")
+    skipped = [line for line in journal if line.get("skipped")]
+    assert [line["update"] for line in skipped] == [2, 3]
+    assert [line["update_norm"] for line in skipped] == [0, 0]
+    assert result["notes"]["shape"]["skipped"] == 2
+    assert "skipped" not in result["notes"]["colour"]
+
+    path = tmp_path / "killed"
+    first = sum(line["task"] == "colour" for line in journal)
+    for updates in (first + 2, 1):
+        place, trackers = Placement("cpu", checkpoint_s=0), [KillAfter(updates)]
+        with pytest.raises(KeyboardInterrupt):
+            run_local(config, path, resume=True, trackers=trackers, placement=place)
+    run_local(config, path, resume=True, placement=Placement("cpu"))
+    assert outcome(tmp_path / "run").differences(outcome(path)) == []
+
+    with pytest.raises(FloatingPointError, match="task shape, update 3: loss nan"):
+        execute(config.override({"optim.nonfinite_skips": 1}), tmp_path / "bounded")
+
+
+@pytest.mark.parametrize("name", ["recurrent_kif", "aimmerging", "migu", "ewc", "moelora", "sapt"])
+def test_a_skipped_update_leaves_no_trace_in_a_method(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    spoil(monkeypatch, lambda learner, step: in_second_task(learner, (1, 2)))
+    values = config.override({"optim.nonfinite_skips": 2}).model_dump(mode="json")
+    execute(RunConfig.parse(values | {"method": CONFIGS[name]}), tmp_path / "run")
+    for tensor in outcome(tmp_path / "run").adapter.values():
+        assert tensor.isfinite().all()
+
+
+def test_an_update_that_ruins_the_weights_ends_the_run(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gradient was finite, and it cannot be left out any more."""
+    ruined = torch.tensor(math.inf, dtype=torch.float64)
+    monkeypatch.setattr(step, "apply_update", lambda *parts: ruined)
+    with pytest.raises(FloatingPointError, match="task colour, update 1: update norm inf"):
+        execute(config.override({"optim.nonfinite_skips": 9}), tmp_path / "run")
+
+
+def test_fisher_information_that_is_not_finite_ends_the_run(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoilt(learner: Learner, examples: Any) -> Tensor | None:
+        apart = gradients_apart(learner, examples)
+        return None if apart is None else apart * math.inf
+
+    monkeypatch.setattr(importance, "gradients_apart", spoilt)
+    with pytest.raises(FloatingPointError, match=r"colour, .* Fisher information is not"):
+        execute(config.override({"method.name": "ewc"}), tmp_path / "run")
+
+
+def test_a_merge_that_is_not_finite_ends_the_run(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = FlatParameters.merge
+    monkeypatch.setattr(
+        FlatParameters, "merge", lambda self, *parts: honest(self, *parts[:3], math.inf)
+    )
+    values = config.model_dump(mode="json") | {"method": CONFIGS["recurrent_kif"]}
+    with pytest.raises(FloatingPointError, match=r"shape, .* a merge gave weights that"):
+        execute(RunConfig.parse(values), tmp_path / "run")
+
+
+def test_a_look_that_is_not_finite_ends_the_run(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = step.cross_entropy
+    monkeypatch.setattr(step, "cross_entropy", lambda *parts: honest(*parts) * math.nan)
+    with pytest.raises(FloatingPointError, match=r"task shape, .* the loss of a look is nan"):
+        execute(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize("norm", [math.nan, math.inf])
+def test_model_time_never_takes_up_what_is_not_finite(norm: float) -> None:
+    clock = ModelClock(warmup_steps=2, smoothing=0.05)
+    for _ in range(3):
+        clock.advance(1.0)
+    with pytest.raises(FloatingPointError, match="cannot be counted as time"):
+        clock.advance(norm)
+    assert (clock.tau, clock.mu, clock.days) == (3.0, 1.0, 1.5)
+
+
+def test_names_of_runs_are_what_they_were() -> None:
+    config = RunConfig.parse({"method": {"name": "finetune"}})
+    assert "nonfinite_skips" not in config.identity()["optim"]
+    assert config.override({"optim.nonfinite_skips": 3}).key() != config.key()

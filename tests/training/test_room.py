@@ -1,0 +1,183 @@
+"""Where memory runs out, half as much is done at once, and the result is what it was."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import CONFIGS, execute, lines
+from torch import Tensor
+
+from forever.config.run import RunConfig
+from forever.errors import InputError
+from forever.evaluation import decoding, greedy
+from forever.models import cache
+from forever.models.room import fitting
+from forever.training import forward, importance, step
+from forever.training.learner import Learner
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, most: int, answers: int = 1000) -> list[int]:
+    """Play a device that has room for `most` examples in a pass, and for some rows of a cache.
+
+    It refuses at the end of a pass, which has left its traces. Returns what was asked of it.
+    """
+    asked: list[int] = []
+
+    def allocate(count: int, room: int) -> None:
+        asked.append(count)
+        if count > room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    honest_logits, honest_cache = forward.answer_logits, cache.Cache.of
+    honest_decode = decoding._decode_batch
+
+    def answer_logits(learner: Learner, examples: Sequence[Any], *rest: Any) -> Any:
+        result = honest_logits(learner, examples, *rest)
+        allocate(len(examples), most)
+        return result
+
+    def of(self: cache.Cache, layer: int, key: Tensor, value: Tensor) -> Any:
+        allocate(self.count, answers)
+        return honest_cache(self, layer, key, value)
+
+    def decode(backbone: Any, batch: Sequence[Any], *rest: Any) -> list[str]:
+        allocate(len(batch), answers)
+        return honest_decode(backbone, batch, *rest)
+
+    for module in (forward, step, importance):
+        monkeypatch.setattr(module, "answer_logits", answer_logits)
+    monkeypatch.setattr(cache.Cache, "of", of)
+    monkeypatch.setattr(decoding, "_decode_batch", decode)
+    return asked
+
+
+def played(config: RunConfig, name: str) -> RunConfig:
+    values = config.override({"data.order": ["colour", "shape"]}).model_dump(mode="json")
+    return RunConfig.parse(values | {"method": CONFIGS[name]})
+
+
+@pytest.mark.parametrize("name", ["forever both", "ewc separate", "migu", "sapt", "vbm", "olora"])
+def test_a_run_ends_as_on_a_larger_device(
+    small_config: RunConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    """Micro-batches add up to the same updates up to rounding, whatever a refused pass left."""
+    config = played(small_config, name)
+    whole = execute(config, tmp_path / "whole")
+    assert whole["at_once"] == {"examples": None, "answers": None}
+    assert capsys.readouterr().err == ""
+    asked = refuse(monkeypatch, most=2, answers=2)
+    result = execute(config, tmp_path / "small")
+    assert max(asked) > 2
+    assert result["at_once"] == {"examples": 2, "answers": 2}
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "out of memory; from here on 2 examples at once",
+        "out of memory; from here on 2 answers at once",
+    ]
+    paths = [tmp_path / run / "steps.jsonl" for run in ("whole", "small")]
+    for there, here in zip(*map(lines, paths), strict=True):
+        assert here["rows"] == there["rows"]  # the global batch
+        assert here["kind"] == there["kind"]
+        assert here["loss"] == pytest.approx(there["loss"], rel=1e-3, abs=1e-4)
+        assert here["update_norm"] == pytest.approx(there["update_norm"], rel=1e-2)
+
+
+def test_half_a_backward_pass_leaves_nothing(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some parameters had their gradient already when memory ran out."""
+    config = played(small_config, "finetune")
+    whole, honest = execute(config, tmp_path / "whole"), step.answer_logits
+
+    def answer_logits(learner: Learner, examples: Sequence[Any], *rest: Any) -> Any:
+        if len(examples) > 2:
+            first = next(iter(learner.parameters.named.values()))
+
+            def refuse(_: Tensor) -> None:
+                handle.remove()
+                assert learner.parameters.grad.any()
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+            handle = first.register_hook(refuse)
+        return honest(learner, examples, *rest)
+
+    monkeypatch.setattr(step, "answer_logits", answer_logits)
+    result = execute(config, tmp_path / "small")
+    assert result["at_once"]["examples"] == 2
+    assert whole["tokens"] == result["tokens"]
+    paths = [tmp_path / run / "steps.jsonl" for run in ("whole", "small")]
+    for there, here in zip(*map(lines, paths), strict=True):
+        assert here["loss"] == pytest.approx(there["loss"], rel=1e-3, abs=1e-4)
+
+
+def test_the_micro_batch_that_is_asked_for_comes_first(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = refuse(monkeypatch, most=1)
+    result = execute(played(small_config, "finetune"), tmp_path / "run", micro_batch=3)
+    assert asked[:3] == [3, 1, 1]
+    assert result["at_once"] == {"examples": 1, "answers": None}
+
+
+@pytest.mark.parametrize(("most", "answers"), [(0, 9), (9, 0)])
+def test_what_does_not_fit_alone_is_refused(
+    small_config: RunConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    answers: int,
+) -> None:
+    refuse(monkeypatch, most, answers)
+    with pytest.raises(InputError, match=r"out of memory, with one of the .* lower model\.max_l"):
+        execute(played(small_config, "finetune"), tmp_path / "run")
+
+
+def test_padded_answers_are_halved_as_well(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = played(small_config, "finetune").override({"model.packing": "padded"})
+    whole = execute(config, tmp_path / "whole")
+    refuse(monkeypatch, most=100, answers=1)
+    result = execute(config, tmp_path / "small")
+    assert result["at_once"] == {"examples": None, "answers": 1}
+    assert result["matrix"] == whole["matrix"]
+
+
+def test_prompts_are_read_in_smaller_portions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+
+    class Queue:
+        answers: list[list[int]] = []
+
+        def __init__(self, *arguments: Any) -> None:
+            shares.append(arguments[-1])
+
+        def empty(self) -> None:
+            if len(shares) < 3:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+    class Backbone:
+        model = torch.nn.Module()
+        at_once = None
+
+    monkeypatch.setattr(greedy, "_Queue", Queue)
+    backbone: Any = Backbone()
+    prompts: Any = [None] * 8
+    greedy.answer(backbone, prompts, [], 4, None, lambda number, text: False)
+    assert shares == [1, 0.5, 0.25]
+    assert backbone.at_once == 2
+
+
+def test_other_errors_go_through() -> None:
+    def work(size: int) -> int:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        fitting(work, 8, None, "examples")
+    assert fitting(lambda size: size, 0, None, "examples") == (1, None)
