@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: setup demo test test-all test-cpus lint audit bench clean
+.PHONY: setup demo test test-all test-cpus lint audit fuzz soak bench clean
 
 setup: .venv/.installed
 
@@ -36,6 +36,10 @@ test-all: setup
 # As on other processors: tests must not hang on rounding.
 test-cpus: setup
 	$(BIN)/python tests/cpus.py -m "not ray and not slow" --numprocesses auto --dist loadfile
+
+# Random faults for an hour; the summary is benchmarks/soak.json: make soak SOAK="--minutes 5 --seed 1"
+soak: setup
+	$(BIN)/python -m benchmarks.soak $(SOAK)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -171,7 +171,9 @@ def run_local(
         finished_by_another = world.gather([directory.finished() is not None])[0][0]
         if not finished_by_another:
             if world.leads:
-                directory.create(config, describe())
+                # Another division of batches moves last bits, as another machine does.
+                division = {"workers": world.size, "micro_batch": placement.micro_batch}
+                directory.create(config, describe() | division)
                 directory.ended.unlink(missing_ok=True)  # it goes on
             session = Session(
                 config,

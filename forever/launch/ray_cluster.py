@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util import placement_group_table
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.format import plural
 from forever.launch.fleet import Fleet
+from forever.launch.leftovers import Guard, descendants
 from forever.launch.local import load_libraries, run_local
 from forever.runs.environment import without_credentials
 from forever.runs.tracking import Tracker
@@ -43,6 +46,8 @@ _SETTINGS = {
 # A cluster that grows begins without GPUs, and Ray has no public function that tells what it may
 # grow to. Its head node says it by a resource of this name: see cluster.yaml.
 _LATER_GPUS = "later_gpus"
+# How long what fits on the cluster waits for room that others hold.
+PATIENCE_S = 50.0
 _RAISED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
 
 
@@ -68,13 +73,7 @@ def cluster(dashboard: bool) -> Iterator[None]:
     """
     quiet()
     ours = not ray.is_initialized()
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if not os.environ.get("RAY_ADDRESS"):
-        # Nothing large travels through the object store, and its default is a third of the memory.
-        options |= {"object_store_memory": 200 * 2**20}
-        options |= {"address": "local", "include_dashboard": dashboard}
-    if ours:
-        ray.init(**options)
+    guard = _join_or_start(dashboard) if ours else None
     # `ray job stop` sends it. Ray's own handler would leave everything open.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -83,6 +82,23 @@ def cluster(dashboard: bool) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
         if ours:
             ray.shutdown()
+        if guard is not None:
+            guard.end()
+
+
+def _join_or_start(dashboard: bool) -> Guard | None:
+    """Begin to use Ray; a cluster that is started here has a guard that ends it with us."""
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if os.environ.get("RAY_ADDRESS"):
+        ray.init(**options)
+        return None
+    # Nothing large travels through the object store, and its default is a third of the memory.
+    options |= {"object_store_memory": 200 * 2**20}
+    options |= {"address": "local", "include_dashboard": dashboard}
+    before = descendants()
+    ray.init(**options)
+    started = descendants()
+    return Guard({pid: started[pid] for pid in started.keys() - before.keys()})
 
 
 @dataclass(frozen=True)
@@ -188,6 +204,44 @@ def capacity() -> tuple[dict[str, float], int]:
         total["GPU"] = later
         machines += 1
     return total, machines
+
+
+def grows() -> bool:
+    """Whether the cluster may have more GPUs later than it has now."""
+    total = ray.cluster_resources()
+    return total.get(_LATER_GPUS, 0) > total.get("GPU", 0)
+
+
+def waiting_groups() -> bool:
+    """Whether something on the cluster waits for room."""
+    return any(group["state"] == "PENDING" for group in placement_group_table().values())
+
+
+def no_room(needed: Mapping[str, float], groups: int = 1) -> str:
+    """Say what is short for `groups` processes that need so much each; "" if nothing is."""
+    free, total = ray.available_resources(), ray.cluster_resources()
+    for name, amount in needed.items():
+        name = name.upper() if name in ("cpu", "gpu") else name
+        if free.get(name, 0) < groups * amount:
+            return (
+                f"{groups * amount:g} {name} are needed, and of the cluster's "
+                f"{total.get(name, 0):g} only {free.get(name, 0):g} are free; end what holds the "
+                "others, or try again later"
+            )
+    return ""
+
+
+def await_room(share: Share) -> None:
+    """Wait until the workers of a run have room, which others may hold, unless the cluster grows.
+
+    Raises:
+        InputError: there is none for PATIENCE_S.
+    """
+    give_up = time.monotonic() + PATIENCE_S
+    while not grows() and (short := no_room(share.resources, share.workers)):
+        if time.monotonic() > give_up:
+            raise InputError(f"no room for {plural(share.workers, 'worker')}: {short}")
+        time.sleep(1)
 
 
 def trial_resources(share: Share, total: Mapping[str, float]) -> dict[str, float]:

@@ -27,6 +27,7 @@ from forever.runs.progress import Follower
 from forever.runs.tracking import Tracker
 
 _FAILURES = 3
+_PREEMPTIONS = 100  # a spot machine that is taken away is nobody's fault
 _SCRATCH = ".ray_train"
 _LOOK_EVERY_S = 1.0
 
@@ -71,6 +72,7 @@ def train_group(
 
     The follower looks at the run's directory meanwhile, in the calling thread.
     """
+    ray_cluster.await_room(setting.share)
     scratch = path / _SCRATCH
     # A name that is used again goes on with what lies there.
     shutil.rmtree(scratch, ignore_errors=True)
@@ -100,8 +102,12 @@ def train_group(
 
 
 def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch.TorchTrainer:
-    # Both are endless by default: a group that cannot start would be started for ever.
-    failures = ray.train.FailureConfig(max_failures=_FAILURES, controller_failure_limit=_FAILURES)
+    # All are endless by default: a group that cannot start would be started for ever.
+    failures = ray.train.FailureConfig(
+        max_failures=_FAILURES,
+        controller_failure_limit=_FAILURES,
+        max_preemption_failures=_PREEMPTIONS,
+    )
     return ray.train.torch.TorchTrainer(
         partial(_worker, config=config, path=path, setting=setting),
         scaling_config=ray.train.ScalingConfig(

@@ -6,6 +6,7 @@ at any moment, by any means, and the same command continues it.
 """
 
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -154,7 +155,8 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
             callbacks=[listener],
             stop=listener,
         )
-        trainable = tune.with_resources(trainable, ray_cluster.trial_resources(share, total))
+        listener.needed = ray_cluster.trial_resources(share, total)
+        trainable = tune.with_resources(trainable, dict(listener.needed))
         try:
             tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
         finally:
@@ -194,6 +196,8 @@ class _Listener(tune.Callback, tune.Stopper):
     tell_mlflow: Callable[[], None]
     running: dict[str, Trial] = field(default_factory=dict)
     stages: dict[str, int] = field(default_factory=dict)
+    needed: Mapping[str, float] = field(default_factory=dict)  # by each trial
+    stuck_since: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # as above
@@ -215,6 +219,20 @@ class _Listener(tune.Callback, tune.Stopper):
         behind = self.studies.falls_behind(key, stage, op)
         # The report of the last stage comes before the result is written: that is no time to stop.
         return behind and stage < stages
+
+    def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
+        """Give up where no trial runs and none gets room, which others hold."""
+        states = {trial.status for trial in trials}
+        now = time.monotonic()
+        if "RUNNING" in states or "PENDING" not in states:
+            self.stuck_since = None
+        elif self.stuck_since is None:
+            self.stuck_since = now
+        elif now - self.stuck_since > ray_cluster.PATIENCE_S:
+            short = ray_cluster.no_room(self.needed)
+            if short and ray_cluster.waiting_groups() and not ray_cluster.grows():
+                raise InputError(f"no room for a run: {short}")
+            self.stuck_since = now
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         self.table.started(trial.config["key"])

@@ -5,12 +5,10 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,10 @@ pytest.importorskip("ray")
 pytest.importorskip("mlflow")
 import torch
 import yaml
-from helpers import Outcome, execute, outcome
+from conftest import Head
+from faults.inject import children
+from helpers import Outcome, outcome
+from ray_commands import FOREVER, ON_RAY, RAY, begin, left_in_the_end, statuses, sweep_command
 from rich.console import Console
 
 from forever.config.run import RunConfig
@@ -38,53 +39,9 @@ from forever.runs.progress import stage_scores
 from forever.sweeps.sweep import Sweep, Trial
 from forever.sweeps.table import SweepTable
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.usefixtures("private_ray"),
-    # Ray and MLflow use deprecated parts of themselves and of their dependencies, and leave sockets
-    # to the collector.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:ray.*"),
-]
+pytestmark = ON_RAY
 
 CPU = Placement(device="cpu")
-FOREVER = [sys.executable, "-m", "forever.cli.main"]
-RAY = [sys.executable, "-m", "ray.scripts.scripts"]
-
-
-@pytest.fixture(autouse=True)
-def ctrl_c_is_heard() -> Iterator[None]:
-    """A shell without job control starts what it runs in the background deaf to Ctrl-C, and
-    children inherit that."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture(scope="module")
-def store(private_ray: Path) -> Path:
-    """An empty MLflow database: making its tables takes many seconds."""
-    from mlflow import MlflowClient
-
-    MlflowClient(f"sqlite:///{private_ray}/mlflow.db").search_experiments(max_results=1)
-    return private_ray / "mlflow.db"
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Callable[[RunConfig], Outcome]:
-    """What a run leaves behind that is trained without Ray."""
-
-    def train(config: RunConfig) -> Outcome:
-        path = tmp_path / "alone" / config.key()
-        execute(config, path)
-        return outcome(path)
-
-    return train
 
 
 # ---- what fits
@@ -340,6 +297,7 @@ def test_trials_of_workers_are_asked_for_one_by_one_and_may_be_stopped(
     assert [entry[1] for entry in heard] == ["asked", 1, "stopped", "asked", 1, 2, 3, "done"]
     scores = stage_scores(RunDirectory(tmp_path / other.key))
     assert [entry[2] for entry in heard[4:7]] == [score["op"] for score in scores]
+    assert left_in_the_end() == []
 
 
 def test_two_workers_equal_one(
@@ -386,53 +344,6 @@ def test_what_a_worker_refuses_is_not_tried_again(
 
 
 MANY = {f"v{number}": {"optim.lr": 1e-3 * (number + 1)} for number in range(5)}
-
-
-def sweep_command(
-    folder: Path, store: Path, base: RunConfig, variants: Mapping[str, Any], *options: str
-) -> list[str]:
-    """The command of a sweep whose files, and database of MLflow, lie in `folder`."""
-    shutil.copy(store, folder)
-    about = {"title": "Toys", "question": "?", "reference": next(iter(variants))}
-    (folder / "toys.yaml").write_text(yaml.safe_dump({**about, "variants": dict(variants)}))
-    (folder / "base.yaml").write_text(yaml.safe_dump(base.model_dump(mode="json")))
-    command = [*FOREVER, "sweep", f"{folder}/toys.yaml", "--on", f"{folder}/base.yaml", *options]
-    command += ["--mlflow", f"sqlite:///{folder}/mlflow.db", "--out", f"{folder}/out"]
-    return [*command, "--device", "cpu"]
-
-
-def statuses(folder: Path, experiment: str) -> list[str]:
-    """Of the runs of an MLflow experiment."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
-    entry = client.get_experiment_by_name(experiment)
-    assert entry is not None
-    return sorted(run.info.status for run in client.search_runs([entry.experiment_id]))
-
-
-def begin(command: list[str], folder: Path, pattern: str, count: int) -> "subprocess.Popen[str]":
-    """Start a command in a session of its own, and wait for so many files with content."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        command, cwd=folder, start_new_session=True, stdout=pipe, stderr=pipe, text=True
-    )
-    give_up = time.monotonic() + 180
-    while sum(path.stat().st_size > 0 for path in folder.glob(pattern)) < count:
-        assert time.monotonic() < give_up
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    return process
-
-
-def session(leader: int) -> list[int]:
-    """The processes that `leader` and its descendants started."""
-    found = []
-    for name in os.listdir("/proc"):
-        with suppress(ProcessLookupError, ValueError):
-            if os.getsid(int(name)) == leader:
-                found.append(int(name))
-    return found
 
 
 @pytest.mark.slow
@@ -486,8 +397,8 @@ def test_a_sweep_goes_on_however_it_was_ended(
             assert "interrupted; the same command goes on from the last checkpoint" in errors
             assert "Traceback" not in errors
             assert "RUNNING" not in statuses(tmp_path, "toys")
-    give_up = time.monotonic() + 30
-    while living := session(process.pid):
+    give_up = time.monotonic() + 10
+    while living := children(process.pid):
         assert time.monotonic() < give_up, living
         time.sleep(0.2)
     finished = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -499,44 +410,18 @@ def test_a_sweep_goes_on_however_it_was_ended(
     assert statuses(tmp_path, "toys") == ["FINISHED"] * (len(MANY) + 1)
 
 
-@pytest.fixture
-def head(private_ray: Path) -> Iterator[dict[str, str]]:
-    """A cluster as `ray up` would make it; yields the environment of its users."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(6)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    names = ("port", "dashboard-port", "ray-client-server-port", "dashboard-agent-listen-port",
-             "dashboard-agent-grpc-port", "metrics-export-port")  # fmt: skip
-    flags = [f"--{name}={port}" for name, port in zip(names, ports, strict=True)]
-    flags += ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", "--num-cpus=2"]
-    flags += [f"--temp-dir={private_ray}/head", "--object-store-memory=200000000", "--num-gpus=0"]
-    flags += ["--disable-usage-stats", '--resources={"trial_slot": 2}']
-    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_memory_monitor_refresh_ms": "0"}
-    null = subprocess.DEVNULL
-    process = subprocess.Popen(
-        [*RAY, "start", "--head", "--block", *flags],
-        env=environment, start_new_session=True, stdout=null, stderr=null,
-    )  # fmt: skip
-    try:
-        yield {**environment, "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{ports[1]}"}
-    finally:
-        for pid in session(process.pid):  # `ray stop` would end every Ray of this machine
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait(10)
-
-
 @pytest.mark.slow
 def test_a_sweep_as_a_ray_job(
-    head: dict[str, str], tmp_path: Path, store: Path, base_config: RunConfig
+    head: Head, tmp_path: Path, store: Path, base_config: RunConfig
 ) -> None:
     (tmp_path / "job").mkdir()
     command = [*RAY, "job", "submit", "--working-dir", f"{tmp_path}/job", "--"]
     command += sweep_command(tmp_path, store, base_config, {"base": {}}, "--workers", "1")
     give_up = time.monotonic() + 60
     while True:
-        done = subprocess.run(command, env=head, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(
+            command, env=head.environment, capture_output=True, text=True, timeout=180
+        )
         text = done.stdout + done.stderr
         if "Failed to connect" not in text or time.monotonic() > give_up:
             break

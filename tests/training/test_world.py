@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from faults.inject import Point, watched
 from helpers import CONFIGS, KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, lines, outcome
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.launch.local import Placement, run_local
-from forever.training import loop
 from forever.training import step as step_module
 from forever.training.world import World, pick_device
 
@@ -36,7 +36,6 @@ GATHERED: list[list[list[Any]]] = [
     [["only the other"], []],
     [[], []],
 ]
-KILL_AT = 14
 BASELINES = [
     "finetune", "mtl", "mix_replay", "fixed_interval", "ewc separate", "olora", "sapt", "migu",
     "ssr", "recurrent_kif", "aimmerging", "vbm",
@@ -50,23 +49,19 @@ METHODS["moelora"] = {"name": "moelora", "balance": 0, "contrast": 0}
 
 
 class Killed(BaseException):
-    """Ends a run in the middle, on every rank at the same action."""
+    """Ends a run in the middle, on every rank at the same point."""
 
 
-def killed_run(config: RunConfig, path: Path, world: World) -> None:
-    """A run that dies after KILL_AT actions, with a checkpoint after each."""
-    perform, actions = loop.perform, iter(range(KILL_AT))
+def killed_run(config: RunConfig, path: Path, world: World, micro_batch: int | None = None) -> None:
+    """A run that dies before a replay in its second task, with a checkpoint after each action."""
 
-    def die(*arguments: Any) -> Any:
-        if next(actions, None) is None:
+    def die(point: Point) -> None:
+        if (point.phase, point.task) == ("replay", 1):
             raise Killed
-        return perform(*arguments)
 
-    placement = Placement(device="cpu", checkpoint_s=0.0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "perform", die)
-        with pytest.raises(Killed):
-            run_local(config, path, placement=placement, world=world)
+    placement = Placement(device="cpu", checkpoint_s=0.0, micro_batch=micro_batch)
+    with watched(die), pytest.raises(Killed):
+        run_local(config, path, placement=placement, world=world)
     gc.collect()
 
 
@@ -222,6 +217,28 @@ def test_resumed_with_fewer_or_more_processes(
     run_local(configs["forever"], two / "killed by two", resume=True, placement=place)
     assert_close(alone, outcome(two / "killed by two"))
     assert_close(alone, outcome(two / "killed by one"))
+    for name, sizes in (("killed by two", [2, 1]), ("killed by one", [1, 2])):
+        assert [life["workers"] for life in lives(two / name)] == sizes
+
+
+@pytest.mark.parametrize("sizes", [(None, 1), (3, None)])
+def test_resumed_with_another_micro_batch(
+    configs: dict[str, RunConfig], alone: Outcome, tmp_path: Path, sizes: tuple[int | None, ...]
+) -> None:
+    """The same batches in the same order: `assert_close` finds their tokens equal, and losses that
+    differ by rounding only. Where it went on is written down, and not if nothing changed."""
+    killed_run(configs["forever"], tmp_path, World(), sizes[0])
+    for _ in range(2):
+        place = Placement(device="cpu", micro_batch=sizes[1])
+        run_local(configs["forever"], tmp_path, resume=True, placement=place)
+    assert_close(alone, outcome(tmp_path))
+    assert [life["micro_batch"] for life in lives(tmp_path)] == [*sizes]
+
+
+def lives(path: Path) -> list[dict[str, Any]]:
+    """Where a run was trained, and where it went on."""
+    first = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+    return [first, *first["resumed"]]
 
 
 def test_communication(two: Path) -> None:

@@ -1,0 +1,35 @@
+"""Loaded by every Python process that a test gives faults: wraps modules when they are imported."""
+
+import importlib.abc
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import inject
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Lets the other finders find a module, and wraps its functions once it is loaded."""
+
+    def __init__(self, watch: inject.Watch) -> None:
+        self.watch = watch
+        self.waiting = set(inject.MODULES)
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name not in self.waiting:
+            return None
+        self.waiting.discard(name)  # the others are asked now
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):  # type: ignore[no-untyped-def]
+            execute(module)
+            self.watch.patch(module, setattr)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if file := os.environ.get(inject.VARIABLE):
+    sys.meta_path.insert(0, Finder(inject.Watch(inject.FromFile(Path(file)))))

@@ -1,0 +1,84 @@
+"""The injector, and the soak that uses it: what they say happened did happen."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from faults.inject import SEAMS, Fault, Point, environment
+
+from benchmarks import soak
+
+
+def test_every_phase_of_the_soak_is_a_point() -> None:
+    phases = {seam.phase for seam in SEAMS if isinstance(seam.phase, str)}
+    phases |= {"warm-up", "task", "replay", "consolidation", "probe", "reading"}
+    phases |= {"journal", "event", "stage"}
+    assert {*soak.KILLS} == phases
+    assert {*soak.WRITES} <= phases
+
+
+def test_a_fault_happens_at_its_point_and_once(tmp_path: Path) -> None:
+    line = f"full 'phase=end of task' task=1 rank=1 run=base nth=2 'once={tmp_path}/a mark'"
+    fault, again = Fault.parse(line), Fault.parse(line)
+    point = Point("end of task", 1, 0, 1, "base-s0")
+    for other in (
+        Point("task", 1, 0, 1, "base-s0"),
+        Point("end of task", 0, 0, 1, "base-s0"),
+        Point("end of task", 1, 0, 0, "base-s0"),
+        Point("end of task", 1, 0, 1, "other"),
+        point,  # the first of two
+    ):
+        fault(other)
+    with pytest.raises(OSError, match="No space left"):
+        fault(point)
+    assert (tmp_path / "a mark").exists()
+    for _ in range(3):  # as in the next process
+        again(point)
+
+
+def test_a_child_is_killed_where_its_file_says(tmp_path: Path) -> None:
+    """By SIGKILL, and not if the file is empty."""
+    (tmp_path / "faults").write_text("kill phase=merge task=0")
+    code = (
+        "import types, forever.models.parameters as p, inject, sys\n"
+        "watch = next(finder for finder in sys.meta_path if hasattr(finder, 'watch')).watch\n"
+        "place = types.SimpleNamespace\n"
+        "run = place(path=place(name='run'))\n"
+        "watch.known['session'] = place(state=place(trained=False), world=place(rank=0),\n"
+        "                               directory=run)\n"
+        "watch.known['learner'] = place(stage=0, updates=3)\n"
+        "p.FlatParameters.merge(None, None, None, 1, 1)\n"
+    )
+    command = [sys.executable, "-c", code]
+    variables = environment(tmp_path / "faults")
+
+    def child() -> "subprocess.CompletedProcess[str]":
+        import os
+
+        both = {**os.environ, **variables}
+        return subprocess.run(command, env=both, capture_output=True, text=True, timeout=60)
+
+    assert child().returncode == -9
+    (tmp_path / "faults").write_text("")
+    assert "AttributeError" in child().stderr  # there is nothing to merge
+
+
+def test_the_soak_sees_what_differs(tmp_path: Path) -> None:
+    for name in ("clean", "other"):
+        run = tmp_path / name / "run"
+        (run / "predictions" / "1").mkdir(parents=True)
+        (run / "predictions" / "1" / "1.jsonl").write_text("{}\n")
+        (run / "steps.jsonl").write_text("{}\n")
+        seconds = len(name)
+        (run / "result.json").write_text(f'{{"op": 1, "seconds": {seconds}}}')
+    clean, other = tmp_path / "clean", tmp_path / "other"
+    assert soak.differences(clean, other) == []
+    (other / "run" / "steps.jsonl").write_text("{ }\n")
+    (other / "run" / "predictions" / "1" / "1.jsonl").unlink()
+    (other / "run" / "result.json").write_text('{"op": 2}')
+    assert soak.differences(clean, other) == [
+        "run/result.json",
+        "run/steps.jsonl",
+        "run/predictions/1/1.jsonl",
+    ]

@@ -1,0 +1,90 @@
+"""What tests of Ray share: a database, a run trained without Ray, a head node."""
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from faults.inject import children
+from helpers import Outcome, execute, outcome
+from ray_commands import RAY
+
+from forever.config.run import RunConfig
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A shell without job control starts what it runs in the background deaf to Ctrl-C, and
+    children inherit that."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def store(private_ray: Path) -> Path:
+    """An empty MLflow database: making its tables takes many seconds."""
+    from mlflow import MlflowClient
+
+    MlflowClient(f"sqlite:///{private_ray}/mlflow.db").search_experiments(max_results=1)
+    return private_ray / "mlflow.db"
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Callable[[RunConfig], Outcome]:
+    """What a run leaves behind that is trained without Ray."""
+
+    def train(config: RunConfig) -> Outcome:
+        path = tmp_path / "alone" / config.key()
+        execute(config, path)
+        return outcome(path)
+
+    return train
+
+
+class Head(NamedTuple):
+    """A head node: the process that leads its session, and the environment of its users."""
+
+    pid: int
+    environment: dict[str, str]
+
+    def kill(self) -> None:
+        """End the cluster as a power cut would; `ray stop` would end every Ray of this machine."""
+        for pid in children(self.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def head(private_ray: Path) -> Iterator[Head]:
+    """A cluster as `ray up` would make it."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(6)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    names = ("port", "dashboard-port", "ray-client-server-port", "dashboard-agent-listen-port",
+             "dashboard-agent-grpc-port", "metrics-export-port")  # fmt: skip
+    flags = [f"--{name}={port}" for name, port in zip(names, ports, strict=True)]
+    flags += ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", "--num-cpus=2"]
+    flags += [f"--temp-dir={private_ray}/head", "--object-store-memory=200000000", "--num-gpus=0"]
+    flags += ["--disable-usage-stats", '--resources={"trial_slot": 2}']
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_memory_monitor_refresh_ms": "0"}
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(
+        [*RAY, "start", "--head", "--block", *flags],
+        env=environment, start_new_session=True, stdout=null, stderr=null,
+    )  # fmt: skip
+    environment["RAY_API_SERVER_ADDRESS"] = f"http://127.0.0.1:{ports[1]}"
+    started = Head(process.pid, environment | {"ADDRESS": f"127.0.0.1:{ports[0]}"})
+    try:
+        yield started
+    finally:
+        started.kill()
+        process.wait(10)

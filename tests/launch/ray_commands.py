@@ -1,0 +1,97 @@
+"""Commands with Ray that tests start as processes, and the marks of all such tests."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from forever.config.run import RunConfig
+
+FOREVER = [sys.executable, "-m", "forever.cli.main"]
+RAY = [sys.executable, "-m", "ray.scripts.scripts"]
+ON_RAY = [
+    pytest.mark.ray,
+    pytest.mark.usefixtures("private_ray"),
+    # Ray and MLflow use deprecated parts of themselves and of their dependencies, and leave sockets
+    # to the collector.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:ray.*"),
+]
+
+
+def sweep_command(
+    folder: Path, store: Path | None, base: RunConfig, variants: Mapping[str, Any], *options: str
+) -> list[str]:
+    """The command of a sweep whose files, and a copy of the database of MLflow, lie in `folder`."""
+    about = {"title": "Toys", "question": "?", "reference": next(iter(variants))}
+    (folder / "toys.yaml").write_text(yaml.safe_dump({**about, "variants": dict(variants)}))
+    (folder / "base.yaml").write_text(yaml.safe_dump(base.model_dump(mode="json")))
+    command = [*FOREVER, "sweep", f"{folder}/toys.yaml", "--on", f"{folder}/base.yaml", *options]
+    command += ["--mlflow", f"sqlite:///{folder}/mlflow.db" if store else "off"]
+    if store:
+        shutil.copy(store, folder)
+    return [*command, "--out", f"{folder}/out", "--device", "cpu"]
+
+
+def statuses(folder: Path, experiment: str) -> list[str]:
+    """Of the runs of an MLflow experiment."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    entry = client.get_experiment_by_name(experiment)
+    assert entry is not None
+    return sorted(run.info.status for run in client.search_runs([entry.experiment_id]))
+
+
+def begin(
+    command: list[str], folder: Path, pattern: str, count: int, **environment: str
+) -> "subprocess.Popen[str]":
+    """Start a command in a session of its own, and wait for so many files of a pattern."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        start_new_session=True,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    )
+    give_up = time.monotonic() + 180
+    while sum(path.stat().st_size > 0 for path in folder.glob(pattern)) < count:
+        assert time.monotonic() < give_up
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    return process
+
+
+def left() -> list[str]:
+    """The actors that live, and the places that are held or waited for."""
+    import ray
+    from ray.util import placement_group_table
+    from ray.util.state import list_actors
+
+    address = ray.get_runtime_context().gcs_address  # the machine may have other clusters
+    actors = [a.class_name for a in list_actors(address, limit=1000) if a.state != "DEAD"]
+    groups = placement_group_table().values()
+    held = [group["state"] for group in groups if group["state"] != "REMOVED"]
+    # Ray's own: one a cluster, for all users, which takes no room.
+    return [*(name for name in actors if name != "_AutoscalingCoordinatorActor"), *held]
+
+
+def left_in_the_end(others: int = 0) -> list[str]:
+    """What is left when all but so many had time to end."""
+    give_up = time.monotonic() + 20
+    while len(names := left()) > others and time.monotonic() < give_up:
+        time.sleep(0.2)
+    return names
