@@ -5,13 +5,12 @@ Everything else is a bug, of which the traceback is shown. With `--debug` all er
 
 import errno
 import os
-import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forever.errors import InputError, one_line
-from forever.runs.environment import without_credentials
+from forever.text import complain, without_credentials
 
 DEBUG = "FOREVER_DEBUG"  # in the environment, which processes that are started here inherit
 FAILED, BAD_INPUT = 1, 2
@@ -93,12 +92,12 @@ def end(error: Exception) -> int:
     """Tell of an error that ended a command on stderr, and return the exit code."""
     told = explained(error)
     if told is None or os.environ.get(DEBUG):
-        # What went wrong may name a server with its password.
-        print(without_credentials(traceback.format_exc()), file=sys.stderr, end="")
+        for line in traceback.format_exc().splitlines():
+            complain(line)
     if told is None:
         return FAILED
     line, code = told
-    print(f"error: {line}", file=sys.stderr)
+    complain(f"error: {line}")
     return code
 
 

@@ -2,8 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from forever.cli.options import Launch
 from forever.config.run import RunConfig
@@ -27,6 +25,7 @@ from forever.sweeps.checks import refused
 from forever.sweeps.lists import front_table
 from forever.sweeps.search import Search
 from forever.sweeps.sweep import Sweep
+from forever.text import PlainTable, terminal, without_credentials
 
 # A pipe has no width of its own; 80 columns would fold every table.
 console = Console() if sys.stdout is not None and sys.stdout.isatty() else Console(width=120)
@@ -35,7 +34,7 @@ console = Console() if sys.stdout is not None and sys.stdout.isatty() else Conso
 def print_lines(lines: Sequence[str]) -> None:
     """Print lines as they are, without markup and without folding them."""
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(terminal(line), soft_wrap=True)
 
 
 def train(
@@ -138,11 +137,11 @@ def _end(
             console.print(front_table(searched, folder))
     if uri is not None and uri.startswith("sqlite:"):
         program = Path(sys.executable).with_name("mlflow")
-        console.print(f"MLflow  {program} ui --backend-store-uri {uri}", soft_wrap=True)
+        print_lines([f"MLflow  {program} ui --backend-store-uri {uri}"])
     elif uri is not None and uri.startswith("http"):
         address = urlsplit(uri)
         host = address.netloc.rpartition("@")[2]  # without a password
-        console.print(f"MLflow  {address._replace(netloc=host).geturl()}")
+        print_lines([f"MLflow  {without_credentials(address._replace(netloc=host).geturl())}"])
     print_lines([f"failed  {key}: {error}" for key, error in outcome.failed.items()])
     if outcome.failed:
         raise typer.Exit(1)
@@ -158,10 +157,10 @@ def show_report(folder: Path) -> None:
         return
     study = read_study(folder)
     console.print(console_tables(study))
-    console.print(f"report  {write_report(study)}", soft_wrap=True, highlight=False)
+    print_lines([f"report  {write_report(study)}"])
 
 
-def detection(runs: Sweep, out: Path, points: float, asked: str) -> Table:
+def detection(runs: Sweep, out: Path, points: float, asked: str) -> PlainTable:
     """The seeds and hours in which a sweep shows a difference of so many points; `asked` is what
     was typed for it."""
     try:
@@ -189,21 +188,11 @@ def mlflow_uri(choice: str) -> str | None:
 
 @contextmanager
 def mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
-    """Give the MLflow tracker of a run, if any; one that is interrupted does not stay RUNNING."""
+    """Give the tracker by which MLflow hears of a run, if it does."""
     if uri is None:
         yield []
         return
-    from forever.launch import mlflow_tracker
+    from forever.launch.mlflow_tracker import mirrored_run
 
-    # In a thread, which Ctrl-C does not reach: MLflow half loaded could not say how the run ended,
-    # and its database half made could not be used again.
-    with ThreadPoolExecutor(1) as loader:
-        loader.submit(mlflow_tracker.Store, uri)
-    try:
-        yield [mlflow_tracker.MlflowTracker(uri)]
-    except BaseException:
-        # Why the run ended matters more than a server that is away. Its last workers end seconds
-        # later, which is waited for.
-        with suppress(Exception):
-            mlflow_tracker.sync(folder, uri, patience_s=5.0)
-        raise
+    with mirrored_run(folder, uri) as tracker:
+        yield [tracker]

@@ -7,18 +7,16 @@ import shutil
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
-from forever.runs.environment import revision, version, without_credentials
+from forever.runs.environment import revision, version
+from forever.text import PlainTable, without_credentials
 
 _FREE_GB = 5  # a run keeps two checkpoints
 _PACKAGE_AND_EXTRA = re.compile(r"""([\w.-]+)(?:.*extra == ["']([\w-]+))?""")
 
 
-def examine() -> tuple[Table, bool]:
+def examine() -> tuple[PlainTable, bool]:
     """Return the findings as a table, and whether everything that is needed is there."""
-    table = Table(title="forever doctor", title_justify="left", box=box.SIMPLE)
+    table = PlainTable(title="forever doctor")
     for column in ("what", "found", "verdict"):
         table.add_column(column, overflow="fold")
     table.add_row("Python", platform.python_version(), "ok")
@@ -57,7 +55,7 @@ def _requirements() -> list[tuple[str, str]]:
     return packages
 
 
-def _hardware(table: Table) -> None:
+def _hardware(table: PlainTable) -> None:
     import torch
 
     threads = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads in torch"

@@ -26,6 +26,7 @@ from forever.sweeps.files import load_sweep, sweep_or_none
 from forever.sweeps.lists import sweeps_table
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.search import find_search
+from forever.text import complain
 
 app = typer.Typer(
     help="Continual learning of language models around FOREVER: run, sweep, compare.",
@@ -65,7 +66,7 @@ def run(
     directory = RunDirectory(launch.out / (origin.key(settings) if origin else settings.key()))
     benchmark = check(settings, directory, resume)
     if directory.finished() is not None:
-        console.print(f"{directory.path} is finished; nothing to do", soft_wrap=True)
+        commands.print_lines([f"{directory.path} is finished; nothing to do"])
     elif origin is not None:
         differences = plant(origin, settings, benchmark, directory)
         if not quiet:
@@ -262,7 +263,7 @@ def main() -> None:
         if stop.code == 130:  # Ctrl-C, as typer passes it on
             resume = " with --resume" if sys.argv[1:2] == ["run"] else ""
             again = f"the same command{resume} goes on from the last checkpoint"
-            print(f"interrupted; {again}", file=sys.stderr)
+            complain(f"interrupted; {again}")
         raise
     except Exception as error:
         sys.exit(end(error))

@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from forever.config.methods import AnyMethodConfig
 from forever.config.methods.replay import ForeverConfig
-from forever.config.overrides import dotted_keys, explain
+from forever.config.overrides import dotted_keys, explain, flatten
 from forever.config.parts import RunParts
 from forever.data.orders import default_order
 from forever.errors import InputError, unknown
+from forever.text import without_credentials
 
 
 class RunConfig(RunParts):
@@ -41,6 +42,7 @@ class RunConfig(RunParts):
             data = config.data.model_copy(update={"order": order})
             config = config.model_copy(update={"data": data})
         config.method.check(config)
+        _refuse_secrets(config.model_dump(mode="json"))
         return config
 
     def override(self, changes: Mapping[str, Any]) -> "RunConfig":
@@ -97,3 +99,17 @@ class RunConfig(RunParts):
         order = self.data.order if isinstance(self.data.order, str) else "custom"
         parts = [self.data.benchmark, order, self.method.name, f"s{self.seed}"]
         return "-".join([*parts, self.fingerprint()[:8]]).replace("/", "_")
+
+
+def _refuse_secrets(values: Mapping[str, Any]) -> None:
+    """Refuse what a run would keep in its files, show in its reports and send to MLflow."""
+    text = json.dumps(values, ensure_ascii=False)
+    if without_credentials(text) == text:
+        return
+    for key, value in flatten(values).items():
+        clean = without_credentials(str(value))
+        if clean != str(value):
+            raise InputError(
+                f"{key}={clean}: what is shown as *** looks like a password or a token, and a "
+                "run's files keep its configuration; give it by an environment variable"
+            )

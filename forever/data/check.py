@@ -4,28 +4,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from rich import box
-from rich.table import Table
-
 from forever.config.parts import DataConfig
 from forever.data.benchmarks import FOLDERS, load_benchmark
 from forever.data.prompts import prompt
 from forever.data.sources import find_tasks
 from forever.data.tasks import Task
 from forever.errors import InputError
+from forever.text import PlainTable
 
 COLUMNS = ("train", "test", "metric", "labels", "words", "longest", "digest")
 
 
-def data_table(place: Path | DataConfig) -> Table:
+def data_table(place: Path | DataConfig) -> PlainTable:
     """Show one row a task of a folder of benchmarks, or of a run's one benchmark.
 
     Raises:
         InputError: nothing is found, or a task that a run would refuse.
     """
     where = place if isinstance(place, Path) else f"benchmark {place.benchmark}"
-    table = Table(title=f"tasks in {where}", title_justify="left", box=box.SIMPLE)
-    table.add_column("benchmark")
+    table = PlainTable("benchmark", title=f"tasks in {where}")
     table.add_column("task", no_wrap=True)
     for column in COLUMNS:
         table.add_column(column, justify="right")

@@ -1,102 +1,63 @@
 """MLflow while runs train, and `sync` for what was missed.
 
-A server that is away costs a few seconds and no data.
+One thread of the process does all of it, loading MLflow included. Training never waits for it, and
+the end of a run for five seconds at most: whatever a server does, it costs no data.
 """
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.mlflow_store import Mirror, Store, end_of, first_line, tracking_uri
+from forever.launch.mlflow_mirror import end_of, load_figures, push_run
+from forever.launch.mlflow_store import Store, first_line, tracking_uri
 from forever.runs.directory import RunDirectory
-from forever.runs.environment import without_credentials
 from forever.runs.lock import in_progress
 from forever.runs.progress import is_run
 from forever.runs.tracking import Tracker
 from forever.sweeps.sweep import MANIFEST, read_manifest
+from forever.text import complain, without_credentials
 
+Mark = tuple[Path, str]  # a run, and how it ended
 _EVERY_S = 30.0
-_PATIENCE_S = 5.0
+# A server that failed is left alone for so long, and for so many times what the failure took.
+_AGAIN_S, _SHARE = 60.0, 20.0
+_PATIENCE_S = 5.0  # for all that is left to send at the end of a run
+_SWEEP_PATIENCE_S = 30.0  # and of a sweep
+_LETS_GO_S = 2.0  # a killed worker lets go of its folder some seconds later
+_SYNC_S = 120.0  # the longest that `sync` waits for one run
 _AWAY = "MLflow does not answer, `forever sync {}` sends it later ({})"
 
 
-class MlflowTracker(Tracker):
-    """Keeps the MLflow run of a run up to date while it trains.
+class News(Tracker):
+    """Wakes the thread that sends a run when that begins, which is the first it hears of it."""
 
-    A server that fails is named once. It is tried again at the end, and before that so rarely that
-    waiting for it takes less than a twentieth of the time.
-    """
-
-    def __init__(self, uri: str | None = None) -> None:
-        self.uri = uri
-        self._mirror: Mirror | None = None
-        self._next = 0.0
-        self._failed = False
+    def __init__(self, news: Event) -> None:
+        self._news = news
 
     def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
-        self._folder = directory.path
-        self._push()
-
-    def step(self, line: Mapping[str, Any]) -> None:
-        if time.monotonic() >= self._next:
-            self._push()
-
-    def finished(self, result: Mapping[str, Any]) -> None:
-        self._push()
-
-    def _push(self) -> None:
-        begun = time.monotonic()
-        try:
-            self._mirror = self._mirror or Mirror(self._folder, self.uri)
-            self._mirror.push()
-            wait, self._failed = _EVERY_S, False
-        except Exception as error:  # whatever a server or a client library comes up with
-            if not self._failed:
-                print(_AWAY.format(self._folder, first_line(error)), file=sys.stderr)
-            wait, self._failed = _pause(begun), True
-            self._mirror = None
-        self._next = time.monotonic() + wait
+        self._news.set()
 
 
-def sync(folder: Path, uri: str | None = None, patience_s: float = 0.0) -> int:
-    """Send what MLflow lacks of a run or a sweep; returns how many runs were sent.
+@contextmanager
+def mirrored_run(folder: Path, uri: str | None) -> Iterator[Tracker]:
+    """Show a run in MLflow during the block, and at its end say there how it ended.
 
-    Those that go on training for `patience_s` are left out.
-
-    Raises:
-        InputError: there is no run, or the server fails.
+    Yields the tracker that the run needs for that.
     """
-    from mlflow.exceptions import MlflowException
 
-    folder, uri = folder.absolute(), tracking_uri(uri)
-    runs = [folder]
-    if not is_run(folder):
-        runs = _runs(folder)
-    if not runs:
-        raise InputError(f"{folder} holds no run: there is no config.yaml in it or below")
-    sent = 0
-    try:
-        for run in runs:
-            if in_progress(run, patience_s):
-                left_out = "is in progress and left out: it sends itself, or sync again after it"
-                print(f"{run} {left_out}", file=sys.stderr)
-            else:
-                Mirror(run, uri, over=True).push()
-                sent += 1
-        if sent == len(runs) and (folder / MANIFEST).is_file():
-            _end_parent(Store(uri), folder)
-    except MlflowException as error:
-        raise InputError(
-            f"MLflow at {without_credentials(uri)} fails ({first_line(error)}); "
-            "give another --mlflow, or try again when it answers"
-        ) from None
-    return sent
+    def send(over: bool) -> None:
+        if is_run(folder):
+            push_run(folder, uri, over and not in_progress(folder, _LETS_GO_S))
+        if not over:
+            load_figures()  # which takes a second or two, and would at the end
+
+    with _sending(folder, send, complain, _PATIENCE_S) as news:
+        yield News(news)
 
 
 @contextmanager
@@ -108,84 +69,191 @@ def mirrored_sweep(
     One thread of this process sends everything, so that no trial loads MLflow or waits for it.
     Yields what to call when a run has ended, which is then sent at once.
     """
-    over, news = Event(), Event()
-    mirror = Thread(target=_follow, args=(folder, uri, say, over, news), daemon=True)
-    mirror.start()
-    try:
+    sent: set[Mark] = set()
+
+    def send(over: bool) -> None:
+        if over:
+            close_sweep(folder, uri, sent)
+        else:
+            push_sweep(folder, uri, sent)
+
+    with _sending(folder, send, say, _SWEEP_PATIENCE_S) as news:
         yield news.set
-    finally:
-        over.set()
-        news.set()
-        mirror.join()
 
 
-def _follow(folder: Path, uri: str, say: Callable[[str], None], over: Event, news: Event) -> None:
-    """Send what is new now and then and when there are `news`, and the rest when it is `over`.
+@contextmanager
+def _sending(
+    folder: Path, send: Callable[[bool], None], say: Callable[[str], None], patience_s: float
+) -> Iterator[Event]:
+    """Let a thread `send` during the block, and wait for its end for `patience_s` in all.
 
-    A server that is away is left alone for a while, whatever news there are.
+    Yields what tells it that there is news.
     """
-    mirrors: dict[Path, Mirror | None] = {}
-    failed = False
-    while True:
-        news.clear()
-        begun, ending = time.monotonic(), over.is_set()
-        try:
+    sender = _Sender(folder, send, say)
+    sender.start()
+    try:
+        yield sender.news
+    finally:
+        sender.end(patience_s)
+
+
+class _Sender(Thread):
+    """Sends now and then and when there is `news`, and the rest at the end.
+
+    A server that fails is named once. It is tried again at the end, and before that so rarely that
+    waiting for it takes less than a twentieth of the time, whatever news there is.
+    """
+
+    def __init__(
+        self, folder: Path, send: Callable[[bool], None], say: Callable[[str], None]
+    ) -> None:
+        super().__init__(daemon=True)  # it may hang on a server that answers a byte at a time
+        self.news = Event()
+        self._over = Event()
+        self._folder, self._send, self._say = folder, send, say
+        self._failed = self._left = False
+
+    def run(self) -> None:
+        while True:
+            self.news.clear()
+            begun, ending = time.monotonic(), self._over.is_set()
+            try:
+                self._send(ending)
+                wait, self._failed = _EVERY_S, False
+            except Exception as error:  # whatever a server or a client library comes up with
+                self._fail(first_line(error))
+                wait = max(_AGAIN_S, _SHARE * (time.monotonic() - begun))
             if ending:
-                close_sweep(folder, uri)
-            else:
-                push_sweep(folder, uri, mirrors)
-            wait, failed = _EVERY_S, False
-        except Exception as error:  # whatever a server or a client library comes up with
-            if not failed:
-                say(_AWAY.format(folder, first_line(error)))
-            wait, failed = _pause(begun), True
-            mirrors.clear()
-        if ending:
-            return
-        (over if failed else news).wait(wait)
+                return
+            (self._over if self._failed else self.news).wait(wait)
+
+    def end(self, patience_s: float) -> None:
+        """Let it send the rest; after `patience_s` it is left alone, and ends with the process."""
+        self._over.set()
+        self.news.set()
+        self.join(patience_s)
+        if self.is_alive():
+            self._fail(f"not all was sent {patience_s:g} s after the end")
+            self._left = True
+
+    def _fail(self, problem: str) -> None:
+        if not (self._failed or self._left):
+            self._say(_AWAY.format(self._folder, problem))
+        self._failed = True
 
 
-def push_sweep(folder: Path, uri: str, mirrors: dict[Path, Mirror | None]) -> None:
-    """Send what is new of a sweep, once it is written down, and of its runs that have begun.
+def sync(folder: Path, uri: str | None = None) -> int:
+    """Send what MLflow lacks of a run or a sweep; returns how many runs were sent.
 
-    `mirrors` are those of an earlier call, to which new ones are added; None for a run that cannot
-    be read, which is named once.
+    A run that is in progress is left out, and one that cannot be read; both are named.
+
+    Raises:
+        InputError: there is no run, one of them cannot be read, or the server fails.
+    """
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    folder, uri = folder.absolute(), tracking_uri(uri)
+    runs = [folder] if is_run(folder) else _runs(folder)
+    if not runs:
+        raise InputError(f"{folder} holds no run: there is no config.yaml in it or below")
+    sent, unreadable = 0, 0
+    try:
+        _within(_SYNC_S, lambda: Store(uri))
+        for run in runs:
+            if in_progress(run):
+                left_out = "is in progress and left out: it sends itself, or sync again after it"
+                complain(f"{run} {left_out}")
+                continue
+            try:
+                _within(_SYNC_S, lambda run=run: push_run(run, uri, over=True))
+                sent += 1
+            except InputError as error:
+                if len(runs) == 1:
+                    raise
+                complain(f"{run} is left out: {error}")
+                unreadable += 1
+        if sent == len(runs) and (folder / MANIFEST).is_file():
+            _within(_SYNC_S, lambda: _end_parent(Store(uri), folder))
+    except (MlflowException, SQLAlchemyError, TimeoutError) as error:
+        raise InputError(
+            f"MLflow at {without_credentials(uri)} fails ({first_line(error)}); "
+            "give another --mlflow, or try again when it answers"
+        ) from None
+    if unreadable:
+        raise InputError(
+            f"{unreadable} of {len(runs)} runs in {folder} could not be sent, see above"
+        )
+    return sent
+
+
+def _within(seconds: float, work: Callable[[], object]) -> None:
+    """Do some work in a thread, which is left alone when its time is over.
+
+    Raises:
+        TimeoutError: it is over.
+    """
+    outcome = Future[object]()
+
+    def do() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    Thread(target=do, daemon=True).start()
+    try:
+        outcome.result(seconds)
+    except TimeoutError:
+        if outcome.done():
+            raise
+        raise TimeoutError(f"no end after {seconds:g} s") from None
+
+
+def push_sweep(folder: Path, uri: str, sent: set[Mark]) -> None:
+    """Send what is new of a sweep, once it is written down, and of its runs that go on or ended.
+
+    `sent` are the ends of runs of which there is no more to send; it grows.
     """
     if not (folder / MANIFEST).is_file():
         return
-    if not mirrors:
-        store = Store(uri)
-        store.client.update_run(store.sweep(folder).info.run_id, "RUNNING")
+    store = Store(uri)
+    parent = store.sweep(folder).info
+    if parent.status != "RUNNING":
+        store.client.update_run(parent.run_id, "RUNNING")
     for path in _runs(folder):
-        if path not in mirrors:
-            if not RunDirectory(path).finished() and not in_progress(path):
-                continue  # it was interrupted, or failed
-            mirrors[path] = _mirror(path, uri, over=False)
-        if mirror := mirrors[path]:
-            mirror.push()
+        ended = _mark(path)[1]
+        if ended or in_progress(path):  # else it was interrupted
+            _push(path, uri, sent, over=bool(ended))
 
 
-def _mirror(path: Path, uri: str, over: bool) -> Mirror | None:
-    """The mirror of a run; None, and a line, for a directory that cannot be read."""
-    try:
-        return Mirror(path, uri, over)
-    except (InputError, OSError) as error:
-        print(f"{path} is not shown in MLflow: {error}", file=sys.stderr)
-        return None
-
-
-def _pause(begun: float) -> float:
-    """Seconds until MLflow is tried again, after a failure that took the time since `begun`."""
-    return max(60.0, 20 * (time.monotonic() - begun))
-
-
-def close_sweep(folder: Path, uri: str) -> None:
+def close_sweep(folder: Path, uri: str, sent: set[Mark]) -> None:
     """Send what MLflow lacks of a sweep, and end its parent run and the runs that nobody trains."""
     for path in _runs(folder):
-        # A killed worker lets go of its folder some seconds later.
-        if mirror := _mirror(path, uri, over=not in_progress(path, _PATIENCE_S)):
-            mirror.push()
+        _push(path, uri, sent, over=not in_progress(path, _LETS_GO_S))
     _end_parent(Store(uri), folder)
+
+
+def _push(path: Path, uri: str, sent: set[Mark], over: bool) -> None:
+    """Send what is new of a run of a sweep; one that cannot be read is named once."""
+    mark = _mark(path)
+    if mark in sent:
+        return
+    try:
+        push_run(path, uri, over)
+    except (InputError, OSError) as error:
+        complain(f"{path} is not shown in MLflow: {error}")
+        sent.add(mark)
+    if mark[1]:
+        sent.add(mark)
+
+
+def _mark(path: Path) -> Mark:
+    """A run and how it ended, which is nothing if it goes on: a failed one may be tried again."""
+    directory = RunDirectory(path)
+    if directory.result.is_file():
+        return path, "finished"
+    return path, str((directory.end_without_result() or {}).get("time", ""))
 
 
 def _runs(folder: Path) -> list[Path]:

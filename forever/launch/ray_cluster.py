@@ -24,8 +24,8 @@ from forever.format import plural
 from forever.launch.fleet import Fleet
 from forever.launch.leftovers import Guard, descendants
 from forever.launch.local import load_libraries, run_local
-from forever.runs.environment import without_credentials
 from forever.runs.tracking import Tracker
+from forever.text import without_credentials
 
 # What Ray is told unless the user says otherwise.
 _SETTINGS = {

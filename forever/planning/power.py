@@ -8,8 +8,6 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-from rich import box
-from rich.table import Table
 from scipy import stats
 
 from forever.format import plural
@@ -17,6 +15,7 @@ from forever.planning.rounds import FIRST_SEEDS, comparisons, count_on_each, fir
 from forever.planning.scores import Comparison, Scores, differences_of, read_scores
 from forever.planning.sequential import ALPHA, spread
 from forever.sweeps.sweep import MANIFEST, Sweep, read_manifest
+from forever.text import PlainTable
 
 POWER = 0.8
 NOTHING = "–"
@@ -50,7 +49,7 @@ def spread_interval(spread: float, count: int) -> tuple[float, float]:
     return spread * np.sqrt((count - 1) / low), spread * np.sqrt((count - 1) / high)
 
 
-def detection_table(sweep: Sweep, folder: Path, points: float, asked: str) -> Table:
+def detection_table(sweep: Sweep, folder: Path, points: float, asked: str) -> PlainTable:
     """The seeds and hours in which each comparison shows a difference of so many points.
 
     The level is the strictest of Holm's correction, by which reports judge each benchmark.
@@ -61,10 +60,9 @@ def detection_table(sweep: Sweep, folder: Path, points: float, asked: str) -> Ta
     Raises:
         InputError: the sweep compares nothing.
     """
-    table = Table("variant less reference", title=f"{sweep.name}: to see {points:g} points")
+    table = PlainTable("variant less reference", title=f"{sweep.name}: to see {points:g} points")
     for column in ("finished", "sd", "seeds", "hours"):
         table.add_column(column, justify="right")
-    table.box, table.title_justify, table.caption_justify = box.SIMPLE, "left", "left"
     sweep = first_round(sweep)
     seeds = {*sweep.seeds}
     if (folder / MANIFEST).is_file():

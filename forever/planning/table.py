@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
-from rich.table import Column, Table
 
 from forever.config.methods.replay import ForeverConfig
 from forever.data.batching import batch_count
@@ -21,6 +19,7 @@ from forever.planning.counts import AT_THE_END, ESTIMATES, UPDATES, Counts, plan
 from forever.planning.speed import Kind, Speed, calibrate, kind_of
 from forever.replay.times import day_seven, day_seven_of_updates
 from forever.sweeps.asked import AskedRun
+from forever.text import PlainTable
 from forever.training.world import pick_device
 
 _EXACT = "Exact: updates on the task, and replays that their number triggers."
@@ -48,7 +47,7 @@ class Terms:
             )
 
 
-def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> Table:
+def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> PlainTable:
     """One row a variant and order, and the sums of what is done and what is to do.
 
     Raises:
@@ -224,10 +223,12 @@ def _days_7(runs: Sequence[AskedRun]) -> str:
     return ", ".join(told)
 
 
-def _table(name: str, rows: Mapping[str, Counter[str]], sums: Mapping[str, Counter[str]]) -> Table:
+def _table(
+    name: str, rows: Mapping[str, Counter[str]], sums: Mapping[str, Counter[str]]
+) -> PlainTable:
     """The rows and their sums; a column of zeros is not shown."""
-    table = Table(Column("variant", no_wrap=True), title=f"plan of {name}", box=box.SIMPLE)
-    table.title_justify = table.caption_justify = "left"
+    table = PlainTable(title=f"plan of {name}")
+    table.add_column("variant", no_wrap=True)
     everything = Counter[str]()
     for numbers in rows.values():
         everything.update(numbers)  # not +, which drops what is not known

@@ -9,15 +9,6 @@ from forever.report.bootstrap import Estimate
 
 NOTHING = "–"
 
-_GREEK = {"β": "beta", "γ": "gamma", "λ": "lambda", "μ": "mu", "τ": "tau", "Δ": "Delta"}
-_TEX = str.maketrans(
-    {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}",
-     "−": "$-$", "–": "--", "·": r"$\cdot$", "±": r"$\pm$", "×": r"$\times$", "≠": r"$\neq$",
-     "→": r"$\rightarrow$", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    | {letter: f"$\\{name}$" for letter, name in _GREEK.items()}
-)  # fmt: skip
-
 
 def minus(text: str) -> str:
     """A written number with true minus signs instead of hyphens."""
@@ -55,11 +46,6 @@ def setting(value: Any) -> str:
 def distinct(values: Iterable[Any]) -> list[Any]:
     """Each value once, in the order of its first place, without None."""
     return [value for value in dict.fromkeys(values) if value is not None]
-
-
-def tex(text: object) -> str:
-    """Text for LaTeX in ASCII. An unknown character becomes a question mark, which compiles."""
-    return str(text).translate(_TEX).encode("ascii", "replace").decode("ascii")
 
 
 def markdown_table(

@@ -31,6 +31,8 @@ from forever.runs.directory import write_text
 from forever.sweeps import published as paper
 from forever.sweeps.named_runs import scale_of
 from forever.sweeps.studies import importances
+from forever.text import markdown as markdown_text
+from forever.text import visible_lines
 
 __all__ = ["console_tables", "write_report"]
 
@@ -71,11 +73,12 @@ def write_report(folder: Path | Study) -> Path:
     environment = Environment(
         loader=PackageLoader("forever.report"),
         autoescape=lambda name: bool(name) and name.endswith(".html.j2"),
+        finalize=_seen,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters["several"] = plural
+    environment.filters |= {"several": plural, "md": markdown_text}
     environment.globals |= {
         "resamples": f"{RESAMPLES:,}",
         "alpha": f"{100 * ALPHA:g}",
@@ -90,6 +93,11 @@ def write_report(folder: Path | Study) -> Path:
         write_text(study.folder / f"report.{name}", page)
     write_text(study.folder / "report.json", stored(study))
     return study.folder / "report.html"
+
+
+def _seen(value: Any) -> Any:
+    """What a template fills in, without what is not seen; other values as they are."""
+    return visible_lines(value) if type(value) is str else value
 
 
 def _content(study: Study) -> dict[str, Any]:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 import pandas as pd
-from rich import box
 from rich.console import Group
-from rich.table import Table
 
 from forever.format import plural
-from forever.report.format import markdown_table, tex
+from forever.report.format import markdown_table
 from forever.report.frame import frame_of, text_table
 from forever.report.study import Part, Study
+from forever.text import PlainTable, html, latex
+from forever.text import markdown as as_markdown
 
 
 def console_tables(study: Study) -> Group:
     """The comparison as tables for the console, one a benchmark, and what was decided when."""
-    tables: list[Table] = []
+    tables: list[PlainTable] = []
     for part in study.parts:
         tables.append(_compared(study, part))
         if part.in_rounds:
@@ -26,7 +25,7 @@ def console_tables(study: Study) -> Group:
     return Group(*tables)
 
 
-def _compared(study: Study, part: Part) -> Table:
+def _compared(study: Study, part: Part) -> PlainTable:
     texts = text_table(frame_of(part.rows), "console")
     if study.reference and not study.others:
         # With several references the full report says which is whose.
@@ -35,7 +34,7 @@ def _compared(study: Study, part: Part) -> Table:
     return _console_table(texts, title, _caption(part))
 
 
-def _decided(part: Part) -> Table:
+def _decided(part: Part) -> PlainTable:
     assert part.stopping is not None
     frame: Any = frame_of(part.rows)
     level, judged = 100 * part.stopping["alpha"], plural(part.stopping["comparisons"], "comparison")
@@ -46,9 +45,8 @@ def _decided(part: Part) -> Table:
     return _console_table(text_table(frame[frame["decided"] != ""], "decided"), "decided", caption)
 
 
-def _console_table(texts: pd.DataFrame, title: str, caption: str) -> Table:
-    table = Table(title=title, caption=caption, box=box.SIMPLE, collapse_padding=True)
-    table.title_justify = table.caption_justify = "left"
+def _console_table(texts: pd.DataFrame, title: str, caption: str) -> PlainTable:
+    table = PlainTable(title=title, caption=caption, collapse_padding=True)
     for name in texts.columns:
         table.add_column(name, justify="right", no_wrap=True)
     table.columns[0].justify = "left"
@@ -80,14 +78,14 @@ def html_table(table: pd.DataFrame, bold: str | None = None) -> str:
     first = table.columns[0]
     classes.loc[table[first] == "bounds", first] = "section"
     classes.loc[table[first] == bold, first] = "reference"
-    style: Any = table.style.hide(axis="index").format(_html_cell).format_index(escape, axis=1)
+    style: Any = table.style.hide(axis="index").format(_html_cell).format_index(html, axis=1)
     kind = "numbers" if len(table.columns) > 2 else "pairs"
     style = style.set_td_classes(classes).set_table_attributes(f'class="{kind}"')
     return style.to_html(table_uuid="table", cell_ids=False)
 
 
 def _html_cell(text: str) -> str:
-    value, bracket, rest = escape(text).partition(" [")
+    value, bracket, rest = html(text).partition(" [")
     if not bracket:
         return value
     return f'{value}<span class="interval">{bracket}{rest}</span>'
@@ -95,14 +93,14 @@ def _html_cell(text: str) -> str:
 
 def latex_table(table: pd.DataFrame, caption: str) -> str:
     """The table as a float for LaTeX with the package booktabs."""
-    style: Any = table.style.hide(axis="index").format(tex).format_index(tex, axis=1)
+    style: Any = table.style.hide(axis="index").format(latex).format_index(latex, axis=1)
     columns = "l" + "r" * (len(table.columns) - 1)
     place: Any = {"position_float": "centering", "column_format": columns}
-    return style.to_latex(hrules=True, caption=tex(caption), **place)
+    return style.to_latex(hrules=True, caption=latex(caption), **place)
 
 
 def markdown(table: pd.DataFrame) -> str:
     """The table as Markdown, its first column to the left."""
     align = [":---", *["---:"] * (len(table.columns) - 1)]
-    rows = table.itertuples(index=False)
-    return "\n".join(markdown_table(list(table.columns), list(rows), align))
+    rows = [list(map(as_markdown, row)) for row in table.itertuples(index=False)]
+    return "\n".join(markdown_table(list(map(as_markdown, table.columns)), rows, align))

@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -14,11 +13,11 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
 from forever.data.tasks import Benchmark
 from forever.runs.directory import RunDirectory
 from forever.runs.tracking import Tracker
+from forever.text import PlainTable, terminal, visible
 
 
 class ConsoleTracker(Tracker):
@@ -31,11 +30,11 @@ class ConsoleTracker(Tracker):
         self.console = console or Console()
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[reading]}"),
+            TextColumn("{task.fields[reading]}", markup=False),
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,
@@ -46,13 +45,14 @@ class ConsoleTracker(Tracker):
     def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
         self._stages = [stage.name for stage in benchmark.stages]
         self._began = time.perf_counter()
-        self.console.print(f"run {directory.path.name} in {directory.path.parent}", highlight=False)
+        self.console.print(terminal(f"run {directory.path.name} in {directory.path.parent}"))
         self._progress.start()
 
     def step(self, line: Mapping[str, Any]) -> None:
         if line["task"] != self._task:
             self._task = line["task"]
-            label = f"{self._stages.index(self._task) + 1}/{len(self._stages)} {self._task}"
+            place = f"{self._stages.index(self._task) + 1}/{len(self._stages)}"
+            label = f"{place} {visible(self._task)}"
             self._progress.reset(self._bar, total=line["planned"], description=label)
         self._progress.update(self._bar, completed=line["step"], reading=reading(line))
 
@@ -61,7 +61,7 @@ class ConsoleTracker(Tracker):
         bwt = "" if scores["bwt"] is None else f"  BWT {scores['bwt']:+6.1f}"
         seconds = time.perf_counter() - self._began
         text = f"  after {place} OP {scores['op']:5.1f}{bwt}  {seconds:6.0f} s"
-        self.console.print(text, highlight=False)
+        self.console.print(terminal(text))
 
     def close(self) -> None:
         """Give the terminal back."""
@@ -80,11 +80,9 @@ def reading(line: Mapping[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def matrix_table(result: Mapping[str, Any]) -> Table:
+def matrix_table(result: Mapping[str, Any]) -> PlainTable:
     """A finished run's scores in percent, a row a task and a column a stage, with a summary."""
-    table = Table(
-        title=f"{result['method']}, seed {result['seed']}", title_justify="left", box=box.SIMPLE
-    )
+    table = PlainTable(title=f"{result['method']}, seed {result['seed']}")
     table.add_column("score on, after", no_wrap=True)
     for name in result["stages"]:
         table.add_column(name, justify="right")
@@ -94,5 +92,4 @@ def matrix_table(result: Mapping[str, Any]) -> Table:
     words = [f"{names[key]} {result[key]:.1f}" for key in names if result[key] is not None]
     words.append(f"{sum(result['seconds'].values()):.0f} s")
     table.caption = "   ".join(words)
-    table.caption_justify = "left"
     return table

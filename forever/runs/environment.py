@@ -11,12 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from forever.text import without_credentials
+
 _PACKAGES = ("forever-cl", "torch", "transformers", "peft", "numpy", "ray", "mlflow")
-# Up to the last @ of the word, since a password may hold / and @.
-_USER_AND_PASSWORD = re.compile(r"(?<=://)\S*@")
-_SECRET_PARAMETER = re.compile(
-    r"(?<=[?&])(password|passwd|pwd|token|secret|api_key|access_key)=[^&\s'\")]*", re.IGNORECASE
-)
 
 
 def describe() -> dict[str, Any]:
@@ -36,14 +33,6 @@ def describe() -> dict[str, Any]:
         "code": code(),
         "argv": [Path(sys.argv[0]).name, *map(without_credentials, sys.argv[1:])],
     }
-
-
-def without_credentials(text: str) -> str:
-    """The text without the user names, passwords and tokens that addresses in it carry.
-
-    Whatever is printed or kept goes through it: commands, errors, tracebacks.
-    """
-    return _SECRET_PARAMETER.sub(r"\1=***", _USER_AND_PASSWORD.sub("***@", text))
 
 
 def version(package: str) -> str | None:

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from forever.errors import InputError
+from forever.text import complain
 
 _PATIENCE_S = 120.0
 _GLANCE_S = 0.05  # somebody else who looks holds the lock for less
@@ -37,10 +37,7 @@ def locked(folder: Path, needed: bool = True) -> Iterator[None]:
         Path(lock.lock_file).write_text(f"process {os.getpid()} on {socket.gethostname()}")
     except OSError as error:
         # A file system without locks: the run goes on without one, rather than not at all.
-        print(
-            f"{folder} cannot be locked ({error}); see to it that one process trains this run",
-            file=sys.stderr,
-        )
+        complain(f"{folder} cannot be locked ({error}); see to it that one process trains this run")
     try:
         yield
     finally:
@@ -52,7 +49,7 @@ def _acquire(lock: FileLock, folder: Path) -> None:
         lock.acquire(timeout=2 * _GLANCE_S, poll_interval=_GLANCE_S / 5)
         return
     holder = Path(lock.lock_file).read_text() or "another process"
-    print(f"waiting for {holder}, which trains {folder}", file=sys.stderr, flush=True)
+    complain(f"waiting for {holder}, which trains {folder}")
     try:
         lock.acquire(timeout=_PATIENCE_S)
     except Timeout:

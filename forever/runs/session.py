@@ -6,7 +6,6 @@ checkpoint says; the surplus is cut off when the run goes on, and the same lines
 
 import json
 import shutil
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from forever.runs.fork import leave_first_task
 from forever.runs.journal import Journal
 from forever.runs.results import peak_memory, summary
 from forever.runs.tracking import Tracker, tell
+from forever.text import complain
 from forever.training.learner import Learner, part
 from forever.training.steps import Action, Step, StepRecord
 from forever.training.world import World
@@ -208,7 +208,7 @@ class Session:
                 leave_first_task(self.directory, self.state, tensors, self.first_task)
             except OSError as error:  # another run left it already, or the disk is full
                 problem = f"{self.first_task} cannot be written ({error})"
-                print(f"{problem}; other runs train the task themselves", file=sys.stderr)
+                complain(f"{problem}; other runs train the task themselves")
             self._clock = time.perf_counter()  # alone it would not have spent that
         tell(self._trackers, "stage", stage, scores_after(self.matrix, stage))
         self._spend("tracking")

@@ -1,12 +1,11 @@
 """Who is told what happens in a run. A tracker that fails is left out: all is on disk already."""
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from forever.data.tasks import Benchmark
 from forever.runs.directory import RunDirectory
-from forever.runs.environment import without_credentials
+from forever.text import complain
 from forever.training.events import LossEvent, ReplayEvent
 
 
@@ -36,6 +35,6 @@ def tell(trackers: list[Tracker], what: str, *details: Any) -> None:
             getattr(tracker, what)(*details)
         except Exception as error:  # a tracker must never end a run, whatever it raises
             trackers.remove(tracker)
-            reason = without_credentials(f"{type(error).__name__}: {error}")
             name = type(tracker).__name__
-            print(f"{name} failed and is left out from here: {reason}", file=sys.stderr)
+            reason = f"{type(error).__name__}: {error}"
+            complain(f"{name} failed and is left out from here: {reason}")

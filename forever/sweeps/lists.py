@@ -3,34 +3,34 @@
 from collections import Counter
 from pathlib import Path
 
-from rich import box
-from rich.table import Column, Table
-
 from forever.sweeps.files import shipped_sweeps
 from forever.sweeps.search import BASE, Search
 from forever.sweeps.studies import Known, Studies
+from forever.text import PlainTable
 
 
-def sweeps_table() -> Table:
+def sweeps_table() -> PlainTable:
     """All sweeps that are shipped, in the order of the paper."""
-    table = Table(Column("sweep", no_wrap=True), "question", box=box.SIMPLE)
+    table = PlainTable()
+    table.add_column("sweep", no_wrap=True)
+    table.add_column("question")
     for sweep in shipped_sweeps().values():
         table.add_row(sweep.name, sweep.question)
     return table
 
 
-def front_table(search: Search, folder: Path) -> Table:
+def front_table(search: Search, folder: Path) -> PlainTable:
     """The finished runs of a search that no other beats in OP, BWT and time, and its base."""
     studies = Studies(search, folder)
     runs, front = studies.known(), studies.best()
-    table = Table("run", title="Best in OP, BWT or time", box=box.SIMPLE, min_width=80)
+    table = PlainTable("run", title="Best in OP, BWT or time", min_width=80)
     for name in ("OP (%)", "BWT", "s"):
         table.add_column(name, justify="right")
     for run in front:
         table.add_row(run.trial.variant, *_cells(run))
     for run in runs:
         if run.trial.variant == BASE and run.objectives and run not in front:
-            table.add_row("[dim]base, beaten[/]", *_cells(run))
+            table.add_row("base, beaten", *_cells(run), style="dim")
     states = Counter(run.state for run in runs)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     # The best of many runs is partly luck, on these examples and with this seed.
@@ -38,7 +38,6 @@ def front_table(search: Search, folder: Path) -> Table:
         f"{counts}. Scored on examples held out from training, one seed: run the chosen ones on "
         "the test examples."
     )
-    table.title_justify = table.caption_justify = "left"
     return table
 
 

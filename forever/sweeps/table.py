@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from forever.format import duration
 from forever.sweeps.sweep import Trial
+from forever.text import terminal
 
 _LINE_EVERY_S = 30.0
 _UNFINISHED = ("waiting", "running")
@@ -94,7 +94,7 @@ class SweepTable:
 
     def say(self, text: str) -> None:
         """A line about the sweep as a whole."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(terminal(text), soft_wrap=True)
 
     def _line(self, row: Row, note: str = "") -> None:
         self._last_line = time.monotonic()
@@ -131,5 +131,5 @@ class SweepTable:
         table = Table.grid(padding=(0, 2))
         for row in self.rows.values():
             if row.state == "running":
-                table.add_row(*map(Text, row.cells()))
-        return Group(table, Text(self.summary()))
+                table.add_row(*map(terminal, row.cells()))
+        return Group(table, terminal(self.summary()))

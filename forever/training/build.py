@@ -1,6 +1,5 @@
 """How a learner is made: backbone, what the method puts around it, what is trained."""
 
-from sys import stderr
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from forever.methods.base import Method
 from forever.methods.registry import build_method
 from forever.models.backbone import Backbone, load
 from forever.models.parameters import FlatParameters
+from forever.text import complain
 from forever.training.learner import Learner
 from forever.training.memory import Memory
 from forever.training.world import World
@@ -61,5 +61,5 @@ def _packed(config: RunConfig, backbone: Backbone) -> bool:
     if config.model.packing == "padded":
         return False
     if backbone.unpackable:
-        print(f"{config.model.name}: batches are padded, {backbone.unpackable}", file=stderr)
+        complain(f"{config.model.name}: batches are padded, {backbone.unpackable}")
     return not backbone.unpackable

@@ -13,7 +13,7 @@ from forever.training.build import build_learner
 from forever.training.forward import autocast
 from forever.training.learner import Learner
 from forever.training.optim import build_optimizer
-from forever.training.step import perform
+from forever.training.step import check_carried, perform
 from forever.training.steps import Action, StepRecord, drive
 from forever.training.world import World
 
@@ -82,6 +82,7 @@ def train_task(learner: Learner, method: Method[Any], task: Task, session: Sessi
 
     # After the last update: importance and statistics, the examples to keep, a checkpoint.
     method.end_task(learner, task)
+    check_carried(learner, method)
     learner.memory.add(task, method.remember(learner, task))
     session.end_training()
 

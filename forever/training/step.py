@@ -159,6 +159,16 @@ def probe(learner: Learner, action: Probe) -> StepRecord:
     return StepRecord(loss=value, tokens=_tokens(_flat(groups)))
 
 
+def check_carried(learner: Learner, method: Method[Any]) -> None:
+    """Raise FloatingPointError if what a method carries to the next task, such as the Fisher
+    information, is not finite."""
+    for name, tensor in method.tensors.items():
+        if not tensor.isfinite().all():
+            raise learner.diverged(
+                f"{method.config.name} would carry {name!r}, which is not finite"
+            )
+
+
 def add_penalty(parameters: FlatParameters, penalty: Penalty | None) -> Tensor:
     """Add the gradient 2 beta w (Theta - Theta*) of the penalty and return its value, in fp64."""
     if penalty is None:

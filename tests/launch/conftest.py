@@ -1,6 +1,7 @@
-"""What tests of Ray share: a database, a run trained without Ray, a head node."""
+"""What tests of Ray and MLflow share: a database, runs trained without Ray, a head node."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from helpers import Outcome, execute, outcome
 from ray_commands import RAY
 
 from forever.config.run import RunConfig
+from forever.launch.local import run_local
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +30,40 @@ def ctrl_c_is_heard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture(scope="module")
-def store(private_ray: Path) -> Path:
-    """An empty MLflow database: making its tables takes many seconds."""
-    from mlflow import MlflowClient
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with all tables: making them takes seconds."""
+    pytest.importorskip("mlflow")
+    from forever.launch.mlflow_store import make_database
 
-    MlflowClient(f"sqlite:///{private_ray}/mlflow.db").search_experiments(max_results=1)
-    return private_ray / "mlflow.db"
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    make_database(path)
+    return path
+
+
+@pytest.fixture
+def uri(empty_store: Path, tmp_path: Path) -> str:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+@pytest.fixture(scope="session")
+def finished(base_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that no tracker heard of."""
+    path = tmp_path_factory.mktemp("finished") / "run"
+    run_local(base_config, path)
+    return path
+
+
+@pytest.fixture
+def folder(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def store(empty_store: Path, private_ray: Path) -> Path:
+    """An empty database that Ray's processes may reach."""
+    return Path(shutil.copy(empty_store, private_ray / "mlflow.db"))
 
 
 @pytest.fixture

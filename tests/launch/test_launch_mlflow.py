@@ -3,31 +3,29 @@
 import json
 import math
 import shutil
-import socket
-import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from threading import Thread, current_thread, main_thread
 from typing import Any
 
 import pytest
+from stored import MLFLOW_WARNS, artifacts, histories, runs, wait_until
 
 pytest.importorskip("mlflow")
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from forever.cli.commands import mirrored
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch import mlflow_tracker
 from forever.launch.local import Placement, run_local
-from forever.launch.mlflow_store import Mirror, keeps, tracking_uri
+from forever.launch.mlflow_mirror import Mirror, keeps, metric_key
+from forever.launch.mlflow_store import tracking_uri
 from forever.launch.mlflow_tracker import (
-    MlflowTracker,
     close_sweep,
+    mirrored_run,
     mirrored_sweep,
     push_sweep,
     sync,
@@ -37,59 +35,14 @@ from forever.runs.lock import locked
 from forever.runs.tracking import Tracker
 from forever.sweeps.sweep import Sweep
 
-pytestmark = [
-    # MLflow uses deprecated parts of its dependencies.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
-    # It leaves database connections to the collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MLFLOW_WARNS
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with all tables: making them takes seconds."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments(max_results=1)
-    return path
-
-
-@pytest.fixture
-def uri(empty_store: Path, tmp_path: Path) -> str:
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return f"sqlite:///{tmp_path}/mlflow.db"
-
-
-@pytest.fixture(scope="module")
-def finished(base_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that no tracker heard of."""
-    path = tmp_path_factory.mktemp("finished") / "run"
-    run_local(base_config, path)
-    return path
-
-
-@pytest.fixture
-def folder(finished: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-def runs(uri: str) -> list[Run]:
-    client = MlflowClient(uri)
-    return client.search_runs([entry.experiment_id for entry in client.search_experiments()])
-
-
-def histories(uri: str, run: Run) -> dict[str, list[tuple[int, float]]]:
-    found: dict[str, list[tuple[int, float]]] = {}
-    for key in run.data.metrics:
-        points = MlflowClient(uri).get_metric_history(run.info.run_id, key)
-        found[key] = sorted((point.step, point.value) for point in points)
-    return found
-
-
-def artifacts(uri: str, run: Run) -> set[str]:
-    return {file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id)}
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On any machine there is time to send all."""
+    for name in ("_PATIENCE_S", "_SWEEP_PATIENCE_S"):
+        monkeypatch.setattr(mlflow_tracker, name, 60.0)
 
 
 def datasets(run: Run) -> dict[str, str]:
@@ -166,15 +119,16 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(
     finished: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("forever.launch.mlflow_tracker._EVERY_S", 0.0)  # send every update
-    often = Placement(checkpoint_s=0.0)
+    monkeypatch.setattr(mlflow_tracker, "_EVERY_S", 0.0)  # send again and again
+    often, path = Placement(checkpoint_s=0.0), tmp_path / "r"
     for at in (5, 21, 40):
-        trackers = [MlflowTracker(uri), Killer(at)]
-        with pytest.raises(Stop):
-            run_local(base_config, tmp_path / "r", resume=True, trackers=trackers, placement=often)
-    (run,) = runs(uri)
-    assert run.info.status == "RUNNING"
-    result = run_local(base_config, tmp_path / "r", resume=True, trackers=[MlflowTracker(uri)])
+        with suppress(Stop), mirrored_run(path, uri) as tracker:
+            trackers = [tracker, Killer(at)]
+            run_local(base_config, path, resume=True, trackers=trackers, placement=often)
+        (run,) = runs(uri)
+        assert run.info.status == "KILLED"
+    with mirrored_run(path, uri) as tracker:
+        result = run_local(base_config, path, resume=True, trackers=[tracker])
     (run,) = runs(uri)
     assert run.info.status == "FINISHED"
     history = histories(uri, run)
@@ -189,37 +143,11 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(
     assert histories(uri, other) == history
 
 
-@pytest.mark.parametrize("hangs", [False, True], ids=["refusing", "hanging"])
-def test_a_server_that_is_away_costs_seconds_and_loses_nothing(
-    hangs: bool,
-    uri: str,
-    tmp_path: Path,
-    base_config: RunConfig,
-    finished: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waited: list[float] = []
-    push = MlflowTracker._push
-
-    def timed(tracker: MlflowTracker) -> None:
-        begun = time.perf_counter()
-        push(tracker)
-        waited.append(time.perf_counter() - begun)
-
-    monkeypatch.setattr(MlflowTracker, "_push", timed)
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        if hangs:  # it takes connections and never answers
-            server.listen(16)
-        away = f"http://127.0.0.1:{server.getsockname()[1]}"
-        result = run_local(base_config, tmp_path / "r", trackers=[MlflowTracker(away)])
-    assert sum(waited) < 20
-    assert capsys.readouterr().err.count("MLflow does not answer") == 1
-    assert result["matrix"] == json.loads((finished / "result.json").read_text())["matrix"]
-    assert sync(tmp_path / "r", uri) == sync(tmp_path / "r", uri) == 1
-    (run,) = runs(uri)
-    assert len(histories(uri, run)["train/loss"]) == result["updates"]["task"]
+def test_a_run_is_running_while_it_trains(uri: str, folder: Path) -> None:
+    (folder / "result.json").unlink()
+    with mirrored_run(folder, uri):
+        wait_until(lambda: [run.info.status for run in runs(uri)] == ["RUNNING"])
+    assert [run.info.status for run in runs(uri)] == ["KILLED"]
 
 
 def test_an_unfinished_run_is_shown_as_far_as_it_got(uri: str, folder: Path) -> None:
@@ -261,20 +189,25 @@ def statuses(uri: str) -> dict[str, str]:
 def test_a_sweep_ends_as_its_runs_do(
     state: Any, child: str, parent: str, uri: str, toys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forever.launch.mlflow_tracker._PATIENCE_S", 0.1)
+    monkeypatch.setattr(mlflow_tracker, "_LETS_GO_S", 0.1)
     (slow,) = toys.glob("slow*")
     RunDirectory(slow).result.unlink()
     if state != "interrupted":
         RunDirectory(slow).end(state, "why")
-    push_sweep(toys, uri, {})
-    assert statuses(uri) == {"parent": "RUNNING", "base": "FINISHED"}
-    with locked(slow):  # another process trains it
-        push_sweep(toys, uri, {})
-        assert statuses(uri) == {"parent": "RUNNING", "base": "FINISHED", "slow": "RUNNING"}
-        close_sweep(toys, uri)
+    shown = {"parent": "RUNNING", "base": "FINISHED"}
+    ended = {} if state == "interrupted" else {"slow": child}
+    push_sweep(toys, uri, set())
+    assert statuses(uri) == shown | ended
+    RunDirectory(slow).ended.unlink(missing_ok=True)
+    with locked(slow):  # another process goes on with it
+        push_sweep(toys, uri, set())
+        assert statuses(uri) == shown | {"slow": "RUNNING"}
+        close_sweep(toys, uri, set())
         assert statuses(uri)["slow"] == "RUNNING"
+    if ended:
+        RunDirectory(slow).end(state, "why")
     for _ in range(2):
-        close_sweep(toys, uri)
+        close_sweep(toys, uri, set())
         assert statuses(uri) == {"parent": parent, "slow": child, "base": "FINISHED"}
     assert sync(toys, uri) == 2
     assert statuses(uri) == {"parent": parent, "slow": child, "base": "FINISHED"}
@@ -314,45 +247,19 @@ def test_a_run_that_has_ended_is_sent_at_once(uri: str, toys: Path) -> None:
 def test_a_finished_run_is_sent_once_and_an_unreadable_one_is_named(
     uri: str, toys: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sent: list[str] = []
-    monkeypatch.setattr(Mirror, "_draw", lambda mirror, *_: sent.append(mirror.directory.path.name))
+    drawn: list[str] = []
+    monkeypatch.setattr(Mirror, "_draw", lambda run: drawn.append(run.directory.path.name))
     shutil.copytree(next(toys.glob("slow*")), toys / "damaged")
     (toys / "damaged" / "config.yaml").write_text("model: {name: [}")
-    mirrors: dict[Path, Mirror | None] = {}
+    sent: set[tuple[Path, str]] = set()
     for _ in range(3):
-        push_sweep(toys, uri, mirrors)
-    close_sweep(toys, uri)
-    assert sorted(name.partition("-")[0] for name in sent) == ["base", "slow"]
+        push_sweep(toys, uri, sent)
+    close_sweep(toys, uri, sent)
+    assert sorted(name.partition("-")[0] for name in drawn) == ["base", "slow"]
     assert statuses(uri) == dict.fromkeys(("parent", "base", "slow"), "FINISHED")
     errors = capsys.readouterr().err.splitlines()
     assert all(line.startswith(f"{toys}/damaged is not shown in MLflow: ") for line in errors)
-    assert len(errors) == 2  # while the sweep runs, and at its end
-
-
-def wait_until(happened: Callable[[], bool], within_s: float = 60) -> None:
-    give_up = time.monotonic() + within_s
-    while not happened():
-        assert time.monotonic() < give_up
-        time.sleep(0.1)
-
-
-def test_a_sweep_outlives_a_server_that_is_away(
-    toys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is left alone for a while, also when a run ends."""
-    tried: list[Path] = []
-    monkeypatch.setattr(
-        "forever.launch.mlflow_tracker.push_sweep",
-        lambda *told: (tried.append(told[0]), push_sweep(*told)),
-    )
-    said: list[str] = []
-    with mirrored_sweep(toys, "http://127.0.0.1:9", said.append) as tell:  # nothing listens there
-        wait_until(lambda: bool(said))
-        tell()
-        time.sleep(0.5)
-    assert len(tried) == 1
-    (line,) = said
-    assert line.startswith(f"MLflow does not answer, `forever sync {toys}` sends it later (")
+    assert len(errors) == 1
 
 
 def test_sync_makes_up_for_a_sweep_that_no_server_heard_of(
@@ -397,17 +304,9 @@ def test_curves_are_thinned_alike_however_long_the_task_is() -> None:
     assert kept[:64] == list(range(1, 65))
 
 
-def test_ctrl_c_finds_mlflow_loaded_and_its_database_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half of either could not be used to say how the run ended."""
-    threads: list[Thread] = []
-    load = mlflow_tracker.Store
-    monkeypatch.setattr(
-        mlflow_tracker, "Store", lambda uri: (threads.append(current_thread()), load(uri))
-    )
-    uri = f"sqlite:///{tmp_path}/new.db"
-    with mirrored(tmp_path / "run", uri):
-        assert threads[0] is not main_thread()  # which alone hears of Ctrl-C
-        assert (tmp_path / "new.db").is_file()
-        assert {"mlflow", "mlflow.store.tracking.sqlalchemy_store"} <= set(sys.modules)
+def test_different_names_keep_different_keys() -> None:
+    assert metric_key("acc/colour one: two.3-4") == "acc/colour one: two.3-4"
+    names = ["acc/a$", "acc/a#", "acc/é", "acc/\x1b[31m", *(f"acc/{'x' * 300}{n}" for n in "12")]
+    keys = [metric_key(name) for name in names]
+    assert len({*keys}) == len(names)
+    assert max(map(len, keys)) == 250

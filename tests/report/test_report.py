@@ -10,11 +10,11 @@ import pytest
 from made_up import TASKS
 from rich.console import Console
 
-from forever.report.format import tex
 from forever.report.frame import COLUMNS, Column, frame_of, stored_rows, text_table
 from forever.report.report import console_tables, write_report
 from forever.report.study import read_study
 from forever.sweeps.files import load_sweep
+from forever.text import latex
 
 VARIANTS = ["base", "+FIR", "-IAR", "finetune", "mtl"]
 
@@ -194,7 +194,7 @@ def test_latex_is_well_formed(components: Path) -> None:
     ],
 )
 def test_text_for_latex(written: str, set_by_latex: str) -> None:
-    assert tex(written) == set_by_latex
+    assert latex(written) == set_by_latex
 
 
 def test_reports_are_the_same_each_time(folder: Path) -> None:

@@ -157,7 +157,7 @@ def test_variants_of_unequal_doses_have_no_verdict_and_the_table_says_so(folder:
         "by more than 2 % of examples, 10 % of seconds: +FIR (examples differ by 2.1 %)."
         in markdown
     )
-    assert "`budget.examples`" in markdown
+    assert "With budget.examples all" in markdown
     assert "Holm" not in markdown
 
 

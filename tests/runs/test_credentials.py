@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from forever.config.run import RunConfig
-from forever.runs.environment import without_credentials
 from forever.runs.tracking import Tracker, tell
+from forever.text import without_credentials
 
 SECRET = "s3cret-pw"
 
@@ -34,11 +34,29 @@ SECRET = "s3cret-pw"
             "a (http://me:s3cret-pw@a/b) and http://me:s3cret-pw@c",
             "a (http://***@a/b) and http://***@c",
         ),
+        ("me:s3cret-pw@host:5000", "***@host:5000"),
+        ("--mlflow=me:p@s3cret-pw@host", "--mlflow=***@host"),
+        ("https://h/x?X-Amz-Signature=s3cret-pw&a=1", "https://h/x?X-Amz-Signature=***&a=1"),
+        ("https://h/x?sig=s3cret-pw;b", "https://h/x?sig=***;b"),
+        ("https://h/x?a=1&access_token=s3cret-pw", "https://h/x?a=1&access_token=***"),
+        ("HF_TOKEN=s3cret-pw forever", "HF_TOKEN=*** forever"),
+        ("Invalid token hf_s3cretpws3cretpw!", "Invalid token ***!"),
+        ("Authorization: Bearer s3cret-pw", "Authorization: Bearer ***"),
+        ("evaluation.max_new_tokens=3 method.max_tokens=100 RUN@TASK out/a:b@2", None),
         ("nothing: http://host/x?y=1, sqlite:///a.db runs/x@2", None),
     ],
 )
 def test_addresses_lose_their_credentials(text: str, clean: str | None) -> None:
     assert without_credentials(text) == (text if clean is None else clean)
+
+
+def test_what_the_environment_keeps_secret_is_known_anywhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", SECRET)
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "nothing-secret")
+    text = f"request failed: key {SECRET}, nothing-secret"
+    assert without_credentials(text) == "request failed: key ***, nothing-secret"
 
 
 def test_the_error_of_a_tracker_is_told_without_them(capsys: pytest.CaptureFixture[str]) -> None:

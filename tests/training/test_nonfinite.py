@@ -172,7 +172,7 @@ def test_fisher_information_that_is_not_finite_ends_the_run(
         return None if apart is None else apart * math.inf
 
     monkeypatch.setattr(importance, "gradients_apart", spoilt)
-    with pytest.raises(FloatingPointError, match=r"colour, .* Fisher information is not"):
+    with pytest.raises(FloatingPointError, match="ewc would carry 'fisher', which is not"):
         execute(config.override({"method.name": "ewc"}), tmp_path / "run")
 
 
@@ -211,3 +211,14 @@ def test_names_of_runs_are_what_they_were() -> None:
     config = RunConfig.parse({"method": {"name": "finetune"}})
     assert "nonfinite_skips" not in config.identity()["optim"]
     assert config.override({"optim.nonfinite_skips": 3}).key() != config.key()
+
+
+def test_workers_are_not_started_again_for_it() -> None:
+    """Ray Train would start them three times, and each would diverge at the same update."""
+    pytest.importorskip("ray")
+    from forever.launch.ray_train import _Refusals
+
+    error: Any = FloatingPointError("task shape, update 2: loss nan")
+    with pytest.raises(FloatingPointError, match="update 2"):
+        _Refusals().after_exception(None, {1: error})
+    _Refusals().after_exception(None, {1: RuntimeError("a machine is gone")})

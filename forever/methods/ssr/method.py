@@ -18,7 +18,6 @@ Ours: copies of training inputs and duplicates are dropped, and the backbone is 
 """
 
 import dataclasses
-from sys import stderr
 
 from torch import nn
 
@@ -30,6 +29,7 @@ from forever.methods.ssr.encoders import load_encoder
 from forever.methods.ssr.selection import select
 from forever.methods.ssr.synthesis import candidates
 from forever.runs.past import Past
+from forever.text import complain
 from forever.training.learner import Learner
 from forever.training.steps import Step, Steps
 
@@ -72,7 +72,7 @@ class Ssr(Method[SsrConfig]):
         self.state.setdefault("rows", {})[task.name] = examples
         if not examples and learner.world.leads:
             problem = f"no example that the model wrote for {task.name} can be used"
-            print(f"ssr: {problem}, so it is not rehearsed", file=stderr)
+            complain(f"ssr: {problem}, so it is not rehearsed")
         learner.log_task(candidates=float(len(written)), written=float(len(examples)))
 
     def can_follow(self, past: Past, tasks: int) -> str | None:

@@ -12,6 +12,7 @@ from forever.report.analyses import correlation, day_pairs, forgetting_rates, pe
 from forever.report.figures import style
 from forever.report.format import minus
 from forever.report.study import Part
+from forever.text import label
 
 _TAU = r"$\tau_\mathrm{day}$"
 _LABELS = {
@@ -56,7 +57,7 @@ def model_day(part: Part) -> Iterator[style.Picture]:
     for axis, table in zip(axes, pairs.values(), strict=True):
         style.tidy(axis)
         axis.plot(table.iloc[:, 0], table.iloc[:, 1], "o", color=style.ACCENT)
-        labels = [_LABELS.get(column, f"{_TAU}, order {column}") for column in table.columns]
+        labels = [_LABELS.get(column, f"{_TAU}, order {label(column)}") for column in table.columns]
         axis.set(xlabel=labels[0], ylabel=labels[1])
         test = pearson(table)
         found = correlation(*test) if test else "r not defined"

@@ -20,6 +20,7 @@ from forever.report.format import number
 from forever.report.run import Run
 from forever.report.study import Part
 from forever.sweeps.sweep import slug
+from forever.text import label
 
 Lines = Sequence[Mapping[str, Any]]  # of a journal
 
@@ -79,14 +80,15 @@ def matrix_figure(result: Mapping[str, Any], title: str) -> Figure:
         if i == j and stages == tasks:
             axis.add_patch(Rectangle((j + 0.04, i + 0.04), 0.92, 0.92, fill=False))
     axis.set(ylim=(tasks, 0), xlabel="after training on", ylabel="score on")
-    axis.set_yticks(np.arange(tasks) + 0.5, result["tasks"])
-    axis.set_xticks(np.arange(stages) + 0.5, result["stages"], ha="right", **style.SLANTED)
+    axis.set_yticks(np.arange(tasks) + 0.5, list(map(label, result["tasks"])))
+    names = list(map(label, result["stages"]))
+    axis.set_xticks(np.arange(stages) + 0.5, names, ha="right", **style.SLANTED)
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     bar = figure.colorbar(image, shrink=0.8, pad=0.03, label="score (%)")
     bar.ax.tick_params(labelsize=style.SMALL)
     op, bwt = number(result["op"], "{:.1f}"), number(result["bwt"], "{:+.1f}")
-    figure.suptitle(f"{title}\nOP {op} · BWT {bwt}", fontsize=style.LARGE)
+    figure.suptitle(f"{label(title)}\nOP {op} · BWT {bwt}", fontsize=style.LARGE)
     return figure
 
 
@@ -118,13 +120,13 @@ def run_figure(
     for axis in axes:
         shade(axis, tasks.iloc[1::2], **style.GROUND)
     names = axes[0].secondary_xaxis("top")
-    names.set_xticks(tasks.mean(axis=1), tasks.index, ha="left", **style.SLANTED)
+    names.set_xticks(tasks.mean(axis=1), list(map(label, tasks.index)), ha="left", **style.SLANTED)
     names.tick_params(length=0, labelsize=style.SMALL)
     names.spines[:].set_visible(False)
     axes[-1].set_xlabel("update of the run, replay included")
     axes[-1].set_xlim(0.5, max(len(updates), 1) + 0.5)
     axes[-1].xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    figure.suptitle(title, fontsize=style.LARGE)
+    figure.suptitle(label(title), fontsize=style.LARGE)
     return figure, axes
 
 

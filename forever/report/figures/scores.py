@@ -10,6 +10,7 @@ from forever.report.figures import style
 from forever.report.format import setting as written
 from forever.report.row import Row
 from forever.report.study import Part
+from forever.text import label
 
 Settings = Mapping[str, float | str]  # by variant
 
@@ -34,7 +35,7 @@ def backbones(part: Part) -> Iterator[style.Picture]:
     yield _picture(part, settings, "backbones", "backbone")
 
 
-def _picture(part: Part, settings: Settings, name: str, label: str) -> style.Picture:
+def _picture(part: Part, settings: Settings, name: str, about: str) -> style.Picture:
     """OP, and BWT below it, against a setting, a line a method, with intervals; the reference's
     value is marked.
 
@@ -65,10 +66,10 @@ def _picture(part: Part, settings: Settings, name: str, label: str) -> style.Pic
         if part.reference and part.reference in settings:
             middle = values.index(settings[part.reference])
             axis.axvspan(middle - 0.4, middle + 0.4, **style.GROUND)
-    axes[-1].set(xlabel=label, xlim=(-0.5, len(values) - 0.5))
-    axes[-1].set_xticks(range(len(values)), list(map(written, values)))
+    axes[-1].set(xlabel=label(about), xlim=(-0.5, len(values) - 0.5))
+    axes[-1].set_xticks(range(len(values)), [label(written(value)) for value in values])
     style.legend(figure)
-    caption = f"OP and BWT against {label}, with 95 % intervals; the reference's on a pale ground."
+    caption = f"OP and BWT against {about}, with 95 % intervals; the reference's on a pale ground."
     return style.Picture(name, caption, style.png(figure))
 
 
@@ -104,7 +105,7 @@ def training_time(part: Part) -> Iterator[style.Picture]:
     minutes: dict[str, float] = {}
     for backbone, methods in minutes_an_epoch(part).items():
         for method, value in methods.items():
-            minutes[f"{method}, {backbone}"] = value
+            minutes[label(f"{method}, {backbone}")] = value
     figure, (axis,) = style.new_figure(7.5, [0.3 * len(minutes)])
     bars = axis.barh(list(minutes), list(minutes.values()), color=style.ACCENT)
     axis.bar_label(bars, fmt="%.2g", padding=3, fontsize=style.SMALL)

@@ -19,6 +19,7 @@ from matplotlib.ticker import LogLocator
 
 from forever.report.bootstrap import Estimate
 from forever.report.study import Part
+from forever.text import label
 
 INK, GREY, ACCENT, GRID = "#222222", "#777777", "#004488", "#E4E4E4"
 PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#AA4499",
@@ -68,7 +69,7 @@ def looks(variants: Iterable[str], reference: str | None = None) -> dict[str, Lo
     """How each variant is drawn, by its place; the reference is bold, in a colour of its own."""
     by_name: dict[str, Look] = {}
     for number, name in enumerate(variants):
-        look = {"label": name, "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
+        look = {"label": label(name), "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
         if name == reference:
             look |= {"color": ACCENT, "linewidth": 2.4, "zorder": 3}
         else:

@@ -16,6 +16,7 @@ from forever.report.figures import style
 from forever.report.format import estimated, listed
 from forever.report.row import Row
 from forever.report.study import Part
+from forever.text import label
 
 NAMED = 16  # points of OP against time; of more, as of a search, the legend is too long
 BANDS = 4  # variants; more bands hide each other
@@ -36,7 +37,7 @@ def intervals(part: Part) -> Iterator[style.Picture]:
         axis.text(1.02, y, estimated(op, "{:.1f}"), fontsize=style.SMALL, **beside)
         if row.variant == part.reference:
             axis.axvline(op.value, **style.MARK)
-    axis.set_yticks(range(len(rows)), [row.variant for row in rows])
+    axis.set_yticks(range(len(rows)), [label(row.variant) for row in rows])
     axis.set(xlabel="OP (%) with 95 % interval", ylim=(len(rows) - 0.4, -0.6))
     yield style.Picture("op", "Overall performance (OP) of each variant.", style.png(figure))
 
@@ -60,7 +61,8 @@ def accuracy(part: Part) -> Iterator[style.Picture]:
     axis.set(xlabel="tasks learned", ylabel="mean score on tasks seen so far (%)")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(orders) == 1:
-        axis.set_xticks(range(1, last + 1), orders.pop(), ha="right", **style.SLANTED)
+        tasks = list(map(label, orders.pop()))
+        axis.set_xticks(range(1, last + 1), tasks, ha="right", **style.SLANTED)
     style.legend(figure)
     caption = "Mean score on the tasks learned so far, after each task; mean over runs."
     if has_bands:
@@ -164,7 +166,7 @@ def radar_figure(retention: pd.DataFrame, looks: Mapping[str, style.Look]) -> Fi
     for angle, name in zip(angles[:-1], retention.index, strict=True):
         side = np.sign(round(3 * np.sin(angle)))  # 0 near the top and the bottom
         ha = {-1: "right", 0: "center", 1: "left"}[side]
-        axis.text(angle, 1.1 * top, name, fontsize=style.SMALL, ha=ha, va="center")
+        axis.text(angle, 1.1 * top, label(name), fontsize=style.SMALL, ha=ha, va="center")
     axis.grid(color=style.GRID)
     axis.spines["polar"].set_visible(False)
     style.legend(figure)

@@ -1,0 +1,205 @@
+"""A run directory in MLflow: the directory is the truth; what the server lacks is sent, once.
+
+| MLflow                    | comes from                                                          |
+|---------------------------|---------------------------------------------------------------------|
+| experiment                | the sweep's name; "forever" for a run of its own                    |
+| parent run                | the sweep's folder                                                  |
+| params                    | every dotted key of the configuration, `variant`                    |
+| `acc/<task>`, `op`, `bwt` | predictions/, step = stage from 1                                   |
+| `train/loss`, `clock/tau_days`, `replay/beta` | steps.jsonl, step = line from 1, thinned        |
+| `final/...`, dataset inputs, artifacts | result.json                                            |
+"""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from math import isfinite
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from forever.config.overrides import flatten
+from forever.config.run import RunConfig
+from forever.errors import InputError
+from forever.format import as_csv
+from forever.launch.mlflow_store import Store, alone, first_line
+from forever.replay.times import day_seven
+from forever.runs.directory import RunDirectory, read_json, read_lines
+from forever.runs.progress import stage_scores
+from forever.sweeps.sweep import MANIFEST, read_manifest
+from forever.text import complain, without_credentials
+
+Point = tuple[str, float | None, int]  # key, value and step of a metric; no value is no point
+_LONGEST_KEY = 250  # of a metric
+_STATUS = {"failed": "FAILED", "stopped": "KILLED", "interrupted": "KILLED"}
+
+
+def push_run(folder: Path, uri: str | None, over: bool = False) -> None:
+    """Send what the store at `uri` lacks of the run in `folder`.
+
+    The server is asked each time what it has, so nothing is sent twice whoever sent the rest.
+    `over`: nobody trains the run.
+    """
+    with alone(folder):
+        Mirror(folder, uri, over).push()
+
+
+class Mirror:
+    """The run directory `folder` and the MLflow run that shows it; for one `push`."""
+
+    def __init__(self, folder: Path, uri: str | None, over: bool = False) -> None:
+        from mlflow.entities import Param
+
+        self.directory, self.store = RunDirectory(folder), Store(uri)
+        client = self.store.client
+        config = self.directory.read_config()
+        run = self._find(config)
+        self.run = run.info.run_id
+        # This status is set when everything has arrived.
+        self.complete = self.directory.result.is_file() and run.info.status == "FINISHED"
+        if self.complete:
+            return
+        end = end_of(self.directory) if over else "running"
+        status = _STATUS.get(end, "RUNNING")
+        if run.info.status != status:
+            client.update_run(self.run, status)
+        params = flatten(config.identity())
+        self.variant = run.data.tags.get("variant")  # in a sweep
+        self.order = run.data.tags.get("order")
+        if self.variant is not None:
+            params["variant"] = self.variant
+        missing = params.keys() - run.data.params.keys()  # the others are immutable
+        if missing:
+            client.log_artifact(self.run, str(self.directory.config))
+            values = {key: without_credentials(str(params[key])) for key in missing}
+            client.log_batch(self.run, params=[Param(*pair) for pair in values.items()])
+        # The last step of each metric.
+        self.sent: dict[str, int] = {last.key: last.step for last in run.data.to_proto().metrics}
+
+    def _find(self, config: RunConfig) -> Any:
+        """MLflow's run of the directory, below that of its sweep if it has one."""
+        folder, store, order = self.directory.path, self.store, config.data.order
+        tags = {"forever.run_key": folder.name, "method": config.method.name}
+        tags |= {"seed": str(config.seed), "order": order if isinstance(order, str) else "custom"}
+        revision = read_json(self.directory.environment).get("revision")
+        if revision:
+            tags["mlflow.source.git.commit"] = revision
+        if (folder.parent / MANIFEST).is_file():
+            for trial in read_manifest(folder.parent)["trials"]:
+                if trial["key"] == folder.name:
+                    parent = store.sweep(folder.parent).info
+                    tags |= {"variant": trial["variant"], "order": trial["order"]}
+                    tags["mlflow.parentRunId"] = parent.run_id
+                    return store.run(parent.experiment_id, folder, tags)
+        return store.run(store.experiment("forever"), folder, tags)
+
+    def push(self) -> None:
+        """Send what the server does not have yet."""
+        from mlflow.entities import Metric
+
+        if self.complete:
+            return
+        lines, result = read_lines(self.directory.steps), self.directory.finished()
+        now = int(time.time() * 1000)
+        fresh: list[Metric] = []
+        for name, value, step in points_of(self.directory, lines, result):
+            key = metric_key(name)
+            if value is not None and step > self.sent.get(key, 0):
+                fresh.append(Metric(key, value, now, step))
+        self.store.client.log_batch(self.run, metrics=fresh)
+        if result is not None:
+            self._finish(result)
+
+    def _finish(self, result: Mapping[str, Any]) -> None:
+        """Send what a finished run shows, in files whose names are fixed, so that they replace."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        directory, run, client = self.directory, self.run, self.store.client
+        source = json.dumps({"benchmark": result["benchmark"], "order": result["order"]})
+        context = InputTag("mlflow.data.context", "train and test")
+        inputs: list[DatasetInput] = []
+        for task, digest in result["data"].items():
+            profile = json.dumps(result["rows"][task])
+            dataset = Dataset(task, digest, "local", source, profile=profile)
+            inputs.append(DatasetInput(dataset, [context]))
+        # The store knows a dataset by name and digest, so repeating it does not add up.
+        client.log_inputs(run, inputs)
+        client.log_artifact(run, str(directory.environment))
+        client.log_artifact(run, str(directory.result))
+        matrix = {key: result[key] for key in ("tasks", "stages", "matrix")}
+        client.log_dict(run, matrix, "matrix.json")
+        scored = zip(result["tasks"], result["matrix"], strict=True)
+        rows = [[task, *scores] for task, scores in scored]
+        client.log_text(run, as_csv(["task", *result["stages"]], rows), "matrix.csv")
+        try:
+            self._draw()
+        except InputError:
+            raise  # a damaged file, of which more than the pictures is missing
+        except Exception as error:  # numbers matter more than pictures of them
+            complain(f"{directory.path}: no figures in MLflow: {first_line(error)}")
+        client.set_terminated(run, "FINISHED", int(directory.result.stat().st_mtime * 1000))
+        self.complete = True
+
+    def _draw(self) -> None:
+        from forever.report.figures import png_of
+        from forever.report.study import plain_run
+
+        run = plain_run(self.directory.path)
+        run.variant, run.order = self.variant or run.variant, self.order or run.order
+        with TemporaryDirectory() as folder:
+            for figure in ("matrix", "timeline"):
+                path = Path(folder, f"{figure}.png")
+                path.write_bytes(png_of(figure, run))
+                self.store.client.log_artifact(self.run, str(path))
+
+
+def load_figures() -> None:
+    """Load what draws figures, if it is installed."""
+    with suppress(ImportError):
+        import forever.report.figures
+        import forever.report.study  # noqa: F401
+
+
+def points_of(
+    directory: RunDirectory, lines: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None
+) -> Iterator[Point]:
+    """Yield the points of some updates, of the start of each replay, of each stage, of the run."""
+    replay = None
+    for number, line in enumerate(lines, 1):
+        if line["kind"] == "task" and keeps(line["step"]):
+            yield "train/loss", line["loss"], number
+            yield "clock/tau_days", line.get("days"), number
+        if (line["kind"], line["beta"]) != replay:
+            yield "replay/beta", line["beta"], number
+        replay = line["kind"], line["beta"]
+    for stage, scores in enumerate(stage_scores(directory), 1):
+        yield from ((key, value, stage) for key, value in scores.items())
+    if result is not None:
+        for key in ("op", "bwt", "fwt", "forgetting"):
+            yield f"final/{key}", result[key], len(result["stages"])
+        day_7 = day_seven([result])
+        if day_7 and isfinite(day_7.update):
+            yield "final/day_7", day_7.update, len(result["stages"])
+
+
+def end_of(directory: RunDirectory) -> str:
+    """How a run is over that nobody trains: finished, failed, stopped early, or interrupted."""
+    if directory.finished() is not None:
+        return "finished"
+    return (directory.end_without_result() or {"state": "interrupted"})["state"]
+
+
+def keeps(step: int) -> bool:
+    """Whether update `step` of a task is shown: all up to 64, then 32 each time they double."""
+    return step % 2 ** max(0, (step - 1).bit_length() - 6) == 0
+
+
+def metric_key(name: str) -> str:
+    """The key of a metric as MLflow takes it; different names keep different keys."""
+    key = re.sub(r"[^\w./: -]", lambda found: f"_{ord(found[0]):x}_", name)
+    if len(key) <= _LONGEST_KEY:
+        return key
+    return f"{key[: _LONGEST_KEY - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"

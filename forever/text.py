@@ -1,0 +1,146 @@
+"""Text from outside, made fit for each place that shows it.
+
+Names of tasks, variants and folders, answers and errors may hold anything: escape sequences,
+markup, line breaks, a megabyte. They are kept as they are. Whoever shows one takes the function of
+the place: `terminal` (or a `PlainTable`, or `complain`), `html`, `markdown`, `latex`, `label`.
+"""
+
+import os
+import re
+import sys
+from html import escape
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+_LONGEST, _LONGEST_LABEL = 10_000, 80  # characters that are shown of one text
+# What moves the cursor, starts a sequence, breaks a line, or hides or turns around what follows.
+_UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+# The last: formulas of GitHub; links; underscores that do not join two letters.
+_MARKDOWN = re.compile(r"[\\`*~$]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_GREEK = {"β": "beta", "γ": "gamma", "λ": "lambda", "μ": "mu", "τ": "tau", "Δ": "Delta"}
+_LATEX = str.maketrans(
+    {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}",
+     "−": "$-$", "–": "--", "·": r"$\cdot$", "±": r"$\pm$", "×": r"$\times$", "≠": r"$\neq$",
+     "→": r"$\rightarrow$", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+    | {letter: f"$\\{name}$" for letter, name in _GREEK.items()}
+)  # fmt: skip
+
+# Up to the last @ of the word, since a password may hold / and @. Lengths are bounded: a megabyte
+# of such beginnings would otherwise take hours.
+_USER_AND_PASSWORD = re.compile(
+    r"(?<=://)\S{0,1000}@|(?<![^\s='\"(])[\w.+-]{1,200}:[^\s/@]\S{0,1000}@(?=\w)"
+)
+_SECRET = "password|passwd|pwd|secret|token|api_?key|access_?key|credentials?"
+_OF_A_QUERY = re.compile(
+    r"(?<=[?&;])([\w.-]{0,60}(?:password|passwd|pwd|secret|token|key|sig|signature|credential|auth)"
+    r"[\w-]{0,60})=[^&;\s'\")]*",
+    re.IGNORECASE,
+)
+_ASSIGNED = re.compile(rf"\b([\w-]{{0,60}}(?:{_SECRET}))=[^\s,;&'\"]+", re.IGNORECASE)
+# Those of Hugging Face, AWS, GitHub, and what HTTP sends.
+_TOKEN = re.compile(
+    r"\bhf_\w{16,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[opsur]_\w{20,}"
+    r"|(?<=\bBearer )\S+|(?<=\bBasic )[\w+/=]{8,}"
+)
+_SECRET_VARIABLE = re.compile(r"(?:^|_)(?:PASSWORD|PASSWD|SECRET|TOKEN|KEY|CREDENTIALS?)(?:_ID)?$")
+_SHORTEST = 8  # of a secret in the environment; a shorter one would be found everywhere
+
+
+def without_credentials(text: str) -> str:
+    """The text without the user names, passwords and tokens in it.
+
+    Those are what addresses carry, what looks like a token, and whatever the environment holds
+    under the name of a secret. Whatever is printed or kept goes through it: commands, errors,
+    tracebacks.
+    """
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST and _SECRET_VARIABLE.search(name.upper()):
+            text = text.replace(value, "***")
+    text = _USER_AND_PASSWORD.sub("***@", text)
+    text = _TOKEN.sub("***", _OF_A_QUERY.sub(r"\1=***", text))
+    return _ASSIGNED.sub(r"\1=***", text)
+
+
+def visible(text: object) -> str:
+    """The text in one line, with escapes such as \\x1b and \\n for what is not seen."""
+    shown = str(text)
+    if len(shown) > _LONGEST:
+        shown = f"{shown[:_LONGEST]}…"
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), shown)
+
+
+def visible_lines(text: str) -> str:
+    """Several lines, each of them `visible`."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def terminal(text: object) -> Text:
+    """Text for a console of rich, which takes no markup from it."""
+    return Text(visible(text))
+
+
+class PlainTable(Table):
+    """A table for a console, whose title, caption, heads and cells are shown as they are."""
+
+    title: Any
+    caption: Any
+
+    def __init__(self, *heads: Any, **options: Any) -> None:
+        super().__init__(title_justify="left", caption_justify="left", box=box.SIMPLE, **options)
+        for head in heads:
+            self.add_column(head)
+
+    def add_column(self, header: Any = "", *arguments: Any, **options: Any) -> None:
+        super().add_column(terminal(header), *arguments, **options)
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*map(terminal, cells), **options)
+
+    def __rich_console__(self, console: Any, options: Any) -> Any:
+        if isinstance(self.title, str):
+            self.title = Text(visible(self.title), style="table.title")
+        if isinstance(self.caption, str):
+            self.caption = Text(visible(self.caption), style="table.caption")
+        return super().__rich_console__(console, options)
+
+
+def complain(text: str) -> None:
+    """Tell something on stderr, in one line and without credentials."""
+    text = text[: 10 * _LONGEST]  # what is cut off here is not seen
+    print(visible(without_credentials(text)), file=sys.stderr, flush=True)
+
+
+def html(text: object) -> str:
+    """Text for a page, between tags or in an attribute."""
+    return escape(visible(text))
+
+
+def markdown(text: object) -> str:
+    """Text for Markdown; of a table's cell `markdown_table` escapes the bars."""
+    shown = _MARKDOWN.sub(lambda found: f"\\{found[0]}", visible(text))
+    return _ENTITY.sub("&amp;", shown).replace("<", "&lt;").replace(">", "&gt;")
+
+
+def latex(text: object) -> str:
+    """Text for LaTeX in ASCII. An unknown character becomes a question mark, which compiles."""
+    shown = visible(text)
+    # At the beginning of a row they would belong to the end of the one before.
+    guard = "{}" if shown.startswith(("[", "*")) else ""
+    return guard + shown.translate(_LATEX).encode("ascii", "replace").decode("ascii")
+
+
+def label(text: object) -> str:
+    """Text for a figure: no formula, no longer than fits, and with a place in the legend."""
+    shown = visible(text)
+    if len(shown) > _LONGEST_LABEL:
+        shown = f"{shown[: _LONGEST_LABEL - 1]}…"
+    if shown.startswith("_"):
+        shown = f" {shown}"  # Matplotlib would leave it out of a legend
+    return shown.replace("$", r"\$")

@@ -1,0 +1,173 @@
+"""Hostile names of tasks, variants and folders go through every output: they are shown, they do
+nothing, and the files keep them as they are."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+from helpers import make_task, save_backbone, save_data, small_toy_config, toy_config
+from made_up import base_run, make_up
+
+from forever.cli.main import main
+from forever.config.run import RunConfig
+from forever.data.tasks import Benchmark
+from forever.runs.directory import RunDirectory
+from forever.sweeps.sweep import Sweep, Trial
+from forever.sweeps.table import SweepTable
+from forever.text import html, latex, markdown, visible
+
+TASKS = ["$x_{$", "[red]a[b]", "<i>\x1b[31m|`_\n&"]
+VARIANT = "[/b] $y_{$ <script>\x1b[2J| _*"
+FOLDER = "[/b]\x1b[31m$z_{$"
+ANSWER = "[/b]\x1b[31m<script>$x_{$\n" + "x" * 2**20
+
+Call = Callable[..., str]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Do `forever ARGUMENTS` in this process; what it printed, which moves no cursor."""
+
+    def forever(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["forever", *arguments])
+        ended = 0
+        try:
+            main()
+        except SystemExit as stop:
+            ended = int(stop.code or 0)
+        assert ended == code
+        printed = capsys.readouterr()
+        text = printed.out + printed.err
+        assert "\x1b" not in text
+        assert "Traceback" not in text
+        return text
+
+    return forever
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """A run on tasks of such names; an answer that is right is as bad."""
+    labels = ("red", "[/b]<b>")
+    tasks = [make_task(name, "Which?", labels, rows=8, test=2) for name in TASKS]
+    benchmark = Benchmark.sequence("toy", "1", tasks)
+    folder = tmp_path_factory.mktemp("hostile")
+    config = toy_config(save_backbone(folder / "model", benchmark), save_data(folder, benchmark))
+    values = config.model_dump(mode="json")
+    values["data"] |= {"order": TASKS, "metrics": dict.fromkeys(TASKS, "exact_match")}
+    return small_toy_config(RunConfig.parse(values))
+
+
+def test_a_run_shows_hostile_names_and_keeps_them(
+    config: RunConfig, tmp_path: Path, call: Call
+) -> None:
+    path, out = tmp_path / "toy.yaml", tmp_path / FOLDER
+    path.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+    shown = call("run", str(path), "--out", str(out), "--mlflow", "off")
+    seen = [visible(name) for name in TASKS]
+    assert all(name in shown for name in seen)
+    assert visible(FOLDER) in shown
+    assert "nothing to do" in call("run", str(path), "--out", str(out), "--mlflow", "off")
+    (run,) = out.iterdir()
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    assert result["tasks"] == TASKS
+
+    for verb in (["plan", str(path)], ["data", "check", str(path)]):
+        shown = call(*verb)
+        assert verb[0] == "plan" or all(name in shown for name in seen)
+    damaged = run / "result.json"
+    damaged.write_text("{", encoding="utf-8")
+    shown = call("report", str(run), code=2)
+    assert visible(FOLDER) in shown
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of such names, with a run that failed for a reason like them."""
+    pytest.importorskip("matplotlib")
+    folder = tmp_path_factory.mktemp("swept") / FOLDER
+    base = base_run(**{"data.order": [*TASKS, "plain"]})
+    variants = {"base": {}, VARIANT: {"optim.lr": 1e-3}, "_joint": {"method.name": "mtl"}}
+    sweep = Sweep("toy $n_{$ <b> [/b]", base, variants, (0, 1))
+    make_up(folder, sweep)
+    failed = next(trial for trial in sweep.trials() if trial.variant == VARIANT)
+    directory = RunDirectory(folder / failed.key)
+    directory.result.unlink()
+    directory.end("failed", ANSWER)
+    return folder
+
+
+def test_a_report_shows_hostile_names_in_every_format(swept: Path, call: Call) -> None:
+    shown = call("report", str(swept))
+    assert visible(VARIANT) in shown
+    assert visible(FOLDER) in shown
+    page = (swept / "report.html").read_text(encoding="utf-8")
+    assert html(VARIANT) in page
+    assert html(TASKS[2]) in page
+    tags = {element.tag for element in ElementTree.fromstring(page).iter()}
+    assert not tags & {"script", "i", "b"}
+    latex_page = (swept / "report.tex").read_text(encoding="utf-8")
+    assert latex(VARIANT) in latex_page
+    bare = re.sub(r"\\[{}]", "", latex_page)
+    assert bare.count("{") == bare.count("}")
+    page = (swept / "report.md").read_text(encoding="utf-8")
+    assert markdown(VARIANT).replace("|", r"\|") in page
+    for table in re.findall(r"(?:^\|.*\n)+", page, flags=re.MULTILINE):
+        bars = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
+        assert len(bars) == 1
+    for text in (page, latex_page, (swept / "report.html").read_text(encoding="utf-8")):
+        assert not re.search("[\x00-\x09\x0b-\x1f]", text)
+        assert "<script>" not in text
+        assert len(text) < 2**22  # of a page with pictures
+    assert json.dumps(VARIANT) in (swept / "report.json").read_text(encoding="utf-8")
+    pictures = list((swept / "figures").glob("*.png"))
+    assert len(pictures) > 8
+
+
+def test_the_lines_of_a_sweep_show_hostile_names(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = Trial("key", VARIANT, "1", 0, base_run())
+    with SweepTable([trial]) as table:
+        table.started("key")
+        table.ended("key", "failed", ANSWER)
+        table.console.print(table.render())
+    shown = capsys.readouterr().out
+    assert visible(VARIANT) in shown
+    assert "\x1b" not in shown
+    assert len(shown) < 2**15
+
+
+def test_mlflow_takes_hostile_names(swept: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow import MlflowClient
+
+    from forever.launch.mlflow_tracker import sync
+
+    with quiet_mlflow():
+        uri = f"sqlite:///{tmp_path}/mlflow.db"
+        assert sync(swept, uri) == 6
+        client = MlflowClient(uri)
+        (experiment,) = [e for e in client.search_experiments() if e.name != "Default"]
+        runs = client.search_runs([experiment.experiment_id])
+        (run, other) = [run for run in runs if run.data.tags.get("variant") == VARIANT]
+        assert {run.info.status, other.info.status} == {"FAILED", "FINISHED"}
+        finished = run if run.info.status == "FINISHED" else other
+        names = [entry.dataset.name for entry in finished.inputs.dataset_inputs]
+        assert sorted(names) == sorted([*TASKS, "plain"])
+        assert len([key for key in finished.data.metrics if key.startswith("acc/")]) == 4
+
+
+@contextmanager
+def quiet_mlflow() -> Iterator[None]:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

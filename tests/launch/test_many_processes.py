@@ -1,0 +1,125 @@
+"""Several processes on one store of MLflow, one folder, one study: nothing is lost, nothing comes
+twice, and none of them fails."""
+
+import multiprocessing
+import shutil
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored import MLFLOW_WARNS, artifacts, histories, runs
+
+pytest.importorskip("mlflow")
+
+from forever.config.run import RunConfig
+from forever.launch.mlflow_tracker import sync
+from forever.runs.directory import read_lines
+from forever.sweeps.files import load_sweep
+from forever.sweeps.search import find_search
+from forever.sweeps.studies import Studies
+from forever.sweeps.sweep import Sweep
+
+pytestmark = [
+    *MLFLOW_WARNS,
+    pytest.mark.slow,
+    # From a process with threads, as the one that runs the tests, Python 3.12 warns of forks.
+    pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
+]
+
+COUNT = 8
+# Loaded once, in the process of which the others are copies.
+LIBRARIES = ["mlflow.store.tracking.sqlalchemy_store", "forever.report.figures", "optuna"]
+
+
+@pytest.fixture(scope="module")
+def processes() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*LIBRARIES, "forever.launch.mlflow_tracker"])
+    return context
+
+
+def at_once(context: Any, work: Callable[..., None], *arguments: tuple[Any, ...]) -> list[int]:
+    """Call `work` with each of the `arguments` in a process of its own, all at the same moment;
+    their exit codes."""
+    barrier = context.Barrier(len(arguments))
+    started = []
+    for own in arguments:
+        process = context.Process(target=work, args=(barrier, *own))
+        process.start()
+        started.append(process)
+    for process in started:
+        process.join(300)
+    return [process.exitcode for process in started]
+
+
+def send(barrier: Any, folder: Path, uri: str) -> None:
+    barrier.wait(120)
+    sync(folder, uri)
+
+
+def test_eight_syncs_into_a_fresh_store_lose_nothing(
+    processes: Any, finished: Path, tmp_path: Path
+) -> None:
+    """Two of each of two runs and two of each of two sweeps of one name."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        shutil.copytree(finished, folder)
+    for name in ("here", "there"):
+        sweep = Sweep("toys", RunConfig.parse({"data": {"benchmark": "toy"}}), {"base": {}})
+        sweep.write_manifest(tmp_path / name)
+        shutil.copytree(finished, tmp_path / name / sweep.trials()[0].key)
+        folders.append(tmp_path / name)
+    tasks = [(folder, uri) for folder in folders for _ in range(2)]
+    assert at_once(processes, send, *tasks) == [0] * COUNT
+    everything = runs(uri)
+    parents = [run for run in everything if "forever.sweep" in run.data.tags]
+    children = [run for run in everything if run not in parents]
+    assert (len(parents), len(children)) == (2, 4)
+    updates = read_lines(finished / "steps.jsonl")
+    count = sum(line["kind"] == "task" for line in updates)
+    for run in children:
+        assert run.info.status == "FINISHED"
+        history = histories(uri, run)
+        assert len(history["train/loss"]) == count
+        for key, points in history.items():
+            assert len({step for step, _ in points}) == len(points), key
+        assert {"config.yaml", "result.json", "matrix.csv"} <= artifacts(uri, run)
+
+
+def test_eight_syncs_of_one_folder_send_it_once(
+    processes: Any, uri: str, folder: Path, finished: Path
+) -> None:
+    assert at_once(processes, send, *[(folder, uri)] * COUNT) == [0] * COUNT
+    (run,) = runs(uri)
+    history = histories(uri, run)
+    for key, points in history.items():
+        assert len({step for step, _ in points}) == len(points), key
+    updates = read_lines(finished / "steps.jsonl")
+    assert len(history["train/loss"]) == sum(line["kind"] == "task" for line in updates)
+
+
+def look(barrier: Any, folder: Path, config: dict[str, Any]) -> None:
+    search = find_search(load_sweep("search"), RunConfig.parse(config), None)
+    barrier.wait(120)
+    studies = Studies(search, folder)
+    for _ in range(3):
+        trial = studies.ask()
+        assert trial is not None
+        studies.tell(trial.key, "failed")
+
+
+def test_eight_processes_on_one_study_lose_no_trial(
+    processes: Any, small_config: RunConfig, tmp_path: Path
+) -> None:
+    config = small_config.model_dump(mode="json")
+    assert at_once(processes, look, *[(tmp_path, config)] * COUNT) == [0] * COUNT
+    studies = Studies(find_search(load_sweep("search"), small_config, None), tmp_path)
+    trials = studies.study.get_trials()
+    numbers = [trial.number for trial in trials]
+    assert numbers == list(range(len(trials)))
+    asked = [trial for trial in trials if "key" in trial.user_attrs]
+    assert len(asked) == 3 * COUNT
+    assert all(trial.state.is_finished() for trial in trials)
