@@ -1,6 +1,7 @@
 """The command line: a few verbs, each a thin layer over the library.
 
-Exit codes: 0 done, 1 failed, 2 bad input (docs/faults.md).
+Exit codes: 0 done, 1 failed, 2 bad input, 128 and the number of the signal that ended it
+(docs/faults.md).
 """
 
 import os
@@ -22,11 +23,11 @@ from forever.launch.fleet import Fleet
 from forever.launch.local import Placement, check
 from forever.runs.console import matrix_table
 from forever.runs.directory import RunDirectory
+from forever.stopping import asked
 from forever.sweeps.files import load_sweep, sweep_or_none
 from forever.sweeps.lists import sweeps_table
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.search import find_search
-from forever.text import complain
 
 app = typer.Typer(
     help="Continual learning of language models around FOREVER: run, sweep, compare.",
@@ -259,15 +260,12 @@ def main() -> None:
     sys.argv = without_debug(sys.argv)
     try:
         app()
-    except SystemExit as stop:
-        if stop.code == 130:  # Ctrl-C, as typer passes it on
-            resume = " with --resume" if sys.argv[1:2] == ["run"] else ""
-            again = f"the same command{resume} goes on from the last checkpoint"
-            complain(f"interrupted; {again}")
-        raise
     except Exception as error:
-        sys.exit(end(error))
+        # An import that Ctrl-C met says so in its own words.
+        sys.exit(1 if asked() else end(error))
 
 
 if __name__ == "__main__":
-    main()
+    from forever.cli import start
+
+    start.main()

@@ -40,6 +40,9 @@ class Launch:
         None, min=1, help="Examples at once on a device: saves memory."
     )
     checkpoint_every: float = Option(60.0, min=0, help="Seconds between checkpoints within a task.")
+    hang_after: float = Option(
+        1800.0, min=0, help="End a run that does nothing for so many seconds; 0: never."
+    )
     keep_stages: bool = Option(
         False, "--keep-stages", help="Keep each stage's weights, for --fork."
     )
@@ -57,6 +60,7 @@ class Launch:
             self.checkpoint_every,
             self.keep_stages,
             accept_changes=self.accept_changes,
+            hang_s=self.hang_after,
         )
 
 

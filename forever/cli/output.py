@@ -1,6 +1,7 @@
 """Output that nobody reads must not end a training.
 
-It may go to a closed pipe (`forever run ... | head -1`), a full disk, or a terminal that is gone.
+It may go to a closed pipe (`forever run ... | head -1`), a full disk, a terminal that is gone, or
+one that lacks the letters.
 """
 
 import io
@@ -45,4 +46,6 @@ def _shielded(stream: Any) -> io.TextIOWrapper:
     # A stream without a buffer (`python -u`) stays so.
     buffer: Any = file if stream.write_through else io.BufferedWriter(file)
     options = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
-    return io.TextIOWrapper(buffer, stream.encoding, stream.errors, **options)
+    # A path may have letters that the terminal's encoding lacks.
+    errors = "backslashreplace" if stream.errors == "strict" else stream.errors
+    return io.TextIOWrapper(buffer, stream.encoding, errors, **options)

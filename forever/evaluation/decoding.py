@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from forever.attempt import pulse
 from forever.data.collation import collate_prompts
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Example
@@ -138,7 +139,8 @@ def _decode_batch(
     seeds: Sequence[int],
 ) -> list[str]:
     ids, mask = collate_prompts(batch, backbone.tokenizer.pad_token_id, backbone.device)
-    options: dict[str, Any] = {"do_sample": False, "num_beams": 1, "max_new_tokens": max(limits)}
+    options: dict[str, Any] = {"do_sample": False, "num_beams": 1, "logits_processor": [_alive]}
+    options["max_new_tokens"] = max(limits)
     if sampling:
         starts = ids.shape[1] - mask.sum(1)
         options["logits_processor"] = _processors(sampling, starts, seeds)
@@ -151,6 +153,12 @@ def _decode_batch(
     return texts
 
 
+def _alive(ids: Tensor, scores: Tensor) -> Tensor:
+    """Say before every token that the run does not hang; many tokens take minutes."""
+    pulse()
+    return scores
+
+
 def _processors(sampling: Sampling, starts: Tensor, seeds: Sequence[int]) -> Any:
     from transformers import LogitsProcessorList
     from transformers.generation.logits_process import (
@@ -160,7 +168,7 @@ def _processors(sampling: Sampling, starts: Tensor, seeds: Sequence[int]) -> Any
         TopPLogitsWarper,
     )
 
-    chain: list[Any] = []
+    chain: list[Any] = [_alive]
     if sampling.repetition_penalty != 1:
         penalise = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
         # A pad may be the same token as EOS and must not count as repeated: the prompt's first

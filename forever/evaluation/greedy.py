@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from forever.attempt import pulse
 from forever.data.collation import alike, kinds_of, pack, shared_beginnings
 from forever.data.encoding import Encoded
 from forever.models import lora
@@ -102,6 +103,7 @@ class _Queue:
     def empty(self) -> None:
         """Answer all prompts."""
         while self.waiting or self.active:
+            pulse()
             if self.waiting and len(self.active) <= (1 - FREE) * self.count:
                 self._read()
             else:

@@ -37,6 +37,9 @@ class Placement:
     keep_stages: bool = False  # weights of every stage, where other runs can fork
     first_task: Path | None = None  # where other runs of a sweep find what the first task made
     accept_changes: bool = False  # go on though data, model or code are others than at the start
+    # Seconds without a step after which a run hangs; 0 is never. The slowest steps that were seen,
+    # reading a large model's checkpoint or a pass over a task, take minutes.
+    hang_s: float = 1800.0
 
 
 def choose_kernels(runs: Iterable[RunConfig], processor: Path = Path("/proc/cpuinfo")) -> None:
@@ -181,6 +184,7 @@ def run_local(
                 world,
                 trackers,
                 checkpoint_s=placement.checkpoint_s,
+                hang_s=placement.hang_s,
                 keep_stages=placement.keep_stages,
                 first_task=placement.first_task,
                 accept_changes=placement.accept_changes,

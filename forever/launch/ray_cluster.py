@@ -5,7 +5,6 @@ import gc
 import logging
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 import ray
 from ray.util import placement_group_table
 
+from forever.attempt import ask_to_stop
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
@@ -24,7 +24,9 @@ from forever.format import plural
 from forever.launch.fleet import Fleet
 from forever.launch.leftovers import Guard, descendants
 from forever.launch.local import load_libraries, run_local
+from forever.runs.lock import in_progress
 from forever.runs.tracking import Tracker
+from forever.stopping import listening, overhearing
 from forever.text import without_credentials
 
 # What Ray is told unless the user says otherwise.
@@ -48,6 +50,7 @@ _SETTINGS = {
 _LATER_GPUS = "later_gpus"
 # How long what fits on the cluster waits for room that others hold.
 PATIENCE_S = 50.0
+_TO_SAVE_S = 15.0  # who sends SIGTERM usually waits for half a minute before SIGKILL
 _RAISED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
 
 
@@ -62,7 +65,7 @@ def quiet() -> None:
 
 @contextmanager
 def cluster(dashboard: bool) -> Iterator[None]:
-    """Ray for the duration of the block, which SIGTERM leaves as Ctrl-C does.
+    """Ray for the duration of the block, which SIGTERM and SIGHUP leave as Ctrl-C does.
 
     It is the Ray of this process, if one runs. Else it is the cluster that RAY_ADDRESS names, as
     under `ray job submit`, or one on this machine that ends with the block.
@@ -74,12 +77,11 @@ def cluster(dashboard: bool) -> Iterator[None]:
     quiet()
     ours = not ray.is_initialized()
     guard = _join_or_start(dashboard) if ours else None
-    # `ray job stop` sends it. Ray's own handler would leave everything open.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield
+        # `ray job stop` sends SIGTERM. Ray's own handler would leave everything open.
+        with listening():
+            yield
     finally:
-        signal.signal(signal.SIGTERM, before)
         if ours:
             ray.shutdown()
         if guard is not None:
@@ -99,6 +101,17 @@ def _join_or_start(dashboard: bool) -> Guard | None:
     ray.init(**options)
     started = descendants()
     return Guard({pid: started[pid] for pid in started.keys() - before.keys()})
+
+
+def let_save(folders: Sequence[Path]) -> None:
+    """Ask runs in other processes to save and leave, and wait for it, while Ray still lives."""
+    give_up = time.monotonic() + _TO_SAVE_S
+    while time.monotonic() < give_up:
+        training = [folder for folder in folders if in_progress(folder)]
+        if not training:
+            return
+        for folder in training:
+            ask_to_stop(folder)
 
 
 @dataclass(frozen=True)
@@ -147,15 +160,16 @@ class Setting:
             torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
         placement = replace(self.fleet.placement, device=self.share.device)
         try:
-            return run_local(
-                config,
-                path,
-                resume=True,
-                trackers=trackers,
-                placement=placement,
-                world=world,
-                benchmark=benchmark,
-            )
+            with overhearing():  # a machine that is taken away says so by SIGTERM
+                return run_local(
+                    config,
+                    path,
+                    resume=True,
+                    trackers=trackers,
+                    placement=placement,
+                    world=world,
+                    benchmark=benchmark,
+                )
         finally:
             gc.collect()
             torch.cuda.empty_cache()

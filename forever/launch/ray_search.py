@@ -12,6 +12,7 @@ from forever.launch.fleet import Fleet, SweepOutcome
 from forever.launch.local import check
 from forever.launch.ray_tune import fan_out, say_failed_before
 from forever.runs.directory import RunDirectory
+from forever.runs.lock import locked
 from forever.sweeps.search import Search
 from forever.sweeps.studies import Studies
 from forever.sweeps.table import SweepTable
@@ -28,9 +29,15 @@ def run_search(
             whatever became of them; interrupted ones go on first.
 
     Raises:
-        InputError, KeyboardInterrupt: as `run_sweep`; the base has fewer than two tasks.
+        InputError, Stopped: as `run_sweep`; the base has fewer than two tasks.
     """
-    out, trials, outcome = out.absolute(), trials or search.trials, SweepOutcome()
+    out = out.absolute()
+    with locked(out, patience_s=0):
+        return _run_search(search, out, trials or search.trials, fleet)
+
+
+def _run_search(search: Search, out: Path, trials: int, fleet: Fleet) -> SweepOutcome:
+    outcome = SweepOutcome()
     stages = len(check(search.base, RunDirectory(out / search.base.key()), resume=True).stages)
     if stages < 2:
         raise InputError(

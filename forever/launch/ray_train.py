@@ -15,6 +15,7 @@ from typing import Any
 
 import ray.train.torch
 
+from forever.attempt import ask_to_stop
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch import ray_cluster
@@ -25,6 +26,7 @@ from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress, locked
 from forever.runs.progress import Follower
 from forever.runs.tracking import Tracker
+from forever.stopping import Stopped, asked, looking
 
 _FAILURES = 3
 _PREEMPTIONS = 100  # a spot machine that is taken away is nobody's fault
@@ -70,8 +72,26 @@ def train_group(
 ) -> dict[str, Any]:
     """Start the workers of a run on this process's Ray, and wait for them; see `run_workers`.
 
-    The follower looks at the run's directory meanwhile, in the calling thread.
+    The follower looks at the run's directory meanwhile, in the calling thread. Workers that are
+    told to leave, as on a spot machine, are started again: that is no failure.
     """
+    while True:
+        try:
+            with looking():
+                _train_once(config, path, setting, follower)
+            break
+        except _LeftWhenTold:
+            if asked():
+                raise Stopped(asked()) from None
+    result = RunDirectory(path).finished()
+    if result is None:
+        raise RuntimeError(
+            f"{path.name}: workers ended without a result; is {path} shared by all machines?"
+        )
+    return result
+
+
+def _train_once(config: RunConfig, path: Path, setting: Setting, follower: Follower) -> None:
     ray_cluster.await_room(setting.share)
     scratch = path / _SCRATCH
     # A name that is used again goes on with what lies there.
@@ -84,21 +104,19 @@ def train_group(
             over = bool(wait([training], timeout=_LOOK_EVERY_S).done)
             with suppress(OSError):  # a file went away while it was read
                 follower.look()
+            if asked() and not over:
+                if not in_progress(path):
+                    raise Stopped(asked())  # there is nothing to save yet
+                ask_to_stop(path)
         training.result()
     except ray.train.TrainingFailedError as error:
         cause = ray_cluster.first_cause(error)
-        if isinstance(cause, InputError | FloatingPointError):
+        if isinstance(cause, _NOT_AGAIN):
             raise cause from None
         raise RuntimeError(f"{path.name}: {ray_cluster.one_line(error)}") from error
     finally:
         pool.shutdown(wait=False)
         shutil.rmtree(scratch, ignore_errors=True)
-    result = RunDirectory(path).finished()
-    if result is None:
-        raise RuntimeError(
-            f"{path.name}: workers ended without a result; is {path} shared by all machines?"
-        )
-    return result
 
 
 def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch.TorchTrainer:
@@ -125,13 +143,20 @@ def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch
     )
 
 
+class _LeftWhenTold(RuntimeError):
+    """A worker was told to stop; the leading one has saved."""
+
+
+_NOT_AGAIN = (InputError, FloatingPointError, _LeftWhenTold)
+
+
 class _Refusals(ray.train.UserCallback):
-    """Ends the training at an error that would be the same the next time."""
+    """Ends the training at an error that would be the same again, or is none."""
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         for error in worker_exceptions.values():
             cause = ray_cluster.first_cause(error)
-            if isinstance(cause, InputError | FloatingPointError):
+            if isinstance(cause, _NOT_AGAIN):
                 raise cause
 
 
@@ -143,4 +168,7 @@ def _worker(config: RunConfig, path: Path, setting: Setting) -> None:
     context = ray.train.get_context()
     device = ray.train.torch.get_device()
     world = World(context.get_world_rank(), context.get_world_size(), device)
-    setting.train(config, path, world)
+    try:
+        setting.train(config, path, world)
+    except Stopped:
+        raise _LeftWhenTold(f"rank {world.rank} was told to stop") from None

@@ -19,6 +19,7 @@ from forever.launch.sharing import first_task, first_task_key
 from forever.runs.directory import RunDirectory, read_lines
 from forever.runs.progress import Follower, is_run, stage_scores
 from forever.runs.tracking import Tracker
+from forever.stopping import Stopped
 
 
 def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> None:
@@ -41,6 +42,8 @@ def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> No
                 setting.train(config, path, trackers=[_Report()], benchmark=benchmark)
     except InputError as error:
         tune.report({"refused": str(error)})  # it would be the same the next time
+    except Stopped:
+        tune.report({"told to stop": True})  # it has saved, and goes on another time
 
 
 class _Report(Tracker):

@@ -25,6 +25,7 @@ from forever.launch.ray_cluster import Setting
 from forever.launch.ray_trial import train_trial
 from forever.launch.sharing import SHARED, trainers_first
 from forever.runs.directory import RunDirectory
+from forever.runs.lock import locked
 from forever.sweeps.checks import check_finished, refused
 from forever.sweeps.studies import Studies
 from forever.sweeps.sweep import Sweep, Trial
@@ -44,9 +45,16 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
     Raises:
         InputError: no trial can run (bad data, missing model), the data have changed since some
             were finished, or the cluster can never hold the request.
-        KeyboardInterrupt: Ctrl-C or SIGTERM. Everything is closed; the same call goes on.
+        Stopped: Ctrl-C, SIGTERM or SIGHUP. Runs have saved, everything is closed; the same call
+            goes on.
     """
-    out, trials, outcome = out.absolute(), sweep.trials(), SweepOutcome()
+    out = out.absolute()
+    with locked(out, patience_s=0):
+        return _run_sweep(sweep, out, fleet)
+
+
+def _run_sweep(sweep: Sweep, out: Path, fleet: Fleet) -> SweepOutcome:
+    trials, outcome = sweep.trials(), SweepOutcome()
     check_finished(trials, out)
     todo: list[Trial] = []
     for trial in trials:
@@ -113,7 +121,10 @@ def fan_out(
             running = [*listener.running.values()]
             try:
                 _experiment(chain(running, source), listener, fleet, count)
-                break
+                if not listener.told:
+                    break
+                listener.told.clear()
+                problem = "was told to stop again and again"
             except InputError:
                 raise
             except Exception as error:  # as when Ray's memory monitor ends a trial
@@ -159,6 +170,9 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
         trainable = tune.with_resources(trainable, dict(listener.needed))
         try:
             tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
+        except KeyboardInterrupt:
+            ray_cluster.let_save([listener.folder / key for key in listener.running])
+            raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -198,6 +212,7 @@ class _Listener(tune.Callback, tune.Stopper):
     stages: dict[str, int] = field(default_factory=dict)
     needed: Mapping[str, float] = field(default_factory=dict)  # by each trial
     stuck_since: float | None = None
+    told: set[str] = field(default_factory=set)  # of those running, to stop: no failure of theirs
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # as above
@@ -242,6 +257,9 @@ class _Listener(tune.Callback, tune.Stopper):
         if "refused" in last:
             # Not remembered on disk: the user may mend it.
             self.ended(key, "failed", last["refused"], remember=False)
+        elif "told to stop" in last:
+            self.told.add(key)
+            self.table.say(f"{key} saved and left when it was told to stop; it goes on later")
         else:
             self.ended(key, "stopped", f"after {last.get('stage')} of {last.get('stages')} tasks")
 

@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from forever.attempt import Attempt
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
@@ -42,10 +43,14 @@ class Session:
     world: World  # only the leading rank writes
     trackers: Sequence[Tracker] = ()  # told of what happens after it is on disk
     checkpoint_s: float = 60.0  # between checkpoints within a task; each task ends with one anyway
+    hang_s: float = 0.0  # without a step before this process is ended; 0 is never
     keep_stages: bool = False  # keep the checkpoint of every trained stage, for forks
     first_task: Path | None = None  # where the first task is left for other runs of a sweep
     accept_changes: bool = False  # go on with other data, another model or other code
     journal: Journal | None = field(default=None, init=False)  # of the leading rank
+
+    def __post_init__(self) -> None:
+        self.attempt = Attempt(self.directory.path, self.world.rank, self.hang_s)
 
     def begin(self, learner: Learner, method: Method[Any], benchmark: Benchmark) -> None:
         """Find out how far the run got, and put its tensors in place."""
@@ -79,6 +84,7 @@ class Session:
             self._drop_answers()
             self.journal = Journal(self.directory, state.steps, state.events)
         self._trackers = list(self.trackers if self.world.leads else ())
+        self.attempt.begin()
         tell(self._trackers, "started", self.directory, benchmark)
         self._clock = self._last_checkpoint = time.perf_counter()
 
@@ -118,9 +124,15 @@ class Session:
         self.learner.events.clear()
         if new:
             self._spend("tracking")
-            if time.perf_counter() - self._last_checkpoint >= self.checkpoint_s:
+            told = self.attempt.told_to_stop()
+            if told or time.perf_counter() - self._last_checkpoint >= self.checkpoint_s:
                 self._checkpoint(len(self.state.records))
-            return
+        else:
+            self._advance()
+        self.attempt.pulse()
+
+    def _advance(self) -> None:
+        """Leave behind a record of the past."""
         # After the last record of the past the method has come to where it was, and all tensors are
         # put back, those of the optimiser too.
         self._past.popleft()
@@ -143,6 +155,7 @@ class Session:
             update = len(self.state.records) + 1  # it sorts after the stage's last update
             self.state = replace(self.state, trained=True, records=[], **self.journal.lines)
             self._checkpoint(update)
+        self.attempt.pulse()
 
     def _log(self, kind: str, content: Any, new: bool) -> None:
         """Write a step or an event down and tell the trackers, unless they were told long ago."""
@@ -217,7 +230,8 @@ class Session:
         """Write the trained model and the result."""
         if not self.world.leads:
             return
-        self.close()
+        assert self.journal is not None
+        self.journal.close()
         learner, method = self.learner, self.method
         method.save(learner, self.directory.path)
         stored = [*learner.state_dict(optimizer=False).values(), *method.tensors.values()]
@@ -241,6 +255,7 @@ class Session:
         """Close the files, however the run ended; a process may go on to train another one."""
         if self.journal:
             self.journal.close()
+        self.attempt.end()
 
     def _drop_answers(self) -> None:
         """Remove answers by later weights: a damaged checkpoint may have thrown the run back.

@@ -1,6 +1,7 @@
 """Who is told what happens in a run. A tracker that fails is left out: all is on disk already."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from forever.data.tasks import Benchmark
@@ -33,8 +34,11 @@ def tell(trackers: list[Tracker], what: str, *details: Any) -> None:
     for tracker in list(trackers):
         try:
             getattr(tracker, what)(*details)
-        except Exception as error:  # a tracker must never end a run, whatever it raises
+        except (Exception, SystemExit) as error:
+            # A tracker must never end a run, whatever it raises: rich leaves by SystemExit where
+            # nobody reads. To be told to stop is no failure, and passes.
             trackers.remove(tracker)
             name = type(tracker).__name__
             reason = f"{type(error).__name__}: {error}"
-            complain(f"{name} failed and is left out from here: {reason}")
+            with suppress(OSError):  # nobody may read that either
+                complain(f"{name} failed and is left out from here: {reason}")

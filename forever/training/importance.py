@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from forever.attempt import pulse
 from forever.data.encoding import Encoded
 from forever.data.tasks import Example
 from forever.models.room import fitting
@@ -33,6 +34,7 @@ def fisher_information(learner: Learner, examples: Sequence[Example]) -> Tensor:
     share = [learner.encoder.encode(example) for example in learner.world.share(examples)]
     size = learner.micro_batch or learner.config.optim.batch_size
     while share:
+        pulse()
         work = partial(_add_squares, learner, share, total)
         count = min(size, len(share))
         (total, done), learner.micro_batch = fitting(work, count, learner.micro_batch, "examples")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from forever.attempt import pulse
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark, Task
 from forever.evaluation.scoring import evaluate
@@ -112,6 +113,7 @@ def score_tasks(
         for index, of_task, is_there in zip(together, answers, done, strict=True):
             if not is_there:
                 session.keep_answers(stage, index, of_task)
+        pulse()
 
 
 def batched_tasks(benchmark: Benchmark, tasks: Sequence[int]) -> Iterator[list[int]]:

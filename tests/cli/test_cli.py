@@ -4,15 +4,17 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import yaml
 
+from forever.cli import start
 from forever.cli.main import main
 from forever.config.run import RunConfig
 from forever.launch.fleet import Fleet, SweepOutcome
@@ -26,20 +28,22 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
     """Do `forever ARGUMENTS` in this process: its exit code, and what came on stdout and stderr."""
 
-    def forever(*arguments: str) -> tuple[int, str, str]:
+    def forever(*arguments: str, begin: Callable[[], None] = main) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["forever", *arguments])
         code = 0
         try:
-            main()
+            begin()
         except SystemExit as stop:
             code = int(stop.code or 0)
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 
-    return forever
+    before = signal.getsignal(signal.SIGINT)
+    yield forever
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -211,7 +215,7 @@ def test_a_folder_in_which_another_process_trains(
     with locked(folder):
         code, _, error = call("run", run_file, "--out", str(tmp_path / "out"), "--mlflow", "off")
     assert code == 2
-    assert f"error: {folder} is being trained by process {os.getpid()} on " in error
+    assert f"error: {folder} is held by process {os.getpid()} on " in error
 
 
 @pytest.mark.parametrize(
@@ -225,12 +229,12 @@ def test_an_interrupt_says_how_to_go_on(
     arguments: str, again: str, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(name: str) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("forever.cli.main.load_run", interrupt)
-    code, _, error = call(*arguments.split())
+    code, _, error = call(*arguments.split(), begin=start.main)
     assert code == 130
-    assert f"interrupted; {again} from the last checkpoint" in error
+    assert error == f"interrupted; {again} from the last checkpoint\n"
 
 
 def test_a_sweep_until_it_knows(

@@ -2,6 +2,7 @@
 there."""
 
 import os
+import re
 import shutil
 import socket
 import time
@@ -9,7 +10,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -20,8 +23,12 @@ from forever.errors import InputError
 from forever.launch.fleet import Fleet
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress, locked
+from forever.sweeps.files import load_sweep
+from forever.sweeps.search import find_search
+from forever.sweeps.sweep import Sweep
 
 ME = f"process {os.getpid()} on {socket.gethostname()}"
+SINCE = r" since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d"
 
 
 @contextmanager
@@ -37,7 +44,8 @@ def waiting(
         while not (told := capsys.readouterr().err):
             assert not run.done()
             time.sleep(0.01)
-        assert told == f"waiting for {ME}, which trains {path}\n"
+        message = f"waiting for {re.escape(ME)}{SINCE}, which holds {re.escape(str(path))}\n"
+        assert re.fullmatch(message, told)
         yield run
 
 
@@ -77,11 +85,99 @@ def test_waiting_has_an_end(
     small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forever.runs.lock._PATIENCE_S", 0.3)
-    message = f"is being trained by {ME}; .*: stop that one or wait"
+    message = f"is held by {re.escape(ME)}{SINCE}; it has one writer: stop that one, wait for"
     with locked(tmp_path), pytest.raises(InputError, match=message):
         execute(small_config, tmp_path)
     with locked(tmp_path):
         pass
+
+
+# ---- a lock that the file system does not tell to everybody
+
+
+class Elsewhere:
+    """A holder on another machine, which this one's operating system does not know of."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.over = folder / ".lock", Event()
+        self.path.write_text("process 7 on elsewhere since 2026-01-01 00:00:00+00:00")
+        self.toucher = Thread(target=self.touch)
+
+    def touch(self) -> None:
+        for second in count(1):
+            os.utime(self.path, (second, second))
+            if self.over.wait(0.001):
+                return
+
+    def __enter__(self) -> None:
+        self.toucher.start()
+
+    def __exit__(self, *error: Any) -> None:
+        self.over.set()
+        self.toucher.join()
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forever.runs.lock._TOUCH_EVERY_S", 0.05)
+
+
+@pytest.mark.usefixtures("hurry")
+def test_a_holder_on_another_machine_is_seen_by_its_touch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = "is held by process 7 on elsewhere since 2026-01-01"
+    with (
+        Elsewhere(tmp_path),
+        pytest.raises(InputError, match=message),
+        locked(tmp_path, patience_s=0),
+    ):
+        pass
+    with locked(tmp_path, patience_s=0):  # it was killed, and its name is still there
+        assert (tmp_path / ".lock").read_text().startswith(ME)
+    assert capsys.readouterr().err.count("was held by process 7 on elsewhere") == 2
+    assert (tmp_path / ".lock").read_text() == ""
+
+
+@pytest.mark.usefixtures("hurry")
+def test_a_file_system_without_locks_keeps_two_apart_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr("forever.runs.lock._WATCHES", 10)
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
+    refused = pytest.raises(InputError, match="is held by")
+    with locked(tmp_path), refused, locked(tmp_path, patience_s=0):
+        pass
+    with locked(tmp_path, patience_s=0):
+        pass
+
+
+# ---- sweeps
+
+
+def test_a_second_sweep_of_a_name_leaves_and_takes_nothing_along(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
+    """Also a search: what Ray Tune keeps in the folder is the other's."""
+    pytest.importorskip("ray")
+    from forever.launch.ray_search import run_search
+    from forever.launch.ray_tune import run_sweep
+
+    kept = tmp_path / ".tune" / "experiment" / "state.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    sweep = Sweep("toys", small_config, {"base": {}})
+    search = find_search(load_sweep("search"), small_config)
+    with locked(tmp_path):
+        with pytest.raises(InputError, match=f"is held by {re.escape(ME)}"):
+            run_sweep(sweep, tmp_path)
+        with pytest.raises(InputError, match=f"is held by {re.escape(ME)}"):
+            run_search(search, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", ".tune"]
+    assert kept.read_text() == "{}"
 
 
 def test_looking_takes_nothing_and_leaves_nothing(tmp_path: Path) -> None:

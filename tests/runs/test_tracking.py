@@ -2,6 +2,7 @@
 The journal can be cut and continued."""
 
 import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from forever.runs.directory import (
 from forever.runs.journal import Journal
 from forever.runs.progress import Follower
 from forever.runs.tracking import Tracker, tell
+from forever.stopping import Stopped
 from forever.training.events import ReplayEvent
 
 CALLS = ["started", "step", "event", "stage", "finished"]
@@ -32,15 +34,20 @@ CALLS = ["started", "step", "event", "stage", "finished"]
 class Listener(Tracker):
     """Keeps what it is told; it may do something each time, or fail when it is told one thing."""
 
-    def __init__(self, fails: str = "", then: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        fails: str = "",
+        then: Callable[[], None] = lambda: None,
+        error: BaseException = RuntimeError("the server is away"),
+    ) -> None:
         self.heard: list[tuple[str, tuple[Any, ...]]] = []
-        self.fails, self.then = fails, then
+        self.fails, self.then, self.error = fails, then, error
         for name in CALLS:
             setattr(self, name, partial(self.hear, name))
 
     def hear(self, name: str, *details: Any) -> None:
         if name == self.fails:
-            raise RuntimeError("the server is away")
+            raise self.error
         self.heard.append((name, details))
         self.then()
 
@@ -97,13 +104,19 @@ def test_a_tracker_that_raises_is_left_out_and_the_run_goes_on(
     assert outcome(tmp_path / "alone").differences(outcome(tmp_path / "told")) == []
 
 
-def test_an_interrupt_is_no_failure_of_a_tracker() -> None:
-    class Interrupting(Tracker):
-        def step(self, line: Any) -> None:
-            raise KeyboardInterrupt
+def test_a_tracker_cannot_leave_for_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """By SystemExit rich leaves, where nobody reads what it prints."""
+    listener = Listener()
+    told: list[Tracker] = [Listener("step", error=SystemExit(1)), listener]
+    tell(told, "step", {})
+    assert told == [listener]
+    assert "Listener failed and is left out from here: SystemExit: 1" in capsys.readouterr().err
 
-    with pytest.raises(KeyboardInterrupt):
-        tell([Interrupting()], "step", {})
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Stopped(signal.SIGTERM)])
+def test_an_interrupt_is_no_failure_of_a_tracker(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        tell([Listener("step", error=error)], "step", {})
 
 
 # ---- a follower

@@ -1,0 +1,59 @@
+"""Where the command `forever` begins: it hears Ctrl-C before it loads what takes time.
+
+However a process ends that was told to stop, its exit code is 128 and the signal's number, and it
+says how to go on. There is no traceback.
+"""
+
+import os
+import signal
+import sys
+
+from forever.stopping import asked, listening
+
+
+def main() -> None:
+    """Run the command that the console script was given."""
+    try:
+        with listening():
+            _run()
+    finally:
+        # The interpreter takes a while to end, and would print where Ctrl-C met it.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _run() -> None:
+    try:
+        _stand_somewhere()
+        from forever.cli import main as command
+
+        command.main()
+    except BaseException as error:
+        done = isinstance(error, SystemExit) and not error.code
+        if done or not asked():
+            raise
+        _say_how_to_go_on()
+        sys.exit(128 + asked())
+
+
+def _stand_somewhere() -> None:
+    """Leave, with one line, a working folder that is gone: libraries would abort the process."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        print("error: the working folder was removed; cd to one that is there", file=sys.stderr)
+        sys.exit(2)
+
+
+def _say_how_to_go_on() -> None:
+    verb = sys.argv[1:2]
+    again = {"run": "the same command with --resume", "sweep": "the same command"}
+    again["demo"] = again["sweep"]
+    goes_on = ""
+    if verb and verb[0] in again:
+        goes_on = f"; {again[verb[0]]} goes on from the last checkpoint"
+    print(f"interrupted{goes_on}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Sweeps and workers that are told to stop: runs save, and it is no failure of theirs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+import yaml
+from helpers import execute, outcome
+
+from forever.config.run import RunConfig
+from forever.launch import ray_train
+from forever.launch.fleet import Fleet
+from forever.launch.local import Placement
+from forever.launch.ray_train import run_workers
+from forever.launch.ray_tune import run_sweep
+from forever.runs.lock import in_progress
+from forever.sweeps.sweep import Sweep
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.usefixtures("private_ray"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:ray.*"),
+]
+CPU = Placement(device="cpu", checkpoint_s=1e9)
+FOREVER = [sys.executable, "-m", "forever.cli.main"]
+
+
+@pytest.fixture
+def long(base_config: RunConfig) -> RunConfig:
+    """Seconds a task: time to be told something in."""
+    return base_config.override({"optim.epochs": 40})
+
+
+def when_it_trains(folder: Path, do: Callable[[int], None]) -> None:
+    """Call `do` with the process that trains a run in a folder, after some updates of it."""
+    give_up = time.monotonic() + 120
+    while time.monotonic() < give_up:
+        for steps in folder.glob("**/steps.jsonl"):
+            holder = (steps.parent / ".lock").read_text().split()
+            if holder and steps.read_bytes().count(b"\n") > 5:
+                do(int(holder[1]))
+                return
+        time.sleep(0.01)
+
+
+@contextmanager
+def spot_notice(folder: Path) -> Iterator[list[int]]:
+    """SIGTERM for the process that trains in a folder, once; yields who got it."""
+    told: list[int] = []
+
+    def tell(pid: int) -> None:
+        os.kill(pid, signal.SIGTERM)
+        told.append(pid)
+
+    teller = threading.Thread(target=when_it_trains, args=(folder, tell))
+    teller.start()
+    yield told
+    teller.join()
+
+
+def test_a_trial_that_was_told_to_stop_goes_on_and_has_not_failed(
+    two_cores: None, tmp_path: Path, long: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep, out = Sweep("toys", long, {"base": {}}), tmp_path / "toys"
+    (trial,) = sweep.trials()
+    with spot_notice(out) as told:
+        ends = run_sweep(sweep, out, Fleet(placement=CPU, workers=0, retries=0))
+    assert len(told) == 1
+    assert (ends.finished, ends.failed) == ([trial.key], {})
+    assert f"{trial.key} saved and left when it was told to stop" in capsys.readouterr().out
+    execute(trial.config, tmp_path / "alone")
+    assert outcome(out / trial.key).differences(outcome(tmp_path / "alone")) == []
+
+
+def test_workers_that_were_told_to_stop_are_started_again(
+    two_cores: None, tmp_path: Path, long: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although none may fail."""
+    monkeypatch.setattr(ray_train, "_FAILURES", 0)
+    with spot_notice(tmp_path / "run") as told:
+        result = run_workers(long, tmp_path / "run", Fleet(workers=1, placement=CPU))
+    assert len(told) == 1
+    assert result["world_size"] == 1
+    execute(long, tmp_path / "alone")
+    assert outcome(tmp_path / "run").differences(outcome(tmp_path / "alone")) == []
+
+
+def saved_in_the_middle(folder: Path) -> bool:
+    """Whether the newest checkpoint is one within a task."""
+    newest = max(folder.glob("checkpoints/[0-9]*"))
+    state: dict[str, Any] = json.loads((newest / "state.json").read_text())
+    return not state["trained"] and len(state["records"]) > 5
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "again"),
+    [
+        (["sweep", "toys.yaml", "--on", "base.yaml"], signal.SIGTERM, "the same command"),
+        (["run", "base.yaml", "--workers", "1"], signal.SIGINT, "the same command with --resume"),
+    ],
+    ids=["sweep", "run"],
+)
+def test_a_driver_lets_its_runs_save(
+    tmp_path: Path, base_config: RunConfig, command: list[str], number: int, again: str
+) -> None:
+    variants = {"base": {"optim.epochs": 1000}}
+    (tmp_path / "toys.yaml").write_text(yaml.safe_dump({"title": "Toys", "variants": variants}))
+    long = base_config.override(variants["base"]).model_dump(mode="json")
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(long))
+    options = ["--mlflow", "off", "--device", "cpu", "--checkpoint-every", "1000000"]
+    process = subprocess.Popen(
+        [*FOREVER, *command, *options], cwd=tmp_path, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    when_it_trains(tmp_path, lambda pid: process.send_signal(number))
+    errors = process.communicate(timeout=90)[1]
+    assert process.returncode == 128 + number
+    assert f"interrupted; {again} goes on from the last checkpoint" in errors
+    assert "Traceback" not in errors
+    (config,) = tmp_path.glob("runs/**/config.yaml")
+    assert not in_progress(config.parent)
+    assert saved_in_the_middle(config.parent)
+    assert not (config.parent / "ended.json").exists()

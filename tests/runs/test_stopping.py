@@ -1,0 +1,237 @@
+"""Who tells a run to stop, by a signal or a file, gets a checkpoint and a run that goes on as if
+nothing had happened.
+
+Signals are sent at a chosen call of a tracker, to this process.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import CONFIGS, Outcome, execute, outcome
+
+from forever import stopping
+from forever.attempt import Attempt, ask_to_stop
+from forever.config.run import RunConfig
+from forever.launch.local import Placement, run_local
+from forever.runs.tracking import Tracker
+from forever.stopping import Stopped, asked, listening, looking, overhearing
+from forever.training import importance, loop
+
+SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+NEVER = 1e9
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A shell may have started us deaf to it."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def config(small_config: RunConfig) -> RunConfig:
+    """A Fisher pass ends each task."""
+    values = small_config.model_dump(mode="json") | {"method": CONFIGS["forever both"]}
+    return RunConfig.parse(values)
+
+
+@pytest.fixture
+def whole(config: RunConfig, tmp_path: Path) -> Outcome:
+    """The same run that nobody stops."""
+    execute(config, tmp_path / "whole")
+    return outcome(tmp_path / "whole")
+
+
+class At(Tracker):
+    """Counts the updates of a life, and does something after one of them."""
+
+    def __init__(self, update: int = 0, then: Callable[[], Any] = lambda: None) -> None:
+        self.update, self.then, self.updates = update, then, 0
+
+    def step(self, line: Any) -> None:
+        self.updates += 1
+        if self.updates == self.update:
+            self.then()
+
+
+def live(config: RunConfig, path: Path, tracker: At) -> None:
+    placement = Placement(device="cpu", checkpoint_s=NEVER)
+    run_local(config, path, resume=True, trackers=[tracker], placement=placement)
+
+
+def goes_on(config: RunConfig, path: Path, whole: Outcome, earlier: int) -> None:
+    """The next life does the rest of the updates, and ends with the bits of a single one."""
+    rest = At()
+    live(config, path, rest)
+    assert earlier + rest.updates == len(whole.files["steps.jsonl"].splitlines())
+    assert whole.differences(outcome(path)) == []
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_followed_by_a_checkpoint_and_the_end(
+    config: RunConfig, whole: Outcome, tmp_path: Path, number: int
+) -> None:
+    """No update is repeated, although none would have been saved for a long time."""
+    tracker = At(6, lambda: signal.raise_signal(number))
+    with listening(), pytest.raises(Stopped) as stop:
+        live(config, tmp_path / "run", tracker)
+    assert (stop.value.number, tracker.updates) == (number, 6)
+    assert asked() == 0
+    newest = max((tmp_path / "run" / "checkpoints").iterdir())
+    assert json.loads((newest / "state.json").read_text())["trained"] is False
+    goes_on(config, tmp_path / "run", whole, 6)
+
+
+def test_a_run_that_goes_on_can_be_stopped_before_it_is_where_it_was(
+    config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening(), pytest.raises(Stopped):
+        live(config, tmp_path / "run", At(7, lambda: signal.raise_signal(signal.SIGTERM)))
+    begin = Attempt.begin
+
+    def begin_and_hear(attempt: Attempt) -> None:
+        begin(attempt)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Attempt, "begin", begin_and_hear)
+    with listening(), pytest.raises(Stopped):
+        live(config, tmp_path / "run", At())
+    monkeypatch.undo()
+    goes_on(config, tmp_path / "run", whole, 7)
+
+
+@pytest.mark.parametrize(("place", "name"), [(loop, "evaluate"), (importance, "answer_logits")])
+def test_scoring_and_the_end_of_a_task_are_left_between_two_steps(
+    config: RunConfig,
+    whole: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: Any,
+    name: str,
+) -> None:
+    """They are done again, from the last checkpoint."""
+    function, calls = getattr(place, name), []
+
+    def told(*arguments: Any, **options: Any) -> Any:
+        calls.append(name)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(place, name, told)
+    with listening(), pytest.raises(Stopped):
+        live(config, tmp_path / "run", At())
+    assert len(calls) == 2
+    monkeypatch.undo()
+    live(config, tmp_path / "run", At())
+    assert whole.differences(outcome(tmp_path / "run")) == []
+
+
+def test_a_second_ctrl_c_leaves_at_once_and_a_third_one_ends_the_process(
+    config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(os, "_exit", left.append)
+
+    def twice() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it should have left")
+
+    with listening():
+        with pytest.raises(Stopped):
+            live(config, tmp_path / "run", At(6, twice))
+        with pytest.raises(Stopped):
+            signal.raise_signal(signal.SIGINT)  # for the test `_exit` returns
+        assert left == [128 + signal.SIGINT]
+    names = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert not {name for name in names if name.startswith("001")}  # nothing was saved for it
+    live(config, tmp_path / "run", At())
+    assert whole.differences(outcome(tmp_path / "run")) == []
+
+
+def test_a_shell_that_repeats_itself_does_not_hurry_a_run() -> None:
+    """The terminal and the shell both send SIGHUP; SIGTERM is followed by SIGKILL."""
+    with listening(), looking():
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
+            signal.raise_signal(number)
+        assert asked() == signal.SIGHUP
+
+
+def test_what_a_process_was_started_deaf_to_stays_unheard() -> None:
+    """That is how nohup works, and a shell that starts something in the background."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with listening():
+        signal.raise_signal(signal.SIGHUP)
+        assert asked() == 0
+        with pytest.raises(Stopped), listening():
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+# ---- other processes and threads
+
+
+def test_another_process_asks_by_a_file(
+    config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked of an earlier life is forgotten."""
+    monkeypatch.setattr("forever.attempt._LOOK_EVERY_S", 0.0)
+    tracker = At(6, lambda: ask_to_stop(tmp_path / "run"))
+    with pytest.raises(Stopped) as stop:
+        live(config, tmp_path / "run", tracker)
+    assert (stop.value.number, tracker.updates) == (signal.SIGTERM, 6)
+    goes_on(config, tmp_path / "run", whole, 6)
+
+
+def test_a_rank_that_does_not_lead_asks_the_one_that_does(tmp_path: Path) -> None:
+    """It goes on meanwhile: the leading one may wait for it in the middle of an update."""
+    leader, other = (Attempt(tmp_path, rank, hang_s=0) for rank in (0, 1))
+    leader.begin()
+    other.begin()
+    try:
+        leader.pulse()
+        with listening(), looking():
+            signal.raise_signal(signal.SIGTERM)
+            other.pulse()
+        leader._looked = float("-inf")
+        with pytest.raises(Stopped):
+            leader.pulse()
+    finally:
+        other.end()
+        leader.end()
+
+
+def test_sigterm_is_heard_where_the_main_thread_is_somebody_elses(
+    config: RunConfig, whole: Outcome, tmp_path: Path
+) -> None:
+    """As in Ray's processes, which would end there and then."""
+    theirs: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: theirs.append(number))
+
+    def notice() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not asked():
+            time.sleep(0.001)
+
+    def train() -> int:
+        with overhearing(), pytest.raises(Stopped) as stop:
+            live(config, tmp_path / "run", At(6, notice))
+        return stop.value.number
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(train).result() == signal.SIGTERM
+    assert (theirs, stopping.asked()) == ([], 0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert theirs == [signal.SIGTERM]  # theirs again
+    goes_on(config, tmp_path / "run", whole, 6)

@@ -1,0 +1,96 @@
+"""A run in which nothing happens is ended, says where it hung, and goes on."""
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from helpers import execute, outcome
+
+from forever.config.run import RunConfig
+from forever.launch.local import Placement, run_local
+from forever.runs.tracking import Tracker
+from forever.training import loop
+from forever.watchdog import Watchdog
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["forever.training.loop", "helpers"])
+HANG_S = 4.0
+
+
+class Looks(Event):
+    """Stands for the time: `look` is called with the number of each of 100 looks."""
+
+    def __init__(self, look: Callable[[int], None]) -> None:
+        super().__init__()
+        self.look, self.number = look, 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.number += 1
+        self.look(self.number)
+        return self.number > 100
+
+
+@pytest.mark.parametrize(("every", "ends"), [(20, False), (21, True), (1000, True)])
+def test_only_what_does_not_move_is_ended(tmp_path: Path, every: int, ends: bool) -> None:
+    left: list[int] = []
+
+    def look(number: int) -> None:
+        if number % every == 0:
+            watchdog.moved()
+
+    watchdog = Watchdog(30.0, tmp_path / "stacks.txt", left.append)
+    watchdog._over = Looks(look)
+    watchdog.start()
+    watchdog._thread.join()
+    assert left == [1] * ends
+    assert (tmp_path / "stacks.txt").exists() == ends
+
+
+def test_without_a_limit_nothing_is_watched(tmp_path: Path) -> None:
+    watchdog = Watchdog(0, tmp_path / "stacks.txt")
+    watchdog.start()
+    assert not watchdog._thread.is_alive()
+    watchdog.stop()
+
+
+class Hanging(Tracker):
+    """A server that does not answer."""
+
+    def step(self, line: Any) -> None:
+        if line["update"] == 7:
+            wait_for_ever()
+
+
+def wait_for_ever(*arguments: Any, **options: Any) -> None:
+    Event().wait()
+
+
+def hang(config: RunConfig, path: Path, where: str) -> None:
+    trackers = [Hanging()] if where == "tracker" else []
+    if where != "tracker":
+        setattr(loop, where, wait_for_ever)
+    placement = Placement(device="cpu", checkpoint_s=0.0, hang_s=HANG_S)
+    run_local(config, path, trackers=trackers, placement=placement)
+
+
+@pytest.mark.parametrize("where", ["perform", "evaluate", "tracker"])
+def test_a_run_that_hangs_is_ended_and_says_where(
+    small_config: RunConfig, tmp_path: Path, where: str
+) -> None:
+    """As in a collective, in generation, or in a tracker."""
+    path = tmp_path / "run"
+    process = PROCESSES.Process(target=hang, args=(small_config, path, where))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 1
+    stacks = (path / "stacks.txt").read_text()
+    assert stacks.startswith(f"nothing was done for {HANG_S:g} s; this is what process")
+    assert "in wait_for_ever" in stacks
+    assert "in train_task" in stacks or "in score_tasks" in stacks
+    placement = Placement(device="cpu")
+    run_local(small_config, path, resume=True, placement=placement)
+    execute(small_config, tmp_path / "whole")
+    assert outcome(tmp_path / "whole").differences(outcome(path)) == []
