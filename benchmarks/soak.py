@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import typer
@@ -31,9 +31,9 @@ from forever.runs.environment import describe
 SUMMARY = Path(__file__).with_name("soak.json")
 INJECTOR = Path(__file__).parents[1] / "tests" / "faults"
 FOREVER = [sys.executable, "-m", "forever.cli.main"]
-SMALL = ["data.train_rows=16", "data.test_rows=8", "optim.epochs=2"]
-VARIANTS = ("base", "none", "mix")
-SWEEP = """
+SMALL = ["data.order=[topic,rain,opening]", "data.train_rows=16", "data.test_rows=8"]
+SWEEP = "sweep"  # the target that is no method
+SWEEP_FILE = """
 title: Soak
 question: Is anything lost?
 variants:
@@ -41,9 +41,6 @@ variants:
   none: {method.regularizer: none}
   mix: {method.name: mix_replay}
 """
-KILLS = ("warm-up", "task", "replay", "consolidation", "probe", "reading", "journal", "event",
-         "fisher", "merge", "synthesis", "selection", "memory", "end of task", "scoring",
-         "answers", "checkpoint", "saved", "stage", "adapter", "result")  # fmt: skip
 WRITES = ("journal", "checkpoint", "answers", "adapter", "result")
 # What differs between two clean runs of a configuration, too.
 MACHINE = ("seconds", "peak_memory_bytes", "world_size")
@@ -57,11 +54,28 @@ class Tally:
     """What happened, for the summary."""
 
     seed: int
-    cases: Counter[str] = field(default_factory=Counter)  # runs and sweeps
+    cases: Counter[str] = field(default_factory=Counter)  # runs by method, and sweeps
     lives: int = 0  # commands that were started for them
-    planned: int = 0  # faults, of which some are never come past
     faults: Counter[str] = field(default_factory=Counter)  # that happened, by kind
     differences: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run of a method, or the sweep, and what happens to it."""
+
+    name: str
+    target: str  # a method, or SWEEP
+    faults: tuple[str, ...]  # by phase: "kill replay"
+    places: tuple[int, ...]  # at which point of the phase, counted in each process
+    server: str  # of the tracker; "" is none
+    driver_dies_at: int  # so many updates of a sweep; 0: it lives
+
+    def __str__(self) -> str:
+        words = [f"{fault} {place}" for fault, place in zip(self.faults, self.places, strict=True)]
+        words += [f"tracker {self.server}"] if self.server else []
+        words += [f"kill driver at {self.driver_dies_at}"] if self.driver_dies_at else []
+        return f"{self.name} {self.target}: {', '.join(words)}"
 
 
 def main(
@@ -69,18 +83,18 @@ def main(
 ) -> None:
     """Soak, print each case and write the summary; exit with 1 if anything differs."""
     with tempfile.TemporaryDirectory() as temporary:
-        soak = Soak(folder or Path(temporary), Tally(seed))
-        until, number = time.monotonic() + 60 * minutes, 0
+        soak, number = Soak(folder or Path(temporary), Tally(seed)), 0
+        until = time.monotonic() + 60 * minutes
         while time.monotonic() < until:
-            soak.case(number)
+            case = soak.draw(number)
+            print(case, flush=True)
+            soak.happen(case)
             number += 1
-            print(f"{number:4d}  {soak.last}", flush=True)
     tally = soak.tally
     about = {key: describe()[key] for key in ("packages", "revision", "cpu", "cores")}
-    content = {"minutes": minutes, **asdict(tally), **about}
+    content = {"minutes": minutes, **vars(tally), **about}
     summary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    happened = sum(tally.faults.values())
-    print(f"{sum(tally.cases.values())} cases, {happened} faults, differences: {tally.differences}")
+    print(f"{number} cases, {tally.faults.total()} faults, differences: {tally.differences}")
     raise typer.Exit(int(bool(tally.differences)))
 
 
@@ -88,68 +102,73 @@ class Soak:
     """Cases in a folder; a case is known by seed and number."""
 
     def __init__(self, folder: Path, tally: Tally) -> None:
-        self.folder, self.tally, self.last = folder, tally, ""
-        (folder / "soak.yaml").write_text(SWEEP, encoding="utf-8")
+        self.folder, self.tally = folder, tally
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{SWEEP}.yaml").write_text(SWEEP_FILE, encoding="utf-8")
 
-    def case(self, number: int) -> None:
-        """Draw a case, let it happen, and compare what came of it."""
+    def draw(self, number: int) -> Case:
+        """Draw a case, with faults in phases that its clean run comes past."""
         draw = random.Random(f"{self.tally.seed} {number}")
-        name, kind = f"case{number}", "sweep" if draw.random() < 0.2 else "run"
-        target = "soak" if kind == "sweep" else draw.choice(sorted(METHOD_CONFIGS))
-        faults = self._draw_faults(draw, kind, name)
-        self.last = f"{kind} {target}: {', '.join(faults)}"
-        clean = self._clean(kind, target)
-        out, before = self.folder / name, len(self.tally.differences)
-        (self.folder / f"{name}.faults").write_text("\n".join(faults), encoding="utf-8")
-        server = draw.choice(DYING) if draw.random() < 0.25 else ""
-        driver_dies_at = draw.randint(1, 60) if kind == "sweep" and draw.random() < 0.5 else 0
-        with dying_server(server) as address:
-            self._until_done(kind, target, name, address or "off", driver_dies_at)
-        self.tally.cases[kind] += 1
-        self.tally.planned += len(faults) + bool(server) + bool(driver_dies_at)
-        self.tally.faults.update([f"tracker {server}"] if server else [])
-        for mark, line in enumerate(faults):
-            if (self.folder / f"{name}.{mark}").exists():
-                self.tally.faults[line.partition(" nth=")[0].replace("'phase=", "").strip("'")] += 1
-        self.tally.differences += [f"{self.last}: {what}" for what in differences(clean, out)]
-        if len(self.tally.differences) == before:
-            shutil.rmtree(out)
-
-    def _draw_faults(self, draw: random.Random, kind: str, name: str) -> list[str]:
+        target = SWEEP if draw.random() < 0.2 else draw.choice(sorted(METHOD_CONFIGS))
+        points = self._points(target)
         faults: list[str] = []
-        for number in range(draw.randint(1, 3)):
-            full = kind == "run" and draw.random() < 0.3
-            phase = draw.choice(WRITES if full else KILLS)
-            nth = draw.choice((1, 1, 2, 3, 5, 8))
-            mark = self.folder / f"{name}.{number}"
-            faults.append(f"{'full' if full else 'kill'} 'phase={phase}' nth={nth} 'once={mark}'")
-        return faults
+        places: list[int] = []
+        for _ in range(draw.randint(1, 3)):
+            full = target != SWEEP and draw.random() < 0.3
+            phase = draw.choice(WRITES if full else sorted(points))
+            faults.append(f"{'full' if full else 'kill'} {phase}")
+            places.append(draw.randint(1, min(points[phase], 8)))
+        server = draw.choice(DYING) if draw.random() < 0.25 else ""
+        dies_at = draw.randint(1, 60) if target == SWEEP and draw.random() < 0.5 else 0
+        return Case(f"case{number}", target, tuple(faults), tuple(places), server, dies_at)
 
-    def _command(self, kind: str, target: str, out: Path, mlflow: str) -> list[str]:
-        options = ["--mlflow", mlflow, "--out", str(out), "--device", "cpu"]
+    def happen(self, case: Case) -> None:
+        """Let a case happen, and compare what came of it with its clean run."""
+        marks = [self.folder / f"{case.name}.{number}" for number in range(len(case.faults))]
+        lines: list[str] = []
+        for fault, place, mark in zip(case.faults, case.places, marks, strict=True):
+            action, _, phase = fault.partition(" ")
+            lines.append(f"{action} 'phase={phase}' nth={place} 'once={mark}'")
+        (self.folder / f"{case.name}.faults").write_text("\n".join(lines), encoding="utf-8")
+        before = len(self.tally.differences)
+        with dying_server(case.server) as address:
+            self._until_done(case, address or "off")
+        self.tally.cases[case.target] += 1
+        for fault, mark in zip(case.faults, marks, strict=True):
+            self.tally.faults[fault] += mark.exists()
+        if case.server:
+            self.tally.faults[f"tracker {case.server}"] += 1
+        found = differences(self.folder / f"clean-{case.target}", self.folder / case.name)
+        self.tally.differences += [f"{case}: {what}" for what in found]
+        if len(self.tally.differences) == before:
+            shutil.rmtree(self.folder / case.name)
+
+    def _points(self, target: str) -> Counter[str]:
+        """The points of the clean run by phase; it is trained when it is asked for first."""
+        points = self.folder / f"clean-{target}.points"
+        if not points.exists():
+            (self.folder / f"clean-{target}.faults").write_text(f"count 'once={points}'")
+            command = self._command(target, f"clean-{target}", "off")
+            if self._live(command, f"clean-{target}", 0) != 0:
+                raise RuntimeError(f"a clean run of {target} failed; see {self.folder}")
+        return Counter(line.split(" ", 3)[3] for line in points.read_text().splitlines())
+
+    def _command(self, target: str, name: str, mlflow: str) -> list[str]:
+        options = ["--mlflow", mlflow, "--out", str(self.folder / name), "--device", "cpu"]
         options += ["--checkpoint-every", "0"]
-        if kind == "run":
-            return [*FOREVER, "run", f"mini/{target}", *SMALL, *options, "--resume"]
-        return [*FOREVER, "sweep", str(self.folder / "soak.yaml"), *SMALL, *options]
+        if target == SWEEP:
+            file = str(self.folder / f"{SWEEP}.yaml")
+            return [*FOREVER, "sweep", file, *SMALL, *options, "--retry-failed"]
+        return [*FOREVER, "run", f"mini/{target}", *SMALL, *options, "--resume"]
 
-    def _clean(self, kind: str, target: str) -> Path:
-        out = self.folder / f"clean-{kind}-{target}"
-        if not out.exists():
-            command = self._command(kind, target, out, "off")
-            subprocess.run(command, check=True, capture_output=True, timeout=COMMAND_S)
-        return out
-
-    def _until_done(self, kind: str, target: str, name: str, mlflow: str, dies_at: int) -> None:
+    def _until_done(self, case: Case, mlflow: str) -> None:
         """Give the command again and again, as somebody would who finds it dead."""
-        command = self._command(kind, target, self.folder / name, mlflow)
-        if kind == "sweep":
-            command.append("--retry-failed")
+        command = self._command(case.target, case.name, mlflow)
         for life in range(LIVES):
             self.tally.lives += 1
-            code = self._live(command, name, dies_at if life == 0 else 0)
-            if code == 0:
+            if self._live(command, case.name, case.driver_dies_at if life == 0 else 0) == 0:
                 return
-        self.tally.differences.append(f"{self.last}: not done after {LIVES} lives")
+        self.tally.differences.append(f"{case}: not done after {LIVES} lives")
 
     def _live(self, command: Sequence[str], name: str, dies_at: int) -> int:
         """One process with its descendants; its driver is killed when so many updates are done."""
@@ -167,20 +186,20 @@ class Soak:
                     self.tally.faults["kill driver"] += 1
                     break
                 time.sleep(0.1)
-        self._end_all(process, hangs=time.monotonic() >= give_up)
+        self._end_all(process, name, hangs=time.monotonic() >= give_up)
         return process.wait()
 
-    def _end_all(self, process: "subprocess.Popen[bytes]", hangs: bool) -> None:
+    def _end_all(self, process: "subprocess.Popen[bytes]", name: str, hangs: bool) -> None:
         """Wait for the processes that a driver started; the slow ones are noted, and killed."""
         if hangs:
-            self.tally.differences.append(f"{self.last}: hangs")
+            self.tally.differences.append(f"{name}: hangs")
             process.kill()
         process.wait()
         give_up = time.monotonic() + AGENTS_S
         while (living := session(process.pid)) and time.monotonic() < give_up:
             time.sleep(0.1)
         for pid in living:
-            self.tally.differences.append(f"{self.last}: process {pid} outlives its driver")
+            self.tally.differences.append(f"{name}: process {pid} outlives its driver")
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

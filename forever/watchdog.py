@@ -2,11 +2,12 @@
 
 import faulthandler
 import os
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from forever.text import complain
 
 _LOOKS = 20
 _TO_WRITE_S = 20.0
@@ -59,6 +60,6 @@ class Watchdog:
             faulthandler.dump_traceback(file, all_threads=True)
         with suppress(OSError, ValueError):
             told = f"{reason}, so the run is ended: {self.stacks} says where it hung"
-            print(f"{told}; --resume goes on, --hang-after 0 waits for ever", file=sys.stderr)
+            complain(f"{told}; --resume goes on, --hang-after 0 waits for ever")
         faulthandler.cancel_dump_traceback_later()
         self._leave(1)

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from forever.files import read_json
 from forever.report.figures import style
-from forever.runs.directory import read_json
 from scripts.keep import REPORT, RESULTS
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -23,11 +23,12 @@ from typing import Any
 import yaml
 
 from forever.errors import InputError
+from forever.files import read_json, read_lines, write_noted
 from forever.planning import rounds
 from forever.report.report import stored
 from forever.report.run import Run
 from forever.report.study import Study, read_study
-from forever.runs.directory import RunDirectory, read_json, read_lines
+from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import MANIFEST, Sweep
 from scripts.text_claims import findings, penalties_of
 
@@ -140,13 +141,14 @@ def kept_runs(lines: Lines) -> Iterator[dict[str, Any]]:
 def unpack(lines: Lines, folder: Path) -> None:
     """Write run directories of which a report can be made; cells without scores are empty."""
     for name, text in lines[0]["files"].items():
-        (folder / name).write_text(text, encoding="utf-8")
+        write_noted(folder, name, text)
     for run in kept_runs(lines):
         _unpack_run(RunDirectory(folder / run["key"]), run)
 
 
 def _unpack_run(directory: RunDirectory, run: Mapping[str, Any]) -> None:
     result = run["result"]
+    result["schema_version"] = 1  # nothing says what these files were in the run itself
     result["matrix"] = [[None] * len(result["stages"]) for _ in result["tasks"]]
     directory.path.mkdir(parents=True)
     for cell, short in run["scores"].items():

@@ -18,11 +18,13 @@ from typing import Any
 
 import pandas as pd
 
+from forever.config.overrides import flatten
+from forever.files import read_json, read_lines
 from forever.report.claims import Claim, claims
 from forever.report.facts import machine
 from forever.report.format import markdown_table
-from forever.report.run import Run
-from forever.runs.directory import RunDirectory, read_json, read_lines
+from forever.report.run import replayed_rows
+from forever.runs.directory import RunDirectory
 from forever.sweeps.named_runs import SCALES
 from scripts.keep import REPORT, RUNS, kept_runs
 from scripts.text_claims import text_claims
@@ -108,11 +110,11 @@ def _single_runs(group: Path) -> Iterator[dict[str, Any]]:
     """Those whose files were copied."""
     for path in sorted(group.rglob("result.json")):
         result, where = read_json(path), read_json(path.with_name("environment.json"))
-        run = Run(RunDirectory(path.parent), path.relative_to(group).parts[0], "", "", 0)
         replayed = (result.get("examples") or {}).get("replayed")
         if replayed is None:
-            replayed = run.replayed_rows
-        yield _record(run.variant, result, where, replayed)
+            settings = flatten(RunDirectory(path.parent).read_settings())
+            replayed = replayed_rows(result, settings)
+        yield _record(path.relative_to(group).parts[0], result, where, replayed)
 
 
 def _kept_runs(group: Path) -> Iterator[dict[str, Any]]:

@@ -79,15 +79,11 @@ def private_ray(ray_folder: Path) -> Iterator[Path]:
 def two_cores(private_ray: Path) -> Iterator[None]:
     """A cluster in this process, shared by the tests of a module that start nothing else."""
     ray = pytest.importorskip("ray")
-    from forever.launch.ray_cluster import quiet
+    from forever.launch.ray_cluster import known_dashboard, quiet
 
     quiet()
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=True,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
+    quiet_init = {"log_to_driver": False, "logging_level": "ERROR", **known_dashboard()}
+    ray.init(address="local", num_cpus=2, **quiet_init)
     yield
     ray.shutdown()
+    os.environ.pop("RAY_API_SERVER_ADDRESS")

@@ -137,7 +137,7 @@ def test_whoever_prints_takes_the_functions_of_this_module() -> None:
     its own."""
     found: list[str] = []
     for path in sorted((ROOT / "forever").rglob("*.py")):
-        if path.name == "text.py":
+        if path.name in ("text.py", "start.py"):  # the other says nothing from outside
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "Table", "Text"):

@@ -15,7 +15,7 @@ from forever.cli.options import Launch
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.fleet import Fleet, SweepOutcome, require_ray
+from forever.launch.fleet import Fleet, SweepOutcome, divide, require_ray
 from forever.launch.local import check, choose_kernels, load_libraries, run_local
 from forever.planning.rounds import Limits, first_round, rounds
 from forever.runs.console import ConsoleTracker
@@ -99,7 +99,7 @@ def sweep(runs: Sweep, out: Path, fleet: Fleet, limits: Limits | None = None) ->
 
 def _run_rounds(runs: Sweep, folder: Path, fleet: Fleet, limits: Limits) -> SweepOutcome:
     """Run a sweep in rounds, all on one Ray, whose start takes seconds."""
-    from forever.launch.ray_cluster import capacity, cluster, divide
+    from forever.launch.ray_cluster import capacity, cluster
     from forever.launch.ray_tune import run_sweep
 
     outcome = SweepOutcome()

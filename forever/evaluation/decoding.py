@@ -138,12 +138,14 @@ def _decode_batch(
     sampling: Sampling | None,
     seeds: Sequence[int],
 ) -> list[str]:
+    from transformers import LogitsProcessorList
+
     ids, mask = collate_prompts(batch, backbone.tokenizer.pad_token_id, backbone.device)
-    options: dict[str, Any] = {"do_sample": False, "num_beams": 1, "logits_processor": [_alive]}
-    options["max_new_tokens"] = max(limits)
+    options: dict[str, Any] = {"do_sample": False, "num_beams": 1, "max_new_tokens": max(limits)}
+    options["logits_processor"] = LogitsProcessorList([_alive])
     if sampling:
         starts = ids.shape[1] - mask.sum(1)
-        options["logits_processor"] = _processors(sampling, starts, seeds)
+        options["logits_processor"] += _processors(sampling, starts, seeds)
     with lora.mixed(backbone.model, gate(batch) if gate else None):
         output = backbone.model.generate(input_ids=ids, attention_mask=mask, **options)
     texts: list[str] = []
@@ -168,7 +170,7 @@ def _processors(sampling: Sampling, starts: Tensor, seeds: Sequence[int]) -> Any
         TopPLogitsWarper,
     )
 
-    chain: list[Any] = [_alive]
+    chain: list[Any] = []
     if sampling.repetition_penalty != 1:
         penalise = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
         # A pad may be the same token as EOS and must not count as repeated: the prompt's first

@@ -1,9 +1,12 @@
 """What a sweep and a search share: how their runs are spread, and what became of them."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from forever.errors import InputError
+from forever.format import plural
 from forever.launch.local import Placement
 
 
@@ -37,6 +40,51 @@ class SweepOutcome:
         self.failed |= other.failed
         self.skipped += other.skipped
         self.stopped += other.stopped
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one run gets, and how many run at once."""
+
+    concurrent: int
+    workers: int  # of Ray Train; 0 is the trial's own process
+    device: str  # of each worker, "cuda" or "cpu"
+    resources: dict[str, float]  # of each worker, in Ray's words
+    threads: int | None  # of each worker; None leaves it to Ray
+
+
+def divide(
+    total: Mapping[str, float],
+    machines: int,
+    runs: int,
+    concurrent: int | None,
+    workers: int | None,
+    device: str,
+) -> Share:
+    """Find how many of `runs` fit on a cluster at once, so that none ever waits.
+
+    `concurrent` and `workers` are as in `Fleet`. A run without workers needs as much as with one.
+
+    Raises:
+        InputError: it can never fit.
+    """
+    if workers is None:
+        workers = int(bool(os.environ.get("RAY_ADDRESS")) and total.get("GPU", 0) > 0)
+    on_gpu = device.startswith("cuda") or (device == "auto" and total.get("GPU", 0) > 0)
+    unit = "GPU" if on_gpu else "CPU"
+    present, group = int(total.get(unit, 0)), max(workers, 1)
+    concurrent = concurrent or max(1, min(present // group, runs))
+    needed = concurrent * group
+    if needed > present:
+        raise InputError(
+            f"{plural(concurrent, 'run')} at once with {plural(group, 'worker')} of 1 {unit} each "
+            f"need {needed}, the cluster has {plural(present, unit)}"
+        )
+    if on_gpu:
+        return Share(concurrent, workers, "cuda", {"GPU": 1}, None)
+    # Shares of more than one core could fail to fit on any one machine of several.
+    threads = present // needed if machines == 1 else 1
+    return Share(concurrent, workers, "cpu", {"CPU": threads}, threads)
 
 
 def require_ray() -> None:

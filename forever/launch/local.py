@@ -15,6 +15,7 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
+from forever.files import make_folder, writing
 from forever.models import identity, location
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
@@ -166,6 +167,8 @@ def run_local(
     world = world or World(device=pick_device(placement.device))
     # Until every rank has checked: to a late one the leader's files would look like an older run.
     world.wait()
+    with writing(directory.path):  # before the lock, which would wait for a folder
+        make_folder(directory.path)
     with locked(directory.path, world.leads):
         if world.leads:
             directory.check(config, resume)  # another process may have had the folder until now

@@ -24,10 +24,11 @@ from typing import Any
 from forever.config.overrides import flatten
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.files import read_json, read_lines
 from forever.format import as_csv
 from forever.launch.mlflow_store import Store, alone, first_line
 from forever.replay.times import day_seven
-from forever.runs.directory import RunDirectory, read_json, read_lines
+from forever.runs.directory import RunDirectory
 from forever.runs.progress import stage_scores
 from forever.sweeps.sweep import MANIFEST, read_manifest
 from forever.text import complain, without_credentials
@@ -42,7 +43,11 @@ def push_run(folder: Path, uri: str | None, over: bool = False) -> None:
 
     The server is asked each time what it has, so nothing is sent twice whoever sent the rest.
     `over`: nobody trains the run.
+
+    Raises:
+        InputError: a file of the run is damaged.
     """
+    RunDirectory(folder).verify()
     with alone(folder):
         Mirror(folder, uri, over).push()
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock, Timeout
 
 from forever.errors import InputError
-from forever.runs.directory import read_json, write_text
+from forever.files import read_json, write_text
 from forever.sweeps.sweep import read_manifest
 from forever.text import without_credentials
 

@@ -13,6 +13,7 @@ from threading import Event, Thread
 
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
+from forever.files import check_within
 from forever.launch.mlflow_mirror import end_of, load_figures, push_run
 from forever.launch.mlflow_store import Store, first_line, tracking_uri
 from forever.runs.directory import RunDirectory
@@ -166,6 +167,7 @@ def sync(folder: Path, uri: str | None = None) -> int:
                 complain(f"{run} {left_out}")
                 continue
             try:
+                check_within(folder, run)
                 _within(_SYNC_S, lambda run=run: push_run(run, uri, over=True))
                 sent += 1
             except InputError as error:

@@ -15,7 +15,8 @@ import torch
 from torch.profiler import profile, schedule
 
 from forever.data.tasks import Benchmark
-from forever.runs.directory import RunDirectory, write_text
+from forever.files import write_text
+from forever.runs.directory import RunDirectory
 from forever.runs.tracking import Tracker
 
 SKIPPED, WARM, TRACED = 20, 2, 20  # updates; the first ones allocate

@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import re
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.format import plural
-from forever.launch.fleet import Fleet
+from forever.launch.fleet import Fleet, Share
 from forever.launch.leftovers import Guard, descendants
 from forever.launch.local import load_libraries, run_local
 from forever.runs.lock import in_progress
@@ -48,6 +49,7 @@ _SETTINGS = {
 # A cluster that grows begins without GPUs, and Ray has no public function that tells what it may
 # grow to. Its head node says it by a resource of this name: see cluster.yaml.
 _LATER_GPUS = "later_gpus"
+_DASHBOARD = "RAY_API_SERVER_ADDRESS"
 # How long what fits on the cluster waits for room that others hold.
 PATIENCE_S = 50.0
 _TO_SAVE_S = 15.0  # who sends SIGTERM usually waits for half a minute before SIGKILL
@@ -76,16 +78,18 @@ def cluster(dashboard: bool) -> Iterator[None]:
     """
     quiet()
     ours = not ray.is_initialized()
-    guard = _join_or_start(dashboard) if ours else None
-    try:
-        # `ray job stop` sends SIGTERM. Ray's own handler would leave everything open.
-        with listening():
-            yield
-    finally:
-        if ours:
-            ray.shutdown()
-        if guard is not None:
-            guard.end()
+    with listening():  # afterwards handlers are as before, also those that Ray sets
+        guard = _join_or_start(dashboard) if ours else None
+        try:
+            # `ray job stop` sends SIGTERM. Ray's own handler would leave everything open.
+            with listening():
+                yield
+        finally:
+            if ours:
+                ray.shutdown()
+            if guard is not None:
+                guard.end()
+                os.environ.pop(_DASHBOARD, None)
 
 
 def _join_or_start(dashboard: bool) -> Guard | None:
@@ -95,12 +99,25 @@ def _join_or_start(dashboard: bool) -> Guard | None:
         ray.init(**options)
         return None
     # Nothing large travels through the object store, and its default is a third of the memory.
-    options |= {"object_store_memory": 200 * 2**20}
-    options |= {"address": "local", "include_dashboard": dashboard}
+    options |= {"object_store_memory": 200 * 2**20, "address": "local"}
+    options |= known_dashboard() if dashboard else {"include_dashboard": False}
     before = descendants()
     ray.init(**options)
     started = descendants()
     return Guard({pid: started[pid] for pid in started.keys() - before.keys()})
+
+
+def known_dashboard() -> dict[str, Any]:
+    """Options of `ray.init` for a dashboard whose address all processes of the cluster will know.
+
+    By it Ray Train asks whether the controller of a run lives. Without an address it would ask the
+    first cluster that it finds on this machine: it would take away the workers of a run that lives
+    in another one, or let those of a dead one keep their place for ever.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    os.environ[_DASHBOARD] = f"http://127.0.0.1:{port}"
+    return {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": port}
 
 
 def let_save(folders: Sequence[Path]) -> None:
@@ -112,17 +129,6 @@ def let_save(folders: Sequence[Path]) -> None:
             return
         for folder in training:
             ask_to_stop(folder)
-
-
-@dataclass(frozen=True)
-class Share:
-    """What one run gets, and how many run at once."""
-
-    concurrent: int
-    workers: int  # of Ray Train; 0 is the trial's own process
-    device: str  # of each worker, "cuda" or "cpu"
-    resources: dict[str, float]  # of each worker, in Ray's words
-    threads: int | None  # of each worker; None leaves it to Ray
 
 
 @dataclass(frozen=True)
@@ -173,40 +179,6 @@ class Setting:
         finally:
             gc.collect()
             torch.cuda.empty_cache()
-
-
-def divide(
-    total: Mapping[str, float],
-    machines: int,
-    runs: int,
-    concurrent: int | None,
-    workers: int | None,
-    device: str,
-) -> Share:
-    """Find how many of `runs` fit on a cluster (see `capacity`) at once, so that none ever waits.
-
-    `concurrent` and `workers` are as in `Fleet`. A run without workers needs as much as with one.
-
-    Raises:
-        InputError: it can never fit.
-    """
-    if workers is None:
-        workers = int(bool(os.environ.get("RAY_ADDRESS")) and total.get("GPU", 0) > 0)
-    on_gpu = device.startswith("cuda") or (device == "auto" and total.get("GPU", 0) > 0)
-    unit = "GPU" if on_gpu else "CPU"
-    present, group = int(total.get(unit, 0)), max(workers, 1)
-    concurrent = concurrent or max(1, min(present // group, runs))
-    needed = concurrent * group
-    if needed > present:
-        raise InputError(
-            f"{plural(concurrent, 'run')} at once with {plural(group, 'worker')} of 1 {unit} each "
-            f"need {needed}, the cluster has {plural(present, unit)}"
-        )
-    if on_gpu:
-        return Share(concurrent, workers, "cuda", {"GPU": 1}, None)
-    # Shares of more than one core could fail to fit on any one machine of several.
-    threads = present // needed if machines == 1 else 1
-    return Share(concurrent, workers, "cpu", {"CPU": threads}, threads)
 
 
 def capacity() -> tuple[dict[str, float], int]:

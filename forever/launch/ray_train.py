@@ -19,7 +19,7 @@ from forever.attempt import ask_to_stop
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch import ray_cluster
-from forever.launch.fleet import Fleet
+from forever.launch.fleet import Fleet, divide
 from forever.launch.local import check
 from forever.launch.ray_cluster import Setting
 from forever.runs.directory import RunDirectory
@@ -60,9 +60,7 @@ def run_workers(
         return finished
     with ray_cluster.cluster(dashboard=True):
         total, machines = ray_cluster.capacity()
-        share = ray_cluster.divide(
-            total, machines, 1, 1, fleet.workers or 1, fleet.placement.device
-        )
+        share = divide(total, machines, 1, 1, fleet.workers or 1, fleet.placement.device)
         follower = Follower(config, directory, benchmark, trackers)
         return train_group(config, directory.path, Setting(fleet, share), follower)
 

@@ -13,10 +13,11 @@ from ray import tune
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
+from forever.files import read_lines
 from forever.launch.local import check
 from forever.launch.ray_cluster import Setting
 from forever.launch.sharing import first_task, first_task_key
-from forever.runs.directory import RunDirectory, read_lines
+from forever.runs.directory import RunDirectory
 from forever.runs.progress import Follower, is_run, stage_scores
 from forever.runs.tracking import Tracker
 from forever.stopping import Stopped

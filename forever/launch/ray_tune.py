@@ -20,7 +20,7 @@ from ray.tune.search import Searcher
 
 from forever.errors import InputError
 from forever.launch import ray_cluster
-from forever.launch.fleet import Fleet, SweepOutcome
+from forever.launch.fleet import Fleet, SweepOutcome, divide
 from forever.launch.ray_cluster import Setting
 from forever.launch.ray_trial import train_trial
 from forever.launch.sharing import SHARED, trainers_first
@@ -144,7 +144,7 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
     scratch = listener.folder / _SCRATCH
     with ray_cluster.cluster(dashboard=bool(fleet.workers)):
         total, machines = ray_cluster.capacity()
-        share = ray_cluster.divide(
+        share = divide(
             total, machines, count, fleet.concurrent, fleet.workers, fleet.placement.device
         )
         setting = Setting(fleet, share)

@@ -17,8 +17,8 @@ from forever.config.methods.base import MethodConfig
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoded
 from forever.data.tasks import Example, Task
+from forever.methods.past import Past
 from forever.models import adapter, lora
-from forever.runs.past import Past
 from forever.training.learner import Learner
 from forever.training.steps import Forward, Step, Steps
 

@@ -1,12 +1,12 @@
 """What does not fit into a device's memory at once is done again, half of it at a time."""
 
-import sys
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
 from forever.errors import InputError, one_line
+from forever.text import complain
 
 R = TypeVar("R")
 
@@ -42,4 +42,4 @@ def fitting(
             )
         size = most = size // 2
         torch.cuda.empty_cache()
-        print(f"out of memory; from here on {size} {what} at once", file=sys.stderr)
+        complain(f"out of memory; from here on {size} {what} at once")

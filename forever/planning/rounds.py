@@ -14,12 +14,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pydantic import Field
+
 from forever.config.overrides import flatten
 from forever.errors import InputError
+from forever.files import Shape, read_json, shaped, write_noted
 from forever.format import duration, plural
 from forever.planning.scores import Comparison, Scores, differences_of, footing_of, read_scores
 from forever.planning.sequential import ALPHA, Decision, decide
-from forever.runs.directory import RunDirectory, read_json, write_text
+from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import BOUNDS, Sweep
 
 FILE = "rounds.json"
@@ -218,14 +221,22 @@ def _mean_seconds(scores: Scores, benchmark: str) -> dict[str, float]:
 # ---- what the report reads
 
 
+class _Stopping(Shape):
+    alpha: float = Field(gt=0, lt=1)
+    comparisons: int = Field(gt=0)
+    points: float | None = None
+
+
 def _write_stopping(folder: Path, sweep: Sweep, points: float | None) -> None:
     """Say beside the runs that seeds are added in rounds, and by which rule one decides."""
     content = {"alpha": ALPHA, "comparisons": count_judged(sweep), "points": points}
-    write_text(folder / FILE, json.dumps(content, indent=1) + "\n")
+    write_noted(folder, FILE, json.dumps(content, indent=1) + "\n")
 
 
 def read_stopping(folder: Path) -> dict[str, Any] | None:
     """The level for all comparisons together ("alpha"), their number ("comparisons") and the
     difference that counts as none ("points"); None for a sweep that was not run in rounds."""
     path = folder / FILE
-    return {"points": None, **read_json(path)} if path.is_file() else None
+    if not path.is_file():
+        return None
+    return {"points": None, **shaped(path, read_json(path), _Stopping)}

@@ -14,6 +14,7 @@ import torch
 from forever.config.methods.replay import ForeverConfig
 from forever.data.batching import batch_count
 from forever.errors import InputError
+from forever.launch.fleet import divide
 from forever.launch.sharing import first_task_key
 from forever.planning.counts import AT_THE_END, ESTIMATES, UPDATES, Counts, plan
 from forever.planning.speed import Kind, Speed, calibrate, kind_of
@@ -140,7 +141,7 @@ def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
     """
     if find_spec("ray") is None:
         return 1, str(pick_device(terms.device)), None
-    from forever.launch.ray_cluster import capacity, cluster, divide
+    from forever.launch.ray_cluster import capacity, cluster
 
     # What Ray would find here; to start it for that takes ten seconds.
     total = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}

@@ -31,7 +31,7 @@ def day_seven(results: Iterable[Mapping[str, Any]]) -> DaySeven | None:
     shares: list[float] = []
     for result in results:
         for note in result["notes"].values():
-            if "day_7" in note:
+            if "day_7" in note and "planned" in note:
                 came = note["day_7"] is not None
                 updates.append(note["day_7"] if came else math.inf)
                 shares.append(note["day_7"] / note["planned"] if came else math.inf)

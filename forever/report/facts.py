@@ -60,15 +60,16 @@ def origins(study: Study) -> dict[str, list[str]]:
             known.setdefault("revisions", []).append(where.get("revision"))
             known.setdefault("hardware", []).append(machine(where))
             known.setdefault("versions", []).extend(versions)
-            known.setdefault("commands", []).append(shlex.join(where["argv"]))
+            known.setdefault("commands", []).append(shlex.join(where.get("argv", ())))
     names = ("revisions", "hardware", "versions", "commands")
     return {name: distinct(known.get(name, ())) for name in names}
 
 
 def machine(environment: Mapping[str, Any]) -> str:
     """The first GPU of a machine, or else its processor, and the number of its cores."""
-    chip = environment["gpus"][0] if environment["gpus"] else environment["cpu"]
-    return f"{chip}, {environment['cores']} cores"
+    gpus = environment.get("gpus")
+    chip = gpus[0] if gpus else environment.get("cpu", "unknown")
+    return f"{chip}, {environment.get('cores', 'unknown')} cores"
 
 
 def subject(study: Study) -> str:

@@ -17,6 +17,7 @@ import pandas as pd
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.files import check_within, write_bytes, write_text
 from forever.format import plural
 from forever.planning.verdicts import APART, EQUIVALENT
 from forever.report import facts
@@ -27,7 +28,6 @@ from forever.report.frame import COLUMNS, frame_of, stored_rows, text_table
 from forever.report.statistics import ALPHA
 from forever.report.study import Part, Study, read_study
 from forever.report.tables import console_tables, html_table, latex_table, markdown
-from forever.runs.directory import write_text
 from forever.sweeps import published as paper
 from forever.sweeps.named_runs import scale_of
 from forever.sweeps.studies import importances
@@ -63,13 +63,12 @@ def write_report(folder: Path | Study) -> Path:
         raise InputError(
             f"a report needs {error.name}; install it with: pip install 'forever-cl[report]'"
         ) from None
+    check_within(study.folder, study.folder / "figures")
     content = _content(study)
     for section in content["sections"]:
         section["pictures"] = list(pictures(study, section["part"]))
         for picture in section["pictures"]:
-            path = study.folder / "figures" / f"{picture.name}.png"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(picture.png)
+            write_bytes(study.folder / "figures" / f"{picture.name}.png", picture.png)
     environment = Environment(
         loader=PackageLoader("forever.report"),
         autoescape=lambda name: bool(name) and name.endswith(".html.j2"),

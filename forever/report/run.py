@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from forever.config.overrides import flatten
 from forever.data.orders import ORDERS
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
+from forever.files import DAMAGED, check_within, read_lines, shaped
 from forever.report.bootstrap import Unit
-from forever.runs.directory import RunDirectory, read_json, read_lines
+from forever.runs.directory import RunDirectory
+from forever.runs.shapes import Line
 from forever.sweeps import published as paper
 from forever.sweeps.named_runs import SCALES, has_papers_sizes, named_run
 
@@ -42,21 +43,64 @@ class Run:
     benchmark: str
     order: str
     seed: int
+    folder: Path | None = None  # that of the study, out of which no run may lead
 
     @property
     def key(self) -> str:
         return self.directory.path.name
 
     @cached_property
-    def result(self) -> Mapping[str, Any] | None:
-        """The content of result.json; None until it is over."""
-        result = self.directory.finished()
+    def damage(self) -> str | None:
+        """What is wrong with one of its files, if something is: then nothing of it counts."""
+        try:
+            self._read()
+        except InputError as error:
+            return str(error)
+        except (KeyError, TypeError, AttributeError) as error:
+            return f"{self.directory.path} has a file with missing or strange fields ({error})"
+        return None
+
+    def _read(self) -> None:
+        """Read all that a report rests on, and what can be said without a result."""
+        if self.folder is not None:
+            check_within(self.folder, self.directory.path)
+        result = self._finished
+        self.directory.end_without_result()
+        if self.directory.config.is_file():
+            self.directory.read_fork()
+            _ = self.settings["model.name"], self.settings["method.name"], self.environments
+        if result is not None:
+            _ = self._answers, self.first_task_by
+            if result["schema_version"] == 1:  # nothing says what its journal was
+                self._count(result)
+
+    def _count(self, result: Mapping[str, Any]) -> None:
+        """Refuse a journal that has not as many updates as the result, which has no digest."""
+        steps, updates = self.directory.steps, sum(result["updates"].values())
+        if steps.is_file() and len(self.steps) != updates:
+            told = f"of {updates} updates it has {len(self.steps)}"
+            raise InputError(f"{steps} is damaged: {told}; {DAMAGED}")
+        _ = self.events  # which can be read, at least
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has a configuration, and nothing of it is damaged."""
+        return self.directory.config.is_file() and not self.damage
+
+    @cached_property
+    def _finished(self) -> Mapping[str, Any] | None:
+        result = self.directory.verify()
         if result is not None and (lacking := _FIELDS - result.keys()):
             raise InputError(
                 f"{self.directory.result} has no field {min(lacking)!r}; was it written by this "
                 "version?"
             )
         return result
+
+    @cached_property
+    def result(self) -> Mapping[str, Any] | None:
+        """The content of result.json; None until it is over, and if it is damaged."""
+        return None if self.damage else self._finished
 
     @property
     def outcome(self) -> Mapping[str, Any]:
@@ -66,6 +110,8 @@ class Run:
 
     @property
     def state(self) -> str:
+        if self.damage:
+            return "damaged"
         if self.result is not None:
             return "finished"
         if ended := self.directory.end_without_result():
@@ -80,29 +126,30 @@ class Run:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        return read_config(self.directory)
+        """The configuration as plain data, which may be of an earlier version."""
+        return self.directory.read_settings()
 
     @cached_property
     def first_task_by(self) -> str | None:
         """The run of the sweep that trained its first task, if another one did."""
-        shared = self.directory.shared
-        return read_json(shared)["run"] if shared.is_file() else None
+        shared = self.directory.read_shared()
+        return shared["run"] if shared else None
 
     @cached_property
     def environments(self) -> list[Mapping[str, Any]]:
         """Where it was trained: more than one if it went on elsewhere or with other code."""
         if not self.directory.environment.is_file():
             return []
-        first = read_json(self.directory.environment)
+        first = self.directory.read_environment()
         return [first, *first.get("resumed", [])]
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
-        return _read(self.directory.steps, read_lines)
+        return _journal(self.directory.steps)
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        return _read(self.directory.events, read_lines)
+        return _journal(self.directory.events)
 
     @cached_property
     def matrix(self) -> PerformanceMatrix:
@@ -124,16 +171,18 @@ class Run:
         Raises:
             InputError: predictions are missing, or are not those that the result was computed from.
         """
-        stages = self.outcome["stages"]
-        matrix = PerformanceMatrix(tuple(self.outcome["tasks"]), tuple(stages))
+        assert self._finished is not None
+        stages = self._finished["stages"]
+        matrix = PerformanceMatrix(tuple(self._finished["tasks"]), tuple(stages))
         questions: list[tuple[str, str]] = []
-        for (i, stage), score in np.ndenumerate(np.array(self.outcome["matrix"], dtype=object)):
+        for (i, stage), score in np.ndenumerate(np.array(self._finished["matrix"], dtype=object)):
             if score is None:
                 continue
             path = self.directory.predictions(stage, i)
-            lines = _read(path, read_lines)
+            lines = self.directory.read_answers(stage, i)
             matrix.items[i, stage] = [float(line["score"]) for line in lines]
-            if not lines or abs((matrix[i, stage] or 0.0) - score) > 1e-6:
+            tests = self._finished["rows"][matrix.tasks[i]]["test"]
+            if len(lines) != tests or abs((matrix[i, stage] or 0.0) - score) > 1e-6:
                 raise InputError(
                     f"{path} does not hold the answers that {self.directory.result} was "
                     "computed from"
@@ -172,23 +221,8 @@ class Run:
 
     @property
     def replayed_rows(self) -> float | None:
-        """Examples of memory, repetitions and views counted: in batches of their own, and mixed
-        into those of a task.
-
-        Runs of earlier versions did not count; there it follows from the rows of all updates, less
-        those of the tasks. None for mixed views, of which nothing says where a pass ended.
-        """
-        if counted := self.outcome.get("examples"):
-            return counted["replayed"]
-        if self.settings.get("method.variant") == "mix":
-            return None
-        seen = self.outcome["rows_seen"]
-        rows_of_tasks = sum(count["train"] for count in self.outcome["rows"].values())
-        planned = self.settings["optim.epochs"] * rows_of_tasks
-        # Less than none in a fork, which has not seen all rows itself.
-        mixed = max(seen.get("task", 0) - planned, 0)
-        views = self.settings.get("method.views", 1)
-        return views * (seen.get("replay", 0) + seen.get("consolidation", 0)) + mixed
+        """See the function of this name."""
+        return replayed_rows(self.outcome, self.settings)
 
     @property
     def as_in_the_paper(self) -> bool:
@@ -207,19 +241,26 @@ class Run:
         return same
 
 
-def read_config(directory: RunDirectory) -> Mapping[str, Any]:
-    """The configuration as plain data, which may be of an earlier version."""
-    path = directory.config
-    content = _read(path, lambda path: yaml.safe_load(path.read_text(encoding="utf-8")))
-    if not isinstance(content, Mapping):
-        kind = type(content).__name__
-        raise InputError(f"{path} cannot be read: it holds {kind}, not named fields")
-    return content
+def _journal(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of the journal."""
+    return [shaped(path, line, Line) for line in read_lines(path)]
 
 
-def _read(path: Path, parse: Callable[[Path], Any]) -> Any:
-    """The content of a file; an InputError names a damaged one."""
-    try:
-        return parse(path)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+def replayed_rows(result: Mapping[str, Any], settings: Mapping[str, Any]) -> float | None:
+    """Examples of memory, repetitions and views counted: in batches of their own, and mixed into
+    those of a task.
+
+    Runs of earlier versions did not count; there it follows from the rows of all updates, less
+    those of the tasks. None for mixed views, of which nothing says where a pass ended.
+    """
+    if counted := result.get("examples"):
+        return counted["replayed"]
+    if settings.get("method.variant") == "mix":
+        return None
+    seen = result["rows_seen"]
+    rows_of_tasks = sum(count["train"] for count in result["rows"].values())
+    planned = settings["optim.epochs"] * rows_of_tasks
+    # Less than none in a fork, which has not seen all rows itself.
+    mixed = max(seen.get("task", 0) - planned, 0)
+    views = settings.get("method.views", 1)
+    return views * (seen.get("replay", 0) + seen.get("consolidation", 0)) + mixed

@@ -15,16 +15,18 @@ from typing import Any
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.overrides import flatten
 from forever.errors import InputError
+from forever.files import check_noted
 from forever.planning.rounds import read_stopping
 from forever.planning.sequential import decide
 from forever.report.format import setting
 from forever.report.row import Row, judge
-from forever.report.run import Run, read_config
-from forever.runs.directory import RunDirectory, read_json
+from forever.report.run import Run
+from forever.runs.directory import RunDirectory
 from forever.sweeps import published as paper
 from forever.sweeps.files import SweepFile, sweep_of
 from forever.sweeps.parts import Published
 from forever.sweeps.sweep import MANIFEST, read_manifest
+from forever.text import complain
 
 
 @dataclass(frozen=True)
@@ -165,12 +167,19 @@ def _stop(rows: Sequence[Row], stopping: Mapping[str, Any]) -> None:
 def read_study(folder: Path) -> Study:
     """The runs of a sweep folder, of one run directory, or of a folder of run directories.
 
+    Damaged runs are named and left out.
+
     Raises:
-        InputError: there are no finished runs in the folder, or a file in it is damaged.
+        InputError: there are no finished runs in the folder, or the sweep's own file is damaged.
     """
     folder = Path(folder).absolute()
     try:
         study = _find(folder)
+        damage = [run.damage for run in study.runs if run.damage]
+        if damage and not study.finished:
+            raise InputError(damage[0])
+        for problem in damage:
+            complain(f"left out of the report: {problem}")
         _refuse_versions(study.finished)
         if not (study.finished and study.rows):  # which reads all results and answers
             raise InputError(f"{folder}: none of its {len(study.runs)} runs is finished yet")
@@ -200,7 +209,7 @@ def _find(folder: Path) -> Study:
         return _sweep(folder)
     if (folder / "config.yaml").is_file():
         return Study(folder.name, folder, [plain_run(folder)])
-    runs = [plain_run(path.parent) for path in sorted(folder.glob("*/config.yaml"))]
+    runs = [plain_run(path.parent, folder) for path in sorted(folder.glob("*/config.yaml"))]
     if not runs:
         raise InputError(
             f"{folder} holds no runs: neither it nor a folder in it has a config.yaml, nor is it "
@@ -213,13 +222,14 @@ def _find(folder: Path) -> Study:
 
 def _sweep(folder: Path) -> Study:
     manifest = read_manifest(folder)
+    check_noted(folder, complete=True)
     runs: list[Run] = []
     for trial in manifest["trials"]:
-        directory = RunDirectory(folder / trial["key"])
-        benchmark = trial["benchmark"]
-        if not benchmark and directory.config.is_file():  # the manifest of an earlier version
-            benchmark = read_config(directory)["data"]["benchmark"]
-        runs.append(Run(directory, trial["variant"], benchmark, trial["order"], trial["seed"]))
+        about = trial["variant"], trial["benchmark"], trial["order"], trial["seed"]
+        run = Run(RunDirectory(folder / trial["key"]), *about, folder)
+        if not run.benchmark and run.has_begun:  # the manifest of an earlier version
+            run.benchmark = run.config["data"]["benchmark"]
+        runs.append(run)
     name, reference = manifest["name"], manifest["reference"]
     suffixes = _tell_settings_apart(runs)
     names = {run.variant for run in runs}
@@ -235,17 +245,18 @@ def _sweep(folder: Path) -> Study:
     return Study(name, folder, runs, reference, paper_names, references, file, stopping)
 
 
-def plain_run(path: Path) -> Run:
+def plain_run(path: Path, folder: Path | None = None) -> Run:
     """A run without a sweep, of which its configuration tells variant, order and seed."""
-    directory = RunDirectory(path)
-    config = read_config(directory)
-    data = config["data"]
-    order = data["order"] if isinstance(data["order"], str) else "custom"
-    variant = config["method"]["name"]
-    if directory.fork.is_file():  # what it learned before, it learned in another way
-        origin = read_json(directory.fork)
-        variant = f"{variant} from {origin['run']}@{origin['stage']}"
-    return Run(directory, variant, data["benchmark"], order, config["seed"])
+    run = Run(RunDirectory(path), path.name, "", "", 0, folder)
+    if not run.has_begun:
+        return run
+    data = run.config["data"]
+    run.benchmark, run.seed = data["benchmark"], run.config["seed"]
+    run.order = data["order"] if isinstance(data["order"], str) else "custom"
+    run.variant = run.config["method"]["name"]
+    if origin := run.directory.read_fork():  # what it learned before, it learned in another way
+        run.variant += f" from {origin['run']}@{origin['stage']}"
+    return run
 
 
 def _tell_settings_apart(runs: Sequence[Run]) -> dict[Run, str]:
@@ -257,7 +268,7 @@ def _tell_settings_apart(runs: Sequence[Run]) -> dict[Run, str]:
     first: dict[str, Run] = {}
     suffixes: dict[Run, str] = {}
     for run in runs:
-        if run.directory.config.is_file():
+        if run.has_begun:
             changes = differences(first.setdefault(run.variant, run).settings, run.settings)
             if changes:
                 suffixes[run] = f" ({', '.join(pairs(changes))})"

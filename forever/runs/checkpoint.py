@@ -9,16 +9,19 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from forever.config.overrides import difference_lines
-from forever.runs.directory import sync
+from forever.errors import InputError
+from forever.files import make_folder, sync, writing
+from forever.runs.shapes import SCHEMA_VERSION, check_version
 
 _KEEP = 2
 _FILES = ("tensors.safetensors", "state.json")
@@ -36,6 +39,7 @@ class Checkpoint:
 class State:
     """How far a run is: state.json of a checkpoint, field by field."""
 
+    schema_version: int = SCHEMA_VERSION
     stage: int = -1  # the stage that is or was trained last; -1 before the first
     trained: bool = True  # to its end, importance and memory included
     # The StepRecords of the stage so far, as lists of numbers; none once it is trained.
@@ -45,6 +49,7 @@ class State:
     # the others again.
     steps: int = 0
     events: int = 0
+    digests: dict[str, str] = field(default_factory=dict)  # of these lines, by the files' names
     notes: list[dict[str, Any]] = field(default_factory=list)  # about each trained stage
     seconds: dict[str, float] = field(default_factory=dict)  # where the time went
     # What the run began with: digests of the tasks, of the model's files, of this program's.
@@ -63,6 +68,16 @@ class State:
             there["code"], here["code"] = self.code, now.code
         return difference_lines(there, here)
 
+    @classmethod
+    def of(cls, saved: Checkpoint, folder: Path) -> "State":
+        """The state in a checkpoint from `folder`; InputError if a newer release wrote it."""
+        version = saved.state.get("schema_version", 1)
+        check_version(folder, version)
+        strange = saved.state.keys() - {field.name for field in fields(cls)}
+        if strange:
+            raise InputError(f"{folder} has checkpoints with a strange field {min(strange)!r}")
+        return cls(**{**saved.state, "schema_version": version})
+
 
 def save(
     folder: Path, stage: int, update: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
@@ -71,9 +86,10 @@ def save(
     target = write(folder / f"{stage:03d}-{update:08d}", tensors, state)
     # Later ones are damaged, since the run went on from one before. A kill left the hidden ones.
     kept = [path for path in _complete(folder) if path.name <= target.name][-_KEEP:]
-    for path in folder.iterdir():
-        if path.is_dir() and path not in kept:
-            shutil.rmtree(path)
+    with writing(folder):
+        for path in folder.iterdir():
+            if path.is_dir() and path not in kept:
+                shutil.rmtree(path)
     return target
 
 
@@ -81,29 +97,46 @@ def write(target: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any])
     """Write one checkpoint as the folder `target`: it is complete or it is not there."""
     folder = target.parent
     temporary = folder / f".{target.name}.{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    save_file(
-        {name: t.detach().cpu().contiguous() for name, t in tensors.items()},
-        temporary / "tensors.safetensors",
-    )
-    (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
-    (temporary / "manifest.json").write_text(json.dumps(_digests(temporary)), encoding="utf-8")
-    for path in [*temporary.iterdir(), temporary]:
-        sync(path)
-    if target.exists():  # a resumed run comes past the same place again
-        shutil.rmtree(target)
-    temporary.rename(target)
-    sync(folder)
+    with writing(target):
+        shutil.rmtree(temporary, ignore_errors=True)
+        make_folder(folder)
+        temporary.mkdir()
+        try:
+            _fill(temporary, tensors, state)
+        except (OSError, SafetensorError):
+            shutil.rmtree(temporary, ignore_errors=True)  # a full disk has no room for it
+            raise
+        if target.exists():  # a resumed run comes past the same place again
+            shutil.rmtree(target)
+        temporary.rename(target)
+        sync(folder)
     return target
 
 
-def latest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint whose digests hold, or None. Damaged ones are passed over."""
+def _fill(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Write the files of a checkpoint."""
+    save_file(
+        {name: t.detach().cpu().contiguous() for name, t in tensors.items()},
+        folder / "tensors.safetensors",
+    )
+    (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    (folder / "manifest.json").write_text(json.dumps(_digests(folder)), encoding="utf-8")
+    for path in [*folder.iterdir(), folder]:
+        sync(path)
+
+
+def latest(folder: Path, say: Callable[[str], object] = id) -> Checkpoint | None:
+    """The newest checkpoint whose digests hold, or None; damaged ones are passed over and named."""
+    damaged: list[str] = []
+    found: Checkpoint | None = None
     for path in reversed(_complete(folder)):
-        if (checkpoint := read(path)) is not None:
-            return checkpoint
-    return None
+        if (found := read(path)) is not None:
+            break
+        damaged.append(str(path))
+    if damaged:
+        goes_on = "the run goes on from the one before" if found else "the run begins anew"
+        say(f"{', '.join(damaged)} damaged; {goes_on}")
+    return found
 
 
 def read(path: Path) -> Checkpoint | None:
@@ -113,7 +146,7 @@ def read(path: Path) -> Checkpoint | None:
             return None
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         return Checkpoint(load_file(path / "tensors.safetensors"), state)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError, SafetensorError):
         return None
 
 

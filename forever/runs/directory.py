@@ -2,11 +2,14 @@
 
 Beside those in `RunDirectory` there are predictions/<stage>/<task>.jsonl (both from 1; stage 0 is
 before training) and stages/<stage>/ (weights after a stage, kept on request).
+
+Nothing of a run counts that is not what was written: files that are written once have a line in
+SHA256SUMS, checkpoints a manifest, and the journal's digests are in each checkpoint and in the
+result (docs/faults.md).
 """
 
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +18,37 @@ import yaml
 
 from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
-from forever.errors import InputError
+from forever.errors import InputError, one_line
+from forever.files import (
+    DAMAGED,
+    SUMS,
+    Shape,
+    as_fields,
+    as_lines,
+    check_links,
+    check_noted,
+    json_lines,
+    note,
+    read_bytes,
+    read_json,
+    read_noted,
+    read_sums,
+    safe_load,
+    shaped,
+    write_noted,
+    write_text,
+)
+from forever.runs.shapes import (
+    Answer,
+    Ended,
+    Environment,
+    Fork,
+    Result,
+    Shared,
+    check_digest,
+    check_version,
+)
+from forever.text import complain
 
 
 class RunDirectory:
@@ -41,19 +74,117 @@ class RunDirectory:
         """The file with the answers to a task after a stage (both from 0)."""
         return self.path / "predictions" / str(stage + 1) / f"{task + 1}.jsonl"
 
+    # ---- reading: what is not what was written is refused by an InputError that names it
+
     def read_config(self) -> RunConfig:
         """The configuration of a run that has begun; InputError if it is damaged."""
+        values = self.read_settings()
         try:
-            return RunConfig.parse(yaml.safe_load(self.config.read_text(encoding="utf-8")))
-        except (yaml.YAMLError, ValueError) as error:
-            reason = " ".join(str(error).split())
+            return RunConfig.parse(values)
+        except ValueError as error:
             raise InputError(
-                f"{self.config} cannot be read ({reason}); give another run, or another --out"
+                f"{self.config} cannot be read ({one_line(error)}); give another run, or "
+                "another --out"
             ) from None
+
+    def read_settings(self) -> dict[str, Any]:
+        """The configuration as plain data, which may be of an earlier release."""
+        return as_fields(self.config, self.read(self.config), safe_load)
+
+    def read_environment(self) -> dict[str, Any]:
+        """Where the run was trained first, and under `resumed` where it went on."""
+        return self._read_json(self.environment, Environment)
+
+    def read_fork(self) -> dict[str, Any] | None:
+        """Which run's stage it began from, if it is a fork."""
+        return self._read_json(self.fork, Fork) if self.fork.is_file() else None
+
+    def read_shared(self) -> dict[str, Any] | None:
+        """Which run of the sweep trained its first task, if another one did."""
+        return self._read_json(self.shared, Shared) if self.shared.is_file() else None
+
+    def finished(self) -> dict[str, Any] | None:
+        """The result, if the run is over."""
+        if not self.result.is_file():
+            return None
+        result = as_fields(self.result, self.read(self.result))
+        check_version(self.result, result.get("schema_version"))
+        shaped(self.result, result, Result)
+        if result["schema_version"] > 1 and read_sums(self.path) is None:
+            raise InputError(f"{self.path / SUMS} is missing; {DAMAGED}")
+        rows, columns = len(result.get("tasks", ())), len(result.get("stages", ()))
+        matrix = result.get("matrix", ())
+        if len(matrix) != rows or any(len(row) != columns for row in matrix):
+            raise InputError(f"{self.result}: its matrix has not a row a task, a column a stage")
+        return result
+
+    def read_answers(self, stage: int, task: int) -> list[dict[str, Any]]:
+        """The answers to a task after a stage (both from 0)."""
+        path = self.predictions(stage, task)
+        answers = as_lines(path, self.read(path))
+        for answer in answers:
+            shaped(path, answer, Answer)
+        if not answers:
+            raise InputError(f"{path} holds no answers; {DAMAGED}")
+        return answers
+
+    def sound_answers(self, stage: int, task: int) -> list[dict[str, Any]] | None:
+        """As `read_answers`; None if they are missing or damaged."""
+        try:
+            return self.read_answers(stage, task)
+        except InputError:
+            return None
+
+    def verify(self) -> dict[str, Any] | None:
+        """The result, if the run is over and no file is missing, is not what was written, or leads
+        out of its folder.
+
+        Of a run that is not over the journal is left to whoever goes on with it.
+
+        Raises:
+            InputError: a file of the run is of that kind.
+        """
+        check_links(self.path)
+        result, sums = self.finished(), read_sums(self.path)
+        check_noted(self.path, complete=result is not None)
+        if result is None:
+            return None
+        for path in self._needed(result):
+            if sums is not None and path.relative_to(self.path).as_posix() not in sums:
+                raise InputError(f"{path} has no line in {SUMS}, which is damaged; {DAMAGED}")
+        if result["schema_version"] > 1:
+            journal: dict[str, str] = result.get("journal", {})
+            for path in (self.steps, self.events):
+                check_digest(path, read_bytes(path), journal.get(path.name))
+        return result
+
+    def _needed(self, result: Mapping[str, Any]) -> Iterator[Path]:
+        """The files without which a result says nothing."""
+        yield self.config
+        yield self.environment
+        for task, row in enumerate(result.get("matrix", ())):
+            for stage, score in enumerate(row):
+                if score is not None:
+                    yield self.predictions(stage, task)
+
+    def read(self, path: Path) -> bytes:
+        """The content of a file that has a line in SHA256SUMS, if the run's files have."""
+        name = path.relative_to(self.path).as_posix()
+        return read_noted(self.path, name, read_sums(self.path))
+
+    def _read_json(self, path: Path, shape: type[Shape]) -> dict[str, Any]:
+        return shaped(path, as_fields(path, self.read(path)), shape)
+
+    # ---- writing
 
     def check(self, config: RunConfig, resume: bool) -> None:
         """Refuse to mix two runs in one folder, by an InputError, without touching anything."""
+        check_links(self.path)
         if not self.config.is_file():
+            sums = read_sums(self.path) or {}
+            # A fork that was planted and has not begun has a journal, and no configuration yet.
+            if self.steps.is_file() and (self.config.name in sums or not self.fork.is_file()):
+                raise InputError(f"{self.config} is missing; {DAMAGED}")
             return
         saved = self.read_config().identity()
         if saved != config.identity():
@@ -70,30 +201,56 @@ class RunDirectory:
 
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
         """Write what describes the run, and as `resumed` where it goes on, if that is new."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        if read_sums(self.path) is None:  # it was begun, or planted, by an earlier release
+            self.adopt(self.config, self.environment, self.fork, self.shared)
+        self._write_environment(environment)
         if not self.config.is_file():
-            write_text(self.environment, json.dumps(environment, indent=2) + "\n")
-            write_text(self.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-        elif self.environment.is_file():
-            first = read_json(self.environment)
-            resumed = first.get("resumed", [])
-            last = resumed[-1] if resumed else first
-            # The command differs always: it says --resume.
-            if any(last.get(key) != environment[key] for key in environment.keys() - {"argv"}):
+            text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+            self.write(self.config, text)
+
+    def _write_environment(self, environment: Mapping[str, Any]) -> None:
+        content: dict[str, Any] = {**environment}
+        if self.environment.is_file():
+            try:
+                first = self.read_environment()
+            except InputError as error:  # no number was computed from it
+                complain(f"{error}; it is written anew")
+            else:
+                resumed = first.get("resumed", [])
+                last = resumed[-1] if resumed else first
+                # The command differs always: it says --resume.
+                if all(last.get(key) == environment[key] for key in environment if key != "argv"):
+                    return
                 content = {**first, "resumed": [*resumed, environment]}
-                write_text(self.environment, json.dumps(content, indent=2) + "\n")
+        self.write(self.environment, json.dumps(content, indent=2) + "\n")
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a file of the run after its line in SHA256SUMS."""
+        write_noted(self.path, path.relative_to(self.path).as_posix(), text)
+
+    def write_answers(self, stage: int, task: int, answers: Iterable[Mapping[str, Any]]) -> None:
+        """Write the answers to a task after a stage (both from 0)."""
+        self.write(self.predictions(stage, task), json_lines(answers))
+
+    def adopt(self, *paths: Path) -> None:
+        """List files as they are, which came from another folder or an earlier release."""
+        sums = read_sums(self.path) or {}
+        for path in paths:
+            name = path.relative_to(self.path).as_posix()
+            if path.is_file() and name not in sums:
+                note(self.path, name, read_bytes(path))
+
+    def all_answers(self) -> list[Path]:
+        """The files of all answers."""
+        return sorted(self.path.glob("predictions/*/*.jsonl"))
 
     def accept(self, changes: Sequence[str]) -> None:
         """Note, as `resumed`, that the run goes on although something of it changed."""
-        first = read_json(self.environment) if self.environment.is_file() else {}
+        first = self.read_environment()
         resumed = first.get("resumed", [])
         last = resumed[-1] if resumed else first
         content = {**first, "resumed": [*resumed, {**last, "accepted": list(changes)}]}
-        write_text(self.environment, json.dumps(content, indent=2) + "\n")
-
-    def finished(self) -> dict[str, Any] | None:
-        """The result, if the run is over."""
-        return read_json(self.result) if self.result.is_file() else None
+        self.write(self.environment, json.dumps(content, indent=2) + "\n")
 
     def end(self, state: Literal["failed", "stopped"], reason: str) -> None:
         """Say that the run is over without a result: failed for good, or stopped by a search."""
@@ -101,79 +258,8 @@ class RunDirectory:
         content = {"state": state, "reason": reason, "time": time}
         write_text(self.ended, json.dumps(content) + "\n")
 
-    def end_without_result(self) -> dict[str, str] | None:
+    def end_without_result(self) -> dict[str, Any] | None:
         """What `end` wrote, if the run is over without a result."""
         if self.result.is_file() or not self.ended.is_file():
             return None
-        return read_json(self.ended)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; InputError if it is damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(
-            f"{path} cannot be read ({error}); remove it, or take it from a backup"
-        ) from None
-    if not isinstance(content, dict):
-        raise InputError(
-            f"{path} cannot be read: it holds {type(content).__name__}, not named fields"
-        )
-    return content
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file, if it exists, without a last line that was cut off."""
-    if not path.is_file():
-        return []
-    # Not splitlines: it also breaks at U+2028 and others, which JSON leaves inside of a text.
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-
-
-def last_line(path: Path) -> dict[str, Any] | None:
-    """The last complete object of a JSON-lines file, if there is one."""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    return json.loads(lines[-1]) if lines else None
-
-
-def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write a JSON-lines file as a whole."""
-    write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
-
-
-def keep_lines(path: Path, count: int) -> None:
-    """Cut a JSON-lines file after `count` lines."""
-    if path.is_file():
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-        write_text(path, "".join(line + "\n" for line in lines[:count]))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
-    _make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync(path.parent)  # otherwise a power cut could take the name away
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, so that a power cut does not take them away."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync(folder.parent)
-
-
-def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk itself."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        return shaped(self.ended, read_json(self.ended), Ended)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -23,14 +23,28 @@ from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError, unknown
+from forever.files import (
+    DAMAGED,
+    SUMS,
+    check_links,
+    decoded,
+    read_lines,
+    read_sums,
+    sha256,
+    shaped,
+    write_bytes,
+    writing,
+)
+from forever.methods.past import Past
 from forever.methods.registry import METHODS, build_method
 from forever.models.identity import digests
 from forever.models.location import find
 from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
-from forever.runs.directory import RunDirectory, keep_lines, read_json, read_lines, write_text
+from forever.runs.directory import RunDirectory
 from forever.runs.environment import code
-from forever.runs.past import Past
+from forever.runs.journal import first_lines
+from forever.runs.shapes import SCHEMA_VERSION, Line
 from forever.training.learner import part
 from forever.training.steps import StepRecord
 
@@ -47,8 +61,7 @@ class Origin:
     def identity(self) -> str:
         """Eight hex digits for the run's configuration and, if it is a fork, its own origin."""
         words = [self.config.fingerprint()]
-        if self.directory.fork.is_file():
-            before = read_json(self.directory.fork)
+        if before := self.directory.read_fork():
             words += [before["origin"], str(before["stage"])]
         return hashlib.sha256(" ".join(words).encode()).hexdigest()[:8]
 
@@ -67,8 +80,10 @@ def find_origin(text: str) -> Origin:
     directory = RunDirectory(Path(name))
     if not directory.config.is_file():
         raise InputError(f"--fork {text!r}: {name} holds no run, there is no config.yaml in it")
+    check_links(directory.path)
     config = directory.read_config()
-    trained = tuple(dict.fromkeys(line["task"] for line in read_lines(directory.steps)))
+    steps = [shaped(directory.steps, line, Line) for line in read_lines(directory.steps)]
+    trained = tuple(dict.fromkeys(line["task"] for line in steps))
     stages = {str(number): number - 1 for number in range(1, len(trained) + 1)}
     stages |= {task: stage for stage, task in enumerate(trained)}
     if task not in stages:
@@ -98,14 +113,14 @@ def plant(
             f"{weights} is not there, or damaged; runs keep these weights with --keep-stages, so "
             "run it with that into another --out"
         )
-    state = State(**saved.state)
+    state = State.of(saved, weights)
     _check_data(origin, config, benchmark, state.data)
     _check_model(origin, config, state.model)
     reason = build_method(config.method).can_follow(_past(origin, saved), len(benchmark.tasks))
     if reason is not None:
         raise InputError(reason)
     # All of it or nothing: without its past the run would begin from scratch.
-    with _appearing(target.path) as temporary:
+    with writing(target.path), _appearing(target.path) as temporary:
         _copy_past(origin, saved, benchmark, temporary)
         content = {
             "run": origin.directory.path.name,
@@ -115,7 +130,7 @@ def plant(
             "changes": changes,
             "code": state.code,
         }
-        write_text(temporary.fork, json.dumps(content, indent=1) + "\n")
+        temporary.write(temporary.fork, json.dumps(content, indent=1) + "\n")
     return changes
 
 
@@ -142,14 +157,14 @@ def leave_first_task(
     )
     with _appearing(target) as temporary:
         checkpoint.save(temporary.checkpoints, 0, len(records), tensors, vars(begun))
-        shutil.copytree(run.path / "predictions", temporary.path / "predictions")
+        _copy_answers(run, temporary, (-1, 0))
         content = {"run": run.path.name, "task": steps[0]["task"]}
-        write_text(temporary.shared, json.dumps(content) + "\n")
+        temporary.write(temporary.shared, json.dumps(content) + "\n")
 
 
 def plant_first_task(left: Path, target: RunDirectory) -> None:
     """Make `target` a run whose first task is the one that another run left."""
-    with _appearing(target.path) as temporary:
+    with writing(target.path), _appearing(target.path) as temporary:
         shutil.copytree(left, temporary.path, dirs_exist_ok=True)
 
 
@@ -170,21 +185,34 @@ def _copy_past(
     origin: Origin, saved: Checkpoint, benchmark: Benchmark, target: RunDirectory
 ) -> None:
     """Copy the answers, the journal and the checkpoint up to the origin's stage."""
-    for stage in range(-1, origin.stage + 1):  # -1 is before training
-        answers = origin.directory.predictions(stage, 0).parent
-        if answers.is_dir():
-            shutil.copytree(answers, target.predictions(stage, 0).parent)
-    data = [task.digest() for task in benchmark.tasks]
-    state = replace(State(**saved.state), data=data, code=code())
-    checkpoint.save(target.checkpoints, origin.stage, 0, saved.tensors, vars(state))
+    source, weights = origin.directory, origin.directory.weights(origin.stage)
+    state = State.of(saved, weights)
+    if state.schema_version > 1 and read_sums(source.path) is None:
+        raise InputError(f"{source.path / SUMS} is missing; {DAMAGED}")
+    _copy_answers(source, target, range(-1, origin.stage + 1))
+    digests: dict[str, str] = {}
     for journal, count in ((target.steps, state.steps), (target.events, state.events)):
-        shutil.copyfile(origin.directory.path / journal.name, journal)
-        keep_lines(journal, count)
+        name = journal.name
+        lines = first_lines(source.path / name, count, state.digests.get(name))
+        write_bytes(journal, lines)
+        digests[name] = sha256(lines)
+    data = [task.digest() for task in benchmark.tasks]
+    state = replace(state, schema_version=SCHEMA_VERSION, data=data, code=code(), digests=digests)
+    checkpoint.save(target.checkpoints, origin.stage, 0, saved.tensors, vars(state))
+
+
+def _copy_answers(source: RunDirectory, target: RunDirectory, stages: Iterable[int]) -> None:
+    """Copy the answers after some stages, which are those that the source wrote; -1 is before
+    training."""
+    for stage in stages:
+        for path in sorted(source.predictions(stage, 0).parent.glob("*.jsonl")):
+            text = decoded(path, source.read(path), str)
+            target.write(target.path / path.relative_to(source.path), text)
 
 
 def _past(origin: Origin, saved: Checkpoint) -> Past:
     """What the method of the fork is asked about. Frozen adapters count as carried tensors."""
-    state = State(**saved.state)
+    state = State.of(saved, origin.directory.weights(origin.stage))
     return Past(
         config=origin.config.method,
         private=METHODS[origin.config.method.name].private,

@@ -1,13 +1,16 @@
 """How far a run got, read from its directory by those who watch it or come after it."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
+from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix, scores_after
-from forever.runs.directory import RunDirectory, last_line, read_lines
+from forever.files import last_line
+from forever.runs.directory import RunDirectory
 from forever.runs.tracking import Tracker, tell
 
 
@@ -39,8 +42,7 @@ def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
 def _read_stage(directory: RunDirectory, matrix: PerformanceMatrix, stage: int) -> tuple[str, ...]:
     """Read the scores of tasks 0, 1, ... after `stage`, up to the first that is missing."""
     names: list[str] = []
-    while (path := directory.predictions(stage, len(names))).is_file():
-        lines = read_lines(path)
+    while lines := directory.sound_answers(stage, len(names)):
         matrix.items[len(names), stage] = [line["score"] for line in lines]
         names.append(lines[0]["id"].rsplit("/", 2)[0])  # <task>/<split>/<number>
     return tuple(names)
@@ -67,7 +69,11 @@ class Follower:
         self._started = False
 
     def look(self) -> None:
-        """Tell what is new."""
+        """Tell what is new, as far as it is there: files of another machine come bit by bit."""
+        with suppress(InputError):
+            self._look()
+
+    def _look(self) -> None:
         if not is_run(self.directory.path):
             return  # no worker has begun yet
         if not self._started:
@@ -77,8 +83,7 @@ class Follower:
         if line is not None and line != self._line:
             self._line = line
             tell(self._trackers, "step", line)
-        answers = list(self.directory.path.glob("predictions/*/*.jsonl"))
-        files = len(answers) + self.directory.result.is_file()
+        files = len(self.directory.all_answers()) + self.directory.result.is_file()
         if files != self._files:
             for scores in stage_scores(self.directory)[self._stages :]:
                 tell(self._trackers, "stage", self._stages, scores)

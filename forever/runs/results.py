@@ -11,9 +11,10 @@ from forever.config.parts import BudgetConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.runs.directory import RunDirectory, read_lines
+from forever.files import read_lines
+from forever.runs.directory import RunDirectory
+from forever.runs.shapes import SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
 COUNTED = ("task", "replayed", "padded", "probed", "written")  # see `Learner.examples`
 
 

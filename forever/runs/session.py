@@ -19,14 +19,16 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix, scores_after
 from forever.evaluation.scoring import Prediction
+from forever.files import WriteError, sync_folder, writing
 from forever.methods.base import Method
 from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
-from forever.runs.directory import RunDirectory, read_lines, write_lines, write_text
+from forever.runs.directory import RunDirectory
 from forever.runs.environment import code
 from forever.runs.fork import leave_first_task
-from forever.runs.journal import Journal
+from forever.runs.journal import Journal, step_line
 from forever.runs.results import peak_memory, summary
+from forever.runs.shapes import SCHEMA_VERSION
 from forever.runs.tracking import Tracker, tell
 from forever.text import complain
 from forever.training.learner import Learner, part
@@ -61,8 +63,9 @@ class Session:
         )
         data = [task.digest() for task in benchmark.tasks]
         now = State(data=data, model=dict(learner.backbone.digests), code=code())
-        saved = checkpoint.latest(self.directory.checkpoints)
-        self.state = state = State(**saved.state) if saved else now
+        say = complain if self.world.leads else id
+        saved = checkpoint.latest(self.directory.checkpoints, say)
+        self.state = state = State.of(saved, self.directory.checkpoints) if saved else now
         place = [state.stage, state.trained, len(state.records), now.model, now.code]
         if any(places != [place] for places in self.world.gather([place])):
             raise RuntimeError(
@@ -78,11 +81,15 @@ class Session:
         self._past = deque(StepRecord(*numbers) for numbers in state.records)
         self._saved = saved if self._past else None
 
+        if self.world.leads and state.schema_version < SCHEMA_VERSION:
+            self.directory.adopt(*self.directory.all_answers())
+            state.schema_version = SCHEMA_VERSION
         # Until all ranks have read: the leader changes files from here on.
         self.world.wait()
         if self.world.leads:
             self._drop_answers()
-            self.journal = Journal(self.directory, state.steps, state.events)
+            self.journal = Journal(self.directory, state.steps, state.events, state.digests)
+            state.digests = self.journal.digests
         self._trackers = list(self.trackers if self.world.leads else ())
         self.attempt.begin()
         tell(self._trackers, "started", self.directory, benchmark)
@@ -153,7 +160,8 @@ class Session:
         self._spend("end_task")
         if self.journal:
             update = len(self.state.records) + 1  # it sorts after the stage's last update
-            self.state = replace(self.state, trained=True, records=[], **self.journal.lines)
+            counted = {**self.journal.lines, "digests": self.journal.digests}
+            self.state = replace(self.state, trained=True, records=[], **counted)
             self._checkpoint(update)
         self.attempt.pulse()
 
@@ -194,22 +202,26 @@ class Session:
 
     def scored(self, stage: int, task: int) -> bool:
         """Whether the answers to a task are on disk; if so their scores are read."""
-        answers = self.directory.predictions(stage, task)
-        if answers.is_file():
-            self.matrix.items[task, stage] = [line["score"] for line in read_lines(answers)]
+        answers = self.directory.sound_answers(stage, task)
+        if answers and len(answers) == len(self.benchmark.tasks[task].test):
+            self.matrix.items[task, stage] = [line["score"] for line in answers]
             return True
+        path = self.directory.predictions(stage, task)
+        problem = f"{path} is {'damaged' if path.is_file() else 'missing'}"
         if stage < self._saved_stage:
             raise InputError(
-                f"{answers} is missing, and the weights that gave its answers were trained on "
+                f"{problem}, and the weights that gave its answers were trained on "
                 "since; put the file back, or give another --out to run from the beginning"
             )
+        if path.is_file() and self.world.leads:
+            complain(f"{problem}; the answers are given again")
         return False
 
     def keep_answers(self, stage: int, task: int, answers: Sequence[Prediction]) -> None:
         """Take the scores of a task's answers, and put those on disk."""
         self.matrix.items[task, stage] = [answer.score for answer in answers]
         if self.world.leads:
-            write_lines(self.directory.predictions(stage, task), map(vars, answers))
+            self.directory.write_answers(stage, task, map(vars, answers))
 
     def end_stage(self, stage: int) -> None:
         """All tasks seen so far have been scored."""
@@ -219,7 +231,7 @@ class Session:
             tensors = self.learner.state_dict(optimizer=False)
             try:
                 leave_first_task(self.directory, self.state, tensors, self.first_task)
-            except OSError as error:  # another run left it already, or the disk is full
+            except (OSError, WriteError) as error:  # it was left already, or the disk is full
                 problem = f"{self.first_task} cannot be written ({error})"
                 complain(f"{problem}; other runs train the task themselves")
             self._clock = time.perf_counter()  # alone it would not have spent that
@@ -228,12 +240,15 @@ class Session:
 
     def finish(self) -> None:
         """Write the trained model and the result."""
-        if not self.world.leads:
+        if self.journal is None:
             return
-        assert self.journal is not None
         self.journal.close()
+        self.journal.check()
+        self.directory.verify()  # a disk that lost something meanwhile would do so in silence
         learner, method = self.learner, self.method
-        method.save(learner, self.directory.path)
+        with writing(self.directory.path):
+            method.save(learner, self.directory.path)
+            sync_folder(self.directory.path)
         stored = [*learner.state_dict(optimizer=False).values(), *method.tensors.values()]
         content = summary(
             self.config, self.benchmark, self.matrix, self.state.notes, self.directory
@@ -248,7 +263,8 @@ class Session:
         content["model"] = self.state.model
         seconds = self.state.seconds.items()
         content["seconds"] = {phase: round(spent, 3) for phase, spent in seconds}
-        write_text(self.directory.result, json.dumps(content, indent=1) + "\n")
+        content["journal"] = self.journal.digests
+        self.directory.write(self.directory.result, json.dumps(content, indent=1) + "\n")
         tell(self._trackers, "finished", content)
 
     def close(self) -> None:
@@ -263,28 +279,7 @@ class Session:
         A shared first task came with its answers, however often the run goes through it.
         """
         last = max(self._first, int(self.directory.shared.is_file()))
-        for folder in (self.directory.path / "predictions").glob("*"):
-            if folder.name.isdigit() and int(folder.name) > last:
-                shutil.rmtree(folder)
-
-
-def step_line(learner: Learner, step: Step, record: StepRecord) -> dict[str, Any]:
-    """The line of steps.jsonl for an update."""
-    assert learner.task is not None
-    return {
-        "task": learner.task.name,
-        "step": learner.step,
-        "planned": learner.planned_steps,
-        "update": learner.updates,
-        "epoch": step.batch.epoch,
-        "kind": step.kind,
-        "loss": record.loss,
-        "penalty": record.penalty,
-        "update_norm": record.update_norm,
-        "beta": step.penalty.beta if step.penalty else None,
-        "lr": record.lr,
-        "rows": len(step.batch.examples),
-        "tokens": record.tokens,
-        **({"skipped": True} if record.skipped else {}),
-        **learner.gauges,
-    }
+        with writing(self.directory.path):
+            for folder in (self.directory.path / "predictions").glob("*"):
+                if folder.name.isdigit() and int(folder.name) > last:
+                    shutil.rmtree(folder)

@@ -9,14 +9,43 @@ from typing import Any, ClassVar
 
 from forever.config.run import RunConfig
 from forever.errors import InputError, unknown
-from forever.runs.directory import read_json, write_text
+from forever.files import (
+    DAMAGED,
+    SUMS,
+    Shape,
+    as_fields,
+    read_noted,
+    read_sums,
+    shaped,
+    write_noted,
+)
+from forever.runs.shapes import SCHEMA_VERSION, check_version
 
 MANIFEST = "sweep.json"
 # Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods
 # are seen between.
 BOUNDS = {"finetune", "mtl"}
 # The first versions wrote none of these.
-_ABSENT: dict[str, Any] = {"paper": {}, "references": {}}
+_ABSENT: dict[str, Any] = {"schema_version": 1, "paper": {}, "references": {}}
+# Names that lead nowhere else: a run's folder is made of `slug`s; a sweep's name may have folders.
+_KEY = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,255}")
+_NAME = re.compile(r"(?!/|(?:.*/)?\.\.?(?:/|$))[^\\\x00-\x1f\x7f]{1,255}")
+
+
+class _Trial(Shape):
+    key: str
+    variant: str
+    benchmark: str = ""
+    order: str
+    seed: int
+
+
+class _Manifest(Shape):
+    name: str
+    reference: str
+    references: dict[str, str] = {}
+    paper: dict[str, str] = {}
+    trials: list[_Trial]
 
 
 @dataclass(frozen=True)
@@ -121,29 +150,42 @@ class Sweep:
         if all(trial["variant"] in rank for trial in listed):  # a search has one variant at a time
             listed.sort(key=lambda trial: (trial["seed"], rank[trial["variant"]]))
         content = {
+            "schema_version": SCHEMA_VERSION,
             "name": self.name,
             "reference": self.reference,
             "references": {**before["references"], **self.references},
             "paper": {**before["paper"], **self.paper},
             "trials": listed,
         }
-        write_text(folder / MANIFEST, json.dumps(content, indent=1) + "\n")
+        write_noted(folder, MANIFEST, json.dumps(content, indent=1) + "\n")
         if self.source:
-            write_text(folder / self.COPY, self.source)
+            write_noted(folder, self.COPY, self.source)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What `write_manifest` wrote.
 
     Raises:
-        InputError: the folder holds no sweep, or a damaged one.
+        InputError: the folder holds no sweep, or one that is damaged, was written by a newer
+            release, or has a name that leads out of the folder.
     """
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder} holds no sweep: there is no {MANIFEST} in it")
-    manifest = read_json(path)
+    sums = read_sums(folder)
+    manifest: dict[str, Any] = {**_ABSENT, **as_fields(path, read_noted(folder, MANIFEST, sums))}
+    check_version(path, manifest["schema_version"])
+    if manifest["schema_version"] > 1 and sums is None:
+        raise InputError(f"{folder / SUMS} is missing; {DAMAGED}")
+    shaped(path, manifest, _Manifest)
     trials = [{"benchmark": "", **trial} for trial in manifest["trials"]]
-    return {**_ABSENT, **manifest, "trials": trials}
+    if not _NAME.fullmatch(manifest["name"]):
+        raise InputError(f"{path}: {manifest['name']!r} is no name of a sweep; it leads elsewhere")
+    for trial in trials:
+        if not _KEY.fullmatch(trial["key"]):
+            rule = "it has letters, digits, _, . and - only"
+            raise InputError(f"{path}: {trial['key']!r} is no name of a run's folder; {rule}")
+    return {**manifest, "trials": trials}
 
 
 def slug(text: str) -> str:

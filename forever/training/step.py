@@ -4,7 +4,6 @@ B examples, T tokens, V vocabulary.
 """
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from forever.methods.base import Method
 from forever.models.parameters import FlatParameters
 from forever.models.room import fitting
 from forever.seeding import derive
+from forever.text import complain
 from forever.training.forward import answer_logits, cross_entropy
 from forever.training.learner import Learner
 from forever.training.optim import apply_update, clip_gradient, learning_rate
@@ -133,7 +133,7 @@ def _skipped(learner: Learner, problem: str, tokens: int) -> StepRecord:
         raise learner.diverged(problem)
     if learner.world.leads:
         count = f"skipped, {learner.skipped + 1} of at most {most} in the task"
-        print(f"{learner.place}: {problem}; {count}", file=sys.stderr)
+        complain(f"{learner.place}: {problem}; {count}")
     return StepRecord(tokens=tokens, skipped=True)
 
 

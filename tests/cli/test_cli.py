@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ import yaml
 from forever.cli import start
 from forever.cli.main import main
 from forever.config.run import RunConfig
+from forever.files import write_noted
 from forever.launch.fleet import Fleet, SweepOutcome
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
@@ -201,7 +203,7 @@ def test_run_twice_and_another_configuration(run_file: str, tmp_path: Path, call
 
     other = yaml.safe_load((folder / "config.yaml").read_text())
     other["optim"]["lr"] = 0.5
-    (folder / "config.yaml").write_text(yaml.safe_dump(other))
+    write_noted(folder, "config.yaml", yaml.safe_dump(other))
     code, _, error = call(*run)
     assert code == 2
     assert "another configuration (optim.lr is 0.5 there, 0.01 here)" in error
@@ -247,7 +249,8 @@ def test_a_sweep_until_it_knows(
         outcome = SweepOutcome(finished=[trial.key for trial in sweep.trials()])
         asked.append(sweep.seeds)
         for trial in sweep.trials():
-            result = {"op": 50.0 + 20 * (trial.variant == "+RR"), "seconds": {"task": 1.0}}
+            result: dict[str, Any] = {"schema_version": 1}
+            result |= {"op": 50.0 + 20 * (trial.variant == "+RR"), "seconds": {"task": 1.0}}
             result["rows"] = {"colour": {"test": 100}}
             directory = RunDirectory(folder / trial.key)
             directory.path.mkdir(parents=True)

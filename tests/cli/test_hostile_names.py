@@ -1,22 +1,32 @@
 """Hostile names of tasks, variants and folders go through every output: they are shown, they do
 nothing, and the files keep them as they are."""
 
+import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import yaml
-from helpers import make_task, save_backbone, save_data, small_toy_config, toy_config
+from helpers import (
+    execute,
+    make_task,
+    rows_task,
+    save_backbone,
+    save_data,
+    small_toy_config,
+    toy_config,
+)
 from made_up import base_run, make_up
+from rich.console import Console
 
 from forever.cli.main import main
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
+from forever.runs.console import ConsoleTracker
 from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import Sweep, Trial
 from forever.sweeps.table import SweepTable
@@ -94,6 +104,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("swept") / FOLDER
     base = base_run(**{"data.order": [*TASKS, "plain"]})
     variants = {"base": {}, VARIANT: {"optim.lr": 1e-3}, "_joint": {"method.name": "mtl"}}
+    variants[f"{VARIANT}*"] = {"optim.lr": 1e-4}  # a file's name has no such characters
     sweep = Sweep("toy $n_{$ <b> [/b]", base, variants, (0, 1))
     make_up(folder, sweep)
     failed = next(trial for trial in sweep.trials() if trial.variant == VARIANT)
@@ -128,6 +139,24 @@ def test_a_report_shows_hostile_names_in_every_format(swept: Path, call: Call) -
     assert json.dumps(VARIANT) in (swept / "report.json").read_text(encoding="utf-8")
     pictures = list((swept / "figures").glob("*.png"))
     assert len(pictures) > 8
+    assert {path.name for path in pictures} == {*re.findall(r"\(figures/([^)]+)\)", page)}
+    assert len({path.read_bytes() for path in pictures}) == len(pictures)
+
+
+def test_the_live_line_of_a_run_shows_hostile_names() -> None:
+    console = Console(force_terminal=True, width=200, file=io.StringIO())
+    tracker = ConsoleTracker(console)
+    tasks = [rows_task(name, 4) for name in TASKS]
+    tracker.started(RunDirectory(Path(FOLDER)), Benchmark.sequence("toy", "1", tasks))
+    line = {"planned": 4, "step": 1, "loss": 1.0, "kind": "task"}
+    for name in TASKS:
+        tracker.step({**line, "task": name})
+        tracker._progress.refresh()
+    tracker.stage(0, {"op": 1.0, "bwt": None})
+    tracker.close()
+    shown = console.file.getvalue()
+    assert all(visible(name) in shown for name in ["b]\x1b[31m$z_{$ in ", *TASKS])
+    assert "\x1b[31m" not in shown
 
 
 def test_the_lines_of_a_sweep_show_hostile_names(
@@ -144,30 +173,23 @@ def test_the_lines_of_a_sweep_show_hostile_names(
     assert len(shown) < 2**15
 
 
-def test_mlflow_takes_hostile_names(swept: Path, tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore")  # those of MLflow and its dependencies
+def test_mlflow_takes_hostile_names(config: RunConfig, tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
-    from mlflow import MlflowClient
-
+    from forever.launch.mlflow_store import Store
     from forever.launch.mlflow_tracker import sync
 
-    with quiet_mlflow():
-        uri = f"sqlite:///{tmp_path}/mlflow.db"
-        assert sync(swept, uri) == 6
-        client = MlflowClient(uri)
-        (experiment,) = [e for e in client.search_experiments() if e.name != "Default"]
-        runs = client.search_runs([experiment.experiment_id])
-        (run, other) = [run for run in runs if run.data.tags.get("variant") == VARIANT]
-        assert {run.info.status, other.info.status} == {"FAILED", "FINISHED"}
-        finished = run if run.info.status == "FINISHED" else other
-        names = [entry.dataset.name for entry in finished.inputs.dataset_inputs]
-        assert sorted(names) == sorted([*TASKS, "plain"])
-        assert len([key for key in finished.data.metrics if key.startswith("acc/")]) == 4
-
-
-@contextmanager
-def quiet_mlflow() -> Iterator[None]:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    sweep = Sweep("toy $n_{$ <b> [/b]", config, {VARIANT: {}})
+    (trial,) = sweep.trials()
+    sweep.write_manifest(tmp_path / FOLDER)
+    execute(trial.config, tmp_path / FOLDER / trial.key)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    assert sync(tmp_path / FOLDER, uri) == 1
+    client = Store(uri).client
+    experiment = client.get_experiment_by_name(sweep.name)
+    runs = client.search_runs([experiment.experiment_id])
+    (run,) = [run for run in runs if run.data.tags.get("variant") == VARIANT]
+    assert run.info.status == "FINISHED"
+    assert run.data.params["variant"] == VARIANT
+    assert sorted(entry.dataset.name for entry in run.inputs.dataset_inputs) == sorted(TASKS)
+    assert len([key for key in run.data.metrics if key.startswith("acc/")]) == len(TASKS)

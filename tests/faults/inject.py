@@ -72,7 +72,7 @@ SEAMS = (
     Seam("forever.training.memory", "Memory.add", "memory"),
     Seam("forever.runs.session", "Session.end_training", "end of task"),
     Seam("forever.evaluation.scoring", "decode", "scoring"),
-    Seam("forever.runs.session", "write_lines", "answers"),
+    Seam("forever.runs.directory", "RunDirectory.write_answers", "answers"),
     Seam("forever.runs.checkpoint", "save_file", "checkpoint", after=True),  # half of it is there
     Seam("forever.runs.checkpoint", "save", "saved", after=True),
     Seam("forever.models.lora", "save_peft", "adapter"),

@@ -5,6 +5,8 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import inject
 
@@ -16,14 +18,14 @@ class Finder(importlib.abc.MetaPathFinder):
         self.watch = watch
         self.waiting = set(inject.MODULES)
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in self.waiting:
             return None
         self.waiting.discard(name)  # the others are asked now
-        spec = importlib.util.find_spec(name)
+        spec: Any = importlib.util.find_spec(name)
         execute = spec.loader.exec_module
 
-        def exec_module(module):  # type: ignore[no-untyped-def]
+        def exec_module(module: ModuleType) -> None:
             execute(module)
             self.watch.patch(module, setattr)
 

@@ -27,9 +27,8 @@ from rich.console import Console
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch import ray_cluster, ray_tune
-from forever.launch.fleet import Fleet, SweepOutcome, require_ray
+from forever.launch.fleet import Fleet, Share, SweepOutcome, divide, require_ray
 from forever.launch.local import Placement
-from forever.launch.ray_cluster import Share
 from forever.launch.ray_train import run_workers
 from forever.launch.ray_tune import fan_out, run_sweep
 from forever.runs.console import ConsoleTracker
@@ -63,10 +62,10 @@ CPU = Placement(device="cpu")
 def test_runs_are_spread_over_what_is_present(total: Any, asked: Any, share: Any) -> None:
     """What can never fit is refused."""
     if isinstance(share, tuple):
-        assert ray_cluster.divide(total, *asked) == Share(*share)
+        assert divide(total, *asked) == Share(*share)
     else:
         with pytest.raises(InputError, match=share):
-            ray_cluster.divide(total, *asked)
+            divide(total, *asked)
 
 
 def test_trials_that_wait_hold_nothing_that_their_workers_need() -> None:

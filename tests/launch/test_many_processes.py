@@ -14,8 +14,8 @@ from stored import MLFLOW_WARNS, artifacts, histories, runs
 pytest.importorskip("mlflow")
 
 from forever.config.run import RunConfig
+from forever.files import read_lines
 from forever.launch.mlflow_tracker import sync
-from forever.runs.directory import read_lines
 from forever.sweeps.files import load_sweep
 from forever.sweeps.search import find_search
 from forever.sweeps.studies import Studies

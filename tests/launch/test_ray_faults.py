@@ -52,6 +52,18 @@ def faults(faulty: Path, two_cores: None) -> Iterator[Path]:
     faulty.unlink()
 
 
+def test_every_process_asks_its_own_cluster(two_cores: None) -> None:
+    """Others on this machine know nothing of a run's controller, which would pass for dead."""
+    from ray.dashboard.utils import get_address_for_submission_client
+
+    @ray.remote
+    def asks() -> str:
+        return get_address_for_submission_client(None)
+
+    address = f"http://{ray._private.worker.get_dashboard_url()}"  # type: ignore[attr-defined]
+    assert ray.get(asks.remote()) == address
+
+
 # ---- killed workers
 
 

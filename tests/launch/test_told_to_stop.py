@@ -87,6 +87,7 @@ def test_a_trial_that_was_told_to_stop_goes_on_and_has_not_failed(
     assert outcome(out / trial.key).differences(outcome(tmp_path / "alone")) == []
 
 
+@pytest.mark.slow
 def test_workers_that_were_told_to_stop_are_started_again(
     two_cores: None, tmp_path: Path, long: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +116,7 @@ def saved_in_the_middle(folder: Path) -> bool:
     ],
     ids=["sweep", "run"],
 )
+@pytest.mark.slow
 def test_a_driver_lets_its_runs_save(
     tmp_path: Path, base_config: RunConfig, command: list[str], number: int, again: str
 ) -> None:
@@ -128,8 +130,11 @@ def test_a_driver_lets_its_runs_save(
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    when_it_trains(tmp_path, lambda pid: process.send_signal(number))
-    errors = process.communicate(timeout=90)[1]
+    try:
+        when_it_trains(tmp_path, lambda pid: process.send_signal(number))
+        errors = process.communicate(timeout=90)[1]
+    finally:
+        process.kill()
     assert process.returncode == 128 + number
     assert f"interrupted; {again} goes on from the last checkpoint" in errors
     assert "Traceback" not in errors

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -187,10 +188,50 @@ def test_weights_that_do_not_fit_are_refused(
     assert capfd.readouterr().err == ""  # no table beside the line
 
 
-def test_an_adapter_beside_a_gguf_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    with pytest.raises(InputError, match=r"'.*model\.gguf' could not be loaded: "):
-        loaded(tmp_path / "model.gguf")
+def write_gguf(path: Path, without: str = "") -> Path:
+    """A Llama of one layer with drawn weights as a GGUF file, whose head is its embedding."""
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(16)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(24)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(8)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([b"<unk>", b"<s>", b"</s>", b"a", b"b", b"ab"])
+    writer.add_token_types([3, 3, 3, 1, 1, 1])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(2)
+    sizes = {"token_embd": (6, 16), "output_norm": (16,)}
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        sizes[f"blk.0.{name}"] = 16, 16
+    sizes |= {"blk.0.attn_norm": (16,), "blk.0.ffn_norm": (16,), "blk.0.ffn_down": (16, 24)}
+    sizes |= {"blk.0.ffn_gate": (24, 16), "blk.0.ffn_up": (24, 16)}
+    stream = np.random.default_rng(0)
+    for name, size in sizes.items():
+        if name != without:
+            writer.add_tensor(f"{name}.weight", stream.normal(0, 0.2, size).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_gguf_file_is_held_to_the_same(tmp_path: Path) -> None:
+    backbone = loaded(write_gguf(tmp_path / "model.gguf"))
+    assert backbone.digests.keys() == {"weights"}
+    missing = write_gguf(tmp_path / "missing.gguf", without="blk.0.ffn_up")
+    with pytest.raises(InputError, match=r"missing\.gguf lacks 1 weights, .*up_proj"):
+        loaded(missing)
+    for size in (0, 4, 300, 3000):
+        shutil.copy(tmp_path / "model.gguf", tmp_path / "cut.gguf")
+        cut(tmp_path / "cut.gguf", size)
+        with pytest.raises(InputError, match=r"'.*cut\.gguf' could not be loaded: "):
+            loaded(tmp_path / "cut.gguf")
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(InputError, match="would put an adapter on the model"):
         location.check(str(tmp_path / "model.gguf"))

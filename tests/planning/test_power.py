@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,8 @@ def test_a_plan_says_what_it_takes_to_see_a_difference(tmp_path: Path) -> None:
     sweep = Sweep("toy", base_run(), variants, seeds=(0, 1, 5))
     for trial in sweep.trials():
         op = 50.0 + 10 * trial.seed + {0: 3, 1: 5, 5: 4}[trial.seed] * (trial.variant == "far")
-        result = {"op": op, "seconds": {"task": 150.0 if trial.variant == "far" else 90.0}}
+        result: dict[str, Any] = {"schema_version": 1, "op": op}
+        result |= {"seconds": {"task": 150.0 if trial.variant == "far" else 90.0}}
         result["rows"] = {"a": {"test": 100_000}}
         result["seconds"]["evaluation"] = 50.0 if trial.variant == "far" else 10.0
         directory = RunDirectory(tmp_path / trial.key)

@@ -13,6 +13,7 @@ from made_up import TASKS, base_run, make_up, make_up_run
 from rich.console import Console
 
 from forever.errors import InputError
+from forever.files import read_json
 from forever.planning.rounds import (
     MOST_SEEDS,
     Limits,
@@ -28,7 +29,7 @@ from forever.planning.verdicts import Replayed
 from forever.report.report import console_tables, write_report
 from forever.report.row import Row
 from forever.report.study import read_study
-from forever.runs.directory import RunDirectory, read_json
+from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import Sweep, Trial
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -96,7 +97,7 @@ class Trainer:
         distance, spread = self.truth[trial.variant]
         own = spread * WAVE[(3 * trial.seed + len(trial.variant)) % len(WAVE)]
         op = 60 + 5 * WAVE[trial.seed % len(WAVE)] + distance + own
-        result |= {"op": op, "seconds": {"task": self.seconds}}
+        result |= {"schema_version": 1, "op": op, "seconds": {"task": self.seconds}}
         result.setdefault("rows", {"colour": {"test": 1000}})
         if trial.variant in self.replays:
             result["examples"] = {"replayed": self.replays[trial.variant]}

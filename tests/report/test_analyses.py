@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from made_up import base_run, make_up
 
+from forever.files import write_lines
 from forever.report.analyses import (
     analyses,
     findings,
@@ -18,7 +19,7 @@ from forever.report.analyses import (
     slowing,
 )
 from forever.report.study import read_study
-from forever.runs.directory import RunDirectory, write_lines
+from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import Sweep
 
 

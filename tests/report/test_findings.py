@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forever.runs.directory import read_json
+from forever.files import read_json
 from scripts import findings
 from scripts.keep import REPORT, RESULTS
 

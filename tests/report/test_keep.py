@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from made_up import TASKS, TESTS, base_run, leaves, make_up
 
+from forever.files import read_json, read_lines, write_lines
 from forever.report.report import stored
 from forever.report.study import read_study
-from forever.runs.directory import read_json, read_lines, write_lines
 from forever.sweeps.sweep import Sweep
 from scripts.keep import RESULTS, RUNS, keep, main, packed, report_again
 from scripts.ledger import section

@@ -14,6 +14,7 @@ from made_up import base_run, make_up, make_up_run
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.files import SUMS, note
 from forever.report.frame import frame_of, text_table
 from forever.report.report import write_report
 from forever.report.row import Row
@@ -27,7 +28,10 @@ from forever.training.steps import Probe, Step
 def edit(path: Path, **changes: Any) -> None:
     """Change fields of a JSON file."""
     content = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(content | changes), encoding="utf-8")
+    text = json.dumps(content | changes)
+    if (path.parent / SUMS).is_file():
+        note(path.parent, path.name, text.encode())
+    path.write_text(text, encoding="utf-8")
 
 
 def rows_of(folder: Path) -> dict[str, Row]:
@@ -37,13 +41,13 @@ def rows_of(folder: Path) -> dict[str, Row]:
 
 def test_a_report_reads_each_file_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
-    read_text = Path.read_text
+    read_bytes = Path.read_bytes
 
-    def read(path: Path, *args: Any, **named: Any) -> str:
+    def read(path: Path) -> bytes:
         opened.append(path)
-        return read_text(path, *args, **named)
+        return read_bytes(path)
 
-    monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(Path, "read_bytes", read)
     write_report(folder)
     of_runs = [path for path in opened if path.is_relative_to(folder)]
     assert {*folder.glob("*/predictions/*/*.jsonl")} <= {*of_runs}
@@ -209,6 +213,7 @@ def test_versions_of_a_benchmark_do_not_mix(folder: Path) -> None:
     """Order 1 of `mini` had five tasks once: what they were is known from the results."""
     path = next(folder.glob("base*s0*")) / "result.json"
     result = json.loads(path.read_text(encoding="utf-8"))
+    result["rows"]["smell"] = result["rows"][result["tasks"][-1]]
     result["tasks"][-1] = "smell"
     path.write_text(json.dumps(result), encoding="utf-8")
     with pytest.raises(InputError, match=r"different versions of the benchmark 'toy'.* smell"):
@@ -239,7 +244,7 @@ def test_each_variant_has_its_own_reference(two_benchmarks: Path) -> None:
     write_report(two_benchmarks)
     said = "Differences are to {}; of vbm, L to forever, L."
     for kind, name in (
-        ("md", "forever <Q>"),
+        ("md", "forever &lt;Q&gt;"),
         ("html", "forever &lt;Q&gt;"),
         ("tex", r"forever \textless{}Q\textgreater{}"),
     ):
@@ -279,15 +284,10 @@ def _holding(pattern: str, content: str) -> Callable[[Path], Any]:
     [
         shutil.rmtree,
         _nothing_finished,
-        lambda folder: shutil.rmtree(next(folder.glob("base*")) / "predictions"),
-        _holding("base*/predictions/2/2.jsonl", '{"id": "a", "reference": "b", "score": 0.25}\n'),
-        _holding("base*/predictions/2/2.jsonl", "{\n"),
-        _holding("base*/result.json", '{"tasks": ["colo'),
-        _holding("base*/result.json", "{}"),
-        _holding("base*/config.yaml", "a: ["),
-        _holding("base*/config.yaml", "a"),
         _holding("sweep.json", '{"name": "x"}'),
         _holding("sweep.json", "[]"),
+        _holding("sweep.json", "[" * 100_000),
+        lambda folder: (folder / "sweep.json").write_bytes(b"\xff\xfe"),
     ],
 )
 def test_a_damaged_folder_is_named(folder: Path, spoil: Callable[[Path], Any]) -> None:
@@ -296,21 +296,54 @@ def test_a_damaged_folder_is_named(folder: Path, spoil: Callable[[Path], Any]) -
         write_report(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("result.json", None, "has no field 'notes'"),
-        ("config.yaml", "- a", "cannot be read: it holds list, not named fields"),
-        ("config.yaml", "", "cannot be read: it holds NoneType, not named fields"),
-    ],
-)
-def test_a_damaged_file_is_named(
-    folder: Path, name: str, content: str | None, message: str
+DAMAGE: list[tuple[str, bytes | None, str]] = [
+    ("predictions", None, "is missing"),
+    ("predictions/2/2.jsonl", b'{"id": "a", "reference": "b", "score": 0.25}\n', "does not hold"),
+    ("predictions/2/2.jsonl", b"{\n", "line 1 cannot be read"),
+    ("predictions/2/2.jsonl", b"", "holds no answers"),
+    ("predictions/2/2.jsonl", b'{"id": "a", "reference": "b"}\n', "a strange field 'score'"),
+    ("predictions/2/2.jsonl", b'{"id": "a", "score": "1"}\n', "a strange field 'score'"),
+    ("steps.jsonl", b"\xff\n", "line 1 cannot be read"),
+    ("steps.jsonl", b"", "updates it has 0"),
+    ("events.jsonl", b"[]\n", "line 1 cannot be read: it holds list"),
+    ("result.json", b'{"tasks": ["colo', "cannot be read"),
+    ("result.json", b"{}", "has schema_version None"),
+    ("result.json", b'{"schema_version": 1}', "has no field"),
+    ("result.json", b"[" * 100_000, "nested too deeply"),
+    ("config.yaml", b"a: [", "cannot be read"),
+    ("config.yaml", b"- a", "cannot be read: it holds list, not named fields"),
+    ("config.yaml", b"", "cannot be read: it holds NoneType, not named fields"),
+    ("config.yaml", b"a: &a [1]\nb: *a", "an alias is not allowed"),
+    ("config.yaml", b"seed: 0", "missing or strange fields ('model.name')"),
+    ("environment.json", b"", "cannot be read"),
+    ("environment.json", b'{"gpus": 3}', "a strange field 'gpus'"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), DAMAGE)
+def test_a_damaged_run_is_named_and_the_others_are_reported(
+    folder: Path, name: str, content: bytes | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = next(folder.glob(f"base*/{name}"))
-    if content is None:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        content = json.dumps({key: value for key, value in result.items() if key != "notes"})
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=re.escape(f"{path} {message}")):
-        write_report(folder)
+    before = len(read_study(folder).finished)
+    run = next(folder.glob("base*s0*"))
+    shutil.rmtree(run / name) if content is None else (run / name).write_bytes(content)
+    for kind in ("sweep", "folder of runs"):
+        if kind != "sweep":
+            (folder / "sweep.json").unlink()
+        study = read_study(folder)
+        told = capsys.readouterr().err
+        assert f"left out of the report: {run}" in told
+        assert name in told or name == "config.yaml"
+        assert message in told
+        assert told.count("\n") == 1
+        assert len(study.finished) == before - 1
+        assert [other.key for other in study.runs if other.state == "damaged"] == [run.name]
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_study(run)
+
+
+def test_a_report_lists_damaged_runs_among_the_missing(folder: Path) -> None:
+    run = next(folder.glob("base*s0*"))
+    (run / "steps.jsonl").write_bytes(b"{}\n")
+    write_report(folder)
+    assert f"{run.name} (damaged)" in (folder / "report.md").read_text()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from made_up import TASKS, base_run, make_up
 
+from forever.files import read_json, read_lines, write_lines
 from forever.report.report import stored
 from forever.report.study import read_study
-from forever.runs.directory import read_json, read_lines, write_lines
 from forever.sweeps.sweep import Sweep
 from scripts.keep import keep
 from scripts.text_claims import (

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from helpers import execute, outcome
 from safetensors.torch import load_file, save_file
 
+from forever.cli.main import main
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
@@ -173,3 +175,29 @@ def test_names_of_runs_do_not_depend_on_what_a_folder_holds(config: RunConfig, m
     before = config.key()
     scale(model, 2.0)
     assert config.key() == before
+
+
+def test_the_command_goes_on_if_it_is_told_to(
+    config: RunConfig,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    begin(config, tmp_path / config.key())
+    scale(model, 1.5)
+    settings = tmp_path / "run.yaml"
+    settings.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
+    command = ["forever", "run", str(settings), "--out", str(tmp_path), "--mlflow", "off", "-q"]
+    command += ["--device", "cpu", "--resume"]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {tmp_path / config.key()}: this changed since this run began: ")
+    monkeypatch.setattr(sys, "argv", [*command, "--accept-changes"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 0
+    assert (tmp_path / config.key() / "result.json").is_file()

@@ -19,6 +19,7 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation import decoding
+from forever.files import write_noted
 from forever.launch import local
 from forever.launch.local import check
 from forever.report.study import read_study
@@ -194,7 +195,7 @@ def test_where_no_fork_can_begin(small_config: RunConfig, runs: Runs, tmp_path: 
         find_origin(f"{run}")
     with pytest.raises(InputError, match="holds no run"):
         find_origin(f"{tmp_path}@1")
-    (run / "config.yaml").write_text("model: [")
+    write_noted(run, "config.yaml", "model: [")
     with pytest.raises(InputError, match=r"config\.yaml cannot be read"):
         find_origin(f"{run}@1")
 

@@ -20,6 +20,7 @@ from helpers import execute
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.files import SUMS
 from forever.launch.fleet import Fleet
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress, locked
@@ -56,10 +57,15 @@ def test_what_another_process_left_behind_meanwhile_is_looked_at(
     finished, path, other = (tmp_path / name for name in ("finished", "run", "other"))
     execute(small_config, finished)
     with waiting(small_config, path, capsys) as run:
-        for name in ("config.yaml", "result.json"):
+        for name in (SUMS, "config.yaml", "result.json"):
             shutil.copy(finished / name, path)
     assert run.result() == RunDirectory(finished).finished()
-    assert sorted(file.name for file in path.iterdir()) == [".lock", "config.yaml", "result.json"]
+    assert sorted(file.name for file in path.iterdir()) == [
+        ".lock",
+        SUMS,
+        "config.yaml",
+        "result.json",
+    ]
     with waiting(small_config.override({"seed": 1}), other, capsys) as run:
         shutil.copy(finished / "config.yaml", other)
     with pytest.raises(InputError, match=r"another configuration \(seed is 0 there, 1 here\)"):
@@ -76,7 +82,7 @@ def test_a_run_with_workers_waits_before_it_starts_any(
     finished, path = tmp_path / "finished", tmp_path / "run"
     execute(small_config, finished)
     with waiting(small_config, path, capsys, partial(run_workers, fleet=Fleet(workers=1))) as run:
-        for name in ("config.yaml", "result.json"):
+        for name in (SUMS, "config.yaml", "result.json"):
             shutil.copy(finished / name, path)
     assert run.result() == RunDirectory(finished).finished()
 

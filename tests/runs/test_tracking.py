@@ -13,16 +13,10 @@ from helpers import lines, outcome
 
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
+from forever.files import WriteError, as_lines, last_line, read_lines, write_lines, write_text
 from forever.launch.local import Placement, run_local
-from forever.runs.directory import (
-    RunDirectory,
-    keep_lines,
-    last_line,
-    read_lines,
-    write_lines,
-    write_text,
-)
-from forever.runs.journal import Journal
+from forever.runs.directory import RunDirectory
+from forever.runs.journal import Journal, first_lines
 from forever.runs.progress import Follower
 from forever.runs.tracking import Tracker, tell
 from forever.stopping import Stopped
@@ -173,14 +167,12 @@ def test_a_torn_last_line_is_not_a_line(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n{"a": 2}\n{"a": 3', encoding="utf-8")
     assert read_lines(path) == [{"a": 1}, {"a": 2}]
     assert last_line(path) == {"a": 2}
-    keep_lines(path, 2)
-    assert path.read_text(encoding="utf-8") == '{"a": 1}\n{"a": 2}\n'
+    assert first_lines(path, 2) == b'{"a": 1}\n{"a": 2}\n'
     path.write_text('{"n": 1', encoding="utf-8")
     assert last_line(path) is None
     assert last_line(tmp_path / "missing") is None
     assert read_lines(tmp_path / "missing") == []
-    keep_lines(tmp_path / "missing", 0)
-    assert not (tmp_path / "missing").exists()
+    assert first_lines(tmp_path / "missing", 0) == b""
 
 
 ODD = "line\u2028sep para\u2029 next\x85line \x0b \x0c \x1c \x1d \x1e \r\n tab\t é 你好 🙂"
@@ -193,8 +185,7 @@ def test_any_text_survives_a_json_line(tmp_path: Path) -> None:
     write_lines(path, records)
     assert read_lines(path) == records
     assert last_line(path) == records[-1]
-    keep_lines(path, 1)
-    assert read_lines(path) == records[:1]
+    assert as_lines(path, first_lines(path, 1)) == records[:1]
 
 
 def test_a_file_is_replaced_as_a_whole_and_is_on_disk_with_its_name_and_its_folders(
@@ -219,7 +210,7 @@ def test_a_file_is_replaced_as_a_whole_and_is_on_disk_with_its_name_and_its_fold
         raise OSError("killed")
 
     monkeypatch.setattr(Path, "replace", killed)
-    with pytest.raises(OSError, match="killed"):
+    with pytest.raises(WriteError, match=r"1\.jsonl cannot be written \(killed\)"):
         write_text(path, "new")
     assert path.read_text(encoding="utf-8") == "old"
     monkeypatch.setattr(Path, "replace", replace)

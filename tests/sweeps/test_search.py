@@ -224,7 +224,7 @@ def test_the_front_and_what_matters(small_search: Search, tmp_path: Path) -> Non
         trials += asked(studies, 1)
         directory = RunDirectory(tmp_path / trials[-1].key)
         directory.create(trials[-1].config, {})
-        result = {"op": op, "bwt": bwt, "seconds": {"task": seconds}}
+        result = {"schema_version": 1, "op": op, "bwt": bwt, "seconds": {"task": seconds}}
         directory.result.write_text(json.dumps(result), encoding="utf-8")
         studies.tell(trials[-1].key, "done")
     assert [run.trial for run in studies.best()] == trials[:3]

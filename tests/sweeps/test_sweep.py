@@ -11,6 +11,7 @@ from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.data.orders import named_tasks
 from forever.errors import InputError
+from forever.files import write_noted
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
 from forever.sweeps.files import load_sweep, shipped_sweeps
@@ -268,7 +269,7 @@ def test_a_manifest_is_extended(base_config: RunConfig, tmp_path: Path) -> None:
     Sweep("s", base_config, {"c": {}}, references={"c": "a"}).write_manifest(tmp_path)
     content = read_manifest(tmp_path)
     assert content.pop("references") == {"b": "a", "c": "a"}
-    (tmp_path / "sweep.json").write_text(json.dumps(content), encoding="utf-8")  # an old version's
+    write_noted(tmp_path, "sweep.json", json.dumps(content))  # an old version's
     assert read_manifest(tmp_path)["references"] == {}
 
 
@@ -284,5 +285,5 @@ def test_a_damaged_file_is_named(name: str, tmp_path: Path) -> None:
         "ended.json": directory.end_without_result,
     }
     path = re.escape(str(tmp_path / name))
-    with pytest.raises(InputError, match=rf"^{path} cannot be read \(.*\); remove it"):
+    with pytest.raises(InputError, match=rf"^{path} cannot be read \(.*\); take it from"):
         readers[name]()

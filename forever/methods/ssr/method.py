@@ -25,10 +25,10 @@ from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Example, Task
 from forever.methods.base import Card, Method
+from forever.methods.past import Past
 from forever.methods.ssr.encoders import load_encoder
 from forever.methods.ssr.selection import select
 from forever.methods.ssr.synthesis import candidates
-from forever.runs.past import Past
 from forever.text import complain
 from forever.training.learner import Learner
 from forever.training.steps import Step, Steps

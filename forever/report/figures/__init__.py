@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -30,10 +31,14 @@ def pictures(study: Study, part: Part) -> Iterator[Picture]:
     if not part.measured:
         return
     asked = study.file.figures if study.file else ()
+    names = Counter[str]()
     for kind in [figure.kind for figure in asked] or USUAL:
         for picture in FIGURES[kind](part):
             if part.several:
                 name = f"{picture.name}-{slug(part.benchmark)}"
                 caption = f"{picture.caption} ({part.benchmark})"
                 picture = replace(picture, name=name, caption=caption)
+            names[picture.name] += 1
+            if names[picture.name] > 1:  # of variants that differ in what no file's name may have
+                picture = replace(picture, name=f"{picture.name}-{names[picture.name]}")
             yield picture

@@ -1,0 +1,125 @@
+"""What the fields of a run's files must be, and which releases' files are read."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from forever.errors import InputError
+from forever.files import DAMAGED, Shape, sha256
+
+# Of a run's folder and a sweep's. 1: without SHA256SUMS and digests of the journal.
+SCHEMA_VERSION = 2
+_READABLE = range(1, SCHEMA_VERSION + 1)
+
+
+class Sizes(Shape):
+    train: int = 0
+    test: int
+
+
+class Examples(Shape):
+    replayed: int
+
+
+class Note(Shape):
+    """Of a stage: what methods note are numbers as well."""
+
+    __pydantic_extra__: dict[str, float | None]
+    examples: dict[str, int] = {}
+    truncated: int = 0
+    planned: float = Field(default=1, gt=0)
+
+
+class Result(Shape):
+    """Fields of result.json, of which earlier releases did not write all."""
+
+    benchmark: str = ""
+    order: str = ""
+    method: str = ""
+    seed: int = 0
+    tasks: list[str] = []
+    stages: list[str] = []
+    matrix: list[list[float | None]] = []
+    op: float = 0.0
+    bwt: float | None = None
+    fwt: float | None = None
+    forgetting: float | None = None
+    rows: dict[str, Sizes] = {}
+    data: dict[str, str] = {}
+    notes: dict[str, Note] = {}
+    examples: Examples | None = None
+    events: dict[str, dict[str, int]] = {}
+    updates: dict[str, int] = {}
+    rows_seen: dict[str, int] = {}
+    tokens: int = 0
+    seconds: dict[str, float] = {}
+    world_size: int = 1
+    journal: dict[str, str] = {}  # digests of the journal's files
+
+
+class Place(Shape):
+    cpu: str | None = None
+    cores: int | None = None
+    gpus: list[str] = []
+    packages: dict[str, str | None] = {}
+    revision: str | None = None
+    argv: list[str] = []
+
+
+class Environment(Place):
+    resumed: list[Place] = []
+
+
+class Answer(Shape):
+    id: str
+    reference: str = ""
+    score: float
+
+
+class Line(Shape):
+    """Fields of a line of the journal, of which an update and an event have not the same."""
+
+    task: str
+    kind: str = ""
+    step: int = 0
+    days: float | None = None
+    next_day: float | None = None
+    mu: float | None = None
+    loss: float | None = None
+    penalty: float | None = None
+    update_norm: float | None = None
+    loss_before: float | None = None
+    loss_after: float | None = None
+    losses: dict[str, float] = {}
+
+
+class Ended(Shape):
+    state: Literal["failed", "stopped"]
+    reason: str
+
+
+class Fork(Shape):
+    run: str
+    stage: int
+    origin: str
+
+
+class Shared(Shape):
+    run: str
+
+
+def check_version(path: Path, version: Any) -> None:
+    """Refuse what a release wrote that this one does not know, by an InputError."""
+    if type(version) is not int or version not in _READABLE:
+        raise InputError(
+            f"{path} has schema_version {version!r}, and this release reads 1 to "
+            f"{SCHEMA_VERSION}; read it with the release that wrote it, or run again into "
+            "another --out"
+        )
+
+
+def check_digest(path: Path, content: bytes, digest: str | None) -> None:
+    """Refuse a part of the journal that is not what was counted, by an InputError."""
+    if sha256(content) != digest:
+        raise InputError(f"{path} is damaged: it is not what was counted; {DAMAGED}")

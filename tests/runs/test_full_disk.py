@@ -1,0 +1,206 @@
+"""A disk that is full, cuts a write or takes none: one line with path and remedy, the last
+checkpoint stands, and the run goes on when there is room again."""
+
+import errno
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import KILLED_CLOSES_NO_FILES, Outcome, execute, outcome
+from safetensors import SafetensorError
+
+from forever.config.run import RunConfig
+from forever.errors import InputError
+from forever.files import WriteError, write_bytes
+from forever.launch.local import Placement, run_local
+from forever.models import adapter, lora
+from forever.runs import checkpoint, journal
+from forever.runs.directory import RunDirectory
+from forever.runs.fork import leave_first_task
+
+pytestmark = KILLED_CLOSES_NO_FILES
+REMEDY = r" cannot be written \(.*\); make room there, or give another folder; the same command"
+
+
+class Disk:
+    """Fails at the `at`-th write or sync, after half of it, and at all that follow."""
+
+    def __init__(self, at: int, number: int = errno.ENOSPC) -> None:
+        self.at, self.number, self.count = at, number, 0
+
+    def spend(self) -> None:
+        self.count += 1
+        if self.count >= self.at:
+            raise OSError(self.number, os.strerror(self.number))
+
+    @property
+    def full(self) -> bool:
+        return self.count >= self.at
+
+    @contextmanager
+    def inserted(self) -> Iterator[None]:
+        disk, fsync, path_open, save = self, os.fsync, Path.open, checkpoint.save_file
+
+        class File(FileIO):
+            def write(self, content: Any) -> int:
+                try:
+                    disk.spend()
+                except OSError:
+                    super().write(bytes(content)[: len(content) // 2])
+                    raise
+                return super().write(content)
+
+        def open_file(path: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
+            if mode in ("wb", "ab"):
+                return File(path, mode[0])
+            if mode == "w":  # of a text: it is as if the first byte had no room
+                path_open(path, mode).close()
+                disk.spend()
+            return path_open(path, mode, *rest, **options)
+
+        def sync(handle: int) -> None:
+            disk.spend()
+            fsync(handle)
+
+        def save_file(tensors: Any, path: Any, *rest: Any, **options: Any) -> None:
+            try:
+                disk.spend()
+            except OSError as error:
+                Path(path).write_bytes(b"half")
+                raise SafetensorError(f"I/O error: {error.strerror} (os error 28)") from None
+            save(tensors, path, *rest, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "fsync", sync)
+            patch.setattr(Path, "open", open_file)
+            patch.setattr(journal, "FileIO", File)
+            for owner in (checkpoint, lora, adapter):
+                patch.setattr(owner, "save_file", save_file)
+            yield
+
+
+def live(config: RunConfig, path: Path, disk: Disk) -> str | None:
+    """A life of a run on a disk; what it says if that is full."""
+    with disk.inserted():
+        try:
+            place = Placement(device="cpu", checkpoint_s=0.0)
+            run_local(config, path, resume=True, placement=place)
+        except WriteError as error:
+            return str(error)
+    return None
+
+
+@pytest.fixture(scope="module")
+def config(small_config: RunConfig) -> RunConfig:
+    changes = {"data.order": ["colour", "shape"], "optim.epochs": 1, "method.name": "mix_replay"}
+    metrics = {"colour": "rouge_l", "shape": "rouge_l"}
+    return small_config.override({**changes, "data.metrics": metrics})
+
+
+@pytest.fixture(scope="module")
+def whole(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    path = tmp_path_factory.mktemp("whole") / "run"
+    execute(config, path)
+    return outcome(path)
+
+
+def test_full_at_every_write_and_every_sync(
+    config: RunConfig, whole: Outcome, tmp_path: Path
+) -> None:
+    """One run of many lives: each has room for a little more than the last. Whatever was written
+    by half, the next life goes on."""
+    path, at, lives = tmp_path / "run", 1, 0
+    while said := live(config, path, disk := Disk(at)):
+        assert str(path) in said
+        assert "No space left on device" in said
+        assert "\n" not in said
+        assert not [*path.rglob("*/.0*")], "half a checkpoint takes room"
+        RunDirectory(path).verify()
+        lives, at = lives + 1, at + 1
+    assert not disk.full
+    assert lives > 30
+    assert whole.differences(outcome(path)) == []
+    RunDirectory(path).verify()
+
+
+@pytest.mark.parametrize("stride", [7])
+def test_full_at_a_point_of_a_life_that_began_with_room(
+    config: RunConfig, whole: Outcome, tmp_path: Path, stride: int
+) -> None:
+    """Each run anew, and with room again it goes on to the same bits."""
+    at = 1
+    while live(config, path := tmp_path / str(at), Disk(at)):
+        run_local(config, path, resume=True, placement=Placement(device="cpu"))
+        assert whole.differences(outcome(path)) == []
+        at += stride
+    assert at > 6 * stride
+
+
+@pytest.mark.parametrize("size", [250, 600, 2_000, 10_000])
+def test_a_write_cut_at_a_byte(
+    config: RunConfig, whole: Outcome, tmp_path: Path, size: int, capsys: Any
+) -> None:
+    """By the kernel, in the middle of whatever file grows beyond a size first."""
+    path, (_, hard) = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        with pytest.raises(WriteError, match=REMEDY) as refusal:
+            run_local(config, path, placement=Placement(device="cpu", checkpoint_s=0.0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert str(path) in str(refusal.value)
+    run_local(config, path, resume=True, placement=Placement(device="cpu"))
+    assert whole.differences(outcome(path)) == []
+
+
+# ---- folders that take nothing
+
+
+@pytest.mark.parametrize("below", ["", "runs/deep"])
+def test_out_is_a_file(config: RunConfig, tmp_path: Path, below: str) -> None:
+    file = tmp_path / "out"
+    file.write_text("mine")
+    with pytest.raises(InputError, match=rf"{file}.*{REMEDY}"):
+        execute(config, file / below / "run")
+    with pytest.raises(InputError, match=rf"{file}{REMEDY}"):
+        execute(config, file)
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO])
+def test_a_folder_that_takes_no_file(config: RunConfig, tmp_path: Path, number: int) -> None:
+    """Whatever the reason is: the superuser of these tests may write everywhere."""
+    said = live(config, tmp_path / "run", Disk(1, number))
+    assert said
+    assert os.strerror(number) in said
+
+
+def test_a_file_that_cannot_be_written_keeps_its_content(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    write_bytes(path, b"old")
+    for at in (1, 2, 3):
+        with Disk(at).inserted(), pytest.raises(WriteError, match=REMEDY):
+            write_bytes(path, b"new")
+        # The folder's sync comes last: by then the new content is there as a whole.
+        assert path.read_bytes() == (b"new" if at == 3 else b"old")
+        assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_first_task_that_cannot_be_left_ends_no_run(
+    config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    def full(*arguments: Any) -> None:
+        with Disk(1).inserted():
+            leave_first_task(*arguments)
+
+    monkeypatch.setattr("forever.runs.session.leave_first_task", full)
+    place: Callable[..., Any] = Placement
+    run_local(config, tmp_path / "run", placement=place("cpu", first_task=tmp_path / "left"))
+    assert "other runs train the task themselves" in capsys.readouterr().err
+    assert whole.differences(outcome(tmp_path / "run")) == []
+    assert not (tmp_path / "left").exists()

@@ -1,0 +1,153 @@
+"""A run folder from somebody else reads and writes nothing outside of itself."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from made_up import base_run, make_up
+
+from forever.errors import InputError
+from forever.files import check_links, check_within, read_sums
+from forever.launch.local import Placement, run_local
+from forever.report.report import write_report
+from forever.report.study import read_study
+from forever.runs.directory import RunDirectory
+from forever.runs.fork import find_origin
+from forever.sweeps.sweep import Sweep, read_manifest
+
+VARIANTS = {"base": {}, "finetune": {"method.name": "finetune"}}
+ELSEWHERE = [
+    "../outside",
+    "/tmp/outside",
+    "..",
+    ".",
+    "a/b",
+    "a\\b",
+    "a\0b",
+    "\x1b[2J",
+    "",
+    "a" * 256,
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sweep = Sweep("toy", base_run(), VARIANTS, seeds=(0, 1))
+    return make_up(tmp_path_factory.mktemp("sweeps") / "toy", sweep)
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "in" / "toy"))
+
+
+@pytest.fixture
+def outside(folder: Path, tmp_path: Path) -> Path:
+    """A run that lies elsewhere, and is sound."""
+    run = next(folder.glob("base*s0*"))
+    return Path(shutil.copytree(run, tmp_path / "outside"))
+
+
+def change(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+# ---- names
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_no_name_of_a_sweep_leads_elsewhere(folder: Path, name: str) -> None:
+    """Files of MLflow are put into a folder of this name."""
+    change(folder / "sweep.json", name=name)
+    for read in (read_manifest, read_study):
+        with pytest.raises(InputError, match=r"sweep\.json: .* is no name of a sweep") as refusal:
+            read(folder)
+        assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("key", [*ELSEWHERE, "a/b", "a b", "é"])
+def test_no_key_of_a_run_leads_elsewhere(folder: Path, outside: Path, key: str) -> None:
+    trials = json.loads((folder / "sweep.json").read_text())["trials"]
+    trials[0]["key"] = key
+    change(folder / "sweep.json", trials=trials)
+    for read in (read_manifest, read_study):
+        with pytest.raises(InputError, match=r"sweep\.json: .* is no name of a run's folder"):
+            read(folder)
+
+
+def test_no_line_of_the_sums_leads_elsewhere(tmp_path: Path) -> None:
+    digest = "0" * 64
+    names = ["../x", "/etc/passwd", "a/../../x", "..", "a/..", "x\0", "a//b", ""]
+    sums = "".join(f"{digest}  {name}\n" for name in (*names, "a.b/c-1.d"))
+    (tmp_path / "SHA256SUMS").write_text(sums)
+    assert read_sums(tmp_path) == {"a.b/c-1.d": {digest}}
+
+
+# ---- links
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.yaml", "environment.json", "result.json", "steps.jsonl", "events.jsonl",
+     "predictions", "predictions/1", "predictions/2/1.jsonl"],
+)  # fmt: skip
+def test_a_run_with_a_link_to_elsewhere_is_named_and_left_out(
+    folder: Path, outside: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(folder.glob("base*s0*"))
+    link = path / name
+    shutil.rmtree(link) if link.is_dir() else link.unlink()
+    link.symlink_to(outside / name)  # the same content
+    with pytest.raises(InputError, match=f"{link} leads out of {path}"):
+        RunDirectory(path).verify()
+    with pytest.raises(InputError, match=f"{link} leads out of {path}"):
+        find_origin(f"{path}@1")
+    study = read_study(folder)
+    assert [run.key for run in study.runs if run.state == "damaged"] == [path.name]
+    assert f"left out of the report: {link} leads out of {path}" in capsys.readouterr().err
+
+
+def test_a_run_that_is_a_link_to_elsewhere_is_left_out(folder: Path, outside: Path) -> None:
+    path = next(folder.glob("base*s0*"))
+    shutil.rmtree(path)
+    path.symlink_to(outside)
+    (run,) = [run for run in read_study(folder).runs if run.state == "damaged"]
+    assert run.damage == f"{path} leads out of {folder}; put a copy in its place"
+    (folder / "sweep.json").unlink()
+    damaged = [run.key for run in read_study(folder).runs if run.state == "damaged"]
+    assert damaged == [path.name]
+
+
+def test_a_link_within_a_folder_is_no_harm(folder: Path) -> None:
+    path = next(folder.glob("base*s0*"))
+    (path / "events.jsonl").rename(path / "other")
+    (path / "events.jsonl").symlink_to("other")
+    check_links(path)
+    check_within(folder, path)
+    assert not any(run.damage for run in read_study(folder).runs)
+
+
+def test_pictures_of_a_report_stay_in_its_folder(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    (folder / "figures").symlink_to(target)
+    with pytest.raises(InputError, match=f"{folder / 'figures'} leads out of {folder}"):
+        write_report(folder)
+    assert [*target.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["steps.jsonl", ".lock", "checkpoints", "predictions"])
+def test_a_run_goes_on_in_its_own_folder_alone(
+    small_config: object, tmp_path: Path, name: str
+) -> None:
+    config = base_run()
+    path, target = tmp_path / "run", tmp_path / "target"
+    path.mkdir()
+    target.write_text("mine")
+    (path / name).symlink_to(target)
+    with pytest.raises(InputError, match=f"{path / name} leads out of {path}"):
+        RunDirectory(path).check(config, resume=True)
+    with pytest.raises(InputError, match="leads out of"):
+        run_local(small_config, path, resume=True, placement=Placement(device="cpu"))  # type: ignore[arg-type]
+    assert target.read_text() == "mine"
