@@ -41,6 +41,10 @@ test-cpus: setup
 soak: setup
 	$(BIN)/python -m benchmarks.soak $(SOAK)
 
+# Hostile input, 10,000 random cases a reader: half an hour. The tests try 300, the same ones each time.
+fuzz: setup
+	FOREVER_FUZZ_CASES=10000 $(BIN)/pytest tests/fuzz --numprocesses auto
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -8,12 +8,18 @@ class InputError(ValueError):
     """Something the user gave is wrong: the command line prints one line and exits with code 2."""
 
 
+def shown(value: object) -> str:
+    """A value as Python writes it, as much of it as a message has room for."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
 def unknown(what: str, name: str, valid: Iterable[str]) -> InputError:
     """The error for a name that does not exist: says the nearest that does, or lists all."""
     valid = sorted(valid)
-    near = get_close_matches(name, valid, n=1, cutoff=0.6)
+    near = get_close_matches(name[:100], valid, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(valid)}"
-    return InputError(f"unknown {what} {name!r}; {hint}")
+    return InputError(f"unknown {what} {shown(name)}; {hint}")
 
 
 def one_line(error: BaseException) -> str:

@@ -28,6 +28,7 @@ from forever.sweeps.files import load_sweep, sweep_or_none
 from forever.sweeps.lists import sweeps_table
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.search import find_search
+from forever.text import complain
 
 app = typer.Typer(
     help="Continual learning of language models around FOREVER: run, sweep, compare.",
@@ -225,14 +226,19 @@ def data_check(
 ) -> None:
     """Read every task that is found, and show sizes, metric, labels and length.
 
-    An error names the file and the line.
+    An error names the file and the line; the other tasks are shown all the same.
     """
     from forever.data.check import data_table
 
     if root is None or root.is_file():
-        console.print(data_table(load_run(str(root or "mini/forever")).data))
+        table, problems = data_table(load_run(str(root or "mini/forever")))
     else:
-        console.print(data_table(root))
+        table, problems = data_table(root)
+    console.print(table)
+    for problem in problems:
+        complain(f"error: {problem}")
+    if problems:
+        raise typer.Exit(2)
 
 
 @data_app.command("prepare")

@@ -5,27 +5,31 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.parts import DatasetConfig
-from forever.errors import InputError, unknown
+from forever.errors import InputError, shown, unknown
+from forever.yaml_file import read_value
 
 
 def parse_assignments(arguments: Iterable[str]) -> dict[str, Any]:
-    """Read `key=value` arguments as dotted changes; a value is YAML, as in `days=[1,2,4]`."""
+    """Read `key=value` arguments as dotted changes; a value is YAML, as in `days=[1,2,4]`.
+
+    Of two arguments for a key the last one holds, as with other options.
+
+    Raises:
+        InputError: an argument has another form, or a value that is refused.
+    """
     changes: dict[str, Any] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if not equals:
-            raise InputError(f"{argument!r} is not of the form key=value, e.g. optim.lr=1e-3")
+            raise InputError(f"{shown(argument)} is not of the form key=value, e.g. optim.lr=1e-3")
         try:
-            changes[key] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise InputError(
-                f"{argument!r}: the value is not valid YAML; quote it if it is text"
-            ) from None
+            changes[key] = read_value(text)
+        except InputError as error:
+            raise InputError(f"{shown(argument)}: {error}") from None
     return changes
 
 
@@ -101,7 +105,7 @@ def explain(
     if isinstance(cause, InputError):
         return InputError(f"{key}: {cause}")
     rules = dict.fromkeys(problem["msg"][0].lower() + problem["msg"][1:] for problem in meant)
-    return InputError(f"{key}={meant[0]['input']!r}: {'; or '.join(rules)}")
+    return InputError(f"{key}={shown(meant[0]['input'])}: {'; or '.join(rules)}")
 
 
 def _path(problem: Mapping[str, Any], values: Any) -> list[str]:

@@ -1,18 +1,64 @@
 """The parts of a run's configuration that every method shares, each default beside its source."""
 
+from collections import Counter
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    Strict,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
-from forever.errors import InputError
+from forever.errors import InputError, shown
 
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
-AboveZero = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
+
+def _no_truth(value: Any) -> Any:
+    """Refuse true and false, which pydantic would read as 1 and 0."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("number_type", "input should be a number")
+    return value
+
+
+def at_most(limit: float) -> AfterValidator:
+    """A bound above which a number can only be a slip of the pen or an attack.
+
+    It is no `le`, since a search goes over the whole range of a field that has one.
+    """
+
+    def check(number: float) -> float:
+        if number > limit:
+            raise PydanticCustomError(
+                "absurd", "input should be at most {limit}", {"limit": f"{limit:g}"}
+            )
+        return number
+
+    return AfterValidator(check)
+
+
+# Bounds stand next to their type: behind a validator they would be in no JSON schema.
+NUMBER = BeforeValidator(_no_truth)
+_MOST = at_most(1e9)
+Integer = Annotated[int, NUMBER]
+Real = Annotated[float, NUMBER]
+Natural = Annotated[int, Field(ge=1), NUMBER]
+Count = Annotated[Natural, _MOST]
+Whole = Annotated[int, Field(ge=0), NUMBER, _MOST]
+AboveZero = Annotated[float, Field(gt=0), NUMBER, _MOST]
+NotNegative = Annotated[float, Field(ge=0), NUMBER, _MOST]
+Share = Annotated[float, Field(ge=0, le=1), NUMBER]
+Decay = Annotated[float, Field(ge=0, lt=1), NUMBER]
+Seed = Annotated[int, Field(ge=0), NUMBER, at_most(2**32 - 1)]  # NumPy and scikit-learn take these
+Flag = Annotated[bool, Strict()]
+Tokens = Annotated[Natural, at_most(2**20)]
+Name = Annotated[str, Field(max_length=100)]  # part of a folder's name
 Scalar = str | int | float | bool
 
 
@@ -28,14 +74,14 @@ class ModelConfig(Part):
     name: str = "Qwen/Qwen3-0.6B"
     """"tiny", a folder, a .gguf file, or a Hugging Face name."""
     tuning: Literal["lora", "full"] = "lora"
-    rank: Count = 8
+    rank: Annotated[Natural, at_most(2**14)] = 8
     alpha: AboveZero = 32.0
     dropout: Decay = 0.05
-    targets: tuple[str, ...] = ("q_proj", "v_proj")
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("q_proj", "v_proj")
     adapter: dict[str, JsonValue] = {}
     """Fields of a PEFT configuration, such as `peft_type`, for methods that train one adapter.
     What it leaves open follows from the names above: all four for LoRA, `targets` for others."""
-    max_length: Annotated[int, Field(ge=16)] = 1024
+    max_length: Annotated[int, Field(ge=16), NUMBER, at_most(2**20)] = 1024
     """Tokens of prompt plus answer: as in the authors' code, whose scripts have 512."""
     packing: Literal["shared", "padded"] = "shared"
     """Whether examples of a batch share what they begin with, or are padded to one length. A shared
@@ -89,8 +135,9 @@ class DatasetConfig(Part):
 class DataConfig(Part):
     """The benchmark, its order, and how much of it is used."""
 
-    benchmark: str = "mini"
-    order: Annotated[str, Field(coerce_numbers_to_str=True)] | tuple[str, ...] = ""
+    benchmark: Name = "mini"
+    """One of the paper's, or the name of a folder in `root`."""
+    order: Annotated[Name, Field(coerce_numbers_to_str=True)] | tuple[str, ...] = ""
     """A numbered order of the paper, or task names; empty is the benchmark's first order."""
     datasets: dict[str, DatasetConfig] = {}
     """Where each task comes from, for a benchmark of your own that is no folder of tasks."""
@@ -99,28 +146,36 @@ class DataConfig(Part):
     train_rows: Count | None = None
     test_rows: Count | None = None
     """At most so many examples a task, the same ones in every run; None is all."""
-    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
+    validation: Annotated[float, Field(gt=0, lt=1), NUMBER] | None = None
     """Share of the training examples that is scored in the place of the test examples, which must
     not choose anything, for example in a search."""
     metrics: dict[str, Literal["exact_match", "rouge_l"]] = {}
     """Metric by task; otherwise it is exact match if the answers look like labels."""
 
+    @field_validator("benchmark")
+    @classmethod
+    def _inside_the_root(cls, value: str) -> str:
+        path = PurePath(value)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise InputError(f"{shown(value)} is no folder in data.root; give the name of one")
+        return value
+
     @field_validator("order")
     @classmethod
     def _each_task_once(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        for name in value if isinstance(value, tuple) else ():
-            if value.count(name) > 1:
-                raise InputError(f"task {name!r} occurs twice; a task is learned once")
+        for name, times in Counter(value if isinstance(value, tuple) else ()).items():
+            if times > 1:
+                raise InputError(f"task {shown(name)} occurs twice; a task is learned once")
         return value
 
 
 class OptimConfig(Part):
     """AdamW, fresh for each task: every lab script starts a new process per task."""
 
-    lr: AboveZero = 3e-4
-    batch_size: Count = 8
+    lr: Annotated[float, Field(gt=0), NUMBER, at_most(10)] = 3e-4
+    batch_size: Annotated[Natural, at_most(2**20)] = 8
     """Global, not per device: the only reading in which day 7 falls on the published updates."""
-    epochs: Count = 10
+    epochs: Annotated[Natural, at_most(100_000)] = 10
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     eps: AboveZero = 1e-8
     weight_decay: NotNegative = 0.0
@@ -160,15 +215,15 @@ class BudgetConfig(Part):
 
 
 class EvaluationConfig(Part):
-    max_new_tokens: Count = 128
-    forward_transfer: bool = False
+    max_new_tokens: Tokens = 128
+    forward_transfer: Flag = False
     """Also score all tasks before training, and the next task after each stage. FWT needs it."""
 
 
 class RunParts(Part):
     """Everything of a run but its method; a method's hyper-parameters are checked against it."""
 
-    seed: Whole = 0
+    seed: Seed = 0
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     optim: OptimConfig = OptimConfig()

@@ -15,7 +15,7 @@ from forever.config.methods.replay import ForeverConfig
 from forever.config.overrides import dotted_keys, explain, flatten
 from forever.config.parts import RunParts
 from forever.data.orders import default_order
-from forever.errors import InputError, unknown
+from forever.errors import InputError, shown, unknown
 from forever.text import without_credentials
 
 
@@ -32,7 +32,7 @@ class RunConfig(RunParts):
             InputError: one line on the first key, value or combination that cannot be.
         """
         if not isinstance(values, Mapping):  # a YAML file may hold anything
-            raise InputError(f"a configuration is a mapping of keys to values, not {values!r}")
+            raise InputError(f"a configuration is a mapping of keys to values, not {shown(values)}")
         try:
             config = cls.model_validate(values)
         except ValidationError as error:

@@ -1,8 +1,7 @@
 """How a benchmark is built from a configuration: read, ordered, checked, limited."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from forever.config.parts import DataConfig
 from forever.data.hub import read_dataset
@@ -11,6 +10,7 @@ from forever.data.orders import LONG_TASKS, ORDERS
 from forever.data.sources import DATA_SEED, TaskFiles, find_tasks, limited
 from forever.data.tasks import Benchmark, Splits, Task
 from forever.errors import InputError, unknown
+from forever.reading import is_folder, path_of
 from forever.seeding import permutation
 
 # Standard CL is four of the fifteen tasks of Long Sequence and shares its folder.
@@ -24,29 +24,50 @@ FOLDERS = {
 SUPERNI_CLASSIFICATION = {"task363", "task875", "task1687"}
 
 
+@dataclass(frozen=True)
+class Source:
+    """The tasks that a configuration chooses from: where they are, their names, a reader of one."""
+
+    config: DataConfig
+    place: str
+    names: Sequence[str]
+    splits: Callable[[str], Splits]
+
+    def order(self) -> Sequence[str]:
+        """The names of the configuration's order; InputError if there is no such order."""
+        return _order(self.config, self.names)
+
+    def task(self, name: str) -> Task:
+        """Read, check and limit a task.
+
+        Raises:
+            InputError: there is none of this name, its files are missing or malformed, or train
+                rows occur in test.
+        """
+        config = self.config
+        if name not in self.names:
+            raise unknown(f"task in {self.place}", name, self.names)
+        task = _held_out(_task(config, name, self.splits(name)), config.validation)
+        train = limited(task.train, config.train_rows, "train", name)
+        test = limited(task.test, config.test_rows, "test", name)
+        return replace(task, train=train, test=test)
+
+
 def load_benchmark(config: DataConfig) -> Benchmark:
     """Read and check the benchmark that a configuration names.
 
     Raises:
-        InputError: unknown benchmark, order or task, missing or malformed files, train rows that
-            occur in test.
+        InputError: unknown benchmark or order, or what is wrong with a task of it.
     """
-    place, names, read = _source(config)
-    tasks: list[Task] = []
-    for name in _order(config, names):
-        if name not in names:
-            raise unknown(f"task in {place}", name, names)
-        task = _held_out(_task(config, name, read(name)), config.validation)
-        train = limited(task.train, config.train_rows, "train", name)
-        test = limited(task.test, config.test_rows, "test", name)
-        tasks.append(replace(task, train=train, test=test))
+    source = find_source(config)
+    tasks = [source.task(name) for name in source.order()]
     order = config.order if isinstance(config.order, str) else "-".join(config.order)
     return Benchmark.sequence(config.benchmark, order, tasks)
 
 
-def _source(config: DataConfig) -> tuple[str, Sequence[str], Callable[[str], Splits]]:
-    """Where the tasks are, which there are, and what reads one of them."""
-    root = None if config.root is None else Path(config.root).expanduser()
+def find_source(config: DataConfig) -> Source:
+    """Find the tasks of a benchmark, without reading them; InputError if there are none."""
+    root = None if config.root is None else path_of(config.root, "data.root")
     if config.datasets:
         if config.benchmark in ORDERS:
             raise InputError(
@@ -54,9 +75,10 @@ def _source(config: DataConfig) -> tuple[str, Sequence[str], Callable[[str], Spl
                 "data.benchmark another name"
             )
         sets = config.datasets
-        return "data.datasets", list(sets), lambda name: read_dataset(name, sets[name], root)
+        place = "data.datasets"
+        return Source(config, place, list(sets), lambda name: read_dataset(name, sets[name], root))
     if config.benchmark == "mini":
-        return "benchmark mini", list(TASKS), mini_task
+        return Source(config, "benchmark mini", list(TASKS), mini_task)
     folders = FOLDERS.get(config.benchmark, (config.benchmark,))
     if root is None:
         raise InputError(
@@ -65,17 +87,17 @@ def _source(config: DataConfig) -> tuple[str, Sequence[str], Callable[[str], Spl
             f"{' and '.join(map(repr, folders))}"
         )
     homes = [root / name for name in folders]
-    if len(homes) == 1 and not homes[0].is_dir() and find_tasks(root):
+    if len(homes) == 1 and not is_folder(homes[0]) and find_tasks(root):
         homes = [root]  # it is the benchmark's folder itself
     tasks: dict[str, TaskFiles] = {}
     for folder in homes:
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise InputError(
                 f"data.root: there is no folder {folder}; docs/verbs/data.md lists the layouts"
             )
         tasks |= find_tasks(folder)
     place = " or ".join(map(str, homes))
-    return place, sorted(tasks), lambda name: tasks[name].splits()
+    return Source(config, place, sorted(tasks), lambda name: tasks[name].splits())
 
 
 def _order(config: DataConfig, names: Sequence[str]) -> Sequence[str]:

@@ -39,11 +39,17 @@ class Encoder:
         self._start = tuple(i for i in start[:1] if i == tokenizer.bos_token_id and i is not None)
         self.encode = cache(self._encode)
         self.encode_prompt = cache(self._encode_prompt)
+        self.answer_length = cache(self._answer_length)
         self._around = cache(self._count_around)
 
     def _encode(self, example: Example) -> Encoded:
         """Encode for training; the answer apart, because decoding starts from the prompt alone."""
         answer = (*self._ids(example.output), self.tokenizer.eos_token_id)
+        if len(answer) >= self.max_length:
+            raise InputError(
+                f"example {example.id}: an answer of {len(answer)} tokens leaves no room for its "
+                f"prompt; raise model.max_length ({self.max_length}) or leave the example out"
+            )
         prompt, truncated = self._cut(example, self.max_length - len(answer))
         return Encoded(prompt, answer, truncated)
 
@@ -51,6 +57,10 @@ class Encoder:
         """Encode the prompt to decode from; the answer is empty."""
         prompt, truncated = self._cut(example, self.max_length)
         return Encoded(prompt, (), truncated)
+
+    def _answer_length(self, example: Example) -> int:
+        """Tokens of the answer, without EOS."""
+        return len(self._ids(example.output))
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
@@ -107,16 +117,24 @@ class Encoder:
         """Tokens of a text."""
         return len(self._ids(text))
 
-    def encode_all(self, task: Task) -> None:
+    def encode_all(self, task: Task, max_new_tokens: int) -> None:
         """Encode a task's examples ahead.
 
         Raises:
-            InputError: an example is too long without its input.
+            InputError: an example is too long without its input, or a test answer that must be met
+                exactly cannot be written in `max_new_tokens`.
         """
         for example in task.train:
             self.encode(example)
         for example in task.test:
             self.encode_prompt(example)
+            length = self.answer_length(example)
+            if length > max_new_tokens and task.metric == "exact_match":
+                raise InputError(
+                    f"example {example.id}: its answer has {length} tokens and could never be met; "
+                    f"raise evaluation.max_new_tokens ({max_new_tokens}), or score the task by "
+                    f"data.metrics={{{task.name}: rouge_l}}"
+                )
 
     def truncated(self, examples: Sequence[Example]) -> int:
         """How many of `examples` lose tokens as training rows."""

@@ -1,17 +1,29 @@
 """Tasks from any dataset that `datasets.load_dataset` reads, or that `save_to_disk` wrote."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, TypeAdapter
 
 from forever.config.parts import DatasetConfig
 from forever.data.sources import limited
 from forever.data.tasks import Example, Splits
-from forever.errors import InputError, one_line, unknown
+from forever.errors import InputError, one_line, shown, unknown
+from forever.reading import check_text, decode, is_folder, parse_json, path_of, read_file
 
+_LONGEST_LIST = 2**20  # bytes of a list of splits
 _PLACE = re.compile(r"\{([^{}]*)\}")
+
+
+class _Saved(BaseModel):
+    """What `save_to_disk` says of several splits: their names, which are those of folders."""
+
+    splits: list[Annotated[str, Field(pattern=r"^\w[\w.-]*$")]]
+
+
+_SAVED = TypeAdapter(_Saved)
 
 
 def read_dataset(task: str, config: DatasetConfig, root: Path | None) -> Splits:
@@ -44,6 +56,10 @@ def _examples(
         if _kept(row, config.filter):
             place = f"{where}, row {number} of {part}"
             fields = [_fill(template, row, place) for template in (instruction, text, output)]
+            try:
+                fields = [check_text(content) for content in fields]
+            except InputError as error:
+                raise InputError(f"{place} {error}") from None
             examples.append(Example(f"{task}/{part}/{number}", fields[0], fields[1], fields[2]))
     if not examples:
         raise InputError(
@@ -58,30 +74,32 @@ def _load(where: str, config: DatasetConfig, split: str, root: Path | None) -> A
     from datasets.exceptions import DatasetNotFoundError
 
     datasets.disable_progress_bars()
-    folder = Path(config.path).expanduser()
-    if root is not None and (root / folder).is_dir():
+    folder = path_of(config.path, f"{where}.path")
+    if root is not None and is_folder(root / folder):
         folder = root / folder
-    if config.is_path and not folder.is_dir():
-        raise InputError(f"{where}.path: there is no folder {str(folder)!r}")
+    if config.is_path and not is_folder(folder):
+        raise InputError(f"{where}.path: there is no folder {shown(str(folder))}")
     options: dict[str, Any] = {"path": config.path}
-    if folder.is_dir():
+    if is_folder(folder):
         options = _of_folder(folder.absolute())
     try:
         return datasets.load_dataset(**options, name=config.name, split=split)
     except (ConnectionError, DatasetNotFoundError) as error:
         raise InputError(
-            f"{where}.path: {config.path!r} is no local folder, not in the cache, and cannot be "
-            f"fetched ({one_line(error)}); fetch it once where there is a network, or give a folder"
+            f"{where}.path: {shown(config.path)} is no local folder, not in the cache, and cannot "
+            f"be fetched ({one_line(error)}); fetch it once where there is a network, or give a "
+            "folder"
         ) from error
     except Exception as error:  # whatever a reader of files or the hub may raise
-        raise InputError(f"{where}, split {split!r}: {one_line(error)}") from error
+        raise InputError(f"{where}, split {shown(split)}: {one_line(error)}") from error
 
 
 def _of_folder(folder: Path) -> dict[str, Any]:
     """Return how `load_dataset` reads a folder; `save_to_disk` mixes Arrow with JSON files."""
     splits = folder / "dataset_dict.json"
     if splits.is_file():
-        names = json.loads(splits.read_text(encoding="utf-8"))["splits"]
+        text = decode(read_file(splits, _LONGEST_LIST), splits)
+        names = parse_json(text, _SAVED, str(splits)).splits
         files = {name: str(folder / name / "*.arrow") for name in names}
         return {"path": "arrow", "data_files": files}
     if (folder / "state.json").is_file():

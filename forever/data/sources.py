@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
 from forever.data.tasks import Example, Splits
-from forever.errors import InputError, unknown
+from forever.errors import InputError, shown, unknown
+from forever.reading import Text, decode, fault_of, is_folder, parse_json, read_file
 from forever.seeding import permutation
 
 # A row limit keeps the same rows in every run: seeds differ in training, not in what is measured.
@@ -54,28 +55,29 @@ _NI_TRAIN, _NI_TEST = 1000, 100
 _NI_PARTS = 5  # of a short list a fifth is held out
 WHOLE = "instances"  # the key of a file that has all of a task
 _OTHER_NAMES = {"boolq": "boolqa", "sst2": "sst-2"}  # SAPT's
+_LONGEST_FILE, _LONGEST_LINE = 2**28, 2**22  # bytes
 
 
 def _first(value: Any) -> Any:
     return value[0] if isinstance(value, list) and value else value
 
 
-_FirstText = Annotated[str, BeforeValidator(_first)]
+_FirstText = Annotated[Text, BeforeValidator(_first)]
 
 
 class _Row(BaseModel):
-    instruction: str
-    input: str
-    output: str  # an empty answer is one: it teaches EOS
+    instruction: Text
+    input: Text
+    output: Text  # an empty answer is one: it teaches EOS
 
 
 class _Sentence(BaseModel):
-    sentence: str
-    label: str
+    sentence: Text
+    label: Text
 
 
 class _Instance(BaseModel):
-    input: str
+    input: Text
     output: _FirstText
 
 
@@ -85,6 +87,11 @@ class _Instances(BaseModel):
 
 class _NaturalTask(_Instances):
     Definition: _FirstText
+
+
+_ROW, _ROWS, _SENTENCES = TypeAdapter(_Row), TypeAdapter(list[_Row]), TypeAdapter(list[_Sentence])
+_INSTANCES, _NATURAL = TypeAdapter(_Instances), TypeAdapter(_NaturalTask)
+_LABELS = TypeAdapter(list[Text])
 
 
 @dataclass(frozen=True)
@@ -145,9 +152,11 @@ def find_tasks(folder: Path) -> dict[str, TaskFiles]:
     """The tasks in a benchmark folder by name, in alphabetical order.
 
     Raises:
-        InputError: a name comes twice, from different files.
+        InputError: a name is no text, or comes twice, from different files.
     """
     tasks: list[TaskFiles] = []
+    if not is_folder(folder):
+        return {}
     for path in sorted(folder.glob("*/train.jsonl")):
         tasks.append(TaskFiles(path.parent.name, _beside(path), _read_jsonl))
     for path in sorted(folder.glob("*/*/train.json")):
@@ -167,6 +176,10 @@ def find_tasks(folder: Path) -> dict[str, TaskFiles]:
         tasks.append(TaskFiles(_name(path.stem), {WHOLE: path}, _read_instances))
     by_name: dict[str, TaskFiles] = {}
     for task in tasks:
+        if fault_of(task.name):  # the system allows any bytes
+            raise InputError(
+                f"{folder}: the task's name {shown(task.name)} is not UTF-8; rename it"
+            )
         add_once(by_name, task)
     return dict(sorted(by_name.items()))
 
@@ -179,7 +192,7 @@ def add_once(tasks: dict[str, TaskFiles], task: TaskFiles) -> None:
     """
     other = tasks.setdefault(task.name, task)
     files = [next(iter(found.files.values())) for found in (other, task)]
-    if not files[0].samefile(files[1]):
+    if files[0].resolve() != files[1].resolve():
         raise InputError(
             f"task {task.name} is found twice, in {files[0]} and in {files[1]}; keep one of them, "
             "or give a folder that has one"
@@ -203,8 +216,11 @@ def _beside(train: Path) -> dict[str, Path]:
 
 def _is_list(path: Path) -> bool:
     """Whether a JSON file begins as a list does."""
-    with path.open("rb") as file:
-        return file.read(100).lstrip().startswith(b"[")
+    try:
+        with path.open("rb") as file:
+            return file.read(100).lstrip().startswith(b"[")
+    except OSError:  # a folder, or nothing that may be read
+        return False
 
 
 def _name(name: str) -> str:
@@ -216,38 +232,30 @@ def _name(name: str) -> str:
 def _content(path: Path) -> bytes:
     if not path.is_file():
         raise InputError(f"there is no file {path}; the layouts are listed in docs/verbs/data.md")
-    return path.read_bytes()
+    return read_file(path, _LONGEST_FILE)
 
 
-def _parsed(kind: Any, content: bytes, where: str) -> Any:
-    """Read JSON that must hold `kind`.
-
-    Raises:
-        InputError: it does not; the message has the place, the rule and the value.
-    """
-    try:
-        return TypeAdapter(kind).validate_json(content)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        place = ", ".join([where, *(str(part) for part in problem["loc"])])
-        rule = problem["msg"][0].lower() + problem["msg"][1:]
-        raise InputError(f"{place}: {rule} ({str(problem['input'])[:60]!r})") from None
+def _parsed(kind: TypeAdapter[Any], path: Path) -> Any:
+    return parse_json(decode(_content(path), path), kind, str(path))
 
 
 def _read_jsonl(path: Path) -> dict[int, _Row]:
     rows: dict[int, _Row] = {}
     for number, line in enumerate(_content(path).split(b"\n")):
+        where = f"{path}, line {number + 1}"
+        if len(line) > _LONGEST_LINE:
+            raise InputError(f"{where} has {len(line)} bytes, of {_LONGEST_LINE} that are read")
         if line.strip():
-            rows[number] = _parsed(_Row, line, f"{path}, line {number + 1}")
+            rows[number] = parse_json(decode(line, path, number + 1), _ROW, where)
     return rows
 
 
 def _read_list(path: Path) -> dict[int, _Row]:
-    return dict(enumerate(_parsed(list[_Row], _content(path), str(path))))
+    return dict(enumerate(_parsed(_ROWS, path)))
 
 
 def _read_instances(path: Path) -> dict[int, _Row]:
-    content = _parsed(_NaturalTask, _content(path), str(path))
+    content = _parsed(_NATURAL, path)
     rows: dict[int, _Row] = {}
     for number, instance in enumerate(content.Instances):
         rows[number] = _Row(
@@ -259,7 +267,7 @@ def _read_instances(path: Path) -> dict[int, _Row]:
 def _read_labelled(path: Path) -> dict[int, _Row]:
     instruction = _asked(_TYPE_OF[_name(path.parent.name)], path.with_name("labels.json"))
     rows: dict[int, _Row] = {}
-    for number, row in enumerate(_parsed(_Instances, _content(path), str(path)).Instances):
+    for number, row in enumerate(_parsed(_INSTANCES, path).Instances):
         text = f"{row.input}\nAnswer:"
         rows[number] = _Row(instruction=instruction, input=text, output=row.output)
     return rows
@@ -268,7 +276,7 @@ def _read_labelled(path: Path) -> dict[int, _Row]:
 def _read_sentences(path: Path) -> dict[int, _Row]:
     instruction = _asked(path.parent.parent.name, path.with_name("labels.json"))
     rows: dict[int, _Row] = {}
-    for number, row in enumerate(_parsed(list[_Sentence], _content(path), str(path))):
+    for number, row in enumerate(_parsed(_SENTENCES, path)):
         text = f"{row.sentence}\nAnswer:"
         rows[number] = _Row(instruction=instruction, input=text, output=row.label)
     return rows
@@ -278,5 +286,5 @@ def _asked(kind: str, labels: Path) -> str:
     """The instruction of a type of tasks with the labels in a file."""
     if kind not in _QUESTIONS:
         raise unknown("task type (parent folder)", kind, _QUESTIONS)
-    options = ", ".join(_parsed(list[str], _content(labels), str(labels)))
+    options = ", ".join(_parsed(_LABELS, labels))
     return f"{_QUESTIONS[kind]} Choose one from the option. Option: {options}.\n"

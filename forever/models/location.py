@@ -51,7 +51,8 @@ def fetch(name: str, setting: str = "model.name") -> Path:
     except (OSError, ValueError) as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InputError(
-            f"{setting}: {name!r} is no local folder and could not be fetched: {first}"
+            f"{setting}: {name!r} is no local folder and could not be fetched: {first}; fetch it "
+            "once where there is a network (the cache is HF_HOME), or give a folder or a GGUF file"
         ) from error
     folder.check(setting, path)
     return path

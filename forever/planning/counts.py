@@ -19,6 +19,7 @@ from forever.config.run import RunConfig
 from forever.data.batching import batch_count
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Benchmark, Task
+from forever.errors import InputError
 from forever.evaluation.decoding import together
 from forever.methods.base import Method
 from forever.methods.registry import build_method
@@ -31,6 +32,7 @@ from forever.training.steps import Action, Kind, Probe, Step, StepRecord, drive
 from forever.training.world import World
 
 UPDATES = get_args(Kind)
+MOST_UPDATES = 300_000  # of a run, which are counted one by one; the paper's have 20,000
 AT_THE_END = ("single", "openings", "texts")  # the kinds of work that `end_task` estimates
 # Methods whose training has a say in what they do next.
 ESTIMATES = {
@@ -86,9 +88,15 @@ def plan(
 
     An answer is taken to be as long as the longest reference of its batch: a model that has learned
     the task stops there, and a batch is decoded until its last example stops.
+
+    Raises:
+        InputError: the updates are too many to be counted.
     """
     method = build_method(config.method)
     benchmark = benchmark.joint() if config.method.joint else benchmark
+    optim = config.optim
+    sizes = [len(stage.train) for stage in benchmark.stages]
+    _check_updates(sum(batch_count(size, optim.epochs, optim.batch_size) for size in sizes))
     learner = Learner(
         config,
         Memory(config.memory.fraction, config.optim.batch_size, config.seed),
@@ -130,9 +138,12 @@ class _Counter:
         self.learner, self.method = learner, method
         self.counts = Counts()
         self.budget_s = 0.0
+        self.actions = 0
 
     def perform(self, action: Action) -> StepRecord:
         learner = self.learner
+        self.actions += 1
+        _check_updates(self.actions)
         if isinstance(action, Step):
             groups = self.method.encode(learner, action)
             self.counts.add(action.kind, 1, _tokens(chain(*groups)))
@@ -168,7 +179,7 @@ class _Counter:
             prompts = [len(encoder.encode_prompt(example).prompt) for example in task.test]
             limits = lengths = [limit] * len(prompts)
             if learned:
-                lengths = [len(encoder.encode(example).answer) for example in task.test]
+                lengths = [1 + encoder.answer_length(example) for example in task.test]
             self._decode("prompts", "answers", prompts, limits, lengths)
 
     def _decode(
@@ -185,6 +196,15 @@ class _Counter:
             self.counts.add(reading, 1, sum(prompts[i] for i in group))
             steps = max(min(limits[i], lengths[i]) for i in group) - 1
             self.counts.add(writing, steps, steps * len(group))
+
+
+def _check_updates(count: int) -> None:
+    """Refuse to count without end."""
+    if count > MOST_UPDATES:
+        raise InputError(
+            f"the run has {count} updates or more, and a plan counts {MOST_UPDATES}; lower "
+            "optim.epochs, or what the method replays"
+        )
 
 
 def _tokens(examples: Iterable[Encoded]) -> int:

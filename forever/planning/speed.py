@@ -132,7 +132,7 @@ def _measure(
     benchmark = benchmark.joint() if config.method.joint else benchmark
     learner = build_learner(config, world, micro_batch, method, len(benchmark.stages))
     for task in benchmark.tasks:
-        learner.encoder.encode_all(task)
+        learner.encoder.encode_all(task, config.evaluation.max_new_tokens)
     # The middle task has the adapters, memory and importance that a run has on average. SSR is
     # timed in its first one: to write examples at the end of a task takes minutes.
     middle = 0 if isinstance(config.method, SsrConfig) else len(benchmark.stages) // 2

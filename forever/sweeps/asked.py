@@ -12,6 +12,7 @@ from forever.sweeps.checks import read_data
 from forever.sweeps.files import sweep_or_none
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.search import find_search
+from forever.sweeps.sweep import check_count
 
 
 class AskedRun(NamedTuple):
@@ -37,8 +38,9 @@ def asked_runs(
     A search counts as so many runs of its base: its points are known only when it runs.
 
     Raises:
-        InputError: unknown name, or bad data, as for the run itself.
+        InputError: unknown name, or bad data, as for the run itself, or too many runs.
     """
+    check_count(name, max(trials or 0, len(seeds or ())))
     file = sweep_or_none(name)
     if file is None:
         run = load_run(name).override(changes)

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from forever.config.overrides import explain
+from forever.config.parts import Integer, Natural, Seed, at_most
 from forever.config.run import RunConfig
-from forever.errors import InputError, unknown
+from forever.errors import InputError, shown, unknown
 from forever.sweeps.named_runs import SCALES, orders, scale_of
 from forever.sweeps.parts import (
     Axis,
@@ -27,11 +28,15 @@ from forever.sweeps.parts import (
     Variant,
     filled,
 )
-from forever.sweeps.reading import SUFFIXES, YamlFile
-from forever.sweeps.sweep import Sweep, slug
+from forever.sweeps.sweep import MOST_RUNS, Sweep, slug
+from forever.yaml_file import SUFFIXES, YamlFile
 
 # How much a wide comparison needs is said in its file; a single seed is no evidence.
+_LONGEST_NAME = 150  # of a folder; the system allows 255 bytes
 _SEEDS = {"mini": (0,), "cpu": (0,), "paper": (0, 1, 2)}
+
+
+VariantName = Annotated[str, Field(max_length=_LONGEST_NAME)]
 
 
 class SweepFile(Part):
@@ -40,19 +45,19 @@ class SweepFile(Part):
     name: str  # that of the file, and of the runs' folder
     title: str
     question: str = ""
-    place: int = 100  # in lists; the paper's come first
+    place: Integer = 100  # in lists; the paper's come first
     base: dict[Scale, str] = SCALES
     orders: tuple[BenchmarkName, ...] = ()  # of these benchmarks; none is the base's own order
-    seeds: dict[Scale, tuple[int, ...]] = _SEEDS
+    seeds: dict[Scale, tuple[Seed, ...]] = _SEEDS
     reference: str = ""  # what variants are compared with; by default `base`, or else the first
     variants_of: str = ""  # another sweep, whose variants stand before this one's own
     # The published numbers are those of `variants_of`, for small benchmarks those on this one.
     beside: BenchmarkName | None = None
-    variants: dict[str, Variant] = {}
+    variants: dict[VariantName, Variant] = {}
     method: MethodName | None = None  # of a search: whose space it is
     space: dict[DottedKey, Axis] = {}
     spaces: dict[MethodName, dict[DottedKey, Axis]] = {}  # of other methods
-    trials: Annotated[int, Field(ge=1)] = 24
+    trials: Annotated[Natural, at_most(MOST_RUNS)] = 24
     published_numbers: dict[str, Any] = {}  # that are no variant's
     figures: tuple[Figure, ...] = ()  # none is what reports usually show
     _file: YamlFile = PrivateAttr(YamlFile(Path()))
@@ -60,6 +65,9 @@ class SweepFile(Part):
     @field_validator("seeds")
     @classmethod
     def _more_than_one(cls, seeds: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        for scale, numbers in seeds.items():
+            if not numbers or len(set(numbers)) < len(numbers):
+                raise InputError(f"the seeds of {scale} are {shown(numbers)}; give some, each once")
         seeds = {**_SEEDS, **seeds}
         if len(seeds["paper"]) < 2:
             raise InputError("one seed at scale paper shows nothing; give at least two")
@@ -81,9 +89,21 @@ class SweepFile(Part):
         """The text of a file that is not shipped, which is kept beside its runs."""
         return "" if shipped_sweeps().get(self.name) is self else self._file.text
 
-    def all_variants(self) -> dict[str, Variant]:
-        """The variants of the file that this one builds on, and its own."""
-        inherited = load_sweep(self.variants_of).all_variants() if self.variants_of else {}
+    def all_variants(self, above: tuple[str, ...] = ()) -> dict[str, Variant]:
+        """The variants of the file that this one builds on, and its own.
+
+        Args:
+            above: the names of the files that build on this one.
+
+        Raises:
+            InputError: there is no such file, or it builds on this one.
+        """
+        if not self.variants_of:
+            return self.variants
+        if self.variants_of in above:
+            circle = " -> ".join(above)
+            raise InputError(f"sweep {self.name}: variants_of goes round in a circle ({circle})")
+        inherited = load_sweep(self.variants_of).all_variants((*above, self.variants_of))
         return {**inherited, **self.variants}
 
     def base_run(self, scale: str) -> str:
@@ -219,6 +239,11 @@ def sweep_or_none(name: str) -> SweepFile | None:
 def read_sweep(path: Path, name: str = "") -> SweepFile:
     """The sweep that a file describes, under its own name or another; see `load_sweep`."""
     file, name = YamlFile.read(path), name or slug(path.stem)
+    if not name.strip(".") or len(name) > _LONGEST_NAME:
+        raise InputError(
+            f"{path}: the file's name is that of the folder with the runs; give it one of letters, "
+            f"at most {_LONGEST_NAME}"
+        )
     try:
         sweep = SweepFile.model_validate({"title": name, **file.values, "name": name})
     except ValidationError as error:

@@ -8,8 +8,8 @@ from typing import Any
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.data.orders import ORDERS, default_order
-from forever.errors import InputError, unknown
-from forever.sweeps.reading import SUFFIXES, YamlFile
+from forever.errors import InputError, shown, unknown
+from forever.yaml_file import SUFFIXES, YamlFile
 
 _SETTINGS = YamlFile.read(Path(__file__).with_name("scales.yaml")).values
 _TRAIN, _TEST = 1000, 100  # examples of most of the paper's tasks
@@ -27,7 +27,7 @@ def named_run(name: str) -> RunConfig:
     parts = place.split("/")
     if len(parts) not in (2, 3):
         raise InputError(
-            f"{name!r} is no file and not of the form [cpu/]<benchmark>[/<order>]/<method>, "
+            f"{shown(name)} is no file and not of the form [cpu/]<benchmark>[/<order>]/<method>, "
             "such as mini/forever"
         )
     benchmark, *middle, method = parts
@@ -138,8 +138,12 @@ def load_run(argument: str) -> RunConfig:
     """A run from a YAML file or by name.
 
     Raises:
-        InputError: no such file or name, or a file that is not a configuration.
+        InputError: no such file or name, or a file that is not a configuration, with its line.
     """
     if not argument.endswith(SUFFIXES):
         return named_run(argument)
-    return RunConfig.parse(YamlFile.read(Path(argument)).values)
+    file = YamlFile.read(Path(argument))
+    try:
+        return RunConfig.parse(file.values)
+    except InputError as error:
+        raise InputError(f"{file.where_named(str(error))}{error}") from None

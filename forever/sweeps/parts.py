@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from math import isfinite
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -9,9 +10,10 @@ from pydantic.dataclasses import dataclass
 
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.overrides import dotted_keys
+from forever.config.parts import Flag, Integer, Real
 from forever.config.run import RunConfig
 from forever.data.orders import ORDERS
-from forever.errors import InputError, unknown
+from forever.errors import InputError, shown, unknown
 from forever.sweeps.named_runs import SCALES, method_settings
 
 
@@ -60,10 +62,10 @@ class Relative(Part):
     """A multiple of what the run has under the key `of`, or else under the value's own key; `None`
     decimals keep it exact. Where the run has no number there it is `otherwise`."""
 
-    times: float
+    times: Real
     of: DottedKey | None = None
-    decimals: int | None = None
-    otherwise: float | None = None
+    decimals: Integer | None = None
+    otherwise: Real | None = None
 
 
 def _read_value(value: Any) -> Any:
@@ -98,6 +100,8 @@ def resolve(value: Any, key: str, runs: Sequence[RunConfig]) -> Any:
     schema = field_schema(runs[0], key)
     low, high = bounds(schema)
     product = min(max(product, low), high)
+    if not isfinite(product):
+        raise InputError(f"{value.times:g} times {of}={numbers[0]:g} is no finite number")
     return int(product) if schema.get("type") == "integer" else product
 
 
@@ -156,8 +160,8 @@ def _template(text: str) -> str:
 class Published:
     """OP and BWT of one row of a published table; BWT is None where it is not known."""
 
-    op: float
-    bwt: float | None = None
+    op: Real
+    bwt: Real | None = None
 
 
 class Figure(Part):
@@ -167,7 +171,7 @@ class Figure(Part):
     kind: Annotated[str, _one_of("kind of figure", _KINDS)]
     key: DottedKey | None = None
     label: str | None = None
-    unit: float = 1.0
+    unit: Real = 1.0
 
     @model_validator(mode="before")
     @classmethod
@@ -195,7 +199,7 @@ class Variant(Part):
     @classmethod
     def _keys_are_changes(cls, values: Any) -> Any:
         if not isinstance(values, dict | None):
-            raise InputError(f"a variant is a mapping of keys to values, not {values!r}")
+            raise InputError(f"a variant is a mapping of keys to values, not {shown(values)}")
         changes = dict(values or {})
         words = {word: changes.pop(word) for word in _WORDS if word in changes}
         return {**words, "changes": changes}
@@ -217,7 +221,7 @@ class Axis(Part):
     choices: tuple[Any, ...] = Field((), alias="among")
     low: Value = Field(None, alias="from")  # a multiple only until the axis is put around a run
     high: Value = Field(None, alias="to")
-    log: bool = False
+    log: Flag = False
     # By key the values with which this one acts.
     condition: dict[DottedKey, tuple[Any, ...]] = Field({}, alias="if")
     label: str | None = None  # stands before the value in a run's name; None: "key="
@@ -226,6 +230,8 @@ class Axis(Part):
     def _one_kind(self) -> "Axis":
         if bool(self.choices) == (self.low is not None and self.high is not None):
             raise InputError("a key of the space has either `among`, or `from` and `to`")
+        if not self.choices:
+            _check_ends(self.low, self.high, self.log)
         return self
 
     def around(self, base: RunConfig, key: str) -> "Axis":
@@ -233,6 +239,8 @@ class Axis(Part):
         low, high = [resolve(end, key, (base, RunConfig())) for end in (self.low, self.high)]
         if not self.choices and field_schema(base, key).get("type") != "integer":
             low, high = float(low), float(high)
+        if not self.choices:
+            _check_ends(low, high, self.log)
         label = label_of(key) if self.label is None else self.label
         return self.model_copy(update={"key": key, "low": low, "high": high, "label": label})
 
@@ -255,6 +263,19 @@ class Axis(Part):
         if not isinstance(value, int | float) or not self.low <= value <= self.high:
             return False
         return isinstance(self.low, int) or value == two_digits(value)
+
+
+def _check_ends(low: Any, high: Any, log: bool) -> None:
+    """Refuse, by an InputError, a range that is none; a multiple is known only later."""
+    for end in (low, high):
+        if isinstance(end, bool) or not isinstance(end, int | float | Relative):
+            raise InputError(f"`from` and `to` are numbers or multiples, not {shown(end)}")
+    if isinstance(low, Relative) or isinstance(high, Relative):
+        return
+    if not low <= high < float("inf"):
+        raise InputError(f"a range goes up: from={low:g} and to={high:g} do not")
+    if log and low <= 0:
+        raise InputError(f"a logarithmic range begins above 0, not at from={low:g}")
 
 
 def two_digits(value: float) -> float:

@@ -25,6 +25,7 @@ MANIFEST = "sweep.json"
 # Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods
 # are seen between.
 BOUNDS = {"finetune", "mtl"}
+MOST_RUNS = 10_000  # which nobody has time for, and of which a list is made in seconds
 # The first versions wrote none of these.
 _ABSENT: dict[str, Any] = {"schema_version": 1, "paper": {}, "references": {}}
 # Names that lead nowhere else: a run's folder is made of `slug`s; a sweep's name may have folders.
@@ -97,10 +98,11 @@ class Sweep:
         first seeds.
 
         Raises:
-            InputError: a variant that does not fit the base.
+            InputError: a variant that does not fit the base, or too many runs.
         """
         order = self.base.data.order
         places = self.orders or {order if isinstance(order, str) else "custom": {}}
+        check_count(self.name, len(self.seeds) * len(places) * len(self.chosen()))
         return [
             self._trial(variant, order, {**place, "seed": seed})
             for seed in self.seeds
@@ -160,6 +162,14 @@ class Sweep:
         write_noted(folder, MANIFEST, json.dumps(content, indent=1) + "\n")
         if self.source:
             write_noted(folder, self.COPY, self.source)
+
+
+def check_count(name: str, runs: int) -> None:
+    """Refuse, by an InputError, more runs than anybody can mean."""
+    if runs > MOST_RUNS:
+        raise InputError(
+            f"{name}: {runs} runs are more than {MOST_RUNS}; give fewer seeds, variants or trials"
+        )
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def run(
         benchmark = benchmark.joint()
     learner = build_learner(config, world, micro_batch, method, len(benchmark.stages))
     for task in benchmark.tasks:
-        learner.encoder.encode_all(task)
+        learner.encoder.encode_all(task, config.evaluation.max_new_tokens)
 
     # Resume: put the newest checkpoint's tensors in place, if this run was interrupted.
     session.begin(learner, method, benchmark)

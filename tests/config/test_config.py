@@ -121,6 +121,7 @@ def test_defaults_are_the_papers() -> None:
     assert config.optim.model_dump() == {
         "lr": 3e-4, "batch_size": 8, "epochs": 10, "betas": (0.9, 0.999), "eps": 1e-8,
         "weight_decay": 0, "clip": 1, "schedule": "constant", "warmup_steps": 0,
+        "nonfinite_skips": 0,
     }  # fmt: skip
     assert config.method.model_dump() == {
         "name": "forever", "clock": "model", "days": "ebbinghaus", "warmup_steps": 24,

@@ -178,6 +178,33 @@ def test_a_mistake_is_one_line(
 
 
 @pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{}", r"dataset_dict\.json, splits: field required"),
+        (b"[", r"dataset_dict\.json: invalid JSON"),
+        (b"\xff", r"dataset_dict\.json, line 1: byte 0xff is not UTF-8"),
+        (b'{"splits": ["../outside"]}', r"dataset_dict\.json, splits, 0: string should match"),
+        (b'{"splits": ["a"], "splits": ["b"]}', r"'splits' occurs twice"),
+    ],
+)
+def test_a_damaged_list_of_splits_is_one_line(content: bytes, message: str, tmp_path: Path) -> None:
+    folder = written(as_arrow, tmp_path / "things")
+    (folder / "dataset_dict.json").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        task_of(folder)
+
+
+def test_text_that_cannot_be_stored_is_refused_with_its_row(folder: Path) -> None:
+    rows = [{"colour": "a", "answer": "y"}, {"colour": "b\0", "answer": "y"}]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "train.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "test.jsonl").unlink()
+    columns = {"instruction": "Is {colour} warm?", "output": "answer"}
+    with pytest.raises(InputError, match=r"datasets\.warm, row 1 of train has a NUL character"):
+        task_of(folder, columns=columns, test="train")
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"benchmark": "long"}, "benchmark 'long' has its own tasks"),

@@ -9,8 +9,8 @@ A test of a reader is
         attempt(lambda: read_thing(path))
 
 `attempt` returns what the reader returns, or None if it refused by an InputError. Any other
-exception is what these tests look for and goes through; so is a message of several lines or of
-thousands of characters, and a reader that computes for longer than SECONDS.
+exception is what these tests look for and goes through; a message without end fails, and so does a
+reader that computes for longer than SECONDS.
 
 The suite tries 300 cases a reader, the same ones each time; `make fuzz` sets FOREVER_FUZZ_CASES to
 10,000 and draws new ones. Files go into a folder of the test's own, written anew for each case:
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 ASKED = os.environ.get("FOREVER_FUZZ_CASES")
 SECONDS = 5.0  # of computing, which a busy machine does not make longer
-LONGEST_MESSAGE = 2000  # a message may name two long paths
+LONGEST_MESSAGE = 5000  # which may name long paths and all keys that are valid
 
 cases = settings(
     max_examples=int(ASKED or 300),
@@ -45,14 +45,13 @@ cases = settings(
 
 
 def attempt(read: Callable[[], T]) -> T | None:
-    """What a reader returns, or None if it refuses in one line; it must not take long."""
+    """What a reader returns, or None if it refuses; it must not take long."""
     began = time.process_time()
     try:
         return read()
     except InputError as error:
         message = str(error)
         assert message
-        assert message.isprintable(), repr(message)
         assert len(message) <= LONGEST_MESSAGE, message
         return None
     finally:

@@ -360,3 +360,27 @@ def test_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_place(20, Terms(workers=2)) == (4, "cuda", None)
     with pytest.raises(InputError, match="9 workers of 1 GPU each"):
         find_place(1, Terms(workers=9))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"optim.epochs": 100_000}, {"method.memory_epochs": 1_000_000}], ids=str
+)
+def test_a_plan_without_end_is_refused(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forever.planning.counts.MOST_UPDATES", 1000)
+    with pytest.raises(
+        InputError, match=r"updates or more, and a plan counts 1000; lower optim\.ep"
+    ):
+        planned(load_run("mini/forever").override(changes))
+
+
+def test_more_runs_than_anybody_means_are_refused(tmp_path: Path) -> None:
+    base, seeds = SCALES["mini"], tuple(range(20_000))
+    for name in ("components", "mini/forever"):
+        with pytest.raises(InputError, match=r"20000 runs are more than 10000; give fewer seeds"):
+            asked_runs(name, base, {}, seeds, tmp_path)
+    with pytest.raises(InputError, match=r"20000 runs are more than 10000"):
+        asked_runs("search", base, {}, None, tmp_path, trials=20_000)
+    with pytest.raises(InputError, match=r"components: \d+ runs are more than 10000"):
+        load_sweep("components").expand(load_run(base), seeds[:2000]).trials()

@@ -226,7 +226,7 @@ variants:/ a: {named: '{memory.size}'} | 2 | unknown key 'memory.size'
 variants:/ a: {published: {superni: {ap: 1}}} | 2 | superni.op={'ap': 1}: field required
 variants:/ a: {method.days: {times: 2}} | 2 | method.days is no number
 variants:/ a: {optim.lr: {times: 2, oft: seed}} | 2 | unknown key 'oft'; did you mean 'of'?
-variants:/ a: {optim.lr: {times: 2, on: seed}} | 2 | unknown key 'True'; valid: decimals, of
+variants:/ a: {optim.lr: {times: 2, on: seed}} | 2 | on has two meanings; write true
 variants:/ a:/ a: | 3 | 'a' occurs twice
 variants: {a: 3} | 1 | a variant is a mapping of keys to values, not 3
 variants: {a: }/seeds: {paper: [0]} | 2 | one seed at scale paper shows nothing
@@ -237,6 +237,16 @@ variants: {a: }/figures:/- kind: sensitivity | 3 | sensitivity has a key and a l
 variants: {a: }/space: {optim.lr: {among: [1]}} | 1 | a sweep has either variants or a space
 space:/ optim.lr: {frm: 1, to: 2} | 2 | unknown key 'frm'; did you mean 'from'?
 space:/ optim.lr: {from: 1} | 2 | has either `among`, or `from` and `to`
+space:/ optim.lr: {from: a, to: 2} | 2 | `from` and `to` are numbers or multiples, not 'a'
+space:/ optim.lr: {from: 2, to: 1} | 2 | a range goes up: from=2 and to=1 do not
+space:/ optim.lr: {from: 0, to: 1, log: true} | 2 | a logarithmic range begins above 0
+space:/ optim.lr: {from: 1, to: 2}/trials: 1000000000 | 3 | input should be at most 10000
+variants: {a: }/seeds: {mini: [true]} | 2 | seeds.mini.0=True: input should be a number
+variants: {a: }/seeds: {mini: [1, 1]} | 2 | the seeds of mini are (1, 1); give some, each once
+variants: {a: }/seeds: {mini: []} | 2 | the seeds of mini are (); give some, each once
+variants:/ a: {optim.lr: {times: true}} | 2 | times=True: input should be a number
+variants:/ a: {optim.epochs: {times: 1e308}} | 2 | 1e+308 times optim.epochs=5 is no finite number
+variants:/ a: {optim.lr: 1e30} | 2 | optim.lr=1e+30: input should be at most 10
 """
 
 
@@ -259,6 +269,22 @@ def test_what_is_no_sweep(text: str, message: str, tmp_path: Path) -> None:
         load_sweep(written(tmp_path, text))
     with pytest.raises(InputError, match="there is no file"):
         load_sweep(str(tmp_path / "other.yaml"))
+
+
+def test_sweeps_that_build_on_one_another_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "variants_of: b.yaml\n", "a.yaml")
+    written(tmp_path, "variants_of: a.yaml\n", "b.yaml")
+    with pytest.raises(InputError, match=r"goes round in a circle \(b\.yaml -> a\.yaml\)"):
+        load_sweep("a.yaml").all_variants()
+
+
+@pytest.mark.parametrize("name", ["...yaml", "x" * 200 + ".yaml"])
+def test_a_file_whose_name_can_be_no_folder_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the file's name is that of the folder with the runs"):
+        load_sweep(written(tmp_path, "variants: {a: }\n", name))
 
 
 @pytest.mark.parametrize(

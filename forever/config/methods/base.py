@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from forever.config.parts import Part, RunParts, Share
-from forever.errors import InputError
+from forever.errors import InputError, shown
 
 Weights = tuple[Share, Share]
 
@@ -37,7 +37,7 @@ class MethodConfig(Part):
             if key in values and values[key] != default:
                 page = "docs/methods.md, Variants that were removed"
                 raise InputError(
-                    f"{key}={values[key]!r} was removed ({page}); leave out method.{key}"
+                    f"{key}={shown(values[key])} was removed ({page}); leave out method.{key}"
                 )
         return {key: value for key, value in values.items() if key not in cls.retired}
 

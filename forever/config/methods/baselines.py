@@ -1,9 +1,20 @@
 """Hyper-parameters of the baselines that regularise, route, mask or merge, with sources."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from forever.config.methods.base import MethodConfig, Weights
-from forever.config.parts import AboveZero, Count, Decay, NotNegative, RunParts, Share, Whole
+from forever.config.parts import (
+    AboveZero,
+    Count,
+    Decay,
+    Flag,
+    Natural,
+    NotNegative,
+    RunParts,
+    Share,
+    Whole,
+    at_most,
+)
 from forever.data.orders import named_tasks
 from forever.errors import InputError
 
@@ -55,11 +66,11 @@ class MoeLoraConfig(MethodConfig):
 
     name: Literal["moelora"] = "moelora"
     needs = "banks"
-    experts: Count | None = None
+    experts: Annotated[Natural, at_most(2**10)] | None = None
     """N: 8 in CoIN; None is the number of tasks, known before the first one (MIGU paper)."""
     top_k: Count = 2
     """k: 2 is the common choice."""
-    renormalise: bool = True
+    renormalise: Flag = True
     """The k gates sum to one."""
     balance: NotNegative = 0.01
     """lb: the convention of Switch Transformers."""
@@ -96,9 +107,9 @@ class SaptConfig(MethodConfig):
     needs = "banks"
     memory_weight: NotNegative = 1.0
     """lambda: 1 for LLaMA on SuperNI, 2 on the long sequence; 0.1 to 0.5 for T5."""
-    hidden: Count = 100
+    hidden: Annotated[Natural, at_most(2**14)] = 100
     """Bottleneck of the query network."""
-    detach_frozen: bool = False
+    detach_frozen: Flag = False
     """Cut gradients through old adapters, as the code does."""
     retired = {"memory_prompts": "real", "generator_steps": 5000}
 
@@ -108,7 +119,7 @@ class MiguConfig(MethodConfig):
 
     name: Literal["migu"] = "migu"
     needs = "banks"
-    replay: bool = True
+    replay: Flag = True
     """Train on the memory, too, as MixReplay: FOREVER lists MIGU among methods with memory."""
     masked: Share | None = None
     """T, the masked fraction of a matrix's rows; None is 0.4 with replay, 0.7 without (paper)."""

@@ -6,7 +6,19 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from forever.config.methods.base import MethodConfig
-from forever.config.parts import AboveZero, BudgetConfig, Count, Decay, NotNegative, RunParts, Whole
+from forever.config.parts import (
+    NUMBER,
+    AboveZero,
+    BudgetConfig,
+    Count,
+    Decay,
+    Natural,
+    NotNegative,
+    RunParts,
+    Tokens,
+    Whole,
+    at_most,
+)
 from forever.errors import InputError, unknown
 from forever.replay.regularizers import RegularizerName
 from forever.replay.schedules import RANDOM, SCHEDULES
@@ -64,7 +76,7 @@ class ForeverConfig(ScheduledReplayConfig):
     source: Literal["memory", "task"] = "memory"
     """What an event trains on: the memory, or as many examples of the current task, which pads the
     task with as many updates as replay would."""
-    smoothing: Annotated[float, Field(gt=0, le=1)] = 0.05
+    smoothing: Annotated[float, Field(gt=0, le=1), NUMBER] = 0.05
     """lambda of the moving average mu."""
     regularizer: RegularizerName = "intensity"
     """What the penalty follows: nothing, the intensity of learning (paper), importance, or both."""
@@ -147,15 +159,15 @@ class SsrConfig(MethodConfig):
     plain_beginning = True
     demos: Count | None = None
     """Examples whose pairs make the prompts (paper: 1 % of all); None is as many as are kept."""
-    samples: Count = 3
+    samples: Annotated[Natural, at_most(1000)] = 3
     """Continuations of each prompt."""
     temperature: AboveZero = 0.9
     """Of sampling."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 0.6
+    top_p: Annotated[float, Field(gt=0, le=1), NUMBER] = 0.6
     """Of sampling."""
-    repetition_penalty: Annotated[float, Field(ge=1)] = 1.2
+    repetition_penalty: Annotated[float, Field(ge=1), NUMBER, at_most(1e3)] = 1.2
     """Of sampling."""
-    max_tokens: Count = 2048
+    max_tokens: Tokens = 2048
     """Of prompt and continuation."""
     max_input: Count = 800
     """Longest written input, in tokens."""
