@@ -8,6 +8,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import secrets
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,17 @@ torch.set_num_threads(int(os.environ.get("FOREVER_TEST_THREADS", "1")))
 KERNELS = torch.backends.cpu.get_cpu_capability().lower()
 if KERNELS in ("default", "avx2", "avx512"):
     os.environ.setdefault("ATEN_CPU_CAPABILITY", KERNELS)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A shell without job control starts what it runs in the background deaf to Ctrl-C, and
+    children inherit that."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

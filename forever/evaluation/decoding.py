@@ -142,10 +142,11 @@ def _decode_batch(
 
     ids, mask = collate_prompts(batch, backbone.tokenizer.pad_token_id, backbone.device)
     options: dict[str, Any] = {"do_sample": False, "num_beams": 1, "max_new_tokens": max(limits)}
-    options["logits_processor"] = LogitsProcessorList([_alive])
+    processors: list[Any] = []
     if sampling:
         starts = ids.shape[1] - mask.sum(1)
-        options["logits_processor"] += _processors(sampling, starts, seeds)
+        processors = _processors(sampling, starts, seeds)
+    options["logits_processor"] = LogitsProcessorList([*processors, _alive])
     with lora.mixed(backbone.model, gate(batch) if gate else None):
         output = backbone.model.generate(input_ids=ids, attention_mask=mask, **options)
     texts: list[str] = []

@@ -71,7 +71,9 @@ class Mirror:
         status = _STATUS.get(end, "RUNNING")
         if run.info.status != status:
             client.update_run(self.run, status)
-        params = flatten(config.identity())
+        # A key may hold the name of a task, as in data.metrics.
+        identity = flatten(config.identity())
+        params = {metric_key(key): value for key, value in identity.items()}
         self.variant = run.data.tags.get("variant")  # in a sweep
         self.order = run.data.tags.get("order")
         if self.variant is not None:
@@ -203,7 +205,7 @@ def keeps(step: int) -> bool:
 
 
 def metric_key(name: str) -> str:
-    """The key of a metric as MLflow takes it; different names keep different keys."""
+    """The key of a metric or parameter as MLflow takes it; different names keep different keys."""
     key = re.sub(r"[^\w./: -]", lambda found: f"_{ord(found[0]):x}_", name)
     if len(key) <= _LONGEST_KEY:
         return key

@@ -23,8 +23,8 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.format import plural
 from forever.launch.fleet import Fleet, Share
-from forever.launch.leftovers import Guard, descendants
 from forever.launch.local import load_libraries, run_local
+from forever.leftovers import Guard, descendants
 from forever.runs.lock import in_progress
 from forever.runs.tracking import Tracker
 from forever.stopping import listening, overhearing

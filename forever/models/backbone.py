@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from forever.errors import InputError, shown
 from forever.models import attention
 from forever.models.identity import digests
 from forever.models.loading import check_finite, check_report, check_size, explained
@@ -70,6 +71,11 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     # others may sample or penalise repetition.
     ends = model.generation_config.eos_token_id
     ends = [tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])]
+    if not all(token is None or isinstance(token, int) for token in ends):
+        raise InputError(
+            f"model.name: {path} names {shown(ends)} as the tokens at which an answer ends; "
+            "eos_token_id must be a number or a list of numbers"
+        )
     model.generation_config = GenerationConfig(
         eos_token_id=list(dict.fromkeys(token for token in ends if token is not None)),
         pad_token_id=tokenizer.pad_token_id,

@@ -39,7 +39,6 @@ class Checkpoint:
 class State:
     """How far a run is: state.json of a checkpoint, field by field."""
 
-    schema_version: int = SCHEMA_VERSION
     stage: int = -1  # the stage that is or was trained last; -1 before the first
     trained: bool = True  # to its end, importance and memory included
     # The StepRecords of the stage so far, as lists of numbers; none once it is trained.
@@ -56,6 +55,7 @@ class State:
     data: list[str] = field(default_factory=list)
     model: dict[str, str] = field(default_factory=dict)
     code: str = ""
+    schema_version: int = SCHEMA_VERSION
 
     def changes(self, now: "State", tasks: Sequence[str]) -> list[str]:
         """What the run began with and is another `now`, a line each; some noted less of it."""

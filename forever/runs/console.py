@@ -45,7 +45,8 @@ class ConsoleTracker(Tracker):
     def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
         self._stages = [stage.name for stage in benchmark.stages]
         self._began = time.perf_counter()
-        self.console.print(terminal(f"run {directory.path.name} in {directory.path.parent}"))
+        line = f"run {directory.path.name} in {directory.path.parent}"
+        self.console.print(terminal(line), soft_wrap=True)
         self._progress.start()
 
     def step(self, line: Mapping[str, Any]) -> None:
@@ -61,7 +62,7 @@ class ConsoleTracker(Tracker):
         bwt = "" if scores["bwt"] is None else f"  BWT {scores['bwt']:+6.1f}"
         seconds = time.perf_counter() - self._began
         text = f"  after {place} OP {scores['op']:5.1f}{bwt}  {seconds:6.0f} s"
-        self.console.print(terminal(text))
+        self.console.print(terminal(text), soft_wrap=True)
 
     def close(self) -> None:
         """Give the terminal back."""

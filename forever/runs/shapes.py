@@ -25,7 +25,7 @@ class Examples(Shape):
 class Note(Shape):
     """Of a stage: what methods note are numbers as well."""
 
-    __pydantic_extra__: dict[str, float | None]
+    __pydantic_extra__: dict[str, float | None]  # pyright: ignore[reportIncompatibleVariableOverride]
     examples: dict[str, int] = {}
     truncated: int = 0
     planned: float = Field(default=1, gt=0)

@@ -183,10 +183,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{folder} holds no sweep: there is no {MANIFEST} in it")
     sums = read_sums(folder)
-    manifest: dict[str, Any] = {**_ABSENT, **as_fields(path, read_noted(folder, MANIFEST, sums))}
+    listed = sums is not None and MANIFEST in sums
+    content = read_noted(folder, MANIFEST, sums if listed else None)
+    manifest: dict[str, Any] = {**_ABSENT, **as_fields(path, content)}
     check_version(path, manifest["schema_version"])
-    if manifest["schema_version"] > 1 and sums is None:
-        raise InputError(f"{folder / SUMS} is missing; {DAMAGED}")
+    if manifest["schema_version"] > 1 and not listed:
+        raise InputError(f"{path} has no line in {SUMS}; {DAMAGED}")
     shaped(path, manifest, _Manifest)
     trials = [{"benchmark": "", **trial} for trial in manifest["trials"]]
     if not _NAME.fullmatch(manifest["name"]):

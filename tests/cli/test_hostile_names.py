@@ -71,8 +71,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
     config = toy_config(save_backbone(folder / "model", benchmark), save_data(folder, benchmark))
     values = config.model_dump(mode="json")
     values["data"] |= {"order": TASKS, "metrics": dict.fromkeys(TASKS, "exact_match")}
-    config = small_toy_config(RunConfig.parse(values))
-    return config.override({"evaluation.max_new_tokens": 8})  # an answer that can be met
+    values["evaluation"]["max_new_tokens"] = 8  # an answer that can be met
+    return small_toy_config(RunConfig.parse(values))
 
 
 def test_a_run_shows_hostile_names_and_keeps_them(

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -92,7 +94,9 @@ def test_the_summary_of_a_soak_can_be_read(tmp_path: Path, monkeypatch: pytest.M
     case = soak.Case("case0", "vbm", ("kill merge",), (2,), "cut", 0)
     monkeypatch.setattr(soak.Soak, "draw", lambda self, number: case)
     monkeypatch.setattr(soak.Soak, "happen", happen)
-    for minutes, code in ((1e-4, 1), (0.0, 0)):
+    clock = SimpleNamespace(monotonic=count(step=60.0).__next__)  # a minute a look
+    monkeypatch.setattr(soak, "time", clock)
+    for minutes, code in ((1.5, 1), (0.0, 0)):
         with pytest.raises(typer.Exit) as end:
             soak.main(minutes, 3, tmp_path, tmp_path / "soak.json")
         content = json.loads((tmp_path / "soak.json").read_text())

@@ -42,8 +42,8 @@ FOREVER = [sys.executable, "-m", "forever.cli.main"]
 
 @pytest.fixture
 def long(base_config: RunConfig) -> RunConfig:
-    """Seconds a task: time to be told something in."""
-    return base_config.override({"optim.epochs": 40})
+    """Sixty updates a task: time to be told something in."""
+    return base_config.override({"optim.epochs": 10})
 
 
 def when_it_trains(folder: Path, do: Callable[[int], None]) -> None:

@@ -205,7 +205,7 @@ def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cells(table: Any) -> dict[str, dict[str, str]]:
     """The rows of a table by their first cell."""
-    texts = [list(column.cells) for column in table.columns]
+    texts = [list(map(str, column.cells)) for column in table.columns]
     names = [str(column.header) for column in table.columns][1:]
     return {row[0]: dict(zip(names, row[1:], strict=True)) for row in zip(*texts, strict=True)}
 

@@ -14,6 +14,7 @@ from forever.cli.main import main
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
+from forever.files import write_noted
 from forever.launch.local import Placement, run_local
 from forever.runs import session
 from forever.runs.directory import RunDirectory
@@ -134,9 +135,9 @@ def test_a_finished_run_of_another_model_is_not_reused(
 
     kept = json.loads((path / "result.json").read_text())
     del kept["model"]  # a run of an earlier version
-    (path / "result.json").write_text(json.dumps(kept))
+    write_noted(path, "result.json", json.dumps(kept))
     assert execute(config, path) == kept
-    (path / "result.json").write_text(json.dumps(result))
+    write_noted(path, "result.json", json.dumps(result))
     shutil.rmtree(model)
     check_finished([trial], tmp_path / "runs")  # files that are gone say nothing
 

@@ -22,7 +22,7 @@ ELSEWHERE = [
     "/tmp/outside",
     "..",
     ".",
-    "a/b",
+    "a/../../b",
     "a\\b",
     "a\0b",
     "\x1b[2J",

@@ -225,11 +225,11 @@ def test_the_front_and_what_matters(small_search: Search, tmp_path: Path) -> Non
         directory = RunDirectory(tmp_path / trials[-1].key)
         directory.create(trials[-1].config, {})
         result = {"schema_version": 1, "op": op, "bwt": bwt, "seconds": {"task": seconds}}
-        directory.result.write_text(json.dumps(result), encoding="utf-8")
+        directory.write(directory.result, json.dumps(result))
         studies.tell(trials[-1].key, "done")
     assert [run.trial for run in studies.best()] == trials[:3]
     table = front_table(small_search, tmp_path)
-    assert next(iter(table.columns[0].cells)) == "base"
+    assert str(next(iter(table.columns[0].cells))) == "base"
     assert "6 finished" in str(table.caption)
     weights = importances(tmp_path)
     assert {"method.days", "method.warmup_steps"} <= weights.keys()
