@@ -29,14 +29,17 @@ if KERNELS in ("default", "avx2", "avx512"):
 
 
 @pytest.fixture(autouse=True)
-def ctrl_c_is_heard() -> Iterator[None]:
-    """A shell without job control starts what it runs in the background deaf to Ctrl-C, and
-    children inherit that."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def signals_are_heard() -> Iterator[None]:
+    """A shell without job control starts what it runs in the background deaf to Ctrl-C, `nohup` to
+    SIGHUP, and children inherit that."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.getsignal(number) for number in usual}
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, usual[number])
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

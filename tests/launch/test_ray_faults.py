@@ -52,7 +52,7 @@ def faults(faulty: Path, two_cores: None) -> Iterator[Path]:
     faulty.unlink()
 
 
-def test_every_process_asks_its_own_cluster(two_cores: None) -> None:
+def test_every_process_asks_its_own_cluster(faults: Path) -> None:
     """Others on this machine know nothing of a run's controller, which would pass for dead."""
     from ray.dashboard.utils import get_address_for_submission_client
 
