@@ -46,8 +46,14 @@ _OF_A_QUERY = re.compile(
 _ASSIGNED = re.compile(rf"\b([\w-]{{0,60}}(?:{_SECRET}))=[^\s,;&'\"]+", re.IGNORECASE)
 # Those of Hugging Face, AWS, GitHub, and what HTTP sends.
 _TOKEN = re.compile(
-    r"\bhf_\w{16,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[opsur]_\w{20,}"
-    r"|(?<=\bBearer )\S+|(?<=\bBasic )[\w+/=]{8,}"
+    r"\bhf_[A-Za-z0-9]{16,}\b|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[opsur]_\w{20,}"
+    r"|(?<=\bBearer )\S+|(?<=\bAuthorization: Basic )\S+"
+)
+# What is a secret wherever it stands: a password in an address, a signed address, a token.
+_SURELY = re.compile(
+    rf"://\S{{0,1000}}@|{_OF_A_QUERY.pattern}|\bhf_[A-Za-z0-9]{{16,}}\b"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[opsur]_\w{20,}",
+    re.IGNORECASE,
 )
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:PASSWORD|PASSWD|SECRET|TOKEN|KEY|CREDENTIALS?)(?:_ID)?$")
 _SHORTEST = 8  # of a secret in the environment; a shorter one would be found everywhere
@@ -66,6 +72,11 @@ def without_credentials(text: str) -> str:
     text = _USER_AND_PASSWORD.sub("***@", text)
     text = _TOKEN.sub("***", _OF_A_QUERY.sub(r"\1=***", text))
     return _ASSIGNED.sub(r"\1=***", text)
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a text surely holds a password or a token; less is suspected than is masked."""
+    return _SURELY.search(text) is not None
 
 
 def visible(text: object) -> str:

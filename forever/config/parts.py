@@ -77,7 +77,7 @@ class ModelConfig(Part):
     rank: Annotated[Natural, at_most(2**14)] = 8
     alpha: AboveZero = 32.0
     dropout: Decay = 0.05
-    targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("q_proj", "v_proj")
+    targets: tuple[str, ...] = ("q_proj", "v_proj")
     adapter: dict[str, JsonValue] = {}
     """Fields of a PEFT configuration, such as `peft_type`, for methods that train one adapter.
     What it leaves open follows from the names above: all four for LoRA, `targets` for others."""
@@ -90,9 +90,11 @@ class ModelConfig(Part):
     """Of the frozen weights: auto is bf16 on a GPU and fp32 on a CPU."""
 
     @model_validator(mode="after")
-    def _adapters_only_with_adapters(self) -> "ModelConfig":
+    def _something_is_trained(self) -> "ModelConfig":
         if self.adapter and self.tuning == "full":
             raise InputError("model.adapter needs model.tuning='lora'; 'full' trains no adapter")
+        if self.tuning == "lora" and not self.targets:
+            raise InputError("targets names no layer to train; name some, e.g. [q_proj, v_proj]")
         return self
 
 
@@ -179,7 +181,7 @@ class OptimConfig(Part):
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     eps: AboveZero = 1e-8
     weight_decay: NotNegative = 0.0
-    clip: AboveZero = 1.0
+    clip: Annotated[Real, Field(gt=0)] = 1.0
     schedule: Literal["constant", "linear"] = "constant"
     """The paper is silent; decay contradicts its trigger steps (docs/protocol.md#optimiser)."""
     warmup_steps: Whole = 0

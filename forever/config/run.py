@@ -16,7 +16,7 @@ from forever.config.overrides import dotted_keys, explain, flatten
 from forever.config.parts import RunParts
 from forever.data.orders import default_order
 from forever.errors import InputError, shown, unknown
-from forever.text import without_credentials
+from forever.text import holds_secret, without_credentials
 
 
 class RunConfig(RunParts):
@@ -103,13 +103,10 @@ class RunConfig(RunParts):
 
 def _refuse_secrets(values: Mapping[str, Any]) -> None:
     """Refuse what a run would keep in its files, show in its reports and send to MLflow."""
-    text = json.dumps(values, ensure_ascii=False)
-    if without_credentials(text) == text:
-        return
     for key, value in flatten(values).items():
-        clean = without_credentials(str(value))
-        if clean != str(value):
+        if holds_secret(str(value)):
             raise InputError(
-                f"{key}={clean}: what is shown as *** looks like a password or a token, and a "
-                "run's files keep its configuration; give it by an environment variable"
+                f"{key}={without_credentials(str(value))}: what is shown as *** looks like a "
+                "password or a token, and a run's files keep its configuration; give it by an "
+                "environment variable"
             )

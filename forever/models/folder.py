@@ -17,7 +17,15 @@ from forever.errors import InputError, one_line
 _PARTS = {
     "configuration": ("config.json",),
     "weights": ("model.safetensors", "model.safetensors.index.json"),
-    "tokenizer": ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt"),
+    "tokenizer": (
+        "tokenizer.json",
+        "tokenizer.model",
+        "vocab.json",
+        "vocab.txt",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+        "tekken.json",
+    ),
 }
 NO_CODE = (
     "Python code that comes with it, and no code of a model is run; "

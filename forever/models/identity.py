@@ -11,7 +11,10 @@ _SETTINGS = ("config.json", "generation_config.json")
 _TOKENIZER = (
     "added_tokens.json",
     "merges.txt",
+    "sentencepiece.bpe.model",
     "special_tokens_map.json",
+    "spiece.model",
+    "tekken.json",
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",

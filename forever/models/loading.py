@@ -1,5 +1,6 @@
 """What can be wrong with a model that only its architecture tells: sizes, names, numbers."""
 
+import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
@@ -13,6 +14,7 @@ from forever.errors import InputError
 from forever.models import folder
 
 _AGAIN = "give the folder as it was published"
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.EMFILE)  # not of the model
 
 
 @contextmanager
@@ -29,9 +31,11 @@ def explained(setting: str, name: str) -> Iterator[None]:
     logging.disable_progress_bar()
     try:
         yield
-    except InputError:
+    except (InputError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+            raise
         if "trust_remote_code" in str(error):  # its own message advises to allow that
             raise InputError(f"{setting}: {name!r} needs {folder.NO_CODE}") from error
         first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
@@ -44,7 +48,10 @@ def check_size(setting: str, path: Path, empty: nn.Module) -> None:
     """Refuse a model without memory that has more numbers than its files.
 
     Otherwise transformers would find memory for all that is missing, which may be without end.
+    Quantised weights are packed, several numbers to one, and are not counted.
     """
+    if getattr(empty.config, "quantization_config", None) is not None:
+        return
     needed = sum(parameter.numel() for parameter in empty.parameters())
     there = sum(prod(shape) for shape in folder.shapes(setting, path).values())
     if needed > there:
@@ -81,8 +88,10 @@ def check_report(setting: str, path: Path, report: Mapping[str, Any], but: str =
 
 
 def check_finite(setting: str, path: Path, model: nn.Module) -> None:
-    """Refuse weights with NaN or Inf."""
+    """Refuse weights with NaN or Inf; those of a byte or less have neither, or are packed."""
     for name, weight in model.named_parameters():
+        if weight.dtype.itemsize < 2:
+            continue
         ends = torch.stack(weight.aminmax()) if weight.numel() else weight
         if not ends.isfinite().all():
             raise InputError(

@@ -70,9 +70,7 @@ def _download(name: str, setting: str) -> Path:
     finally:
         enable_progress_bars()
     folder.check_settings(setting, path)  # before gigabytes come
-    files, index = [path / "model.safetensors"], path / "model.safetensors.index.json"
-    if index.is_file():
-        files = folder.files_of_index(setting, index)
+    files = weights_of(path, setting)
     if not all(file.is_file() for file in files):
         names = [file.name for file in files]
         snapshot_download(name, revision=path.name, allow_patterns=names, **top)
@@ -89,9 +87,18 @@ def find(name: str) -> Path | None:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, local_files_only=True))
-    except (OSError, ValueError):
+        path = Path(snapshot_download(name, local_files_only=True))
+        return path if all(file.is_file() for file in weights_of(path, "model.name")) else None
+    except (OSError, ValueError):  # not there, or by half
         return None
+
+
+def weights_of(path: Path, setting: str) -> list[Path]:
+    """The files of weights that a model's folder should have."""
+    index = path / "model.safetensors.index.json"
+    return (
+        folder.files_of_index(setting, index) if index.is_file() else [path / "model.safetensors"]
+    )
 
 
 def width(name: str) -> int | None:

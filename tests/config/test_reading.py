@@ -46,7 +46,7 @@ optim: &a [*a] | 1 | more than 20000 values, or more than 30 levels
 optim:/ lr: 1e30 | 2 | optim.lr=1e+30: input should be at most 10
 model:/ rank: 1000000000000 | 2 | model.rank=1000000000000: input should be at most 16384
 optim:/ epochs: 1000000000 | 2 | optim.epochs=1000000000: input should be at most 100000
-model:/ targets: [] | 2 | model.targets=[]: tuple should have at least 1 item
+model:/ targets: [] | 1 | model: targets names no layer
 model:/ adapter: {r: .inf} | 2 | model.adapter.r=inf: input should be a finite number
 data:/ benchmark: ../outside | 2 | data.benchmark: '../outside' is no folder in data.root
 data:/ benchmark: /etc | 2 | data.benchmark: '/etc' is no folder in data.root

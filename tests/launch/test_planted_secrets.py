@@ -79,6 +79,14 @@ ADDRESSES = [
 ]
 
 
+def test_what_only_looks_like_one_is_taken(
+    small_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "qwen3-model")
+    for name in ("models/hf_llama_2_7b_converted", "qwen3-model", "a:b@2", "token=x"):
+        assert small_config.override({"model.name": name}).model.name == name
+
+
 @pytest.mark.parametrize("address", ADDRESSES)
 @pytest.mark.parametrize("key", ["model.name", "data.root", "data.order"])
 def test_a_configuration_with_one_is_refused_and_not_shown(

@@ -43,6 +43,8 @@ SECRET = "s3cret-pw"
         ("Invalid token hf_s3cretpws3cretpw!", "Invalid token ***!"),
         ("Authorization: Bearer s3cret-pw", "Authorization: Bearer ***"),
         ("evaluation.max_new_tokens=3 method.max_tokens=100 RUN@TASK out/a:b@2", None),
+        ("models/hf_llama_2_7b_converted", None),
+        ("Basic reasoning. {q}", None),
         ("nothing: http://host/x?y=1, sqlite:///a.db runs/x@2", None),
     ],
 )
