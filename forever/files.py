@@ -197,7 +197,8 @@ def sync_folder(folder: Path) -> None:
     """Bring a folder with all that is in it to the disk itself."""
     for place, _, names in os.walk(folder):
         for name in names:
-            sync(Path(place, name))
+            with suppress(FileNotFoundError):  # somebody's temporary file
+                sync(Path(place, name))
         sync(Path(place))
 
 
@@ -221,17 +222,21 @@ def read_sums(folder: Path) -> Sums | None:
     return sums
 
 
-def note(folder: Path, name: str, content: bytes) -> None:
-    """Write down what the file `name` of a folder holds, or is about to."""
-    path, digest = folder / SUMS, sha256(content)
-    sums = read_sums(folder) or {}
-    if digest in sums.get(name, ()):
+def note(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write down what files of a folder hold, or are about to, by name: all of it or nothing."""
+    path, sums = folder / SUMS, read_sums(folder) or {}
+    lines = ""
+    for name, content in contents.items():
+        digest = sha256(content)
+        if digest not in sums.get(name, ()):
+            lines += f"{digest}  {name}\n"
+    if not lines:
         return
     with writing(path):
         make_folder(folder)
         torn = path.is_file() and not path.read_bytes().endswith(b"\n")
         with path.open("ab") as file:
-            file.write(b"\n" * torn + f"{digest}  {name}\n".encode())
+            file.write(b"\n" * torn + lines.encode())
             file.flush()
             os.fsync(file.fileno())
         sync(folder)
@@ -239,8 +244,12 @@ def note(folder: Path, name: str, content: bytes) -> None:
 
 def write_noted(folder: Path, name: str, text: str) -> None:
     """Write a file of a folder, after its line in SHA256SUMS."""
-    note(folder, name, text.encode("utf-8"))
-    write_text(folder / name, text)
+    path = folder / name
+    if path.is_file() and name not in (read_sums(folder) or {}):
+        # Of a release that wrote no sums: it counts until it is replaced.
+        note(folder, {name: read_bytes(path)})
+    note(folder, {name: text.encode("utf-8")})
+    write_text(path, text)
 
 
 def read_noted(folder: Path, name: str, sums: Sums | None) -> bytes:
@@ -251,6 +260,9 @@ def read_noted(folder: Path, name: str, sums: Sums | None) -> bytes:
     """
     path, content = folder / name, read_bytes(folder / name)
     if sums is None or sha256(content) in sums.get(name, ()):
+        return content
+    sums = read_sums(folder) or {}  # somebody may have written since
+    if sha256(content) in sums.get(name, ()):
         return content
     if name in sums:
         raise InputError(f"{path} is damaged: it is not what {SUMS} says; {DAMAGED}")

@@ -81,10 +81,12 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
 
     Raises:
         InputError: bad data, no model weights, a folder that holds another run, or one that is
-            finished on other examples.
+            finished on other examples, or damaged.
     """
     location.check(config.model.name)
     directory.check(config, resume)
+    if directory.result.is_file():
+        directory.verify()
     benchmark = load_benchmark(config.data)
     check_examples(directory, digests(benchmark))
     check_model(directory, config.model.name)

@@ -79,17 +79,19 @@ def cluster(dashboard: bool) -> Iterator[None]:
     quiet()
     ours = not ray.is_initialized()
     with listening():  # afterwards handlers are as before, also those that Ray sets
-        guard = _join_or_start(dashboard) if ours else None
+        guard = None
         try:
+            if ours:
+                guard = _join_or_start(dashboard)
             # `ray job stop` sends SIGTERM. Ray's own handler would leave everything open.
             with listening():
                 yield
         finally:
             if ours:
                 ray.shutdown()
+                os.environ.pop(_DASHBOARD, None)
             if guard is not None:
                 guard.end()
-                os.environ.pop(_DASHBOARD, None)
 
 
 def _join_or_start(dashboard: bool) -> Guard | None:
@@ -123,11 +125,9 @@ def known_dashboard() -> dict[str, Any]:
 def let_save(folders: Sequence[Path]) -> None:
     """Ask runs in other processes to save and leave, and wait for it, while Ray still lives."""
     give_up = time.monotonic() + _TO_SAVE_S
-    while time.monotonic() < give_up:
-        training = [folder for folder in folders if in_progress(folder)]
-        if not training:
-            return
-        for folder in training:
+    while folders and time.monotonic() < give_up:
+        folders = [folder for folder in folders if in_progress(folder)]
+        for folder in folders:
             ask_to_stop(folder)
 
 

@@ -74,6 +74,7 @@ def train_group(
     told to leave, as on a spot machine, are started again: that is no failure.
     """
     while True:
+        ray_cluster.await_room(setting.share)
         try:
             with looking():
                 _train_once(config, path, setting, follower)
@@ -90,7 +91,6 @@ def train_group(
 
 
 def _train_once(config: RunConfig, path: Path, setting: Setting, follower: Follower) -> None:
-    ray_cluster.await_room(setting.share)
     scratch = path / _SCRATCH
     # A name that is used again goes on with what lies there.
     shutil.rmtree(scratch, ignore_errors=True)

@@ -17,7 +17,9 @@ from forever.files import read_lines
 from forever.launch.local import check
 from forever.launch.ray_cluster import Setting
 from forever.launch.sharing import first_task, first_task_key
+from forever.models import identity, location
 from forever.runs.directory import RunDirectory
+from forever.runs.environment import code
 from forever.runs.progress import Follower, is_run, stage_scores
 from forever.runs.tracking import Tracker
 from forever.stopping import Stopped
@@ -31,7 +33,9 @@ def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> No
     try:
         benchmark = check(config, directory, resume=True)
         place = (share.device, share.workers, share.threads, fleet.placement.micro_batch)
-        with first_task(first_task_key(config, benchmark, *place), directory) as left:
+        model = location.find(config.model.name)
+        trained_by = (code(), identity.digests(model) if model else None)
+        with first_task(first_task_key(config, benchmark, *place, *trained_by), directory) as left:
             placement = replace(fleet.placement, first_task=left)
             setting = replace(setting, fleet=replace(fleet, placement=placement))
             if share.workers:

@@ -119,11 +119,11 @@ def fan_out(
         listener = _Listener(folder, table, outcome, studies, tell_mlflow)
         for _ in range(_ROUNDS):
             running = [*listener.running.values()]
+            listener.told.clear()
             try:
                 _experiment(chain(running, source), listener, fleet, count)
                 if not listener.told:
                     break
-                listener.told.clear()
                 problem = "was told to stop again and again"
             except InputError:
                 raise

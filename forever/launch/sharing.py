@@ -43,8 +43,8 @@ def trainers_first(trials: Sequence[Trial]) -> list[Trial]:
 def first_task_key(config: RunConfig, benchmark: Benchmark | None, *place: Any) -> str | None:
     """What runs must have in common to share their first task; None for a method that cannot.
 
-    `place` is what else decides the last bits: the device and how batches are divided. Without a
-    benchmark the data are taken to be the same.
+    `place` is what else decides the last bits, as JSON values: the device, how batches are divided,
+    the code, the model's files. Without a benchmark the data are taken to be the same.
     """
     if not config.method.plain_beginning:
         return None

@@ -23,6 +23,7 @@ from forever.format import duration, plural
 from forever.planning.scores import Comparison, Scores, differences_of, footing_of, read_scores
 from forever.planning.sequential import ALPHA, Decision, decide
 from forever.runs.directory import RunDirectory
+from forever.runs.lock import locked
 from forever.sweeps.sweep import BOUNDS, Sweep
 
 FILE = "rounds.json"
@@ -107,7 +108,8 @@ def rounds(
     """
     began, seeds = clock(), sweep.seeds
     going, waits = comparisons(sweep), _Waits()
-    _write_stopping(folder, sweep, limits.points)
+    with locked(folder, patience_s=0.0):  # another sweep there has a rule of its own
+        _write_stopping(folder, sweep, limits.points)
     yield sweep
     while True:
         scores = read_scores(replace(sweep, seeds=seeds), folder)

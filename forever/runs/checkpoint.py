@@ -140,13 +140,16 @@ def latest(folder: Path, say: Callable[[str], object] = id) -> Checkpoint | None
 
 
 def read(path: Path) -> Checkpoint | None:
-    """The checkpoint in the folder `path`; None if a file is missing or not as it was written."""
+    """The checkpoint in the folder `path`; None if a file is missing or not as it was written.
+
+    A disk that cannot be read now is no damage: its OSError is raised.
+    """
     try:
         if json.loads((path / "manifest.json").read_text(encoding="utf-8")) != _digests(path):
             return None
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         return Checkpoint(load_file(path / "tensors.safetensors"), state)
-    except (OSError, ValueError, RecursionError, SafetensorError):
+    except (FileNotFoundError, ValueError, RecursionError, SafetensorError):
         return None
 
 

@@ -34,6 +34,7 @@ from forever.files import (
     read_noted,
     read_sums,
     safe_load,
+    sha256,
     shaped,
     write_noted,
     write_text,
@@ -181,9 +182,11 @@ class RunDirectory:
         """Refuse to mix two runs in one folder, by an InputError, without touching anything."""
         check_links(self.path)
         if not self.config.is_file():
-            sums = read_sums(self.path) or {}
-            # A fork that was planted and has not begun has a journal, and no configuration yet.
-            if self.steps.is_file() and (self.config.name in sums or not self.fork.is_file()):
+            noted = (read_sums(self.path) or {}).get(self.config.name)
+            # A fork that was planted has a journal before it begins, which is when `create` notes
+            # the configuration and then writes it.
+            begins = noted is None or sha256(_settings_text(config).encode()) in noted
+            if self.steps.is_file() and not (self.fork.is_file() and begins):
                 raise InputError(f"{self.config} is missing; {DAMAGED}")
             return
         saved = self.read_config().identity()
@@ -205,8 +208,7 @@ class RunDirectory:
             self.adopt(self.config, self.environment, self.fork, self.shared)
         self._write_environment(environment)
         if not self.config.is_file():
-            text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-            self.write(self.config, text)
+            self.write(self.config, _settings_text(config))
 
     def _write_environment(self, environment: Mapping[str, Any]) -> None:
         content: dict[str, Any] = {**environment}
@@ -234,11 +236,12 @@ class RunDirectory:
 
     def adopt(self, *paths: Path) -> None:
         """List files as they are, which came from another folder or an earlier release."""
-        sums = read_sums(self.path) or {}
+        sums, contents = read_sums(self.path) or {}, dict[str, bytes]()
         for path in paths:
             name = path.relative_to(self.path).as_posix()
             if path.is_file() and name not in sums:
-                note(self.path, name, read_bytes(path))
+                contents[name] = read_bytes(path)
+        note(self.path, contents)
 
     def all_answers(self) -> list[Path]:
         """The files of all answers."""
@@ -263,3 +266,8 @@ class RunDirectory:
         if self.result.is_file() or not self.ended.is_file():
             return None
         return shaped(self.ended, read_json(self.ended), Ended)
+
+
+def _settings_text(config: RunConfig) -> str:
+    """The text of config.yaml."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

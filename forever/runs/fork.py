@@ -32,6 +32,8 @@ from forever.files import (
     read_sums,
     sha256,
     shaped,
+    sync,
+    sync_folder,
     write_bytes,
     writing,
 )
@@ -176,7 +178,9 @@ def _appearing(target: Path) -> Iterator[RunDirectory]:
     temporary.path.mkdir(parents=True)
     try:
         yield temporary
+        sync_folder(temporary.path)
         temporary.path.rename(target)
+        sync(target.parent)
     finally:
         shutil.rmtree(temporary.path, ignore_errors=True)
 

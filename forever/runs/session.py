@@ -19,7 +19,7 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix, scores_after
 from forever.evaluation.scoring import Prediction
-from forever.files import WriteError, sync_folder, writing
+from forever.files import sync_folder, writing
 from forever.methods.base import Method
 from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
@@ -231,9 +231,10 @@ class Session:
             tensors = self.learner.state_dict(optimizer=False)
             try:
                 leave_first_task(self.directory, self.state, tensors, self.first_task)
-            except (OSError, WriteError) as error:  # it was left already, or the disk is full
-                problem = f"{self.first_task} cannot be written ({error})"
-                complain(f"{problem}; other runs train the task themselves")
+            except (OSError, InputError) as error:
+                if not self.first_task.is_dir():  # nobody left it before
+                    problem = f"{self.first_task} cannot be written ({error})"
+                    complain(f"{problem}; other runs train the task themselves")
             self._clock = time.perf_counter()  # alone it would not have spent that
         tell(self._trackers, "stage", stage, scores_after(self.matrix, stage))
         self._spend("tracking")

@@ -142,7 +142,7 @@ def test_a_hostile_run_is_read_or_refused(finished: Path, data: Any) -> None:
     name = data.draw(st.sampled_from(DESCRIBED))
     content, sums = damage_of(data, finished / name), (finished / SUMS).read_bytes()
     with holding(finished / name, content), holding(finished / SUMS, sums):
-        note(finished, name, content)
+        note(finished, {name: content})
         attempt(lambda: numbers(finished))
         attempt(lambda: find_origin(f"{finished}@1"))
 

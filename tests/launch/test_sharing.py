@@ -298,8 +298,11 @@ def test_a_first_task_that_cannot_be_left_ends_no_run(
 ) -> None:
     """Another run may have left it meanwhile: workers outlive the process that held the lock."""
     (tmp_path / "left" / "by another").mkdir(parents=True)
-    placement = Placement("cpu", first_task=tmp_path / "left")
-    result = run_local(small_config, tmp_path / "run", placement=placement)
-    assert result["op"] is not None
-    assert "other runs train the task themselves" in capsys.readouterr().err
-    assert {path.name for path in tmp_path.iterdir()} == {"left", "run"}
+    (tmp_path / "file").write_text("")
+    for number, folder in enumerate(("left", "file/left")):
+        placement = Placement("cpu", first_task=tmp_path / folder)
+        result = run_local(small_config, tmp_path / f"run {number}", placement=placement)
+        assert result["op"] is not None
+        said = "other runs train the task themselves" in capsys.readouterr().err
+        assert said == (folder != "left")
+    assert {path.name for path in tmp_path.iterdir()} == {"left", "file", "run 0", "run 1"}

@@ -30,7 +30,7 @@ def edit(path: Path, **changes: Any) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     text = json.dumps(content | changes)
     if (path.parent / SUMS).is_file():
-        note(path.parent, path.name, text.encode())
+        note(path.parent, {path.name: text.encode()})
     path.write_text(text, encoding="utf-8")
 
 

@@ -1,23 +1,28 @@
 """Whatever byte of a run's files is lost or changed: it is named and refused, or computed again
 from its own weights, and no number differs in silence."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import pytest
+import torch
 from helpers import KILLED_CLOSES_NO_FILES, Outcome, execute, outcome
 
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
-from forever.files import SUMS
+from forever.files import SUMS, read_noted, read_sums, write_noted
 from forever.launch.local import Placement, run_local
 from forever.planning.table import Terms, plan_table
 from forever.report.study import plain_run, read_study
+from forever.runs import checkpoint
+from forever.runs.checkpoint import State
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
 from forever.runs.tracking import Tracker
@@ -323,3 +328,45 @@ def test_a_run_without_a_checkpoint_begins_again_whatever_its_journal_holds(
     (tmp_path / "steps.jsonl").write_bytes(b"\xff\n{")
     live(runs.config, tmp_path)
     assert runs.whole.differences(outcome(tmp_path)) == []
+
+
+# ---- what only looks like damage
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run would begin anew, and remove it."""
+    checkpoint.save(tmp_path, 0, 1, {"theta": torch.zeros(2)}, vars(State()))
+
+    def fails(path: Path) -> NoReturn:
+        raise OSError(errno.EMFILE, "too many files", str(path))
+
+    monkeypatch.setattr("forever.runs.checkpoint.load_file", fails)
+    with pytest.raises(OSError, match="too many files"):
+        checkpoint.latest(tmp_path)
+
+
+def test_a_fork_that_died_before_its_configuration_was_written_begins(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.write(directory.fork, "{}")
+    directory.steps.write_text("")
+    directory.check(small_config, resume=True)
+    directory.create(small_config, {})
+    directory.config.unlink()
+    directory.check(small_config, resume=True)
+    with pytest.raises(InputError, match=r"config\.yaml is missing"):
+        directory.check(small_config.override({"seed": 7}), resume=True)
+
+
+def test_a_file_without_a_sum_counts_until_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an earlier release; the process dies between the line and the file."""
+    (tmp_path / "old.json").write_text("old")
+    monkeypatch.setattr("forever.files.write_text", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        write_noted(tmp_path, "old.json", "new")
+    assert read_noted(tmp_path, "old.json", read_sums(tmp_path)) == b"old"
