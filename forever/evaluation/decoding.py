@@ -124,7 +124,7 @@ def _generate(
                 written += _decode_batch(backbone, *of_part, gate, sampling, own_seeds)
             return written
 
-        written, backbone.at_once = fitting(answers, len(group), backbone.at_once, "answers")
+        written, backbone.padded = fitting(answers, len(group), backbone.padded, "answers")
         for i, text in zip(group, written, strict=True):
             texts[i] = text
     return texts

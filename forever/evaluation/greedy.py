@@ -7,7 +7,7 @@ adds one token to every answer that has not ended.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -53,15 +53,43 @@ def answer(
     backbone.model.eval()
     if not prompts:  # a rank may have none, of which no gate could be computed
         return []
-    usual = min(len(prompts), max(1, TOKENS_AT_ONCE // limit))
+    plan = _plan(prompts, instructions, limit, gate)
+    usual = min(len(prompts), max(1, TOKENS_AT_ONCE // plan.width))
 
     def answers(most: int) -> list[list[int]]:
-        queue = _Queue(backbone, prompts, instructions, limit, gate, over, most, most / usual)
+        queue = _Queue(backbone, prompts, plan, limit, over, most, most / usual)
         queue.empty()
         return queue.answers
 
-    texts, backbone.at_once = fitting(answers, usual, backbone.at_once, "answers")
+    texts, backbone.queued = fitting(answers, usual, backbone.queued, "answers")
     return texts
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What prompts have in common, and how long a row of the cache is that has room for each."""
+
+    weights: Tensor | None  # of the adapters, for a prompt and all that follows it
+    kinds: list[int]
+    order: list[int]  # of the prompts; neighbours share the most
+    starts: list[int]  # how many tokens all prompts of the same kind begin with
+    rests: list[Encoded]  # what comes after that beginning
+    width: int
+
+
+def _plan(
+    prompts: Sequence[Encoded], instructions: Sequence[str], limit: int, gate: Gate | None
+) -> _Plan:
+    weights = gate(prompts) if gate else None
+    kinds = kinds_of(instructions, weights)
+    order = [i for i, _ in shared_beginnings(prompts, kinds)]
+    shared = _shared_by_kind([(kinds[i], prompts[i].prompt) for i in order])
+    starts = [shared[kind] for kind in kinds]
+    rests: list[Encoded] = []
+    for encoded, start in zip(prompts, starts, strict=True):
+        rests.append(replace(encoded, prompt=encoded.prompt[start:]))
+    width = max(len(rest.prompt) for rest in rests) + limit
+    return _Plan(weights, kinds, order, starts, rests, width)
 
 
 class _Queue:
@@ -71,33 +99,22 @@ class _Queue:
         self,
         backbone: Backbone,
         prompts: Sequence[Encoded],
-        instructions: Sequence[str],
+        plan: _Plan,
         limit: int,
-        gate: Gate | None,
         over: Over,
-        most: int,
+        count: int,
         share: float,
     ) -> None:
-        self.backbone, self.limit, self.over = backbone, limit, over
+        self.backbone, self.limit, self.over, self.count = backbone, limit, over, count
         self.ends = {*backbone.model.generation_config.eos_token_id}
-        self.weights = gate(prompts) if gate else None  # for a prompt and all that follows it
-        self.kinds = kinds_of(instructions, self.weights)
-        order = [i for i, _ in shared_beginnings(prompts, self.kinds)]
-        self.waiting = deque(order)  # neighbours share the most
+        self.weights, self.kinds = plan.weights, plan.kinds
+        self.starts, self.rests = plan.starts, plan.rests
+        self.waiting = deque(plan.order)
         self.active: list[int] = []  # the prompt of each row that is in use
         self.newest = torch.tensor([], dtype=torch.long, device=backbone.device)  # their last token
         self.answers: list[list[int]] = [[] for _ in prompts]
-
-        # The rest of a prompt is what comes after the beginning that all of its kind have.
-        shared = _shared_by_kind([(self.kinds[i], prompts[i].prompt) for i in order])
-        self.starts = [shared[kind] for kind in self.kinds]
-        self.rests: list[Encoded] = []
-        for encoded, start in zip(prompts, self.starts, strict=True):
-            self.rests.append(replace(encoded, prompt=encoded.prompt[start:]))
-        width = max(len(rest.prompt) for rest in self.rests) + limit
-        self.count = min(most, max(1, TOKENS_AT_ONCE // width))
         self.read_at_once = TOKENS_READ * share
-        self.cache = Cache(self.count, width)
+        self.cache = Cache(count, plan.width)
         self.spans = self._read_beginnings(prompts)
 
     def empty(self) -> None:

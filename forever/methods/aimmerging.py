@@ -47,8 +47,8 @@ class AimMerging(Merging[AimMergingConfig]):
         threshold, flags = math.inf, 0  # h*, f
         paces: list[float] = []  # Lambda of all merges
         for t, batch in enumerate(learner.batches(task.train), start=1):
-            yield Step(batch)
-            if not learner.memory:
+            record = yield Step(batch)
+            if record.skipped or not learner.memory:
                 continue
             loss = (yield Probe(next(probes))).loss
             # Signal of forgetting: a loss above h*, which the first two thirds of S calibrate.

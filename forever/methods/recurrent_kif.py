@@ -71,15 +71,17 @@ class RecurrentKif(Merging[RecurrentKifConfig]):
     def steps(self, learner: Learner, task: Task) -> Steps:
         draws = learner.memory.draws(task.name, "outer")
         for t, batch in enumerate(learner.batches(task.train), start=1):
-            yield Step(batch)
+            record = yield Step(batch)
             if not learner.memory:
                 continue
-            self.track(learner, "inner")
+            if not record.skipped:
+                self.track(learner, "inner")
             if t % self.config.inner_steps == 0:
                 self.keep_middle(learner)
                 for batch in islice(draws, self.config.outer_steps):
-                    yield Step(batch, "replay")
-                    self.track(learner, "outer")
+                    record = yield Step(batch, "replay")
+                    if not record.skipped:
+                        self.track(learner, "outer")
                 w_in, w_out = self.weights()
                 self.merge(learner, w_in, w_out)
                 self.tensors["inner_I"].zero_()  # the outer statistics go on (the scripts' flags)

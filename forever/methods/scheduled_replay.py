@@ -49,7 +49,8 @@ class ScheduledReplay(Method[R]):
         learner.log_task(planned=learner.planned_steps, scheduled_events=self.scheduled(learner))
         for batch in batches:
             record = yield Step(batch)
-            clock.advance(record.update_norm)  # tau += Delta; mu <- (1 - lambda) mu + lambda Delta
+            if not record.skipped:  # tau += Delta; mu <- (1 - lambda) mu + lambda Delta
+                clock.advance(record.update_norm)
             learner.log_step(tau=clock.tau, mu=clock.mu, days=clock.days, next_day=next_day)
             learner.log_task(**clock.findings)
             # At most one event an update ("if" in Algorithm 1); its updates do not move the clock.
@@ -85,7 +86,7 @@ class ScheduledReplay(Method[R]):
             ReplayEvent(
                 kind=kind,
                 task=task.name,
-                step=clock.steps,
+                step=learner.step,
                 day=day,
                 days=clock.days,
                 tau=clock.tau,

@@ -24,7 +24,14 @@ class Backbone:
     unpackable: str | None = "it was not tried"  # why examples cannot be packed for it
     digests: Mapping[str, str] = field(default_factory=dict)  # of its files, see `models.identity`
 
-    at_once: int | None = None  # answers that are decoded at once, if memory has run out
+    # Answers that are decoded at once, if memory has run out: from a queue, and in a padded batch.
+    queued: int | None = None
+    padded: int | None = None
+
+    @property
+    def at_once(self) -> int | None:
+        """The least that memory had room for; None if it has not run out."""
+        return min((most for most in (self.queued, self.padded) if most), default=None)
 
     @property
     def device(self) -> torch.device:

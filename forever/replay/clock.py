@@ -33,7 +33,7 @@ class Clock(ABC):
     def advance(self, update_norm: float) -> None:
         """Count one update of the current task, which moved the parameters by `update_norm`.
 
-        One that was skipped moved them by nothing. FloatingPointError: time would never pass again.
+        One that was left out is none. FloatingPointError: time would never pass again.
         """
         if not math.isfinite(update_norm):
             raise FloatingPointError(f"an update of norm {update_norm} cannot be counted as time")

@@ -71,7 +71,8 @@ class ConsoleTracker(Tracker):
 
 def reading(line: Mapping[str, Any]) -> str:
     """The numbers of one update, such as `loss 0.412  day 3.1, next at 4  replay`."""
-    parts = [f"loss {line['loss']:.3f}"]
+    loss = line["loss"]
+    parts = ["update left out" if loss is None else f"loss {loss:.3f}"]
     if line.get("days") is not None:
         parts.append(f"day {line['days']:.1f}")
         if line.get("next_day") is not None:

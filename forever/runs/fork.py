@@ -148,6 +148,7 @@ def leave_first_task(
     records: list[tuple[Any, ...]] = []
     for line in steps:
         known = {name: line[name] for name in ("loss", "penalty", "update_norm", "tokens", "lr")}
+        known["loss"] = known["loss"] or 0.0  # of an update that was left out there is none
         records.append(astuple(StepRecord(**known, skipped=line.get("skipped", False))))
     # How a task ends is each method's own.
     seconds = {phase: spent for phase, spent in state.seconds.items() if phase != "end_task"}

@@ -106,7 +106,7 @@ def step_line(learner: Learner, step: Step, record: StepRecord) -> dict[str, Any
         "update": learner.updates,
         "epoch": step.batch.epoch,
         "kind": step.kind,
-        "loss": record.loss,
+        "loss": None if record.skipped else record.loss,
         "penalty": record.penalty,
         "update_norm": record.update_norm,
         "beta": step.penalty.beta if step.penalty else None,

@@ -33,30 +33,37 @@ def fisher_information(learner: Learner, examples: Sequence[Example]) -> Tensor:
     model.eval()
     share = [learner.encoder.encode(example) for example in learner.world.share(examples)]
     size = learner.micro_batch or learner.config.optim.batch_size
+    apart = True  # until a pass says that it cannot be
     while share:
         pulse()
-        work = partial(_add_squares, learner, share, total)
-        count = min(size, len(share))
-        (total, done), learner.micro_batch = fitting(work, count, learner.micro_batch, "examples")
+        work = partial(_squares, learner, share, apart)
+        count = min(size, len(share)) if apart else 1
+        (squares, done), learner.micro_batch = fitting(work, count, learner.micro_batch, "examples")
+        if squares is None:
+            apart = False
+            continue
+        total += squares  # only now: a pass that ran out of memory has left nothing here
         share = share[done:]
     parameters.grad.zero_()
     model.train(training)
     return learner.world.sum_(total) / len(examples)
 
 
-def _add_squares(
-    learner: Learner, examples: Sequence[Encoded], total: Tensor, size: int
-) -> tuple[Tensor, int]:
-    """Return `total` plus the squared gradients of the first `size` examples, and their number."""
-    batch, parameters = examples[:size], learner.parameters
-    apart = gradients_apart(learner, batch)
-    if apart is not None:
-        return total + apart.square_().sum(0), len(batch)
-    for encoded in batch:
-        parameters.grad.zero_()
-        (cross_entropy(learner, [encoded]) / len(encoded.answer)).backward()
-        total = total + parameters.grad**2
-    return total, len(batch)
+def _squares(
+    learner: Learner, examples: Sequence[Encoded], apart: bool, size: int
+) -> tuple[Tensor | None, int]:
+    """Return the sum of the first `size` examples' squared gradients, and how many these are.
+
+    `apart` says to try one pass, which gives None where it cannot be; else it is the first example
+    alone, and its squares take the place of the gradient.
+    """
+    batch, grad = examples[:size], learner.parameters.grad
+    if apart:
+        gradients = gradients_apart(learner, batch)
+        return None if gradients is None else gradients.square_().sum(0), len(batch)
+    grad.zero_()
+    (cross_entropy(learner, batch[:1]) / len(batch[0].answer)).backward()
+    return grad.square_(), 1
 
 
 def gradients_apart(learner: Learner, examples: Sequence[Encoded]) -> Tensor | None:

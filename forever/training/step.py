@@ -76,21 +76,30 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     penalty = add_penalty(parameters, step.penalty)
     gradient_norm = clip_gradient(parameters, config.optim.clip)
 
-    # These numbers are the leader's, since decisions hang on them: a clock that reads NaN, for one,
-    # would never replay.
+    # The numbers are the leader's, since decisions hang on them: a clock that reads NaN, for one,
+    # would never replay. Reading them waits for the device, so it is done once, at the end, unless
+    # the update may have to be left out.
     cross_entropies, added = world.sum_(sums)
-    numbers = torch.stack([cross_entropies, added + penalty, gradient_norm])
-    loss, penalties, size = world.from_leader(numbers).tolist()
+    numbers = [cross_entropies, added + penalty, gradient_norm]
     tokens = _tokens(_flat(groups))
-    if not math.isfinite(loss + penalties + size):
-        problem = f"loss {loss}, penalty {penalties}, norm of the gradient {size}"
-        return _skipped(learner, problem, tokens)
+    if config.optim.nonfinite_skips:
+        problem = _problem(*world.from_leader(torch.stack(numbers)).tolist())
+        if problem:
+            return _skipped(learner, problem, tokens)
     lr = learning_rate(config.optim, learner.step, learner.planned_steps)
-    moved = apply_update(parameters, learner.optimizer, lr)
-    update_norm = world.from_leader(moved).item()
-    if not math.isfinite(update_norm):  # the weights are lost
-        raise learner.diverged(f"update norm {update_norm}")
+    numbers.append(apply_update(parameters, learner.optimizer, lr))
+    loss, penalties, size, update_norm = world.from_leader(torch.stack(numbers)).tolist()
+    problem = _problem(loss, penalties, size, update_norm)
+    if problem:  # the weights are lost
+        raise learner.diverged(problem)
     return StepRecord(loss, penalties, update_norm, tokens, lr)
+
+
+def _problem(loss: float, penalty: float, size: float, update_norm: float = 0.0) -> str | None:
+    """Say which numbers of an update are not finite, those of the pass before what it did."""
+    if not math.isfinite(loss + penalty + size):
+        return f"loss {loss}, penalty {penalty}, norm of the gradient {size}"
+    return None if math.isfinite(update_norm) else f"update norm {update_norm}"
 
 
 def _passes(

@@ -17,11 +17,15 @@ from forever.config.run import RunConfig
 from forever.launch.local import Placement, run_local
 from forever.models.parameters import FlatParameters
 from forever.replay.clock import ModelClock
+from forever.report.figures.runs import table_of
+from forever.runs.console import reading
+from forever.runs.session import Session
 from forever.runs.tracking import Tracker
-from forever.training import importance, step
+from forever.training import importance, loop, step
 from forever.training.importance import gradients_apart
 from forever.training.learner import Learner
 from forever.training.steps import Step
+from forever.training.world import World
 
 Bad = Callable[[Learner, Step], bool]
 
@@ -109,14 +113,18 @@ class KillAfter(Tracker):
             raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("name", ["forever", "forever steps"])
 def test_a_few_may_be_skipped_and_no_clock_hears_of_them(
     config: RunConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    name: str,
 ) -> None:
     """The run goes on bit for bit if it is killed after one of them."""
     spoil(monkeypatch, lambda learner, step: in_second_task(learner, (1, 2)))
+    method = {**CONFIGS[name], "days": [9.0]}
+    config = RunConfig.parse(config.model_dump(mode="json") | {"method": method})
     config = config.override({"optim.nonfinite_skips": 2})
     result = execute(config, tmp_path / "run")
     said = [line for line in capsys.readouterr().err.splitlines() if "skipped" in line]
@@ -126,7 +134,15 @@ def test_a_few_may_be_skipped_and_no_clock_hears_of_them(
     journal = lines(tmp_path / "run" / "steps.jsonl")
     skipped = [line for line in journal if line.get("skipped")]
     assert [line["update"] for line in skipped] == [2, 3]
+    assert [line["loss"] for line in skipped] == [None, None]
     assert [line["update_norm"] for line in skipped] == [0, 0]
+    of_task = [line for line in journal if (line["task"], line["kind"]) == ("shape", "task")]
+    of_shape = [[line[name] for name in ("tau", "mu", "days")] for line in of_task]
+    assert of_shape[0] == of_shape[1] == of_shape[2] != of_shape[3]
+    assert of_shape[0][1] is not None  # a day has been measured
+    assert [reading(line) for line in skipped] == ["update left out  day 1.0, next at 9"] * 2
+    drawn: Any = table_of(journal)[["loss", "penalty", "update_norm"]].isna().all(axis=1)
+    assert [line["update"] for line, blank in zip(journal, drawn, strict=True) if blank] == [2, 3]
     assert result["notes"]["shape"]["skipped"] == 2
     assert "skipped" not in result["notes"]["colour"]
 
@@ -143,15 +159,76 @@ def test_a_few_may_be_skipped_and_no_clock_hears_of_them(
         execute(config.override({"optim.nonfinite_skips": 1}), tmp_path / "bounded")
 
 
-@pytest.mark.parametrize("name", ["recurrent_kif", "aimmerging", "migu", "ewc", "moelora", "sapt"])
+TASK = [("task", name) for name in ("aimmerging", "migu", "ewc", "moelora", "sapt")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [*TASK, ("task", "recurrent_kif"), ("replay", "recurrent_kif")]
+)
 def test_a_skipped_update_leaves_no_trace_in_a_method(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
 ) -> None:
-    spoil(monkeypatch, lambda learner, step: in_second_task(learner, (1, 2)))
+    """Once it has heard of it, all that it has is what it was when it asked for the update."""
+    long = {"inner_steps": 4 if kind == "task" else 2} if name == "recurrent_kif" else {}
     values = config.override({"optim.nonfinite_skips": 2}).model_dump(mode="json")
-    execute(RunConfig.parse(values | {"method": CONFIGS[name]}), tmp_path / "run")
+    if kind == "task":
+        spoil(monkeypatch, lambda learner, step: in_second_task(learner, (1, 2)))
+    else:
+        spoil(monkeypatch, lambda learner, step: step.kind == "replay" and learner.updates > 3)
+    compared: list[str] = []
+    honest_perform, honest_record = loop.perform, Session.record
+    before: dict[str, Tensor] = {}
+
+    def state(learner: Learner, method: Any) -> dict[str, Tensor]:
+        tensors = method.tensors | {"theta": learner.parameters.flat}
+        return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+    def perform(learner: Learner, method: Any, action: Any) -> Any:
+        if isinstance(action, Step):
+            before.clear()
+            before.update(state(learner, method))
+        return honest_perform(learner, method, action)
+
+    def record(self: Session, action: Any, told: Any) -> None:
+        if told.skipped:
+            after = state(self.learner, self.method)
+            # After the last update on memory of a block come its merge and a new block.
+            names = before if kind == "task" else ["outer_I", "outer_U"]
+            compared.extend(names)
+            assert [name for name in names if not torch.equal(before[name], after[name])] == []
+        honest_record(self, action, told)
+
+    monkeypatch.setattr(loop, "perform", perform)
+    monkeypatch.setattr(Session, "record", record)
+    execute(RunConfig.parse(values | {"method": CONFIGS[name] | long}), tmp_path / "run")
+    assert compared
     for tensor in outcome(tmp_path / "run").adapter.values():
         assert tensor.isfinite().all()
+
+
+@pytest.mark.parametrize("skips", [0, 1])
+def test_an_update_waits_for_the_device_once(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skips: int
+) -> None:
+    """Twice only where it may have to be left out."""
+    waits: list[int] = []
+    honest_step, honest_read = step.optimizer_step, World.from_leader
+
+    def optimizer_step(*parts: Any) -> Any:
+        waits.append(0)
+        record = honest_step(*parts)
+        assert waits[-1] == 1 + skips
+        return record
+
+    def from_leader(self: World, values: Tensor) -> Tensor:
+        if waits:
+            waits[-1] += 1
+        return honest_read(self, values)
+
+    monkeypatch.setattr(step, "optimizer_step", optimizer_step)
+    monkeypatch.setattr(World, "from_leader", from_leader)
+    execute(config.override({"optim.nonfinite_skips": skips}), tmp_path / "run")
+    assert waits
 
 
 def test_an_update_that_ruins_the_weights_ends_the_run(
@@ -180,9 +257,11 @@ def test_a_merge_that_is_not_finite_ends_the_run(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = FlatParameters.merge
-    monkeypatch.setattr(
-        FlatParameters, "merge", lambda self, *parts: honest(self, *parts[:3], math.inf)
-    )
+
+    def merge(self: FlatParameters, start: Tensor, middle: Tensor, w_in: Any, w_out: Any) -> None:
+        honest(self, start, middle, w_in, math.inf)
+
+    monkeypatch.setattr(FlatParameters, "merge", merge)
     values = config.model_dump(mode="json") | {"method": CONFIGS["recurrent_kif"]}
     with pytest.raises(FloatingPointError, match=r"shape, .* a merge gave weights that"):
         execute(RunConfig.parse(values), tmp_path / "run")

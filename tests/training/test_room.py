@@ -10,9 +10,11 @@ from helpers import CONFIGS, execute, lines
 from torch import Tensor
 
 from forever.config.run import RunConfig
+from forever.data.encoding import Encoded
 from forever.errors import InputError
 from forever.evaluation import decoding, greedy
-from forever.models import cache
+from forever.models import cache, lora
+from forever.models.backbone import Backbone
 from forever.models.room import fitting
 from forever.training import forward, importance, step
 from forever.training.learner import Learner
@@ -58,7 +60,13 @@ def played(config: RunConfig, name: str) -> RunConfig:
     return RunConfig.parse(values | {"method": CONFIGS[name]})
 
 
-@pytest.mark.parametrize("name", ["forever both", "ewc separate", "migu", "sapt", "vbm", "olora"])
+# The terms of MoELoRA are means over a micro-batch, and change with it (see its module).
+PLAIN_MIXTURE = {"name": "moelora", "balance": 0, "contrast": 0}
+
+
+@pytest.mark.parametrize(
+    "name", ["forever both", "ewc separate", "migu", "sapt", "vbm", "olora", "moelora"]
+)
 def test_a_run_ends_as_on_a_larger_device(
     small_config: RunConfig,
     tmp_path: Path,
@@ -67,6 +75,7 @@ def test_a_run_ends_as_on_a_larger_device(
     name: str,
 ) -> None:
     """Micro-batches add up to the same updates up to rounding, whatever a refused pass left."""
+    monkeypatch.setitem(CONFIGS, "moelora", PLAIN_MIXTURE)
     config = played(small_config, name)
     whole = execute(config, tmp_path / "whole")
     assert whole["at_once"] == {"examples": None, "answers": None}
@@ -116,6 +125,29 @@ def test_half_a_backward_pass_leaves_nothing(
         assert here["loss"] == pytest.approx(there["loss"], rel=1e-3, abs=1e-4)
 
 
+def test_a_pass_that_did_not_fit_is_let_go(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a router noted of it would keep its memory while half of it is tried."""
+    refuse(monkeypatch, most=2)
+    held: list[bool] = []
+    honest = step.answer_logits
+
+    def answer_logits(learner: Learner, examples: Sequence[Any], *rest: Any) -> Any:
+        for _, bank in lora.banks(learner.backbone.model):
+            router: Any = bank.router
+            held.append(router.balance.requires_grad or router.contrast.requires_grad)
+            break
+        if len(held) == 2:
+            raise KeyboardInterrupt
+        return honest(learner, examples, *rest)
+
+    monkeypatch.setattr(step, "answer_logits", answer_logits)
+    with pytest.raises(KeyboardInterrupt):
+        execute(played(small_config, "moelora"), tmp_path / "run")
+    assert held == [False, False]
+
+
 def test_the_micro_batch_that_is_asked_for_comes_first(
     small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,28 +182,65 @@ def test_padded_answers_are_halved_as_well(
 
 
 def test_prompts_are_read_in_smaller_portions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of as many as there is room for, which is less than the number of prompts."""
     shares: list[float] = []
+    counts: list[int] = []
 
     class Queue:
         answers: list[list[int]] = []
 
         def __init__(self, *arguments: Any) -> None:
             shares.append(arguments[-1])
+            counts.append(arguments[-2])
 
         def empty(self) -> None:
             if len(shares) < 3:
                 raise torch.OutOfMemoryError("CUDA out of memory")
 
-    class Backbone:
+    class Stub:
         model = torch.nn.Module()
-        at_once = None
+        queued = None
 
     monkeypatch.setattr(greedy, "_Queue", Queue)
-    backbone: Any = Backbone()
-    prompts: Any = [None] * 8
-    greedy.answer(backbone, prompts, [], 4, None, lambda number, text: False)
+    monkeypatch.setattr(greedy, "TOKENS_AT_ONCE", 8 * 14)
+    backbone: Any = Stub()
+    prompts = [Encoded((number, *range(9)), (), False) for number in range(20)]
+    greedy.answer(backbone, prompts, ["x"] * 20, 4, None, lambda number, text: False)
     assert shares == [1, 0.5, 0.25]
-    assert backbone.at_once == 2
+    assert counts == [8, 4, 2]
+    assert backbone.queued == 2
+
+
+def test_samples_that_do_not_fit_leave_the_queue_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples may be many times as long as the answers that are scored."""
+
+    def decode(backbone: Backbone, batch: Sequence[Encoded], *rest: Any) -> list[str]:
+        if len(batch) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return ["text"]
+
+    monkeypatch.setattr(decoding, "_decode_batch", decode)
+    backbone = Backbone(model=torch.nn.Module(), tokenizer=None)
+    prompts = [Encoded((1, 2), (), False)] * 4
+    assert decoding.sample(backbone, prompts, range(4), 9, decoding.Sampling()) == ["text"] * 4
+    assert (backbone.padded, backbone.queued, backbone.at_once) == (1, None, 1)
+
+
+def test_examples_one_by_one_are_not_halved(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where gradients cannot be had apart there is one example at a time anyway."""
+    asked: list[int] = []
+
+    def cross_entropy(learner: Learner, examples: Sequence[Any]) -> Tensor:
+        asked.append(len(examples))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(importance, "gradients_apart", lambda *_: None)
+    monkeypatch.setattr(importance, "cross_entropy", cross_entropy)
+    with pytest.raises(InputError, match="out of memory, with one of the examples"):
+        execute(played(small_config, "ewc"), tmp_path / "run")
+    assert asked == [1]
 
 
 def test_other_errors_go_through() -> None:

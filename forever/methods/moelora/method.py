@@ -52,6 +52,10 @@ class MoeLora(Method[MoeLoraConfig]):
             router = TopKRouter(self.config, experts, bank.base.in_features, stream)
             bank.router = router.to(bank.A.device)
 
+    def begin_passes(self, learner: Learner) -> None:
+        for _, bank in lora.banks(learner.backbone.model):
+            cast(TopKRouter, bank.router).forget()
+
     def loss(self, learner: Learner, forward: Forward) -> Tensor:
         added = forward.cross_entropy.new_zeros(())
         banks = list(lora.banks(learner.backbone.model))

@@ -27,6 +27,10 @@ class TopKRouter(nn.Module):
         super().__init__()
         self.config = config
         self.R = nn.Parameter(torch.empty(experts, width).normal_(0, 0.02, generator=stream))
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of the last pass, which the terms keep alive."""
         self.balance = self.contrast = torch.zeros(())
 
     def forward(self, bank: LoraBank, x: Tensor) -> Tensor:

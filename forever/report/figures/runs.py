@@ -29,6 +29,7 @@ KINDS = (("replay", "o", "#EE7733"), ("consolidation", "D", "#009988"))
 _EVENT = ["kind", "task", "step"]  # what the updates of an event share, and no two events
 _NUMBERS = ["days", "next_day", "update_norm", "mu", "loss", "penalty", "loss_before",
             "loss_after"]  # fmt: skip
+_MEASURED = ["update_norm", "loss", "penalty"]  # which an update that was left out has not
 _MOVES = (("update_norm", "Δ", "#88AACC"), ("mu", "μ (moving average of Δ)", style.INK))
 # Light enough for dark numbers everywhere.
 _BLUES = ListedColormap(colormaps["Blues"](np.linspace(0, 0.65, 256)))
@@ -96,7 +97,10 @@ def table_of(lines: Lines) -> pd.DataFrame:
     """A row a line of a journal, by its place from 1; NaN where a line has no number."""
     table = pd.DataFrame(lines, columns=[*_EVENT, *_NUMBERS])
     table.index = pd.RangeIndex(1, len(table) + 1, name="place")
-    return table.astype(dict.fromkeys(_NUMBERS, float))
+    table = table.astype(dict.fromkeys(_NUMBERS, float))
+    left_out = np.array([bool(line.get("skipped")) for line in lines], dtype=bool)
+    table.loc[left_out, _MEASURED] = np.nan
+    return table
 
 
 def spans(updates: Any, by: list[str]) -> Any:
