@@ -2,8 +2,8 @@
 
 import gc
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -194,11 +194,17 @@ def run_local(
                 first_task=placement.first_task,
                 accept_changes=placement.accept_changes,
             )
-            try:
-                with closing(session):
-                    run(config, benchmark, session, world, placement.micro_batch)
-            except FloatingPointError as error:  # it would diverge again
-                if world.leads:
-                    directory.end("failed", str(error))
-                raise
+            with _remembered(directory, world.leads), closing(session):
+                run(config, benchmark, session, world, placement.micro_batch)
     return directory.finished() or {}
+
+
+@contextmanager
+def _remembered(directory: RunDirectory, leads: bool) -> Iterator[None]:
+    """Write down why a run diverged: it would again."""
+    try:
+        yield
+    except FloatingPointError as error:
+        if leads:
+            directory.end("failed", str(error))
+        raise

@@ -174,6 +174,12 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return keys
 
 
+def make_too_large(weights: Path) -> None:
+    """Let a model have weights that are finite, and with which nothing can be computed."""
+    large = {name: weight * 1e30 for name, weight in load_file(weights).items()}
+    save_file(large, weights, {"format": "pt"})
+
+
 def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     two_cores: None,
     tmp_path: Path,
@@ -183,9 +189,7 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     broken = Path(shutil.copytree(base_config.model.name, tmp_path / "broken"))
-    weights = load_file(broken / "model.safetensors")  # finite, and too large to compute with
-    large = {name: weight * 1e30 for name, weight in weights.items()}
-    save_file(large, broken / "model.safetensors", {"format": "pt"})
+    make_too_large(broken / "model.safetensors")
     variants = {
         "base": {},
         "no data": {"data.root": str(tmp_path / "nowhere")},

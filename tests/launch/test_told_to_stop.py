@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import pytest
 pytest.importorskip("ray")
 import yaml
 from helpers import execute, outcome
+from ray_commands import FOREVER, ON_RAY
 
 from forever.config.run import RunConfig
 from forever.launch import ray_train
@@ -27,17 +27,8 @@ from forever.launch.ray_tune import run_sweep
 from forever.runs.lock import in_progress
 from forever.sweeps.sweep import Sweep
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.usefixtures("private_ray"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:ray.*"),
-]
+pytestmark = ON_RAY
 CPU = Placement(device="cpu", checkpoint_s=1e9)
-FOREVER = [sys.executable, "-m", "forever.cli.main"]
 
 
 @pytest.fixture
