@@ -181,7 +181,7 @@ def mlflow_uri(choice: str) -> str | None:
         )
     if choice != "auto":
         return choice
-    from forever.launch.mlflow_store import tracking_uri
+    from forever.launch.mlflow.store import tracking_uri
 
     return tracking_uri()
 
@@ -192,7 +192,7 @@ def mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
     if uri is None:
         yield []
         return
-    from forever.launch.mlflow_tracker import mirrored_run
+    from forever.launch.mlflow.tracker import mirrored_run
 
     with mirrored_run(folder, uri) as tracker:
         yield [tracker]

@@ -111,7 +111,7 @@ def fan_out(
         return
     mirrored: Any = nullcontext(lambda: None)
     if fleet.mlflow is not None:  # it takes seconds to load
-        from forever.launch.mlflow_tracker import mirrored_sweep
+        from forever.launch.mlflow.tracker import mirrored_sweep
 
         mirrored = mirrored_sweep(folder, fleet.mlflow, table.say)
     source, problem = iter(trials), "ended without a result"

@@ -233,7 +233,7 @@ def test_an_interrupt_says_how_to_go_on(
     def interrupt(name: str) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("forever.cli.main.load_run", interrupt)
+    monkeypatch.setattr(f"forever.cli.verbs.{arguments.split()[0]}.load_run", interrupt)
     code, _, error = call(*arguments.split(), begin=start.main)
     assert code == 130
     assert error == f"interrupted; {again} from the last checkpoint\n"

@@ -23,7 +23,7 @@ from forever.launch.local import run_local
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with all tables: making them takes seconds."""
     pytest.importorskip("mlflow")
-    from forever.launch.mlflow_store import make_database
+    from forever.launch.mlflow.store import make_database
 
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     make_database(path)

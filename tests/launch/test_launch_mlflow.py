@@ -19,11 +19,11 @@ from mlflow.entities import Run
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch import mlflow_tracker
 from forever.launch.local import Placement, run_local
-from forever.launch.mlflow_mirror import Mirror, keeps, metric_key
-from forever.launch.mlflow_store import tracking_uri
-from forever.launch.mlflow_tracker import (
+from forever.launch.mlflow import tracker as mlflow_tracker
+from forever.launch.mlflow.mirror import Mirror, keeps, metric_key
+from forever.launch.mlflow.store import tracking_uri
+from forever.launch.mlflow.tracker import (
     close_sweep,
     mirrored_run,
     mirrored_sweep,
@@ -217,7 +217,7 @@ def test_a_sweep_is_shown_while_it_runs(
     uri: str, toys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that is written down only after it began, as a search's."""
-    monkeypatch.setattr("forever.launch.mlflow_tracker._EVERY_S", 0.01)
+    monkeypatch.setattr("forever.launch.mlflow.tracker._EVERY_S", 0.01)
     (slow,) = toys.glob("slow*")
     result = (slow / "result.json").rename(toys / "result")
     manifest = (toys / "sweep.json").rename(toys / "manifest")

@@ -21,9 +21,9 @@ from mlflow import MlflowClient
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch import mlflow_tracker
 from forever.launch.local import run_local
-from forever.launch.mlflow_tracker import mirrored_run, mirrored_sweep, sync
+from forever.launch.mlflow import tracker as mlflow_tracker
+from forever.launch.mlflow.tracker import mirrored_run, mirrored_sweep, sync
 
 pytestmark = MLFLOW_WARNS
 

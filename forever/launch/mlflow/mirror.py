@@ -26,7 +26,7 @@ from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.files import read_json, read_lines
 from forever.format import as_csv
-from forever.launch.mlflow_store import Store, alone, first_line
+from forever.launch.mlflow.store import Store, alone, first_line
 from forever.replay.times import day_seven
 from forever.runs.directory import RunDirectory
 from forever.runs.progress import stage_scores

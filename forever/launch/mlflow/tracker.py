@@ -14,8 +14,8 @@ from threading import Event, Thread
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.files import check_within
-from forever.launch.mlflow_mirror import end_of, load_figures, push_run
-from forever.launch.mlflow_store import Store, first_line, tracking_uri
+from forever.launch.mlflow.mirror import end_of, load_figures, push_run
+from forever.launch.mlflow.store import Store, first_line, tracking_uri
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress
 from forever.runs.progress import is_run

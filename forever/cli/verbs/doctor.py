@@ -7,11 +7,22 @@ import shutil
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
+import typer
+
+from forever.cli.commands import console
 from forever.runs.environment import revision, version
 from forever.text import PlainTable, without_credentials
 
 _FREE_GB = 5  # a run keeps two checkpoints
 _PACKAGE_AND_EXTRA = re.compile(r"""([\w.-]+)(?:.*extra == ["']([\w-]+))?""")
+
+
+def doctor() -> None:
+    """Check what is installed and what this machine offers."""
+    table, sound = examine()
+    console.print(table)
+    if not sound:
+        raise typer.Exit(1)
 
 
 def examine() -> tuple[PlainTable, bool]:

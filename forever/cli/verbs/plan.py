@@ -1,0 +1,56 @@
+"""`forever plan`: what a run or a sweep will cost."""
+
+from typer import Argument, Option
+
+from forever.cli import commands, options
+from forever.cli.commands import console
+from forever.cli.options import NAMED_RUN, Launch, Selection, parse_seeds, with_options
+from forever.config.overrides import parse_assignments
+from forever.errors import InputError
+from forever.sweeps.files import sweep_or_none
+from forever.sweeps.named_runs import load_run
+
+
+@with_options
+def plan(
+    name: str = Argument(help=f"A YAML file, {NAMED_RUN}, or a sweep."),
+    changes: list[str] | None = options.CHANGES,
+    calibrate: bool = Option(False, "--calibrate", help="Measure this machine for 20 seconds."),
+    tokens_per_second: float | None = Option(None, min=1, help="Training throughput, instead."),
+    price_per_hour: float | None = Option(None, min=0, help="Of a GPU, or of a run's CPUs."),
+    detect: float | None = Option(
+        None, metavar="POINTS", help="Seeds and hours that show such a difference in a sweep."
+    ),
+    *,
+    selection: Selection,
+    launch: Launch,
+) -> None:
+    """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started."""
+    from forever.sweeps.asked import asked_runs, without_failed
+
+    file = sweep_or_none(name)
+    selection.check(name, file)
+    base = selection.on or (file.base_run(selection.scale) if file else "")
+    asked, seeds = parse_assignments(changes or []), parse_seeds(selection.seeds)
+    if detect is not None:
+        if file is None or file.is_search or detect <= 0:
+            needs = "it needs points above 0 and a sweep with variants, e.g. components"
+            raise InputError(f"--detect {detect:g}: {needs}")
+        sweep = file.expand(load_run(base), seeds, asked, selection.only or ())
+        console.print(commands.detection(sweep, launch.out, detect, name))
+        return
+    runs = asked_runs(name, base, asked, seeds, launch.out, selection.only or (), selection.trials)
+    # Torch is loaded when the runs are known to be possible.
+    from forever.planning.table import Terms, plan_table
+
+    terms = Terms(
+        calibrate=calibrate,
+        tokens_per_second=tokens_per_second,
+        price_per_hour=price_per_hour,
+        device=launch.device,
+        concurrent=selection.concurrent,
+        workers=launch.workers,
+        micro_batch=launch.micro_batch,
+    )
+    planned = runs if selection.retry_failed else without_failed(runs)
+    console.print(plan_table(name, planned, terms))
