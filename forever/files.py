@@ -148,12 +148,12 @@ def json_lines(records: Iterable[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, durable: bool = True) -> None:
     """Write a text file as `write_bytes` does."""
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8"), durable)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, durable: bool = True) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new, never a part.
 
     Raises:
@@ -165,14 +165,15 @@ def write_bytes(path: Path, content: bytes) -> None:
         try:
             with temporary.open("wb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            if durable:  # else the caller brings it to the disk itself, or can lose it
+                sync(temporary)
             temporary.replace(path)
         except OSError:
             with suppress(OSError):
                 temporary.unlink()
             raise
-        sync(path.parent)  # otherwise a power cut could take the name away
+        if durable:
+            sync(path.parent)  # otherwise a power cut could take the name away
 
 
 def make_folder(folder: Path) -> None:
@@ -222,7 +223,7 @@ def read_sums(folder: Path) -> Sums | None:
     return sums
 
 
-def note(folder: Path, contents: Mapping[str, bytes]) -> None:
+def note(folder: Path, contents: Mapping[str, bytes], durable: bool = True) -> None:
     """Write down what files of a folder hold, or are about to, by name: all of it or nothing."""
     path, sums = folder / SUMS, read_sums(folder) or {}
     lines = ""
@@ -234,22 +235,24 @@ def note(folder: Path, contents: Mapping[str, bytes]) -> None:
         return
     with writing(path):
         make_folder(folder)
-        torn = path.is_file() and not path.read_bytes().endswith(b"\n")
+        new = not path.is_file()
+        torn = not new and not path.read_bytes().endswith(b"\n")
         with path.open("ab") as file:
             file.write(b"\n" * torn + lines.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        sync(folder)
+        if durable:
+            sync(path)
+        if new:
+            sync(folder)
 
 
-def write_noted(folder: Path, name: str, text: str) -> None:
-    """Write a file of a folder, after its line in SHA256SUMS."""
+def write_noted(folder: Path, name: str, text: str, durable: bool = True) -> None:
+    """Write a file of a folder, after its line in SHA256SUMS; `durable` as in `write_bytes`."""
     path = folder / name
     if path.is_file() and name not in (read_sums(folder) or {}):
         # Of a release that wrote no sums: it counts until it is replaced.
         note(folder, {name: read_bytes(path)})
-    note(folder, {name: text.encode("utf-8")})
-    write_text(path, text)
+    note(folder, {name: text.encode("utf-8")}, durable)
+    write_text(path, text, durable)
 
 
 def read_noted(folder: Path, name: str, sums: Sums | None) -> bytes:

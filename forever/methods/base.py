@@ -103,14 +103,16 @@ class Method(Generic[C]):
             else:
                 self.tensors[name] = tensor.to(device, copy=True)
 
-    def save(self, learner: Learner, folder: Path) -> None:
-        """Write what was trained: an adapter in PEFT's format, or the whole model if it was all."""
+    def save(self, learner: Learner, folder: Path) -> Path:
+        """Write what was trained, an adapter in PEFT's format, or the whole model if it was all,
+        and return where."""
         model, name = learner.backbone.model, learner.config.model.name
         if learner.config.model.tuning == "lora":
             lora.save_peft(model, folder / "adapter", name)
-        else:
-            model.save_pretrained(folder / "model")
-            learner.backbone.tokenizer.save_pretrained(folder / "model")
+            return folder / "adapter"
+        model.save_pretrained(folder / "model")
+        learner.backbone.tokenizer.save_pretrained(folder / "model")
+        return folder / "model"
 
     def can_follow(self, past: Past, tasks: int) -> str | None:
         """Why a fork of `tasks` tasks with this method cannot go on from `past`; None if it can."""

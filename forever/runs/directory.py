@@ -36,8 +36,11 @@ from forever.files import (
     safe_load,
     sha256,
     shaped,
+    sync,
+    sync_folder,
     write_noted,
     write_text,
+    writing,
 )
 from forever.runs.shapes import (
     Answer,
@@ -231,8 +234,20 @@ class RunDirectory:
         write_noted(self.path, path.relative_to(self.path).as_posix(), text)
 
     def write_answers(self, stage: int, task: int, answers: Iterable[Mapping[str, Any]]) -> None:
-        """Write the answers to a task after a stage (both from 0)."""
-        self.write(self.predictions(stage, task), json_lines(answers))
+        """Write the answers to a task after a stage (both from 0).
+
+        They are on the disk itself after `sync_answers`. What a power cut takes before is damaged
+        or missing, and is given again by the weights of the stage.
+        """
+        name = self.predictions(stage, task).relative_to(self.path).as_posix()
+        write_noted(self.path, name, json_lines(answers), durable=False)
+
+    def sync_answers(self, stages: Iterable[int]) -> None:
+        """Bring the answers after some stages (from 0) to the disk itself."""
+        with writing(self.path):
+            for stage in stages:
+                sync_folder(self.predictions(stage, 0).parent)
+            sync(self.path / SUMS)
 
     def adopt(self, *paths: Path) -> None:
         """List files as they are, which came from another folder or an earlier release."""

@@ -19,7 +19,7 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix, scores_after
 from forever.evaluation.scoring import Prediction
-from forever.files import sync_folder, writing
+from forever.files import sync, sync_folder, writing
 from forever.methods.base import Method
 from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
@@ -53,6 +53,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.attempt = Attempt(self.directory.path, self.world.rank, self.hang_s)
+        self._answered = set[int]()  # stages whose answers may not be on the disk itself
 
     def begin(self, learner: Learner, method: Method[Any], benchmark: Benchmark) -> None:
         """Find out how far the run got, and put its tensors in place."""
@@ -180,6 +181,7 @@ class Session:
         tensors = learner.state_dict(optimizer=not state.trained)
         tensors |= {f"method/{name}": tensor for name, tensor in self.method.tensors.items()}
         self.journal.sync()
+        self._sync_answers()
         # The stage's own copy comes before the one to go on from: a kill in between loses neither.
         if state.trained and self.keep_stages:
             checkpoint.write(self.directory.weights(state.stage), tensors, vars(state))
@@ -222,6 +224,13 @@ class Session:
         self.matrix.items[task, stage] = [answer.score for answer in answers]
         if self.world.leads:
             self.directory.write_answers(stage, task, map(vars, answers))
+            self._answered.add(stage)
+
+    def _sync_answers(self) -> None:
+        """Bring answers to the disk itself, before the weights that gave them may go."""
+        if self._answered:
+            self.directory.sync_answers(self._answered)
+            self._answered.clear()
 
     def end_stage(self, stage: int) -> None:
         """All tasks seen so far have been scored."""
@@ -245,11 +254,12 @@ class Session:
             return
         self.journal.close()
         self.journal.check()
+        self._sync_answers()
         self.directory.verify()  # a disk that lost something meanwhile would do so in silence
         learner, method = self.learner, self.method
         with writing(self.directory.path):
-            method.save(learner, self.directory.path)
-            sync_folder(self.directory.path)
+            sync_folder(method.save(learner, self.directory.path))
+            sync(self.directory.path)
         stored = [*learner.state_dict(optimizer=False).values(), *method.tensors.values()]
         content = summary(
             self.config, self.benchmark, self.matrix, self.state.notes, self.directory

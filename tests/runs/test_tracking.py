@@ -13,8 +13,18 @@ from helpers import lines, outcome
 
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
-from forever.files import WriteError, as_lines, last_line, read_lines, write_lines, write_text
+from forever.files import (
+    SUMS,
+    WriteError,
+    as_lines,
+    last_line,
+    read_lines,
+    sha256,
+    write_lines,
+    write_text,
+)
 from forever.launch.local import Placement, run_local
+from forever.runs import checkpoint
 from forever.runs.directory import RunDirectory
 from forever.runs.journal import Journal, first_lines
 from forever.runs.progress import Follower
@@ -186,6 +196,37 @@ def test_any_text_survives_a_json_line(tmp_path: Path) -> None:
     assert read_lines(path) == records
     assert last_line(path) == records[-1]
     assert as_lines(path, first_lines(path, 1)) == records[:1]
+
+
+def test_answers_are_on_disk_before_the_weights_that_gave_them_may_go(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, fsync, save = dict[str, bytes](), os.fsync, checkpoint.save
+
+    def note(handle: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        if path.is_file():
+            synced[path.name if path.name == SUMS else "/".join(path.parts[-3:])] = (
+                path.read_bytes()
+            )
+        fsync(handle)
+
+    def save_after(folder: Path, stage: int, *rest: Any) -> None:
+        earlier = [
+            f"predictions/{j}/{i}.jsonl" for j in range(1, stage + 1) for i in range(1, j + 1)
+        ]
+        assert {name for name in synced if name.startswith("predictions")} == {*earlier}
+        for name in earlier:
+            assert f"{sha256(synced[name])}  {name}\n".encode() in synced[SUMS]
+        saved.append(stage)
+        save(folder, stage, *rest)
+
+    saved: list[int] = []
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(checkpoint, "save", save_after)
+    run(small_config, tmp_path / "run")
+    assert {*saved} == {0, 1, 2}
+    assert "predictions/3/3.jsonl" in synced
 
 
 def test_a_file_is_replaced_as_a_whole_and_is_on_disk_with_its_name_and_its_folders(

@@ -65,9 +65,10 @@ class MoeLora(Method[MoeLoraConfig]):
             added = added + (balance + self.config.contrast * router.contrast)
         return forward.cross_entropy + forward.share * added / len(banks)
 
-    def save(self, learner: Learner, folder: Path) -> None:
+    def save(self, learner: Learner, folder: Path) -> Path:
         model, name = learner.backbone.model, learner.config.model.name
         lora.save_mixture(model, folder / "adapter", name, self.tensors)
+        return folder / "adapter"
 
     def can_follow(self, past: Past, tasks: int) -> str | None:
         before, experts = past.config, self.config.experts_for(tasks)

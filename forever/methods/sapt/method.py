@@ -95,9 +95,10 @@ class Sapt(Method[SaptConfig]):
         targets[-1] = learner.world.sum_(total) / len(task.train)
         self.tensors["targets"] = targets
 
-    def save(self, learner: Learner, folder: Path) -> None:
+    def save(self, learner: Learner, folder: Path) -> Path:
         model, name = learner.backbone.model, learner.config.model.name
         lora.save_mixture(model, folder / "adapter", name, self.tensors)
+        return folder / "adapter"
 
     def can_follow(self, past: Past, tasks: int) -> str | None:
         before = past.config
