@@ -24,6 +24,8 @@ SMALL = {
     "data.train_rows": 16, "data.test_rows": 2, "optim.epochs": 1, "optim.batch_size": 8,
     "memory.fraction": 0.25, "evaluation.max_new_tokens": 2, "method.warmup_steps": 1,
 }  # fmt: skip
+# Of many variants, which others have, too.
+LONG = {"main_results", "doses", "baseline_variants", "arena", "arena_seconds"}
 # What each experiment shows beside the table: the page's figures that others have not.
 FIGURES = {
     "memory_size": {"sensitivity"},
@@ -56,7 +58,9 @@ def finished() -> dict[str, Path]:
     return {}
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in SWEEPS]
+)
 def test_end_to_end(name: str, tmp_path: Path, finished: dict[str, Path]) -> None:
     sweep = load_sweep(name).expand(load_run(SCALES["mini"]).override(SMALL), (0,))
     # Phases of two updates at most, not of 2.5 S.
