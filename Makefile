@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: setup demo test test-all test-cpus lint audit fuzz soak bench clean
+.PHONY: setup demo test test-all test-cpus lint audit fuzz soak bench site clean
 
 setup: .venv/.installed
 
@@ -11,7 +11,7 @@ setup: .venv/.installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[ray,mlflow,report,gguf,ssr,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[ray,mlflow,report,gguf,ssr,docs,dev]'
 	touch $@
 
 demo: setup
@@ -58,5 +58,9 @@ audit: setup
 bench: setup
 	$(BIN)/python -m benchmarks.bench $(BENCH)
 
+# The pages of docs/ as a site in site/, warnings are errors; with the search box: python -m http.server -d site
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv build site *.egg-info

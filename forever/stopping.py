@@ -17,6 +17,7 @@ from types import FrameType
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _heard: list[int] = []
 _looking = 0  # how many runs in this process look at `asked` by themselves
+_may_end = True  # whether a third Ctrl-C ends the process
 
 
 class Stopped(KeyboardInterrupt):
@@ -33,13 +34,19 @@ def asked() -> int:
 
 
 @contextmanager
-def listening() -> Iterator[None]:
+def listening(may_end: bool = True) -> Iterator[None]:
     """Hear the signals during the block, in the main thread.
 
     What this process was started deaf to, as by nohup, it stays deaf to.
+
+    Args:
+        may_end: whether a third Ctrl-C ends the process, which may be somebody's notebook.
     """
+    global _may_end
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     outermost = _hear not in before.values()
+    if outermost:
+        _may_end = may_end
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, _hear)
@@ -68,7 +75,7 @@ def _hear(number: int, frame: FrameType | None) -> None:
     if _heard and number != signal.SIGINT:
         return
     _heard.append(number)
-    if len(_heard) > 2:
+    if len(_heard) > 2 and _may_end:
         os._exit(128 + _heard[0])
     if _looking and len(_heard) == 1:
         with suppress(OSError):  # print could be in the middle of a line

@@ -1,10 +1,9 @@
-"""Write the tables of docs/methods.md: `python scripts/method_table.py`.
+"""Write the tables of docs/methods.md: `python -m scripts.method_table`.
 
 Rows are the methods' cards, sizes come from building each method on the shape of Qwen3-0.6B and
 passing through fifteen tasks, hyper-parameters from the configuration classes.
 """
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +21,7 @@ from forever.models.parameters import FlatParameters
 from forever.training.learner import Learner
 from forever.training.memory import Memory
 from forever.training.world import World
+from scripts.markdown import allowed, head, row
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 TASKS = 15
@@ -38,19 +38,18 @@ SHAPE = {
 }
 
 BEGIN, END = "<!-- from here: scripts/method_table.py -->\n\n", "\n<!-- to here -->\n"
-BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 COLUMNS = ["method", "name", "paper", "memory holds", "trained", "stored", "beyond fine-tuning"]
 
 
 def page() -> str:
     """Return the whole page: what is written by hand around the table and the sections."""
-    text = _head([*COLUMNS, "uncertain"])
+    text = head([*COLUMNS, "uncertain"])
     for name, method in METHODS.items():
         card = method.card
         trained, stored = sizes(name)
         cells = [card.title, f"`{name}`", card.paper, card.memory]
         cells += [f"{trained / 1e6:.2f}", f"{stored / 1e6:.2f}", card.extra, card.uncertain]
-        text += _row(cells)
+        text += row(cells)
     for name in METHODS:
         text += hyper_parameters(name)
     old = PAGE.read_text(encoding="utf-8")
@@ -91,33 +90,12 @@ def hyper_parameters(name: str) -> str:
     text = ""
     for key, field in fields.items():
         if key != "name":
-            cells = [f"`method.{key}`", f"`{field['default']}`", _allowed(field)]
-            text += _row([*cells, " ".join(field.get("description", "").split())])
+            cells = [f"`method.{key}`", f"`{field['default']}`", allowed(field)]
+            text += row([*cells, " ".join(field.get("description", "").split())])
     if not text:
         return ""
-    head = _head(["key", "default", "allowed", "what it is, and where it comes from"])
-    return f"\n## {METHODS[name].card.title}\n\n{head}{text}"
-
-
-def _allowed(field: dict[str, Any]) -> str:
-    """Say which values a field takes, from its bounds or its choices."""
-    if field.get("type") == "boolean":
-        return "true, false"
-    allowed: list[str] = []
-    for part in [field, *field.get("anyOf", ()), *field.get("prefixItems", ())]:
-        for bound, sign in BOUNDS.items():
-            if bound in part:
-                allowed.append(f"{sign} {part[bound]:g}")
-        allowed += part.get("enum", [part["const"]] if "const" in part else [])
-    return ", ".join(dict.fromkeys(allowed))
-
-
-def _head(names: Sequence[str]) -> str:
-    return _row(names) + "|---" * len(names) + "|\n"
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |\n"
+    names = head(["key", "default", "allowed", "what it is, and where it comes from"])
+    return f"\n## {METHODS[name].card.title}\n\n{names}{text}"
 
 
 if __name__ == "__main__":

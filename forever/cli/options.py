@@ -12,6 +12,7 @@ from typing import Any
 from typer import Argument, Option
 
 from forever.errors import InputError
+from forever.launch.fleet import Fleet
 from forever.launch.local import Placement
 from forever.planning.rounds import Limits
 from forever.sweeps.files import SweepFile
@@ -62,6 +63,10 @@ class Launch:
             accept_changes=self.accept_changes,
             hang_s=self.hang_after,
         )
+
+    def fleet(self, mlflow_uri: str | None) -> Fleet:
+        """How runs are spread, which MLflow hears of at that address."""
+        return Fleet(workers=self.workers, placement=self.placement, mlflow=mlflow_uri)
 
 
 @dataclass(frozen=True)

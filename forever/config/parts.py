@@ -74,10 +74,15 @@ class ModelConfig(Part):
     name: str = "Qwen/Qwen3-0.6B"
     """"tiny", a folder, a .gguf file, or a Hugging Face name."""
     tuning: Literal["lora", "full"] = "lora"
+    """Trains LoRA's matrices, or all weights."""
     rank: Annotated[Natural, at_most(2**14)] = 8
+    """LoRA's r."""
     alpha: AboveZero = 32.0
+    """LoRA's scale is alpha / rank."""
     dropout: Decay = 0.05
+    """Before LoRA's matrices, while training."""
     targets: tuple[str, ...] = ("q_proj", "v_proj")
+    """The layers that get LoRA's matrices, by the ends of their names."""
     adapter: dict[str, JsonValue] = {}
     """Fields of a PEFT configuration, such as `peft_type`, for methods that train one adapter.
     What it leaves open follows from the names above: all four for LoRA, `targets` for others."""
@@ -102,8 +107,11 @@ class ColumnsConfig(Part):
     """A column's name for each field of an example, or a text of several words with `{column}`s."""
 
     instruction: str
+    """What to do."""
     input: str = ""
+    """With what; empty is nothing."""
     output: str
+    """The right answer."""
 
 
 class DatasetConfig(Part):
@@ -115,13 +123,15 @@ class DatasetConfig(Part):
     """Which of the dataset's configurations, such as a language."""
     columns: ColumnsConfig
     train: str = "train"
+    """The split to learn, also a part of one: train[:90%]."""
     test: str = "test"
-    """Splits, also parts of one: train[:90%] and train[90%:]."""
+    """The split to be scored on, likewise: train[90%:]."""
     filter: dict[str, Scalar | list[Scalar]] = {}
     """Only rows whose column holds this value, or one of these; labels go by their names."""
     train_rows: Count | None = None
+    """At most so many training examples, the same ones in every run; None is all."""
     test_rows: Count | None = None
-    """At most so many examples, the same ones in every run; None is all."""
+    """Likewise of the test examples."""
 
     @property
     def is_path(self) -> bool:
@@ -146,8 +156,9 @@ class DataConfig(Part):
     root: str | None = None
     """Folder with the benchmarks' folders: where, not what, so no part of the fingerprint."""
     train_rows: Count | None = None
+    """At most so many training examples a task, the same ones in every run; None is all."""
     test_rows: Count | None = None
-    """At most so many examples a task, the same ones in every run; None is all."""
+    """Likewise of the test examples."""
     validation: Annotated[float, Field(gt=0, lt=1), NUMBER] | None = None
     """Share of the training examples that is scored in the place of the test examples, which must
     not choose anything, for example in a search."""
@@ -175,16 +186,23 @@ class OptimConfig(Part):
     """AdamW, fresh for each task: every lab script starts a new process per task."""
 
     lr: Annotated[float, Field(gt=0), NUMBER, at_most(10)] = 3e-4
+    """The learning rate."""
     batch_size: Annotated[Natural, at_most(2**20)] = 8
     """Global, not per device: the only reading in which day 7 falls on the published updates."""
     epochs: Annotated[Natural, at_most(100_000)] = 10
+    """Passes over the training examples of each task."""
     betas: tuple[Decay, Decay] = (0.9, 0.999)
+    """How slowly AdamW's two averages move."""
     eps: AboveZero = 1e-8
+    """AdamW's term against a division by zero; PyTorch's default."""
     weight_decay: NotNegative = 0.0
-    clip: Annotated[Real, Field(gt=0)] = 1.0
+    """AdamW's decay of the weights."""
+    clip: Annotated[float, Field(gt=0), NUMBER] = 1.0
+    """The largest norm of a gradient; longer ones are cut to it."""
     schedule: Literal["constant", "linear"] = "constant"
     """The paper is silent; decay contradicts its trigger steps (docs/protocol.md#optimiser)."""
     warmup_steps: Whole = 0
+    """Updates of each task in which the learning rate rises to `lr`."""
     nonfinite_skips: Whole = 0
     """Updates of a task that are left out, and said, if loss or gradient is no finite number. One
     more ends the run; with 0, the first does. Ours."""
@@ -218,6 +236,7 @@ class BudgetConfig(Part):
 
 class EvaluationConfig(Part):
     max_new_tokens: Tokens = 128
+    """The longest answer that is decoded."""
     forward_transfer: Flag = False
     """Also score all tasks before training, and the next task after each stage. FWT needs it."""
 
@@ -226,6 +245,7 @@ class RunParts(Part):
     """Everything of a run but its method; a method's hyper-parameters are checked against it."""
 
     seed: Seed = 0
+    """Of everything random: adapters, order of examples, dropout, choice of memory."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     optim: OptimConfig = OptimConfig()

@@ -32,9 +32,9 @@ class Placement:
     Nothing here changes what is computed, up to rounding and the masks of dropout.
     """
 
-    device: str = "auto"
-    micro_batch: int | None = None
-    checkpoint_s: float = 60.0
+    device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto is a GPU where there is one
+    micro_batch: int | None = None  # examples at once, which saves memory; None: a whole batch
+    checkpoint_s: float = 60.0  # seconds between checkpoints within a task
     keep_stages: bool = False  # weights of every stage, where other runs can fork
     first_task: Path | None = None  # where other runs of a sweep find what the first task made
     accept_changes: bool = False  # go on though data, model or code are others than at the start

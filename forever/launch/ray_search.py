@@ -7,6 +7,8 @@ runs that were allowed to finish.
 from itertools import islice
 from pathlib import Path
 
+from rich.console import Console
+
 from forever.errors import InputError
 from forever.launch.fleet import Fleet, SweepOutcome
 from forever.launch.local import check
@@ -19,7 +21,11 @@ from forever.sweeps.table import SweepTable
 
 
 def run_search(
-    search: Search, out: Path, trials: int | None = None, fleet: Fleet = Fleet()
+    search: Search,
+    out: Path,
+    trials: int | None = None,
+    fleet: Fleet = Fleet(),
+    console: Console | None = None,
 ) -> SweepOutcome:
     """Run points of a search until `trials` of them are in the folder, the base's own first.
 
@@ -27,16 +33,19 @@ def run_search(
         out: the search's folder; a run's directory is `out / key`.
         trials: the number of runs in all; None is the search's own. Those of earlier calls count,
             whatever became of them; interrupted ones go on first.
+        console: as for `run_sweep`.
 
     Raises:
         InputError, Stopped: as `run_sweep`; the base has fewer than two tasks.
     """
     out = out.absolute()
     with locked(out, patience_s=0):
-        return _run_search(search, out, trials or search.trials, fleet)
+        return _run_search(search, out, trials or search.trials, fleet, console)
 
 
-def _run_search(search: Search, out: Path, trials: int, fleet: Fleet) -> SweepOutcome:
+def _run_search(
+    search: Search, out: Path, trials: int, fleet: Fleet, console: Console | None
+) -> SweepOutcome:
     outcome = SweepOutcome()
     stages = len(check(search.base, RunDirectory(out / search.base.key()), resume=True).stages)
     if stages < 2:
@@ -50,7 +59,7 @@ def _run_search(search: Search, out: Path, trials: int, fleet: Fleet) -> SweepOu
         again += [run for run in before if run.state == "failed"]
     count = len(again) + max(0, trials - len(before))
     studies.begin(again)
-    with SweepTable([run.trial for run in before], fleet.show, total=trials) as table:
+    with SweepTable([run.trial for run in before], fleet.show, console, total=trials) as table:
         for run in before:
             key = run.trial.key
             if run in again:

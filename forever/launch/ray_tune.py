@@ -17,6 +17,7 @@ from typing import Any
 
 from ray import tune
 from ray.tune.search import Searcher
+from rich.console import Console
 
 from forever.errors import InputError
 from forever.launch import ray_cluster
@@ -35,12 +36,15 @@ _SCRATCH = ".tune"
 _ROUNDS = 3
 
 
-def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
+def run_sweep(
+    sweep: Sweep, out: Path, fleet: Fleet = Fleet(), console: Console | None = None
+) -> SweepOutcome:
     """Run all trials of a sweep that have no result yet and did not fail before.
 
     Args:
         out: the sweep's folder; a trial's directory is `out / trial.key`. On several machines it
             must be shared.
+        console: where the table is shown, unless `fleet.show` is false; None: stdout.
 
     Raises:
         InputError: no trial can run (bad data, missing model), the data have changed since some
@@ -50,10 +54,10 @@ def run_sweep(sweep: Sweep, out: Path, fleet: Fleet = Fleet()) -> SweepOutcome:
     """
     out = out.absolute()
     with locked(out, patience_s=0):
-        return _run_sweep(sweep, out, fleet)
+        return _run_sweep(sweep, out, fleet, console)
 
 
-def _run_sweep(sweep: Sweep, out: Path, fleet: Fleet) -> SweepOutcome:
+def _run_sweep(sweep: Sweep, out: Path, fleet: Fleet, console: Console | None) -> SweepOutcome:
     trials, outcome = sweep.trials(), SweepOutcome()
     check_finished(trials, out)
     todo: list[Trial] = []
@@ -70,7 +74,7 @@ def _run_sweep(sweep: Sweep, out: Path, fleet: Fleet) -> SweepOutcome:
     outcome.failed |= refused(todo, others=len(todo) < len(trials))
     todo = [trial for trial in todo if trial.key not in outcome.failed]
     sweep.write_manifest(out)
-    with SweepTable(trials, fleet.show) as table:
+    with SweepTable(trials, fleet.show, console) as table:
         for key in outcome.skipped:
             table.ended(key, "skipped")
         for key, reason in outcome.failed.items():
@@ -162,6 +166,8 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
             name=uuid.uuid4().hex,  # one used again would mix two experiments
             storage_path=str(scratch),
             verbose=0,
+            # Silent, too, in a notebook, where Tune would clear what the cell has shown.
+            progress_reporter=tune.CLIReporter(),
             failure_config=tune.FailureConfig(max_failures=fleet.retries),
             callbacks=[listener],
             stop=listener,

@@ -168,3 +168,18 @@ def stored_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The frame for report.json, where estimates have `value`, `low`, `high` and `runs`."""
     shown: Any = frame[[column.name for column in COLUMNS if column.stored]]
     return shown.to_dict("records")
+
+
+def number_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame in plain numbers, with the verdict as people read it: an estimate has columns of
+    its own for the ends of its interval, `op_low` and `op_high` beside `op`."""
+    rows: list[dict[str, Any]] = []
+    for row in stored_rows(frame):
+        cells: dict[str, Any] = {}
+        for name, value in row.items():
+            if isinstance(value, Estimate):
+                cells |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+            elif not isinstance(value, Mapping):  # the paper's numbers have columns of their own
+                cells[name] = value
+        rows.append({**cells, "verdict": word(row["verdict"])})
+    return pd.DataFrame(rows)

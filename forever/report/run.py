@@ -156,6 +156,16 @@ class Run:
         """The performance matrix with the score of every item, from predictions/."""
         return self._answers[0]
 
+    def cells(self) -> list[dict[str, Any]]:
+        """The scores that were measured, in percent: on a task, after a stage (also its number)."""
+        cells: list[dict[str, Any]] = []
+        for task, row in zip(self.outcome["tasks"], self.outcome["matrix"], strict=True):
+            for after, score in enumerate(row, 1):
+                stage = self.outcome["stages"][after - 1]
+                if score is not None:
+                    cells.append({"task": task, "stage": stage, "after": after, "score": score})
+        return cells
+
     @cached_property
     def unit(self) -> Unit:
         """What runs of two variants must share to be compared: benchmark, order, test rows, seed.

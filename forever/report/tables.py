@@ -91,6 +91,12 @@ def _html_cell(text: str) -> str:
     return f'{value}<span class="interval">{bracket}{rest}</span>'
 
 
+def notebook_table(table: pd.DataFrame, caption: str) -> str:
+    """A table and a line below it as HTML that a notebook shows; names in it are text."""
+    rows = table.to_html(border=0, na_rep="", float_format="{:.1f}".format)
+    return f"{rows}\n<p>{html(caption)}</p>"
+
+
 def latex_table(table: pd.DataFrame, caption: str) -> str:
     """The table as a float for LaTeX with the package booktabs."""
     style: Any = table.style.hide(axis="index").format(latex).format_index(latex, axis=1)

@@ -9,7 +9,7 @@ class ReplayEvent:
     """One replay of the memory."""
 
     kind: Literal["replay", "consolidation"]
-    task: str
+    task: str  # that is learned
     step: int  # updates of the current task before the event
     day: float | None  # the threshold that fired; None for consolidation
     days: float  # what the clock showed
@@ -20,14 +20,14 @@ class ReplayEvent:
     updates: int  # that the event took
     rows: int  # examples that were replayed
     loss_before: float  # cross-entropy of the event's first batch, dropout off
-    loss_after: float
+    loss_after: float  # the same right after the event
 
 
 @dataclass(frozen=True)
 class LossEvent:
     """A look at the loss on earlier tasks, from which nothing is learned."""
 
-    task: str
+    task: str  # that is learned
     step: int  # updates of the current task before it
     losses: dict[str, float]  # cross-entropy on the kept examples of each task, dropout off
     kind: Literal["look"] = "look"

@@ -245,7 +245,7 @@ def test_a_sweep_until_it_knows(
     """The options reach the rounds, and each round the launcher, which is not here."""
     asked: list[tuple[int, ...]] = []
 
-    def run_sweep(sweep: Sweep, folder: Path, fleet: Fleet) -> SweepOutcome:
+    def run_sweep(sweep: Sweep, folder: Path, fleet: Fleet, console: None) -> SweepOutcome:
         outcome = SweepOutcome(finished=[trial.key for trial in sweep.trials()])
         asked.append(sweep.seeds)
         for trial in sweep.trials():

@@ -11,7 +11,7 @@ QUERY_NET = 2 * 100 * 1024 + 2 * 1024
 
 
 def test_page_is_what_the_code_writes() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run python scripts/method_table.py"
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m scripts.method_table"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """`forever run`: one run, here or with Ray Train's workers."""
 
+from contextlib import closing
+
+from rich.console import Console
 from typer import Argument, Option
 
 from forever.cli import commands, options
@@ -9,7 +12,8 @@ from forever.config.overrides import parse_assignments
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import check
-from forever.runs.console import matrix_table
+from forever.launch.start import train
+from forever.runs.console import ConsoleTracker, matrix_table
 from forever.runs.directory import RunDirectory
 from forever.sweeps.named_runs import load_run
 
@@ -45,7 +49,10 @@ def run(
         differences = plant(origin, settings, benchmark, directory)
         if not quiet:
             commands.print_lines(differences)
-    result = commands.train(settings, directory.path, benchmark, launch, resume, quiet, profilers)
+    fleet = launch.fleet(commands.mlflow_uri(launch.mlflow))
+    with closing(ConsoleTracker(Console(quiet=quiet))) as progress:
+        told = [progress, *profilers]
+        result = train(settings, directory.path, benchmark, fleet, resume, told)
     console.print(matrix_table(result))
 
 

@@ -1,5 +1,6 @@
 """`forever sweep` and `forever demo`: many variants with Ray Tune."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from typer import Argument, Option
@@ -10,10 +11,10 @@ from forever.cli.options import Launch, Selection, Stopping, parse_seeds, with_o
 from forever.config.overrides import parse_assignments
 from forever.launch.fleet import Fleet
 from forever.launch.local import Placement
+from forever.launch.start import Asked
 from forever.sweeps.files import load_sweep
 from forever.sweeps.lists import sweeps_table
 from forever.sweeps.named_runs import load_run
-from forever.sweeps.search import find_search
 
 
 @with_options
@@ -38,23 +39,17 @@ def sweep(
         return
     file = load_sweep(name)
     base = load_run(selection.on or file.base_run(selection.scale))
-    asked = parse_assignments(changes or [])
+    changes_asked = parse_assignments(changes or [])
     seeds = parse_seeds(selection.seeds)
     selection.check(name, file)
     limits = stopping.limits(name, file)
-    fleet = Fleet(
-        selection.concurrent,
-        launch.workers,
-        launch.placement,
-        commands.mlflow_uri(launch.mlflow),
+    asked = Asked(seeds, selection.only or (), selection.trials, limits)
+    fleet = replace(
+        launch.fleet(commands.mlflow_uri(launch.mlflow)),
+        concurrent=selection.concurrent,
         retry_failed=selection.retry_failed,
     )
-    if file.is_search:
-        search = find_search(file, base.override(asked), seeds)
-        commands.search(search, selection.trials, launch.out, fleet)
-    else:
-        runs = file.expand(base, seeds, asked, selection.only or ())
-        commands.sweep(runs, launch.out, fleet, limits)
+    commands.sweep(file, base, changes_asked, asked, launch.out, fleet)
 
 
 def demo(
@@ -64,6 +59,6 @@ def demo(
     mlflow: str = options.MLFLOW,
 ) -> None:
     """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores."""
-    runs = load_sweep("demo").expand(load_run("mini/forever"), parse_seeds(seeds))
     fleet = Fleet(concurrent, 0, Placement("cpu"), commands.mlflow_uri(mlflow))
-    commands.sweep(runs, out, fleet)
+    asked = Asked(parse_seeds(seeds))
+    commands.sweep(load_sweep("demo"), load_run("mini/forever"), {}, asked, out, fleet)

@@ -1,0 +1,300 @@
+"""The Python interface: the verbs `run` and `sweep`, and `load`, with results as pandas frames.
+
+It takes the same way as the command line (forever/launch/start.py). Nothing is printed but a line
+of progress, on a terminal or in a notebook. Ctrl-C lets runs save, and the same call goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from forever.config.run import RunConfig
+from forever.errors import InputError
+from forever.format import plural
+from forever.launch.fleet import Fleet
+from forever.launch.local import Placement, check
+from forever.launch.start import Asked, mlflow_uri, run_file, train, watched
+from forever.planning.rounds import Limits
+from forever.report.frame import frame_of, number_table, text_table
+from forever.report.report import write_report
+from forever.report.run import Run
+from forever.report.study import Study, read_study
+from forever.report.tables import notebook_table
+from forever.runs.console import LineTracker
+from forever.runs.directory import RunDirectory
+from forever.sweeps.files import load_sweep
+from forever.sweeps.named_runs import load_run
+from forever.text import visible
+
+__all__ = ["InputError", "Placement", "RunResult", "SweepResult", "load", "run", "sweep"]
+
+
+@dataclass(frozen=True, repr=False)
+class RunResult:
+    """A finished run."""
+
+    _run: Run
+
+    @property
+    def folder(self) -> Path:
+        """The run's directory."""
+        return self._run.directory.path
+
+    @property
+    def config(self) -> RunConfig:
+        """What was run; `forever.run(result.config, {"seed": 1})` runs a sibling."""
+        return self._run.directory.read_config()
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """All that result.json says."""
+        return self._run.outcome
+
+    @property
+    def op(self) -> float:
+        """The mean score on all tasks at the end, in percent."""
+        return self.result["op"]
+
+    @property
+    def bwt(self) -> float | None:
+        """The points that tasks gained since they were learned; None for a single task."""
+        return self.result["bwt"]
+
+    @property
+    def matrix(self) -> pd.DataFrame:
+        """The score on each task (rows) after each stage (columns), in percent."""
+        tasks = pd.Index(self.result["tasks"], name="score on")
+        stages = pd.Index(self.result["stages"], name="after")
+        return pd.DataFrame(self.result["matrix"], index=tasks, columns=stages, dtype=float)
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """A frame of one row with scores and costs, as a sweep has one a run."""
+        return pd.DataFrame([_summary(self._run)])
+
+    @property
+    def events(self) -> pd.DataFrame:
+        """The replays and looks at earlier tasks: the lines of events.jsonl."""
+        return pd.DataFrame(self._run.events)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """The updates: the lines of steps.jsonl."""
+        return pd.DataFrame(self._run.steps)
+
+    def __repr__(self) -> str:
+        bwt = "" if self.bwt is None else f", BWT {self.bwt:+.1f}"
+        return f"<run {visible(self._run.title)}: OP {self.op:.1f}{bwt}, {_near(self.folder)}>"
+
+    def _repr_html_(self) -> str:
+        return notebook_table(self.matrix.rename(index=visible, columns=visible), repr(self)[1:-1])
+
+
+@dataclass(frozen=True, repr=False)
+class SweepResult:
+    """The runs of a sweep, of a search, or of a folder; some of them may not be finished."""
+
+    _study: Study
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds the runs."""
+        return self._study.folder
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """The runs that ended without a result, by key, and why."""
+        failed: dict[str, str] = {}
+        for run in self._study.missing:
+            if run.damage or run.state.startswith("failed"):
+                failed[run.key] = run.damage or run.state.removeprefix("failed: ")
+        return failed
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """A row a run: what it is, its state, scores and costs."""
+        return pd.DataFrame([_summary(run) for run in self._study.runs])
+
+    @property
+    def matrix(self) -> pd.DataFrame:
+        """A row a score: of a run, on a `task`, after a `stage` (`after` is its number, from 1)."""
+        return self._lines(Run.cells)
+
+    @property
+    def events(self) -> pd.DataFrame:
+        """The replays of all finished runs: the lines of events.jsonl."""
+        return self._lines(lambda run: run.events)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """The updates of all finished runs: the lines of steps.jsonl."""
+        return self._lines(lambda run: run.steps)
+
+    def _lines(self, lines_of: Callable[[Run], Sequence[Mapping[str, Any]]]) -> pd.DataFrame:
+        """What finished runs say in lines, behind what tells the runs apart."""
+        rows: list[dict[str, Any]] = []
+        for run in self._study.finished:
+            rows += [{**_identity(run), **line} for line in lines_of(run)]
+        return pd.DataFrame(rows)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The report's table in numbers, a row a variant: scores in percent, differences in points,
+        ends of 95 % intervals as in `op`, `op_low`, `op_high`, and verdicts."""
+        tables: list[pd.DataFrame] = []
+        for part in self._study.parts:
+            table = number_table(frame_of(part.rows))
+            tables.append(table.set_index("variant").assign(benchmark=part.benchmark))
+        return pd.concat(tables)
+
+    def write_report(self) -> Path:
+        """Write report.html, .md, .tex and .json, and return the page."""
+        return write_report(self._study)
+
+    def __repr__(self) -> str:
+        finished, planned = len(self._study.finished), len(self._study.runs)
+        done = f"{finished} of {plural(planned, 'run')} finished"
+        return f"<sweep {visible(self._study.name)}: {done}, {_near(self.folder)}>"
+
+    def _repr_html_(self) -> str:
+        pages: list[str] = []
+        for part in self._study.parts:
+            texts = text_table(frame_of(part.rows), "scores").map(visible)
+            caption = f"{repr(self)[1:-1]}, on {part.benchmark}; brackets: 95 % intervals"
+            pages.append(notebook_table(texts.set_index("variant"), caption))
+        return "\n".join(pages)
+
+
+def run(
+    config: str | Path | RunConfig,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    out: str | Path = "runs",
+    workers: int | None = None,
+    mlflow: str | None = None,
+    placement: Placement = Placement(),
+) -> RunResult:
+    """Train one run, or go on with it; a finished one is read and not repeated.
+
+    Args:
+        config: a YAML file, a name such as "mini/forever", or a configuration.
+        changes: values by dotted keys, e.g. {"optim.lr": 1e-3}.
+        out: the folder that gets the run's directory.
+        workers: processes of Ray Train that share the run; None: it is trained in this one.
+        mlflow: the address of the store that mirrors it, or "auto"; None: none does.
+        placement: how it uses the machine, e.g. Placement(device="cuda:1", micro_batch=4).
+
+    Raises:
+        InputError: something of it cannot be, or the folder holds something else.
+        KeyboardInterrupt: Ctrl-C; the run has saved, and the same call goes on.
+    """
+    settings = _config(config).override(changes or {})
+    directory = RunDirectory(Path(out) / settings.key())
+    benchmark = check(settings, directory, resume=True)
+    fleet = Fleet(workers=workers, placement=placement, mlflow=mlflow_uri(mlflow))
+    with watched() as line:
+        train(settings, directory.path, benchmark, fleet, True, [LineTracker(line)])
+    return RunResult(read_study(directory.path).runs[0])
+
+
+def sweep(
+    name: str | Path,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    on: str | Path | RunConfig | None = None,
+    scale: str = "mini",
+    seeds: Sequence[int] | None = None,
+    only: Sequence[str] = (),
+    until: float | None = None,
+    budget_s: float | None = None,
+    trials: int | None = None,
+    retry_failed: bool = False,
+    out: str | Path = "runs",
+    concurrent: int | None = None,
+    workers: int | None = None,
+    mlflow: str | None = None,
+    placement: Placement = Placement(),
+) -> SweepResult:
+    """Run a sweep or a search with Ray Tune; what is finished already is not repeated.
+
+    Args:
+        name: a sweep of the package, such as "components", or a YAML file.
+        changes: values by dotted keys, for all runs.
+        on: the run from which the variants differ, as for `run`; None: the file's for `scale`.
+        scale: "mini", "cpu" or "paper".
+        seeds: None: those of the file.
+        only: variants to run, with what they are compared with; none: all.
+        until: add seeds until each difference is shown, or shown to be within these points.
+        budget_s: add seeds as long as they fit into these seconds.
+        trials: the number of runs of a search; None: as its file says.
+        retry_failed: also run what failed for good before.
+        out: the folder that gets the sweep's folder.
+        concurrent: runs at a time; None: as many as fit.
+        workers, mlflow, placement: as for `run`.
+
+    Returns:
+        Its finished runs; `failed` says what became of others.
+
+    Raises:
+        InputError: something of it cannot be, or no run finished.
+        KeyboardInterrupt: Ctrl-C; the runs have saved, and the same call goes on.
+    """
+    file = load_sweep(str(name))
+    limits = None if until is None and budget_s is None else Limits(until, budget_s)
+    asked = Asked(seeds, only, trials, limits)
+    asked.check(file)
+    base = _config(file.base_run(scale) if on is None else on)
+    fleet = Fleet(concurrent, workers, placement, mlflow_uri(mlflow), retry_failed=retry_failed)
+    with watched() as line:
+        shown = line.console()
+        ended = run_file(file, base, changes or {}, asked, Path(out), fleet, line.say, shown)
+    failed = ended.outcome.failed
+    if failed and not (ended.outcome.finished or ended.outcome.skipped):
+        key, reason = next(iter(failed.items()))
+        raise InputError(f"{ended.folder}: none of its runs finished; {key}: {reason}")
+    return SweepResult(read_study(ended.folder))
+
+
+def load(folder: str | Path) -> RunResult | SweepResult:
+    """Read a run's directory, a sweep's folder or a folder of runs; nothing is trained.
+
+    Raises:
+        InputError: no run in it is finished, or its files are damaged.
+    """
+    study = read_study(Path(folder))
+    if study.runs[0].directory.path == study.folder:
+        return RunResult(study.runs[0])
+    return SweepResult(study)
+
+
+def _config(run: str | Path | RunConfig) -> RunConfig:
+    """The configuration that is meant; its file is read."""
+    return run if isinstance(run, RunConfig) else load_run(str(run))
+
+
+def _near(folder: Path) -> str:
+    """A folder as one would type it here."""
+    here = Path.cwd()
+    return visible(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+
+
+def _identity(run: Run) -> dict[str, Any]:
+    """What tells the runs of a sweep apart."""
+    about = ("variant", "benchmark", "order", "seed", "key")
+    return {name: getattr(run, name) for name in about}
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    """A run in a row; what is not measured is missing."""
+    row = {**_identity(run), "state": run.state, "folder": str(run.directory.path)}
+    if run.result is None:
+        return row
+    scores = {name: run.outcome.get(name) for name in ("op", "bwt", "fwt", "forgetting")}
+    replays = {kind: run.events_of(kind) for kind in ("replay", "consolidation")}
+    costs = {"replayed_rows": run.replayed_rows, "updates": sum(run.outcome["updates"].values())}
+    return {**row, **scores, **replays, **costs, "seconds": run.seconds}

@@ -1,0 +1,227 @@
+"""A run, a sweep or a search from what was asked to what came out: the way that the command line
+and the Python interface share. Nothing here prints; whoever calls says what is shown, and where."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from warnings import catch_warnings, filterwarnings
+
+from rich.console import Console
+
+from forever.config.run import RunConfig
+from forever.data.tasks import Benchmark
+from forever.errors import InputError
+from forever.launch.fleet import Fleet, SweepOutcome, divide, require_ray
+from forever.launch.local import check, choose_kernels, load_libraries, run_local
+from forever.planning.rounds import Limits, first_round, rounds
+from forever.runs.console import ProgressLine
+from forever.runs.directory import RunDirectory
+from forever.runs.tracking import Tracker
+from forever.stopping import Stopped, listening
+from forever.sweeps.checks import refused
+from forever.sweeps.files import SweepFile
+from forever.sweeps.search import Search, find_search
+from forever.sweeps.sweep import Sweep
+
+Say = Callable[[str], None]
+
+
+def train(
+    config: RunConfig,
+    path: Path,
+    benchmark: Benchmark,
+    fleet: Fleet,
+    resume: bool,
+    trackers: Sequence[Tracker] = (),
+) -> dict[str, Any]:
+    """Train one run in the folder `path`, here or with `fleet.workers`, and return its result.
+
+    Args:
+        benchmark: what `check` returned, which is called before.
+    """
+    choose_kernels([config])
+    with mirrored(path, fleet.mlflow) as mirror:
+        told = [*trackers, *mirror]
+        if fleet.workers:
+            require_ray()
+            from forever.launch.ray_train import run_workers
+
+            return run_workers(config, path, fleet, resume, told)
+        load_libraries()
+        return run_local(
+            config,
+            path,
+            resume=resume,
+            trackers=told,
+            placement=fleet.placement,
+            benchmark=benchmark,
+        )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which runs of a sweep's file are asked for; what is None is as the file says."""
+
+    seeds: Sequence[int] | None = None
+    only: Sequence[str] = ()  # variants; none of them means all
+    trials: int | None = None  # of a search
+    limits: Limits | None = None  # up to which seeds are added in rounds; None: none are
+
+    def check(self, file: SweepFile) -> None:
+        """Refuse, by an InputError, what the sweep or the search does not have."""
+        seeds, limits = self.seeds, self.limits
+        if seeds is not None and (not seeds or min(seeds) < 0 or len({*seeds}) < len(seeds)):
+            raise InputError(f"seeds={[*seeds]}: give some that are different and not negative")
+        if self.trials is not None and not file.is_search:
+            raise InputError(f"trials={self.trials}: {file.name} has variants; leave trials out")
+        if file.is_search and (self.only or limits):
+            raise InputError(f"only, until, budget_s: {file.name} is a search; leave them out")
+        if limits and limits.points is not None and limits.points <= 0:
+            raise InputError(f"until={limits.points:g}: points must be more than 0, e.g. 2")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a sweep or a search."""
+
+    folder: Path
+    outcome: SweepOutcome
+    search: Search | None = None
+
+
+def run_file(
+    file: SweepFile,
+    base: RunConfig,
+    changes: Mapping[str, Any],
+    asked: Asked,
+    out: Path,
+    fleet: Fleet,
+    say: Say,
+    console: Console | None = None,
+) -> Ended:
+    """Run the sweep or search of a file in its folder of `out`.
+
+    Args:
+        base: the run from which the variants differ, before the `changes` by dotted keys.
+        say: told once a round what is decided and what is open.
+        console: where the progress is shown, unless `fleet.show` is false; None: stdout.
+
+    Raises:
+        InputError: something of it cannot be, which is known before Ray is started.
+    """
+    folder = (out / file.name).absolute()
+    if file.is_search:
+        search = find_search(file, base.override(changes), asked.seeds)
+        outcome = run_search(search, asked.trials, folder, fleet, console)
+        return Ended(folder, outcome, search)
+    sweep = file.expand(base, asked.seeds, changes, asked.only)
+    return Ended(folder, run_sweep(sweep, folder, fleet, say, asked.limits, console))
+
+
+def run_sweep(
+    sweep: Sweep,
+    folder: Path,
+    fleet: Fleet,
+    say: Say,
+    limits: Limits | None = None,
+    console: Console | None = None,
+) -> SweepOutcome:
+    """Run a sweep in its folder; with limits in rounds, to which seeds are added."""
+    if limits is not None:
+        sweep = first_round(sweep)
+    trials = sweep.trials()
+    todo = [trial for trial in trials if RunDirectory(folder / trial.key).finished() is None]
+    refused(todo, others=len(todo) < len(trials))  # before Ray is imported, which takes seconds
+    choose_kernels(trial.config for trial in trials)
+    require_ray()
+    from forever.launch import ray_tune
+
+    if limits is None:
+        return ray_tune.run_sweep(sweep, folder, fleet, console)
+    return _run_rounds(sweep, folder, fleet, limits, say, console)
+
+
+def _run_rounds(
+    sweep: Sweep, folder: Path, fleet: Fleet, limits: Limits, say: Say, console: Console | None
+) -> SweepOutcome:
+    """Run a sweep in rounds, all on one Ray, whose start takes seconds."""
+    from forever.launch import ray_tune
+    from forever.launch.ray_cluster import capacity, cluster
+
+    outcome = SweepOutcome()
+    with cluster(dashboard=bool(fleet.workers)):
+        total, machines = capacity()
+        device = fleet.placement.device
+
+        def at_once(count: int) -> int:
+            share = divide(total, machines, count, fleet.concurrent, fleet.workers, device)
+            return share.concurrent
+
+        for part in rounds(sweep, folder, limits, at_once, say):
+            outcome.add(ray_tune.run_sweep(part, folder, fleet, console))
+    return outcome
+
+
+def run_search(
+    search: Search, trials: int | None, folder: Path, fleet: Fleet, console: Console | None = None
+) -> SweepOutcome:
+    """Run a search in its folder until it has so many runs; None: as many as its file says."""
+    check(search.base, RunDirectory(folder / search.base.key()), resume=True)
+    choose_kernels([search.base])
+    require_ray()
+    from forever.launch import ray_search
+
+    return ray_search.run_search(search, folder, trials, fleet, console)
+
+
+@contextmanager
+def watched() -> Iterator[ProgressLine]:
+    """Give a line of progress to write to; meanwhile runs save when they are told to stop."""
+    # While it is loaded Ray asks notebooks for a package that nothing here needs.
+    logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    with closing(ProgressLine()) as line:
+        try:
+            with listening(may_end=False) if in_main_thread else nullcontext(), catch_warnings():
+                # Of tqdm, which cannot draw its own bars in a notebook as it is.
+                filterwarnings("ignore", "IProgress not found")
+                yield line
+        except Stopped as told:
+            line.say("interrupted; the same call goes on from the last checkpoint")
+            raise Stopped(told.number) from None  # where it was does not matter
+
+
+# ---- MLflow
+
+
+def mlflow_uri(choice: str | None) -> str | None:
+    """The tracking URI to use; None for no tracking, as for `auto` without MLflow installed."""
+    installed = find_spec("mlflow") is not None
+    if choice in (None, "off") or (choice == "auto" and not installed):
+        return None
+    if not installed:
+        raise InputError(
+            "--mlflow: MLflow is not installed; pip install 'forever-cl[mlflow]', or --mlflow off"
+        )
+    if choice != "auto":
+        return choice
+    from forever.launch.mlflow.store import tracking_uri
+
+    return tracking_uri()
+
+
+@contextmanager
+def mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
+    """Give the tracker by which MLflow hears of a run, if it does."""
+    if uri is None:
+        yield []
+        return
+    from forever.launch.mlflow.tracker import mirrored_run
+
+    with mirrored_run(folder, uri) as tracker:
+        yield [tracker]
