@@ -8,6 +8,8 @@ the place: `terminal` (or a `PlainTable`, or `complain`), `html`, `markdown`, `l
 import os
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -92,27 +94,64 @@ def visible_lines(text: str) -> str:
     return "\n".join(map(visible, text.split("\n")))
 
 
-def terminal(text: object) -> Text:
+def terminal(text: object, style: str = "") -> Text:
     """Text for a console of rich, which takes no markup from it."""
-    return Text(visible(text))
+    return Text(visible(text), style=style)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a `PlainTable`: what it is for a program, and how a person sees it."""
+
+    value: Any
+    text: str
+    style: str = ""
 
 
 class PlainTable(Table):
-    """A table for a console, whose title, caption, heads and cells are shown as they are."""
+    """A table whose title, caption, heads and cells are shown as they are on a console.
+
+    It knows its rows: `data` gives a program what the cells mean, under the heads of the columns.
+    """
 
     title: Any
     caption: Any
 
     def __init__(self, *heads: Any, **options: Any) -> None:
-        super().__init__(title_justify="left", caption_justify="left", box=box.SIMPLE, **options)
+        options = {"box": box.SIMPLE, **options}
+        super().__init__(title_justify="left", caption_justify="left", **options)
+        self.records: list[Mapping[str, Any]] = []
+        self._keys: list[str] = []
         for head in heads:
             self.add_column(head)
 
-    def add_column(self, header: Any = "", *arguments: Any, **options: Any) -> None:
+    def add_column(self, header: Any = "", *arguments: Any, key: str = "", **options: Any) -> None:
+        """Add a column; `key` is its name for programs if that is not the head."""
+        self._keys.append(key or str(header))
         super().add_column(terminal(header), *arguments, **options)
 
-    def add_row(self, *cells: Any, **options: Any) -> None:
-        super().add_row(*map(terminal, cells), **options)
+    def add_row(self, *cells: Any, record: Mapping[str, Any] | None = None, **options: Any) -> None:
+        """Add a row of `Cell`s or of plain values, None being an empty one.
+
+        Args:
+            record: what the row means for a program, in the place of its cells; empty: nothing.
+        """
+        values: list[Any] = []
+        texts: list[Text] = []
+        for cell in cells:
+            if not isinstance(cell, Cell):
+                cell = Cell(cell, "" if cell is None else str(cell))
+            values.append(cell.value)
+            texts.append(Text(visible(cell.text), style=cell.style))
+        if record is None:
+            record = dict(zip(self._keys, values, strict=False))
+        if record:
+            self.records.append(record)
+        super().add_row(*texts, **options)
+
+    def data(self) -> dict[str, Any]:
+        """What the table says, as JSON values."""
+        return {"title": _plain(self.title), "rows": self.records, "note": _plain(self.caption)}
 
     def __rich_console__(self, console: Any, options: Any) -> Any:
         if isinstance(self.title, str):
@@ -120,6 +159,51 @@ class PlainTable(Table):
         if isinstance(self.caption, str):
             self.caption = Text(visible(self.caption), style="table.caption")
         return super().__rich_console__(console, options)
+
+
+class Page:
+    """Parts below one another on a console, each with a name in the document for programs."""
+
+    def __init__(self, apart: bool = True) -> None:
+        self._apart = apart  # whether an empty line stands between parts
+        self._parts: list[Any] = []
+        self._data: dict[str, Any] = {}
+
+    def add(self, name: str, part: Any, group: str = "") -> None:
+        """Add a table, or another part that has `data`; for programs perhaps in a group."""
+        if self._parts and self._apart:
+            self._parts.append(Text())
+        self._parts.append(part)
+        place = self._data.setdefault(group, {}) if group else self._data
+        place[name] = part.data()
+
+    def say(self, line: str, style: str = "") -> None:
+        """Add a line for people."""
+        self._parts.append(terminal(line, style))
+
+    def tell(self, **data: Any) -> None:
+        """Add what a program is told."""
+        self._data |= data
+
+    def data(self) -> dict[str, Any]:
+        """What the page says, as JSON values."""
+        return self._data
+
+    def __rich_console__(self, console: Any, options: Any) -> Any:
+        yield from self._parts
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters, from the middle of which the rest is left out."""
+    if len(text) <= most:
+        return text
+    behind = (most - 1) // 2
+    return f"{text[: most - 1 - behind]}…{text[len(text) - behind :]}"
+
+
+def _plain(text: Any) -> str:
+    """A title or a caption, which a console may have seen already, as a string."""
+    return "" if text is None else str(text)
 
 
 def complain(text: str) -> None:

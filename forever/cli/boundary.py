@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forever.errors import InputError, one_line
-from forever.files import WriteError
 from forever.text import complain, without_credentials
 
 DEBUG = "FOREVER_DEBUG"  # in the environment, which processes that are started here inherit
@@ -35,7 +34,7 @@ class Cause:
 
 
 CAUSES = (
-    Cause("a file of a run, a sweep or a report cannot be written", (WriteError.__name__,), FAILED),
+    Cause("a file of a run, a sweep or a report cannot be written", ("WriteError",), FAILED),
     Cause("a value, a file or a folder that was given is wrong", (InputError.__name__,), BAD_INPUT),
     Cause(
         "the disk, or a quota, is full",

@@ -1,36 +1,28 @@
-"""What the verbs share: a console, and what is printed of a sweep or search when it is over."""
+"""What the verbs share: what is printed of a sweep or search when it is over, and options."""
+
+from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console
 
-from forever.cli.options import Launch
-from forever.config.run import RunConfig
+from forever.cli.shown import note, print_lines, show
 from forever.errors import InputError
-from forever.launch.fleet import Fleet, SweepOutcome
-from forever.launch.start import Asked, mlflow_uri, run_file
-from forever.runs.tracking import Tracker
-from forever.sweeps.files import SweepFile
-from forever.sweeps.lists import front_table
-from forever.sweeps.search import Search
-from forever.sweeps.sweep import Sweep
-from forever.text import PlainTable, terminal, without_credentials
 
-__all__ = ["mlflow_uri"]
-
-# A pipe has no width of its own; 80 columns would fold every table.
-console = Console() if sys.stdout is not None and sys.stdout.isatty() else Console(width=120)
-
-
-def print_lines(lines: Sequence[str]) -> None:
-    """Print lines as they are, without markup and without folding them."""
-    for line in lines:
-        console.print(terminal(line), soft_wrap=True)
+if TYPE_CHECKING:
+    from forever.cli.options import Launch
+    from forever.config.run import RunConfig
+    from forever.launch.fleet import Fleet, SweepOutcome
+    from forever.launch.start import Asked
+    from forever.runs.tracking import Tracker
+    from forever.sweeps.files import SweepFile
+    from forever.sweeps.search import Search
+    from forever.sweeps.sweep import Sweep
+    from forever.text import PlainTable
 
 
 def profilers(launch: Launch, goes_on: bool) -> list[Tracker]:
@@ -53,6 +45,8 @@ def sweep(
     fleet: Fleet,
 ) -> None:
     """Run a sweep or a search in a folder of `out`, print its table and write its report."""
+    from forever.launch.start import run_file
+
     ended = run_file(file, base, changes, asked, out, fleet, lambda line: print_lines([line]))
     _end(ended.outcome, ended.folder, fleet.mlflow, ended.search)
 
@@ -61,10 +55,13 @@ def _end(
     outcome: SweepOutcome, folder: Path, uri: str | None, searched: Search | None = None
 ) -> None:
     """Show what came out and where MLflow's pages are; exit with 1 if a run failed."""
+    from forever.sweeps.lists import front_table
+    from forever.text import without_credentials
+
     if outcome.finished or outcome.skipped:
         show_report(folder)
         if searched is not None:
-            console.print(front_table(searched, folder))
+            show(front_table(searched, folder), "best")
     if uri is not None and uri.startswith("sqlite:"):
         program = Path(sys.executable).with_name("mlflow")
         print_lines([f"MLflow  {program} ui --backend-store-uri {uri}"])
@@ -73,6 +70,7 @@ def _end(
         host = address.netloc.rpartition("@")[2]  # without a password
         print_lines([f"MLflow  {without_credentials(address._replace(netloc=host).geturl())}"])
     print_lines([f"failed  {key}: {error}" for key, error in outcome.failed.items()])
+    note(folder=folder, failed=outcome.failed)
     if outcome.failed:
         raise typer.Exit(1)
 
@@ -86,8 +84,10 @@ def show_report(folder: Path) -> None:
         print_lines([f"no report: {error.name} is missing; pip install 'forever-cl[report]'"])
         return
     study = read_study(folder)
-    console.print(console_tables(study))
-    print_lines([f"report  {write_report(study)}"])
+    show(console_tables(study))
+    page = write_report(study)
+    print_lines([f"report  {page}"])
+    note(report=page)
 
 
 def detection(runs: Sweep, out: Path, points: float, asked: str) -> PlainTable:
@@ -98,3 +98,10 @@ def detection(runs: Sweep, out: Path, points: float, asked: str) -> PlainTable:
     except ModuleNotFoundError as error:
         raise InputError(f"--detect needs {error.name}; pip install 'forever-cl[report]'") from None
     return detection_table(runs, (out / runs.name).absolute(), points, asked)
+
+
+def mlflow_uri(choice: str) -> str | None:
+    """The tracking URI to use; see `forever.launch.start`, which takes a while to load."""
+    from forever.launch import start
+
+    return start.mlflow_uri(choice)

@@ -4,38 +4,54 @@ Exit codes: 0 done, 1 failed, 2 bad input, 128 and the number of the signal that
 (docs/faults.md).
 """
 
+import inspect
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
 from forever.cli.boundary import end, without_debug
 from forever.cli.output import shield_output
-from forever.cli.verbs import data, doctor, mlflow, plan, report, run, sweep
+from forever.cli.shown import with_json
+from forever.cli.verbs import data, doctor, export, init, mlflow, plan, report, run, show, sweep
 from forever.stopping import asked
+
+_EXAMPLES = "Examples:"
 
 app = typer.Typer(
     help="Continual learning of language models around FOREVER: run, sweep, compare.",
     epilog="--debug, with any command, shows where an error arose.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
-# In the order of `forever --help`.
-for verb in (
-    run.run,
-    sweep.sweep,
-    sweep.demo,
-    plan.plan,
-    report.report,
-    mlflow.sync,
-    doctor.doctor,
-):
-    app.command()(verb)
-
 data_app = typer.Typer(help="Look at benchmark data, and prepare it.", no_args_is_help=True)
-for verb in (data.check, data.prepare):
-    data_app.command()(verb)
+
+
+def add(verb: Callable[..., Any], to: typer.Typer, name: str | None = None) -> None:
+    """Make a function a verb, with the lines below "Examples:" in its docstring as examples."""
+    text, _, examples = inspect.cleandoc(verb.__doc__ or "").partition(_EXAMPLES)
+    lines = [line.strip() for line in examples.splitlines() if line.strip()]
+    examples = "\n".join([_EXAMPLES, *(f"  {line}" for line in lines)])
+    epilog = examples.replace("[", r"\[") if lines else None  # which would be markup
+    to.command(name, help=text.strip(), epilog=epilog)(verb)
+
+
+# In the order of `forever --help`. Those that show a table or a page show it as JSON, too.
+add(init.init, app)
+add(with_json(run.run), app)
+add(with_json(sweep.sweep), app)
+add(with_json(sweep.demo), app)
+add(with_json(plan.plan), app)
+add(with_json(show.show_run), app, "show")
+add(with_json(show.diff), app)
+add(with_json(report.report), app)
+add(export.export, app)
+add(mlflow.sync, app)
+add(with_json(doctor.doctor), app)
+add(with_json(data.check), data_app)
+add(data.prepare, data_app)
 app.add_typer(data_app, name="data")
 
 

@@ -11,15 +11,17 @@ from typing import Any
 
 from typer import Argument, Option
 
+from forever.cli.completion import complete_method, complete_run, complete_scale
 from forever.errors import InputError
-from forever.launch.fleet import Fleet
-from forever.launch.local import Placement
-from forever.planning.rounds import Limits
-from forever.sweeps.files import SweepFile
 
 # A help text is markup: without the backslash this is a closing tag.
 NAMED_RUN = r"<benchmark>\[/<order>]/<method>"
-CHANGES: Any = Argument(None, metavar="[KEY=VALUE]...", help="Dotted keys, e.g. optim.lr=1e-3")
+CHANGES: Any = Argument(
+    None,
+    metavar="[KEY=VALUE]...",
+    help="Dotted keys, e.g. optim.lr=1e-3",
+    autocompletion=complete_method,
+)
 OUT: Any = Option("runs", help="Folder for run directories.")
 MLFLOW: Any = Option(
     "auto", help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`."
@@ -53,8 +55,10 @@ class Launch:
     mlflow: str = MLFLOW
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> Any:
         """How a run uses its machine."""
+        from forever.launch.local import Placement
+
         return Placement(
             self.device,
             self.micro_batch,
@@ -64,8 +68,10 @@ class Launch:
             hang_s=self.hang_after,
         )
 
-    def fleet(self, mlflow_uri: str | None) -> Fleet:
+    def fleet(self, mlflow_uri: str | None) -> Any:
         """How runs are spread, which MLflow hears of at that address."""
+        from forever.launch.fleet import Fleet
+
         return Fleet(workers=self.workers, placement=self.placement, mlflow=mlflow_uri)
 
 
@@ -74,10 +80,14 @@ class Selection:
     """Which runs a sweep has, and how many of them are trained at a time."""
 
     scale: str = Option(
-        "mini", help="mini (embedded, minutes), cpu (real data, hours) or paper (GPUs)."
+        "mini",
+        help="mini (embedded, minutes), cpu (real data, hours) or paper (GPUs).",
+        autocompletion=complete_scale,
     )
     on: str | None = Option(
-        None, help=f"Base run instead of a scale's: a YAML file or {NAMED_RUN}."
+        None,
+        help=f"Base run instead of a scale's: a YAML file or {NAMED_RUN}.",
+        autocompletion=complete_run,
     )
     seeds: str | None = SEEDS
     only: list[str] | None = Option(
@@ -89,7 +99,7 @@ class Selection:
         False, "--retry-failed", help="Also run what failed for good before."
     )
 
-    def check(self, name: str, file: SweepFile | None) -> None:
+    def check(self, name: str, file: Any) -> None:
         """Refuse options that the sweep, the search or the single run `name` does not have."""
         searches = file is not None and file.is_search
         if self.trials is not None and not searches:
@@ -112,7 +122,7 @@ class Stopping:
         None, metavar="TIME", help="Add seeds as long as they fit, e.g. 90s, 30m, 2h."
     )
 
-    def limits(self, name: str, file: SweepFile) -> Limits | None:
+    def limits(self, name: str, file: Any) -> Any:
         """When the sweep `name` ends; None: after its seeds, as without these options."""
         if self.until is None and self.budget is None:
             return None
@@ -120,6 +130,8 @@ class Stopping:
             raise InputError(f"--until and --budget: {name} is a search and compares no variants")
         if self.until is not None and self.until <= 0:
             raise InputError(f"--until {self.until:g}: points must be more than 0, e.g. 2")
+        from forever.planning.rounds import Limits
+
         return Limits(self.until, parse_time(self.budget))
 
 

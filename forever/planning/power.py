@@ -15,7 +15,7 @@ from forever.planning.rounds import FIRST_SEEDS, comparisons, count_on_each, fir
 from forever.planning.scores import Comparison, Scores, differences_of, read_scores
 from forever.planning.sequential import ALPHA, spread
 from forever.sweeps.sweep import MANIFEST, Sweep, read_manifest
-from forever.text import PlainTable
+from forever.text import Cell, PlainTable
 
 POWER = 0.8
 NOTHING = "–"
@@ -73,12 +73,12 @@ def detection_table(sweep: Sweep, folder: Path, points: float, asked: str) -> Pl
         values, step = differences_of(comparison, scores)
         counts.append(len(values))
         name = f"{comparison.variant} less {comparison.reference}, {comparison.benchmark}"
-        needed = [NOTHING] * 3
+        needed = [Cell(None, NOTHING)] * 3
         if len(values) >= FIRST_SEEDS:
             deviation = spread(values, step)
             spreads = (deviation, *spread_interval(deviation, len(values)))
             needed = _needed(spreads, _seconds(comparison, scores), points, ALPHA / judged)
-        table.add_row(name, str(len(values)), *needed)
+        table.add_row(name, len(values), *needed)
     table.caption = (
         f"For {100 * POWER:g} % power of the paired two-sided t-test at {100 * ALPHA:g} % over "
         f"{plural(judged, 'comparison')} on a benchmark. Brackets: from the 95 % interval of the "
@@ -91,13 +91,16 @@ def detection_table(sweep: Sweep, folder: Path, points: float, asked: str) -> Pl
     return table
 
 
-def _needed(spreads: Sequence[float], seconds: float, points: float, alpha: float) -> list[str]:
+def _needed(spreads: Sequence[float], seconds: float, points: float, alpha: float) -> list[Cell]:
     """The cells: standard deviation, seeds, hours, each with the ends of its interval."""
     seeds = [seeds_needed(points / value, alpha) for value in spreads]
+    hours = [min(count, _MOST) * seconds / 3600 for count in seeds]
+    numbers = [_at_most(count, f"{min(count, _MOST):,}") for count in seeds]
+    times = [_at_most(count, f"{time:,.2f}") for count, time in zip(seeds, hours, strict=True)]
     return [
-        _around([f"{value:.1f}" for value in spreads]),
-        _around([_at_most(count, f"{min(count, _MOST):,}") for count in seeds]),
-        _around([_at_most(count, f"{min(count, _MOST) * seconds / 3600:,.2f}") for count in seeds]),
+        Cell([float(value) for value in spreads], _around([f"{value:.1f}" for value in spreads])),
+        Cell(seeds, _around(numbers)),
+        Cell(hours, _around(times)),
     ]
 
 

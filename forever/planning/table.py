@@ -20,7 +20,7 @@ from forever.planning.counts import AT_THE_END, ESTIMATES, UPDATES, Counts, plan
 from forever.planning.speed import Kind, Speed, calibrate, kind_of
 from forever.replay.times import day_seven, day_seven_of_updates
 from forever.sweeps.asked import AskedRun
-from forever.text import PlainTable
+from forever.text import Cell, PlainTable
 from forever.training.world import pick_device
 
 _EXACT = "Exact: updates on the task, and replays that their number triggers."
@@ -236,11 +236,14 @@ def _table(
     columns = [column for column, number in everything.items() if number]
     for column in columns:
         header = column.replace("consolidation", "consolid.")
-        table.add_column(header, justify="right", no_wrap=" " not in header)
+        table.add_column(header, key=column, justify="right", no_wrap=" " not in header)
     for group in (rows, sums):
         for label, numbers in group.items():
             if numbers:
-                table.add_row(label, *[_text(column, numbers[column]) for column in columns])
+                table.add_row(
+                    label,
+                    *[Cell(numbers[column], _text(column, numbers[column])) for column in columns],
+                )
         table.add_section()
     return table
 

@@ -5,33 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from rich.console import Group
 
 from forever.format import plural
 from forever.report.format import markdown_table
-from forever.report.frame import frame_of, text_table
+from forever.report.frame import frame_of, stored_rows, text_table
 from forever.report.study import Part, Study
-from forever.text import PlainTable, html, latex
+from forever.text import Page, PlainTable, html, latex
 from forever.text import markdown as as_markdown
 
 
-def console_tables(study: Study) -> Group:
+def console_tables(study: Study) -> Page:
     """The comparison as tables for the console, one a benchmark, and what was decided when."""
-    tables: list[PlainTable] = []
+    page = Page(apart=False)
     for part in study.parts:
-        tables.append(_compared(study, part))
+        page.add(part.benchmark, _compared(study, part))
         if part.in_rounds:
-            tables.append(_decided(part))
-    return Group(*tables)
+            page.add(f"{part.benchmark}, decided", _decided(part))
+    return page
 
 
 def _compared(study: Study, part: Part) -> PlainTable:
-    texts = text_table(frame_of(part.rows), "console")
+    frame = frame_of(part.rows)
+    texts = text_table(frame, "console")
     if study.reference and not study.others:
         # With several references the full report says which is whose.
         texts = texts.rename(columns={"Δ OP": f"Δ OP to {study.reference}"})
     title = f"{study.name} · {part.benchmark}" if part.several else study.name
-    return _console_table(texts, title, _caption(part))
+    return _console_table(texts, title, _caption(part), frame)
 
 
 def _decided(part: Part) -> PlainTable:
@@ -42,16 +42,21 @@ def _decided(part: Part) -> PlainTable:
         "Seeds were added in rounds; Δ OP and verdicts are those of a confidence sequence, wrong "
         f"in at most {level:g} % for {judged} together."
     )
-    return _console_table(text_table(frame[frame["decided"] != ""], "decided"), "decided", caption)
+    texts = text_table(frame[frame["decided"] != ""], "decided")
+    return _console_table(texts, "decided", caption, frame)
 
 
-def _console_table(texts: pd.DataFrame, title: str, caption: str) -> PlainTable:
+def _console_table(
+    texts: pd.DataFrame, title: str, caption: str, frame: pd.DataFrame
+) -> PlainTable:
+    records = {row["variant"]: row for row in stored_rows(frame)}
     table = PlainTable(title=title, caption=caption, collapse_padding=True)
     for name in texts.columns:
         table.add_column(name, justify="right", no_wrap=True)
     table.columns[0].justify = "left"
     for cells in texts.itertuples(index=False):
-        table.add_row(*cells)
+        # A row of the report for programs; the line above the bounds is none.
+        table.add_row(*cells, record=records.get(cells[0], {}))
     return table
 
 

@@ -20,7 +20,7 @@ from rich.progress import (
 from forever.data.tasks import Benchmark
 from forever.runs.directory import RunDirectory
 from forever.runs.tracking import Tracker
-from forever.text import PlainTable, terminal, visible
+from forever.text import Cell, PlainTable, shortened, terminal, visible
 
 _MOVES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # what moves a cursor, or colours
 _EVERY_S = 0.2  # after which a line that moves is written again
@@ -166,16 +166,57 @@ def reading(line: Mapping[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def matrix_table(result: Mapping[str, Any]) -> PlainTable:
-    """A finished run's scores in percent, a row a task and a column a stage, with a summary."""
+# From dark to bright with their own ink, so that they read the same on any background, and in grey.
+_HEAT = (
+    (20, "#ffffff on #440154"),
+    (40, "#ffffff on #414487"),
+    (60, "#ffffff on #2a788e"),
+    (80, "#000000 on #22a884"),
+    (95, "#000000 on #7ad151"),
+)
+_BEST = "#000000 on #fde725"
+_CORNER = "score on, after"
+_LONGEST_NAME, _LONGEST_LABEL = 16, 24
+_NAMES = {"op": "OP", "bwt": "BWT", "forgetting": "forgetting", "fwt": "FWT"}
+
+
+def matrix_table(result: Mapping[str, Any], width: int = 120) -> PlainTable:
+    """A run's scores in percent, a row a task and a column a stage, with a summary.
+
+    Where names do not fit into so many columns, stages go by their numbers; then decimals are left
+    out, then stages before the last ones.
+    """
+    tasks, stages = result["tasks"], result["stages"]
     table = PlainTable(title=f"{result['method']}, seed {result['seed']}")
-    table.add_column("score on, after", no_wrap=True)
-    for name in result["stages"]:
-        table.add_column(name, justify="right")
-    for name, row in zip(result["tasks"], result["matrix"], strict=True):
-        table.add_row(name, *("" if value is None else f"{value:.1f}" for value in row))
-    names = {"op": "OP", "bwt": "BWT", "forgetting": "forgetting", "fwt": "FWT"}
-    words = [f"{names[key]} {result[key]:.1f}" for key in names if result[key] is not None]
-    words.append(f"{sum(result['seconds'].values()):.0f} s")
-    table.caption = "   ".join(words)
+    heads = [shortened(visible(name), _LONGEST_NAME) for name in stages]
+    labels = [shortened(visible(name), _LONGEST_LABEL) for name in tasks]
+    left = max(len(_CORNER), *map(len, labels)) + 5  # columns of the first one, with its blanks
+    digits, shown, left_out = 1, len(stages), ""
+    if left + sum(max(len(head), 5) + 3 for head in heads) > width:
+        table.padding = 0
+        heads = [str(number) for number in range(1, len(stages) + 1)]
+        labels = [f"{number:2} {label}" for number, label in enumerate(labels, start=1)]
+        digits = int(left + 6 * len(stages) <= width)
+        shown = min(len(stages), max((width - left) // (4 + 2 * digits), 1))
+    if shown < len(stages):
+        left_out = f"   (stages 1 to {len(stages) - shown} are left out here)"
+    table.add_column(_CORNER, no_wrap=True)
+    for head in heads[-shown:]:
+        table.add_column(head, justify="right", no_wrap=True)
+    for task, label, row in zip(tasks, labels, result["matrix"], strict=True):
+        scores = dict(zip(stages, row, strict=True))
+        cells = [_score_cell(value, digits) for value in row[-shown:]]
+        table.add_row(label, *cells, record={"task": task, "scores": scores})
+    words = [f"{_NAMES[key]} {result[key]:.1f}" for key in _NAMES if result.get(key) is not None]
+    if result.get("seconds"):
+        words.append(f"{sum(result['seconds'].values()):.0f} s")
+    table.caption = "   ".join(words) + left_out
     return table
+
+
+def _score_cell(value: float | None, digits: int) -> Cell:
+    """A score in percent, on a colour."""
+    if value is None:
+        return Cell(None, "")
+    style = next((style for below, style in _HEAT if value < below), _BEST)
+    return Cell(value, f"{value:.{digits}f}", style)

@@ -6,7 +6,7 @@ from pathlib import Path
 from forever.sweeps.files import shipped_sweeps
 from forever.sweeps.search import BASE, Search
 from forever.sweeps.studies import Known, Studies
-from forever.text import PlainTable
+from forever.text import Cell, PlainTable
 
 
 def sweeps_table() -> PlainTable:
@@ -24,8 +24,8 @@ def front_table(search: Search, folder: Path) -> PlainTable:
     studies = Studies(search, folder)
     runs, front = studies.known(), studies.best()
     table = PlainTable("run", title="Best in OP, BWT or time", min_width=80)
-    for name in ("OP (%)", "BWT", "s"):
-        table.add_column(name, justify="right")
+    for name, key in {"OP (%)": "op", "BWT": "bwt", "s": "seconds"}.items():
+        table.add_column(name, key=key, justify="right")
     for run in front:
         table.add_row(run.trial.variant, *_cells(run))
     for run in runs:
@@ -41,6 +41,6 @@ def front_table(search: Search, folder: Path) -> PlainTable:
     return table
 
 
-def _cells(run: Known) -> list[str]:
+def _cells(run: Known) -> list[Cell]:
     op, bwt, seconds = run.objectives or (0.0, 0.0, 0.0)
-    return [f"{op:.1f}", f"{bwt:+.1f}", f"{seconds:.0f}"]
+    return [Cell(op, f"{op:.1f}"), Cell(bwt, f"{bwt:+.1f}"), Cell(seconds, f"{seconds:.0f}")]

@@ -7,17 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from commands import Call
 
 from forever.cli import start
-from forever.cli.main import main
-from forever.config.run import RunConfig
 from forever.files import write_noted
 from forever.launch.fleet import Fleet, SweepOutcome
 from forever.runs.directory import RunDirectory
@@ -26,43 +24,16 @@ from forever.sweeps.files import shipped_sweeps
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.sweep import Sweep
 
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
-    """Do `forever ARGUMENTS` in this process: its exit code, and what came on stdout and stderr."""
-
-    def forever(*arguments: str, begin: Callable[[], None] = main) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["forever", *arguments])
-        code = 0
-        try:
-            begin()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    before = signal.getsignal(signal.SIGINT)
-    yield forever
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def run_file(base_config: RunConfig, tmp_path: Path) -> str:
-    path = tmp_path / "toy.yaml"
-    path.write_text(yaml.safe_dump(base_config.model_dump(mode="json")), encoding="utf-8")
-    return str(path)
-
 
 @pytest.mark.parametrize(
-    "verb", ["", "run", "sweep", "demo", "plan", "report", "sync", "doctor", "data check"]
+    "verb",
+    ["", "run", "sweep", "demo", "plan", "report", "sync", "doctor", "data check", "show", "init"],
 )
 def test_every_verb_explains_itself(verb: str, call: Call) -> None:
     code, shown, _ = call(*verb.split(), "--help")
     assert code == 0
     assert "Usage:" in shown
-    assert ("<benchmark>[/<order>]/<meth" in shown) == (verb in ("run", "sweep", "plan"))
+    assert ("<benchmark>[/<order>]/<meth" in shown) == (verb in ("run", "sweep", "plan", "init"))
 
 
 BAD = [
@@ -233,7 +204,7 @@ def test_an_interrupt_says_how_to_go_on(
     def interrupt(name: str) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(f"forever.cli.verbs.{arguments.split()[0]}.load_run", interrupt)
+    monkeypatch.setattr("forever.sweeps.named_runs.load_run", interrupt)
     code, _, error = call(*arguments.split(), begin=start.main)
     assert code == 130
     assert error == f"interrupted; {again} from the last checkpoint\n"

@@ -92,6 +92,15 @@ def test_a_run_shows_hostile_names_and_keeps_them(
     for verb in (["plan", str(path)], ["data", "check", str(path)]):
         shown = call(*verb)
         assert verb[0] == "plan" or all(name in shown for name in seen)
+    call("diff", str(run), str(run))
+    assert all(name in call("show", str(run)) for name in seen)
+    told = json.loads(call("show", str(run), "--json"))
+    assert [row["task"] for row in told["matrix"]["rows"]] == TASKS
+    call("export", str(run), "--to", str(tmp_path / "exported"))
+    card = (tmp_path / "exported" / "README.md").read_text(encoding="utf-8")
+    assert "<i>" not in re.sub(r"^```.*?^```$", "", card, flags=re.M | re.S)
+    assert "\x1b" not in card
+    assert markdown(TASKS[2]) in card
     damaged = run / "result.json"
     damaged.write_text("{", encoding="utf-8")
     shown = call("report", str(run), code=2)

@@ -15,7 +15,7 @@ from rich.console import Console
 from forever.config.run import RunConfig
 from forever.data.batching import batch_count, batches
 from forever.data.benchmarks import SUPERNI_CLASSIFICATION, load_benchmark
-from forever.data.check import data_table
+from forever.data.check import balance_table, lengths_table, read_tasks, tasks_table
 from forever.data.orders import ORDERS
 from forever.data.sources import find_tasks
 from forever.data.tasks import Benchmark, Example, Splits, Task
@@ -362,21 +362,51 @@ def test_a_benchmarks_own_folder_is_as_good_as_the_one_above(toy_root: Path) -> 
 def test_the_table_of_a_check(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(width=200)
     with console.capture() as shown:
-        console.print(data_table(toy_root)[0])
-    assert re.search(r"toy +b +20 +6 +exact_match +2 +\d+ +\d+ +[0-9a-f]{12}", shown.get())
+        console.print(tasks_table(read_tasks(toy_root)))
+    assert re.search(r" b +20 +6 +exact_match +2 +0 +[0-9a-f]{12}", shown.get())
     with console.capture() as inside:
-        console.print(data_table(toy_root / "toy")[0])
+        console.print(tasks_table(read_tasks(toy_root / "toy")))
     assert shown.get().splitlines()[1:] == inside.get().splitlines()[1:]
     (toy_root / "toy" / "c").rename(toy_root / "toy" / "toy")  # a task of its folder's name
     for place in (toy_root, toy_root / "toy"):
-        assert data_table(place)[0].row_count == 3
+        assert len(read_tasks(place).tasks) == 3
     (toy_root / "toy" / "a").rename(toy_root / "toy" / "rte")
     (toy_root / "toy").rename(toy_root / "long_sequence")
     monkeypatch.chdir(toy_root / "long_sequence")
-    assert {str(cell) for cell in data_table(Path())[0].columns[0].cells} == {"long"}
+    assert {benchmark for benchmark, _ in read_tasks(Path()).tasks} == {"long"}
     (toy_root / "empty").mkdir()
     with pytest.raises(InputError, match="has no benchmark folder with tasks"):
-        data_table(toy_root / "empty")
+        read_tasks(toy_root / "empty")
+
+
+def _row(answer: str, text: str) -> dict[str, str]:
+    return {"instruction": "Is it?", "input": text, "output": answer}
+
+
+def test_a_check_counts_overlap_and_answers(tmp_path: Path) -> None:
+    """Of a test row it is the question that counts, but for case and blanks, in any task."""
+    files = {
+        "a/train": [_row("yes", f"a {n}") for n in range(8)]
+        + [_row("no", f"b {n}") for n in range(2)],
+        "a/test": [_row("yes", "A  1 "), _row("no", "new"), _row("maybe", "newer")],
+        "b/train": [_row("yes", f"c {n}") for n in range(10)],
+        "b/test": [_row("yes", "b 1"), _row("yes", "C 3")],
+    }
+    for name, rows in files.items():
+        path = tmp_path / "mine" / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(line) + "\n" for line in rows), "utf-8")
+    checked = read_tasks(tmp_path)
+    overlaps = {line["task"]: line["overlap"] for line in tasks_table(checked).records}
+    assert overlaps == {"a": 1, "b": 2}
+    answers = {line["task"]: line for line in balance_table(checked).records}
+    assert answers["a"]["answers"] == {"yes": [8, 1], "no": [2, 1], "maybe": [0, 1]}
+    assert answers["a"]["unseen"] == ["maybe"]
+    lengths = lengths_table(checked, None, RunConfig()).records
+    assert lengths[0]["answer, longest"] == 1
+    assert [task.name for _, task in read_tasks(tmp_path, ["b"]).tasks] == ["b"]
+    with pytest.raises(InputError, match=r"unknown task in .* 'c'"):
+        read_tasks(tmp_path, ["c"])
 
 
 # ---- the real data

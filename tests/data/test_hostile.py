@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from forever.cli.main import app
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
-from forever.data.check import data_table
+from forever.data.check import read_tasks
 from forever.errors import InputError
 
 ROW = {"instruction": "Is it?", "input": "a", "output": "yes"}
@@ -63,8 +63,8 @@ def test_a_hostile_row_is_refused_with_file_and_line(kind: str, tmp_path: Path) 
     error = str(refused.value)
     assert error.startswith(f"{root / 'mine' / 'a' / 'train.jsonl'}, line 2{message}")
     assert error.isprintable()
-    table, problems = data_table(root)
-    assert (table.row_count, problems) == (0, [error])
+    checked = read_tasks(root)
+    assert (checked.tasks, checked.problems) == ([], [error])
 
 
 @pytest.mark.parametrize("name", ["train.json", "test.json"])

@@ -10,12 +10,11 @@ import yaml
 from fuzz.cases import attempt, cases, changed, damaged, hostile_values, scalars
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.table import Table
 
 from forever.config.overrides import dotted_keys, parse_assignments
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
-from forever.data.check import data_table
+from forever.data.check import Checked, read_tasks
 from forever.data.sources import find_tasks
 from forever.data.tasks import Benchmark
 from forever.sweeps.files import load_sweep
@@ -209,14 +208,14 @@ def test_data_folders(tmp_path: Path, files: dict[str, bytes | None]) -> None:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-    table, problems = attempt(lambda: data_table(tmp_path / "mine")) or (Table("", ""), [])
-    names = [str(cell) for cell in table.columns[1].cells]
+    checked = attempt(lambda: read_tasks(tmp_path / "mine")) or Checked("")
+    names = [task.name for _, task in checked.tasks]
     if names:
         digests = [task.digest() for task in read(tmp_path, names).tasks]
-        assert digests == [str(cell) for cell in table.columns[-1].cells]
+        assert digests == [task.digest() for _, task in checked.tasks]
     for name in {*(attempt(lambda: find_tasks(tmp_path / "mine")) or ())} - {*names}:
         assert attempt(partial(read, tmp_path, [name])) is None
-        assert problems
+        assert checked.problems
 
 
 def read(root: Path, order: list[str]) -> Benchmark:

@@ -148,7 +148,7 @@ def test_a_traceback_has_no_password(
         except RuntimeError as error:
             raise RuntimeError(f"outer http://me:{SECRET}@host") from error
 
-    monkeypatch.setattr("forever.cli.verbs.run.load_run", fail)
+    monkeypatch.setattr("forever.sweeps.named_runs.load_run", fail)
     monkeypatch.setattr(sys, "argv", ["forever", "run", "mini/forever"])
     with pytest.raises(SystemExit) as stop:
         main()

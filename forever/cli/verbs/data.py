@@ -1,36 +1,86 @@
 """`forever data`: look at benchmark data, and prepare it."""
 
 from pathlib import Path
+from typing import Any
 
 import typer
 from typer import Argument, Option
 
-from forever.cli import commands
-from forever.cli.commands import console
-from forever.sweeps.named_runs import load_run
-from forever.text import complain
+from forever.cli.shown import note, print_lines, show
+from forever.errors import InputError
+from forever.text import Page, complain
 
 
 def check(
     root: Path | None = Argument(
         None, help="Folder with benchmark folders, or a run's YAML; none: the demo's."
     ),
+    model: str | None = Option(
+        None, "--model", help="The model whose tokens are shown; default: the run's."
+    ),
+    task: list[str] | None = Option(
+        None, "--task", metavar="NAME", help="Only this task; may be repeated."
+    ),
+    examples: int = Option(3, "--examples", min=0, help="Examples of each task as tokens."),
 ) -> None:
-    """Read every task that is found, and show sizes, metric, labels and length.
+    """Read every task that is found, and show what a model will see of it.
 
+    Sizes, metric, answers, overlap of training and test, lengths and cuts, and examples as tokens.
     An error names the file and the line; the other tasks are shown all the same.
-    """
-    from forever.data.check import data_table
 
-    if root is None or root.is_file():
-        table, problems = data_table(load_run(str(root or "mini/forever")))
-    else:
-        table, problems = data_table(root)
-    console.print(table)
-    for problem in problems:
+    Examples:
+        forever data check
+        forever data check data --model Qwen/Qwen3-0.6B
+        forever data check my-run.yaml --task first --examples 5
+    """
+    from forever.config.run import RunConfig
+    from forever.data.check import balance_table, lengths_table, read_tasks, tasks_table
+    from forever.sweeps.named_runs import load_run
+
+    is_run = root is None or root.is_file()
+    config = load_run(str(root or "mini/forever")) if is_run else RunConfig()
+    if model is not None:
+        config = config.override({"model.name": model})
+    place = config if is_run else root
+    assert place is not None
+    checked = read_tasks(place, task or ())
+    encoder, why = _encoder(config) if is_run or model else (None, "give --model, or a run's file")
+    page = Page()
+    page.add("tasks", tasks_table(checked))
+    page.add("answers", balance_table(checked))
+    page.add("lengths", lengths_table(checked, encoder, config))
+    if encoder is None:
+        page.say(f"Tokens are not shown: {why}.")
+    elif examples:
+        _add_examples(page, checked, encoder, examples)
+    show(page)
+    note(problems=checked.problems)
+    for problem in checked.problems:
         complain(f"error: {problem}")
-    if problems:
+    if checked.problems:
         raise typer.Exit(2)
+
+
+def _encoder(config: Any) -> tuple[Any, str]:
+    """The encoder of a run's model, or why there is none."""
+    from forever.data.encoding import Encoder
+    from forever.models.tokenizer import load_tokenizer
+
+    try:
+        return Encoder(load_tokenizer(config.model.name), config.model.max_length), ""
+    except InputError as error:
+        return None, str(error)
+
+
+def _add_examples(page: Page, checked: Any, encoder: Any, most: int) -> None:
+    """Add some training examples of each task, as tokens."""
+    from forever.cli.view.examples import Examples
+
+    page.say("")
+    page.say("Between bars: tokens. In ⟦ ⟧: what is supervised, which a model learns to say.")
+    for benchmark, task in checked.tasks:
+        name = checked.called(benchmark, task)
+        page.add(name, Examples(name, task, encoder, most), "examples")
 
 
 def prepare(
@@ -43,8 +93,12 @@ def prepare(
 
     1000 training examples a task, 500 a class for testing, or as many as there are; the same ones
     every time.
+
+    Examples:
+        forever data prepare O-LoRA --to /data
+        forever data prepare SAPT/CL_Benchmark/SuperNI --to /data
     """
     from forever.data.prepare import prepare as write_benchmarks
 
     for line in write_benchmarks(source, to):
-        commands.print_lines([line])
+        print_lines([line])

@@ -1,26 +1,43 @@
 """`forever doctor` says what is installed, what the machine offers and what to do about it."""
 
+import json
 import os
 import platform
 import re
+import shlex
 import shutil
-from importlib.metadata import PackageNotFoundError, requires
+import sys
+from importlib.metadata import PackageNotFoundError, distribution, requires
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import typer
+from typer import Option
 
-from forever.cli.commands import console
+from forever.cli.shown import note, print_lines, show
 from forever.runs.environment import revision, version
 from forever.text import PlainTable, without_credentials
 
 _FREE_GB = 5  # a run keeps two checkpoints
 _PACKAGE_AND_EXTRA = re.compile(r"""([\w.-]+)(?:.*extra == ["']([\w-]+))?""")
+_NAME = "forever-cl"
 
 
-def doctor() -> None:
-    """Check what is installed and what this machine offers."""
+def doctor(
+    fix: bool = Option(False, "--fix", help="Say the commands for what is missing; run none."),
+) -> None:
+    """Check what is installed and what this machine offers.
+
+    Examples:
+        forever doctor
+        forever doctor --fix
+    """
     table, sound = examine()
-    console.print(table)
+    show(table)
+    commands = missing_commands()
+    note(sound=sound, commands=commands)
+    if fix:
+        print_lines(commands or ["nothing is missing"])
     if not sound:
         raise typer.Exit(1)
 
@@ -52,12 +69,47 @@ def examine() -> tuple[PlainTable, bool]:
     return table, sound
 
 
+def missing_commands() -> list[str]:
+    """The commands, for a shell, that install what is missing with this Python."""
+    pip = [sys.executable, "-m", "pip", "install"]
+    needed: list[str] = []
+    extras: list[str] = []
+    for package, extra in _requirements():
+        if version(package):
+            continue
+        if extra:
+            extras.append(extra)
+        else:
+            needed.append(package)
+    commands: list[str] = []
+    if needed:
+        commands.append(shlex.join([*pip, *needed]))
+    if extras:
+        place = _place()
+        editable = ["-e"] if place != _NAME else []
+        whole = f"{place}[{','.join(dict.fromkeys(extras))}]"
+        commands.append(shlex.join([*pip, *editable, whole]))
+    return commands
+
+
+def _place() -> str:
+    """What pip is asked for: this package by name, or the folder of a checkout."""
+    try:
+        told = distribution(_NAME).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return str(Path(__file__).parents[3])
+    source = json.loads(told or "{}")
+    if source.get("dir_info", {}).get("editable"):
+        return unquote(urlsplit(source["url"]).path)
+    return _NAME
+
+
 def _requirements() -> list[tuple[str, str]]:
     """List the packages of pyproject.toml with their extras, without those for developers."""
     try:
-        lines = requires("forever-cl") or []
+        lines = requires(_NAME) or []
     except PackageNotFoundError:  # a checkout that is not installed
-        lines = ["forever-cl"]
+        lines = [_NAME]
     packages: list[tuple[str, str]] = []
     for line in lines:
         match = _PACKAGE_AND_EXTRA.match(line)

@@ -9,7 +9,12 @@ from forever.errors import InputError
 
 
 def sync(folder: Path = Argument(help="A run or a sweep."), mlflow: str = options.MLFLOW) -> None:
-    """Send to MLflow what it does not have yet, once each."""
+    """Send to MLflow what it does not have yet, once each.
+
+    Examples:
+        forever sync runs/components
+        forever sync runs/components --mlflow http://server:5000
+    """
     uri = commands.mlflow_uri(mlflow)
     if uri is None:
         raise InputError(

@@ -3,17 +3,17 @@
 from typer import Argument, Option
 
 from forever.cli import commands, options
-from forever.cli.commands import console
+from forever.cli.completion import complete_planned
 from forever.cli.options import NAMED_RUN, Launch, Selection, parse_seeds, with_options
-from forever.config.overrides import parse_assignments
+from forever.cli.shown import show
 from forever.errors import InputError
-from forever.sweeps.files import sweep_or_none
-from forever.sweeps.named_runs import load_run
 
 
 @with_options
 def plan(
-    name: str = Argument(help=f"A YAML file, {NAMED_RUN}, or a sweep."),
+    name: str = Argument(
+        help=f"A YAML file, {NAMED_RUN}, or a sweep.", autocompletion=complete_planned
+    ),
     changes: list[str] | None = options.CHANGES,
     calibrate: bool = Option(False, "--calibrate", help="Measure this machine for 20 seconds."),
     tokens_per_second: float | None = Option(None, min=1, help="Training throughput, instead."),
@@ -25,8 +25,17 @@ def plan(
     selection: Selection,
     launch: Launch,
 ) -> None:
-    """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started."""
+    """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started.
+
+    Examples:
+        forever plan mini/forever
+        forever plan components --scale paper data.root=/data --price-per-hour 2.5
+        forever plan components --detect 2
+    """
+    from forever.config.overrides import parse_assignments
     from forever.sweeps.asked import asked_runs, without_failed
+    from forever.sweeps.files import sweep_or_none
+    from forever.sweeps.named_runs import load_run
 
     file = sweep_or_none(name)
     selection.check(name, file)
@@ -37,7 +46,7 @@ def plan(
             needs = "it needs points above 0 and a sweep with variants, e.g. components"
             raise InputError(f"--detect {detect:g}: {needs}")
         sweep = file.expand(load_run(base), seeds, asked, selection.only or ())
-        console.print(commands.detection(sweep, launch.out, detect, name))
+        show(commands.detection(sweep, launch.out, detect, name))
         return
     runs = asked_runs(name, base, asked, seeds, launch.out, selection.only or (), selection.trials)
     # Torch is loaded when the runs are known to be possible.
@@ -53,4 +62,4 @@ def plan(
         micro_batch=launch.micro_batch,
     )
     planned = runs if selection.retry_failed else without_failed(runs)
-    console.print(plan_table(name, planned, terms))
+    show(plan_table(name, planned, terms))

@@ -1,27 +1,25 @@
 """`forever run`: one run, here or with Ray Train's workers."""
 
+from collections.abc import Mapping
 from contextlib import closing
+from typing import Any
 
 from rich.console import Console
 from typer import Argument, Option
 
 from forever.cli import commands, options
-from forever.cli.commands import console
+from forever.cli.completion import complete_run
 from forever.cli.options import NAMED_RUN, Launch, with_options
-from forever.config.overrides import parse_assignments
-from forever.config.run import RunConfig
+from forever.cli.shown import console, note, print_lines, show
 from forever.errors import InputError
-from forever.launch.local import check
-from forever.launch.start import train
-from forever.runs.console import ConsoleTracker, matrix_table
-from forever.runs.directory import RunDirectory
-from forever.sweeps.named_runs import load_run
 
 
 @with_options
 def run(
     config: str | None = Argument(
-        None, help=f"A YAML file, or {NAMED_RUN} such as mini/forever; a fork has its run's own."
+        None,
+        help=f"A YAML file, or {NAMED_RUN} such as mini/forever; a fork has its run's own.",
+        autocompletion=complete_run,
     ),
     changes: list[str] | None = options.CHANGES,
     resume: bool = Option(False, "--resume", help="Go on with an interrupted run."),
@@ -35,7 +33,17 @@ def run(
     *,
     launch: Launch,
 ) -> None:
-    """Train one run, task after task, and print its performance matrix."""
+    """Train one run, task after task, and print its performance matrix.
+
+    Examples:
+        forever run mini/forever
+        forever run my-run.yaml optim.lr=1e-3 seed=1
+        forever run my-run.yaml --resume
+    """
+    from forever.launch.local import check
+    from forever.launch.start import train
+    from forever.runs.console import ConsoleTracker
+    from forever.runs.directory import RunDirectory
     from forever.runs.fork import find_origin, plant
 
     profilers = commands.profilers(launch, resume or bool(fork)) if profile else []
@@ -44,20 +52,36 @@ def run(
     directory = RunDirectory(launch.out / (origin.key(settings) if origin else settings.key()))
     benchmark = check(settings, directory, resume)
     if directory.finished() is not None:
-        commands.print_lines([f"{directory.path} is finished; nothing to do"])
+        print_lines([f"{directory.path} is finished; nothing to do"])
     elif origin is not None:
         differences = plant(origin, settings, benchmark, directory)
         if not quiet:
-            commands.print_lines(differences)
+            print_lines(differences)
     fleet = launch.fleet(commands.mlflow_uri(launch.mlflow))
     with closing(ConsoleTracker(Console(quiet=quiet))) as progress:
         told = [progress, *profilers]
         result = train(settings, directory.path, benchmark, fleet, resume, told)
-    console.print(matrix_table(result))
+    _show(directory, result)
 
 
-def _settings(config: str | None, changes: list[str], forked: RunConfig | None) -> RunConfig:
+def _show(directory: Any, result: Mapping[str, Any]) -> None:
+    """Print the matrix of a run that is over, and a line on each task that ends at chance."""
+    from forever.cli.view.chance import lost_tasks
+    from forever.cli.view.seen import Seen
+    from forever.runs.console import matrix_table
+
+    show(matrix_table(result, console.width))
+    lost = lost_tasks(Seen(directory))
+    print_lines(lost)
+    scores = {name: result.get(name) for name in ("op", "bwt", "fwt", "forgetting")}
+    note(run=directory.path, scores=scores, lost=lost)
+
+
+def _settings(config: str | None, changes: list[str], forked: Any) -> Any:
     """The run that CONFIG and KEY=VALUE mean; without CONFIG it is the run that is forked."""
+    from forever.config.overrides import parse_assignments
+    from forever.sweeps.named_runs import load_run
+
     if config is not None and forked is not None and "=" in config:
         config, changes = None, [config, *changes]
     base = forked if config is None else load_run(config)

@@ -6,21 +6,17 @@ from pathlib import Path
 from typer import Argument, Option
 
 from forever.cli import commands, options
-from forever.cli.commands import console
+from forever.cli.completion import complete_sweep
 from forever.cli.options import Launch, Selection, Stopping, parse_seeds, with_options
-from forever.config.overrides import parse_assignments
-from forever.launch.fleet import Fleet
-from forever.launch.local import Placement
-from forever.launch.start import Asked
-from forever.sweeps.files import load_sweep
-from forever.sweeps.lists import sweeps_table
-from forever.sweeps.named_runs import load_run
+from forever.cli.shown import show
 
 
 @with_options
 def sweep(
     name: str | None = Argument(
-        None, help="A sweep's name (`forever sweep --list`), or its YAML file."
+        None,
+        help="A sweep's name (`forever sweep --list`), or its YAML file.",
+        autocompletion=complete_sweep,
     ),
     changes: list[str] | None = options.CHANGES,
     show_all: bool = Option(False, "--list", help="Show all sweeps with their question, and end."),
@@ -33,9 +29,20 @@ def sweep(
 
     The same command goes on where it was interrupted. The sweep `search` finds its variants while
     it runs, with Optuna, and stops those that fall behind.
+
+    Examples:
+        forever sweep --list
+        forever sweep components --seeds 0,1,2
+        forever sweep my-sweep.yaml --on my-run.yaml --until 2 --budget 1h
     """
+    from forever.config.overrides import parse_assignments
+    from forever.launch.start import Asked
+    from forever.sweeps.files import load_sweep
+    from forever.sweeps.lists import sweeps_table
+    from forever.sweeps.named_runs import load_run
+
     if show_all or name is None:
-        console.print(sweeps_table())
+        show(sweeps_table())
         return
     file = load_sweep(name)
     base = load_run(selection.on or file.base_run(selection.scale))
@@ -58,7 +65,18 @@ def demo(
     concurrent: int | None = options.CONCURRENT,
     mlflow: str = options.MLFLOW,
 ) -> None:
-    """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores."""
+    """The component ablation of FOREVER on the embedded benchmark: minutes on two CPU cores.
+
+    Examples:
+        forever demo
+        forever demo --seeds 0,1,2
+    """
+    from forever.launch.fleet import Fleet
+    from forever.launch.local import Placement
+    from forever.launch.start import Asked
+    from forever.sweeps.files import load_sweep
+    from forever.sweeps.named_runs import load_run
+
     fleet = Fleet(concurrent, 0, Placement("cpu"), commands.mlflow_uri(mlflow))
     asked = Asked(parse_seeds(seeds))
     commands.sweep(load_sweep("demo"), load_run("mini/forever"), {}, asked, out, fleet)

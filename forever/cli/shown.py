@@ -1,0 +1,118 @@
+"""What a verb shows: on a console for people, or with `--json` as one JSON document for programs.
+
+A verb shows tables and pages, which know their own data. With `--json` nothing else is on stdout:
+what would have been there besides, such as progress, goes to stderr.
+"""
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, is_dataclass
+from inspect import Parameter
+from math import isfinite
+from pathlib import Path
+from typing import Any, Protocol
+
+import typer
+from rich.console import Console
+from typer import Option
+
+from forever.text import terminal
+
+# A pipe has no width of its own; 80 columns would fold every table.
+console = Console() if sys.stdout is not None and sys.stdout.isatty() else Console(width=120)
+_AS_JSON: Any = Option(False, "--json", help="Print one JSON document, and nothing else on stdout.")
+
+
+class Data(Protocol):
+    """What can be shown: the console prints it, and a program gets its data."""
+
+    def data(self) -> Mapping[str, Any]:
+        """What it says, as JSON values."""
+        ...
+
+
+class _Document:
+    """The document of the verb that runs, if it was asked for."""
+
+    content: dict[str, Any] | None = None
+
+
+def show(part: Data, name: str = "") -> None:
+    """Print a table or a page, or put its data into the document, there perhaps under a name."""
+    if _Document.content is None:
+        console.print(part)
+    elif name:
+        _Document.content[name] = part.data()
+    else:
+        _Document.content.update(part.data())
+
+
+def note(**values: Any) -> None:
+    """Add to the document what people read elsewhere."""
+    if _Document.content is not None:
+        _Document.content.update(values)
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines as they are, without markup and without folding them."""
+    for line in lines:
+        console.print(terminal(line), soft_wrap=True)
+
+
+def with_json(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the option `--json`."""
+    signature = inspect.signature(verb)
+    option = Parameter("as_json", Parameter.KEYWORD_ONLY, default=_AS_JSON, annotation=bool)
+
+    @functools.wraps(verb)
+    def shown(*, as_json: bool, **values: Any) -> None:
+        if as_json:
+            _print_document(lambda: verb(**values))
+        else:
+            verb(**values)
+
+    parameters = [*signature.parameters.values(), option]
+    setattr(shown, "__signature__", signature.replace(parameters=parameters))  # noqa: B010 - no declared field
+    return shown
+
+
+def _print_document(verb: Callable[[], None]) -> None:
+    """Run a verb and print its document, also if it ends with a bad exit code of its own."""
+    content = _Document.content = {}
+    exit_code = 0
+    try:
+        with redirect_stdout(sys.stderr):
+            verb()
+    except typer.Exit as ended:
+        exit_code = ended.exit_code
+    finally:
+        _Document.content = None
+    text = json.dumps(_finite(content), indent=1, default=_value, allow_nan=False)
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+    if exit_code:
+        raise typer.Exit(exit_code)
+
+
+def _finite(value: Any) -> Any:
+    """Nested values in which null stands for numbers that JSON does not have."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return value
+
+
+def _value(value: Any) -> Any:
+    """What JSON does not know: a path as its text, a number of NumPy as Python's."""
+    if isinstance(value, Path):
+        return str(value)
+    return value.item()

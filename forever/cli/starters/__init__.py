@@ -1,0 +1,1 @@
+"""Files to begin with, which `forever init` writes: they run as they are."""

@@ -1,0 +1,31 @@
+"""`forever export`: what a run trained, as a folder for others."""
+
+from pathlib import Path
+
+from typer import Argument, Option
+
+from forever.cli.completion import complete_folder
+from forever.cli.shown import print_lines
+
+
+def export(
+    run: Path = Argument(help="A finished run's folder.", autocompletion=complete_folder),
+    to: Path = Option(..., "--to", help="A folder that is not there yet."),
+    merged: bool = Option(
+        False, "--merged", help="Also the base model with the adapter merged into it."
+    ),
+) -> None:
+    """Write a run's adapter with a model card that says how it was made and how to load it.
+
+    Examples:
+        forever export runs/mini-1-forever-s0-984e8c47 --to my-adapter
+        forever export runs/mini-1-forever-s0-984e8c47 --to my-model --merged
+    """
+    from forever.cli.export.folder import export_run
+
+    if merged:
+        from forever.cli.export.merge import merge
+
+        print_lines(export_run(run, to, merge))
+    else:
+        print_lines(export_run(run, to))

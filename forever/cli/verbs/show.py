@@ -1,0 +1,44 @@
+"""`forever show` and `forever diff`: runs that are there, in the terminal."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from typer import Argument
+
+from forever.cli.completion import complete_folder
+from forever.cli.shown import console, show
+
+_RUN: Any = Argument(help="A run's folder.", autocompletion=complete_folder)
+
+
+def show_run(run: Path = _RUN) -> None:
+    """Show a run: its matrix, timeline, events, budget, and answers that are wrong.
+
+    Examples:
+        forever show runs/mini-1-forever-s0-984e8c47
+        forever show runs/components/base-o1-s0-b7e0f993 --json
+    """
+    from forever.cli.view.run import run_page
+    from forever.cli.view.seen import look
+
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a look fetches no data
+    show(run_page(look(run), console.width))
+
+
+def diff(
+    first: Path = Argument(metavar="A", help="A run's folder.", autocompletion=complete_folder),
+    second: Path = Argument(
+        metavar="B", help="Another run's folder.", autocompletion=complete_folder
+    ),
+) -> None:
+    """Show in what two runs differ: configuration, scores, matrix, events, environment.
+
+    Examples:
+        forever diff runs/mini-1-forever-s0-984e8c47 runs/mini-1-ewc-s0-62d20844
+        forever diff runs/demo/base-o1-s0-b7e0 runs/demo/mtl-o1-s0-5d2f --json
+    """
+    from forever.cli.view.difference import difference_page
+    from forever.cli.view.seen import look
+
+    show(difference_page(look(first), look(second)))

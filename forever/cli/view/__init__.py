@@ -1,0 +1,1 @@
+"""What `forever show` and `forever diff` make of run directories. Nothing here loads torch."""

@@ -1,0 +1,88 @@
+"""`forever init`: what it writes runs as it is, and nothing is overwritten."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Call
+
+from forever.cli.starters.run import run_text
+from forever.config.overrides import dotted_keys
+from forever.config.run import RunConfig
+from forever.sweeps.files import load_sweep
+from forever.sweeps.named_runs import load_run, named_run
+
+SHORT = ["data.train_rows=8", "data.test_rows=4", "optim.epochs=1", "--mlflow", "off"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_run_that_is_begun_runs(call: Call) -> None:
+    code, printed, _ = call("init")
+    assert (code, printed) == (0, "wrote run.yaml\nnext  forever run run.yaml\n")
+    assert load_run("run.yaml") == named_run("mini/forever")
+    order = "data.order=[sentiment,happened]"
+    assert call("run", "run.yaml", order, *SHORT)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["mini/forever", "superni/7/ssr", "cpu/long/4/vbm", "mini/mtl"])
+def test_a_runs_file_has_every_key(name: str) -> None:
+    config = named_run(name)
+    text = run_text(config, "run.yaml")
+    values = yaml.safe_load(text)
+    assert RunConfig.parse(values) == config
+    for key in (*dotted_keys(RunConfig), *dotted_keys(type(config.method), "method.")):
+        part, *names = key.split(".")
+        if part != "method" or key in dotted_keys(type(config.method), "method."):
+            assert part in values
+            assert not names or names[0] in values[part], key
+    assert max(map(len, text.splitlines())) <= 100
+    assert ("default Qwen" in text) == (config.model.name != RunConfig().model.name)
+
+
+def test_a_task_that_is_begun_is_learned(call: Call) -> None:
+    for name in ("first", "second"):
+        assert call("init", "--task", name)[0] == 0
+    assert load_run("second.yaml").data.order == ("first", "second")
+    code, printed, _ = call("data", "check", "second.yaml", "--json")
+    assert code == 0
+    rows = json.loads(printed)["tasks"]["rows"]
+    assert [(row["task"], row["labels"], row["overlap"]) for row in rows] == [
+        ("first", 2, 0),
+        ("second", 2, 0),
+    ]
+    code, printed, _ = call("run", "second.yaml", "--mlflow", "off", "--json")
+    assert code == 0
+    assert json.loads(printed)["lost"] == []  # it is learned
+
+
+def test_a_sweep_that_is_begun_can_be_planned(call: Call) -> None:
+    assert call("init", "sweep", "--to", "mine.yaml")[0] == 0
+    sweep = load_sweep("mine.yaml").expand(load_run("mini/forever"))
+    assert [*sweep.variants] == ["base", "late", "once"]
+    code, printed, _ = call("plan", "mine.yaml", "--json")
+    assert code == 0
+    assert [row["runs"] for row in json.loads(printed)["rows"]][:3] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("words", [["init"], ["init", "sweep"], ["init", "--task", "first"]])
+def test_nothing_is_overwritten(words: list[str], call: Call) -> None:
+    assert call(*words)[0] == 0
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    code, _, error = call(*words)
+    assert code == 2
+    assert "is there, and init overwrites nothing" in error
+    assert before == {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+
+
+def test_names_that_are_no_folders_are_refused(call: Call) -> None:
+    for name in ("../up", "a b", "", ".x"):
+        code, _, error = call("init", "--task", name)
+        assert code == 2
+        assert "a task's name is that of a folder" in error
+    assert call("init", "sweep", "--task", "first")[0] == 2
+    assert [*Path().iterdir()] == []

@@ -1,0 +1,226 @@
+"""What all verbs have in common: `--json`, completion, help with examples, and NO_COLOR."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from commands import Call
+from typer.testing import CliRunner
+
+from forever.cli import completion
+from forever.cli.main import app
+from forever.config.methods import METHOD_CONFIGS
+from forever.config.run import RunConfig
+from forever.sweeps.files import shipped_sweeps
+from forever.text import Cell, PlainTable
+
+ROOT = Path(__file__).parents[2]
+
+
+def document(call: Call, *arguments: str, code: int = 0) -> dict[str, Any]:
+    """What a verb prints with `--json`: one document, and nothing else."""
+    ended, printed, _ = call(*arguments, "--json")
+    assert ended == code
+    return json.loads(printed)
+
+
+def test_a_table_knows_its_rows() -> None:
+    table = PlainTable("name", title="t")
+    table.add_column("share (%)", key="share")
+    table.add_row("a", Cell(0.25, "25.0 %"))
+    table.add_row("b", None)
+    table.add_row("sum", "-", record={})
+    rows = [{"name": "a", "share": 0.25}, {"name": "b", "share": None}]
+    assert table.data() == {"title": "t", "rows": rows, "note": ""}
+    assert [str(cell) for cell in table.columns[1].cells] == ["25.0 %", "", "-"]
+
+
+def test_a_run_is_one_document(small_config: RunConfig, tmp_path: Path, call: Call) -> None:
+    """What a run tells meanwhile is on stderr."""
+    file = tmp_path / "toy.yaml"
+    file.write_text(yaml.safe_dump(small_config.model_dump(mode="json")), "utf-8")
+    run = ["run", str(file), "--out", str(tmp_path / "out"), "--mlflow", "off"]
+    code, printed, progress = call(*run, "--json")
+    told = json.loads(printed)
+    assert (code, told["run"]) == (0, str(next((tmp_path / "out").iterdir())))
+    result = json.loads((Path(told["run"]) / "result.json").read_text("utf-8"))
+    assert told["scores"]["op"] == result["op"]
+    assert [row["task"] for row in told["rows"]] == result["tasks"]
+    assert "after 3/3 weight" in progress
+    again = document(call, *run)
+    assert again["scores"] == told["scores"]
+
+
+def test_each_table_is_a_document(
+    small_config: RunConfig, data_root: Path, tmp_path: Path, call: Call
+) -> None:
+    sweeps = {row["sweep"]: row["question"] for row in document(call, "sweep", "--list")["rows"]}
+    assert sweeps == {name: sweep.question for name, sweep in shipped_sweeps().items()}
+    doctor = document(call, "doctor")
+    assert "torch" in [row["what"] for row in doctor["rows"]]
+    assert doctor["sound"] is True
+    file = tmp_path / "toy.yaml"
+    file.write_text(yaml.safe_dump(small_config.model_dump(mode="json")), "utf-8")
+    rows = document(call, "plan", str(file), "--tokens-per-second", "1000")["rows"]
+    assert rows[0]["task"] == 3 * 4  # updates, as a number
+    assert rows[0]["hours"] > 0
+    data = document(call, "data", "check", str(data_root))
+    assert [row["task"] for row in data["tasks"]["rows"]] == ["colour", "shape", "weight"]
+    assert data["problems"] == []
+
+
+def test_a_report_is_a_document(tmp_path: Path, call: Call) -> None:
+    pytest.importorskip("matplotlib")
+    from made_up import base_run, make_up
+
+    from forever.sweeps.sweep import Sweep
+
+    variants = {"base": {}, "late": {"method.days": [4]}, "joint": {"method.name": "mtl"}}
+    folder = make_up(tmp_path / "toy", Sweep("toy", base_run(), variants, (0, 1)))
+    told = document(call, "report", str(folder))
+    stored = json.loads((folder / "report.json").read_text("utf-8"))
+    rows = {row["variant"]: row for row in told["toy"]["rows"]}
+    assert rows.keys() == variants.keys()
+    assert list(rows.values()) == stored["parts"][0]["rows"][: len(rows)]
+    assert told["report"] == str(folder / "report.html")
+
+
+def test_bad_input_leaves_stdout_empty(tmp_path: Path, call: Call) -> None:
+    code, printed, error = call("show", str(tmp_path), "--json")
+    assert (code, printed) == (2, "")
+    assert error.startswith("error: ")
+
+
+def test_a_document_comes_with_the_exit_code(tmp_path: Path, call: Call) -> None:
+    path = tmp_path / "mine" / "a"
+    path.mkdir(parents=True)
+    for split in ("train", "test"):
+        (path / f"{split}.jsonl").write_text("{}\n", "utf-8")
+    told = document(call, "data", "check", str(tmp_path), code=2)
+    assert len(told["problems"]) == 1
+
+
+# ---- completion
+
+
+def test_names_that_are_completed_are_those_that_exist() -> None:
+    assert sorted(completion.methods()) == sorted(METHOD_CONFIGS)
+    assert completion.sweeps() == sorted(shipped_sweeps())
+
+
+def completed(words: str, shell_folder: Path) -> subprocess.CompletedProcess[str]:
+    """What bash is told for the last of some words, by a fresh process."""
+    count = len(shlex.split(words)) - 1 + words.endswith(" ")
+    asked = {"_FOREVER_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)}
+    code = "import sys\nfrom forever.cli.start import main\nsys.argv = ['forever']\n"
+    code += "heavy = ('torch', 'ray', 'numpy', 'yaml', 'forever.config')\n"
+    code += "try:\n    main()\nfinally:\n"
+    code += "    print([name for name in heavy if name in sys.modules], file=sys.stderr)\n"
+    environment = {**os.environ, **asked, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=shell_folder, env=environment, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("forever s", {"sweep", "show", "sync"}),
+        ("forever sweep comp", {"components"}),
+        ("forever run mini/fo", {"mini/forever"}),
+        ("forever run superni/8/ew", {"superni/8/ewc"}),
+        ("forever plan sear", {"search"}),
+        ("forever run mini/forever method.name=ol", {"method.name=olora"}),
+        ("forever run my", {"my.yaml"}),
+        ("forever sweep demo --sc", {"--scale"}),
+        ("forever sweep demo --scale p", {"paper"}),
+        ("forever show runs/a", {"runs/a-run"}),
+    ],
+)
+def test_the_shell_completes(words: str, names: set[str], tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").touch()
+    (tmp_path / "runs" / "a-run").mkdir(parents=True)
+    (tmp_path / "runs" / "a-run" / "config.yaml").touch()
+    done = completed(words, tmp_path)
+    assert {*done.stdout.split()} == names
+    # With these loaded it would take longer than 0.3 s.
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+# ---- help
+
+
+def verbs(command: Any, above: str = "") -> list[tuple[str, Any]]:
+    """All verbs with their names."""
+    found: list[tuple[str, Any]] = []
+    for name, inner in command.commands.items():
+        if hasattr(inner, "commands"):
+            found += verbs(inner, f"{name} ")
+        else:
+            found.append((above + name, inner))
+    return found
+
+
+VERBS = verbs(typer.main.get_command(app))
+
+
+@pytest.mark.parametrize(("name", "command"), VERBS, ids=[name for name, _ in VERBS])
+def test_help_has_examples_that_are_understood(name: str, command: Any) -> None:
+    head, *examples = command.epilog.splitlines()
+    assert head == "Examples:"
+    assert examples
+    for example in examples:
+        words = shlex.split(example.replace("\\[", "["))
+        assert words[: 1 + len(name.split())] == ["forever", *name.split()]
+        assert len(example) <= 78, example
+        assert command.make_context(name, words[1 + len(name.split()) :])
+    shown = CliRunner().invoke(app, [*name.split(), "--help"]).output
+    assert all(example.strip().replace("\\[", "[") in shown for example in examples)
+
+
+@pytest.mark.parametrize(("variable", "coloured"), [("NO_COLOR", False), ("FORCE_COLOR", True)])
+def test_no_color_is_respected(variable: str, coloured: bool, tmp_path: Path) -> None:
+    """FORCE_COLOR makes rich take the pipe for a terminal; NO_COLOR holds there, too."""
+    code = (
+        "from rich.console import Console\n"
+        "from forever.runs.console import matrix_table\n"
+        "result = {'method': 'm', 'seed': 0, 'tasks': ['a'], 'stages': ['a'], 'matrix': [[50.0]]}\n"
+        "Console().print(matrix_table(result))\n"
+    )
+    environment = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color", variable: "1"}
+    environment |= {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert ("\x1b[38;" in shown.stdout) == coloured
+    assert "50.0" in shown.stdout
+
+
+# ---- doctor
+
+
+def test_doctor_says_what_installs_what_is_missing(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forever.cli.verbs import doctor
+
+    needs = [("torch", ""), ("rich", ""), ("ray", "ray"), ("optuna", "ray"), ("gguf", "gguf")]
+    there = {"rich": "15", "optuna": "5"}
+    monkeypatch.setattr(doctor, "_requirements", lambda: needs)
+    monkeypatch.setattr(doctor, "version", there.get)
+    monkeypatch.setattr(doctor, "_place", lambda: "forever-cl")
+    code, printed, _ = call("doctor", "--fix")
+    assert code == 1  # torch is needed
+    pip = f"{shlex.quote(sys.executable)} -m pip install"
+    assert printed.splitlines()[-2:] == [f"{pip} torch", f"{pip} 'forever-cl[ray,gguf]'"]
+    told = document(call, "doctor", code=1)
+    assert told["commands"] == [f"{pip} torch", f"{pip} 'forever-cl[ray,gguf]'"]
+    monkeypatch.setattr(doctor, "version", lambda name: "1")
+    assert call("doctor", "--fix")[1].splitlines()[-1] == "nothing is missing"

@@ -1,0 +1,100 @@
+"""`forever data check` shows what a model sees: tokens, what is supervised, what is cut."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from forever.cli.main import app
+from forever.cli.view.examples import Examples, choose
+from forever.config.run import RunConfig
+from forever.data.encoding import Encoder
+from forever.data.prompts import prompt
+from forever.data.tasks import Example, Task
+from forever.models.tokenizer import load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def encoder(backbone_folder: Path) -> Encoder:
+    return Encoder(load_tokenizer(str(backbone_folder)), 64)
+
+
+def example(number: int, words: int, answer: str = "red") -> Example:
+    text = " ".join(["blue", "round"] * (words // 2))
+    return Example(f"a/train/{number}", "What colour is it?", text, answer)
+
+
+def test_examples_are_shown_as_they_are_encoded(encoder: Encoder) -> None:
+    rows = (example(0, 2), example(1, 4, "blue"), example(2, 60))
+    task = Task("a", rows, rows[:1], "exact_match")
+    told = Examples("a", task, encoder, 3).data()["examples"]
+    for row, shown in zip(rows, told, strict=True):
+        encoded = encoder.encode(row)
+        assert shown["id"] == row.id
+        assert (len(shown["prompt"]), len(shown["supervised"])) == (
+            len(encoded.prompt),
+            len(encoded.answer),
+        )
+        assert shown["supervised"][-1] == "<eos>"
+        assert shown["supervised"][0] == row.output
+    whole = encoder.count(prompt(rows[2]))
+    assert [shown["cut"] for shown in told] == [0, 0, whole - len(encoder.encode(rows[2]).prompt)]
+    assert told[2]["cut"] > 0
+
+
+def test_a_person_sees_where_something_is_cut_and_what_is_learned(encoder: Encoder) -> None:
+    rows = (example(0, 2), example(1, 60))
+    console = Console(width=400)
+    with console.capture() as captured:
+        console.print(Examples("a", Task("a", rows, rows, "exact_match"), encoder, 2))
+    first, shown, second, cut = captured.get().splitlines()
+    assert first.strip().endswith("2 of them supervised")
+    assert "blue│round" in shown
+    assert shown.strip().endswith("⟦red│<eos>⟧")
+    tokens = encoder.count(prompt(rows[1])) - len(encoder.encode(rows[1]).prompt)
+    assert f"; {tokens} are cut" in second
+    before, after = cut.split(f"✂ {tokens} tokens are cut")
+    assert before.rstrip("│").endswith(("blue", "round"))
+    assert after.lstrip("│").startswith(("blue", "round"))
+    assert "tokens" in before  # what begins as above is not shown again
+
+
+def test_examples_have_different_answers_and_the_longest_is_there() -> None:
+    rows = [*(example(number, 2) for number in range(5)), example(5, 2, "blue"), example(6, 9)]
+    assert [row.id[-1] for row in choose(rows, 3)] == ["0", "5", "6"]
+    assert choose(rows, 0) == []
+
+
+def test_a_run_is_checked_with_its_model(
+    base_config: RunConfig, data_root: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(base_config.model_dump(mode="json")), "utf-8")
+    words = ["data", "check", str(file), "--task", "shape", "--examples", "2", "--json"]
+    done = CliRunner().invoke(app, words)
+    told = json.loads(done.stdout)
+    assert [*told["examples"]] == ["shape"]
+    assert len(told["examples"]["shape"]["examples"]) == 2
+    assert told["lengths"]["rows"][0]["cut in training"] == 0
+    # A folder has no model of its own; one may be named.
+    folder = ["data", "check", str(data_root), "--json"]
+    assert "examples" not in json.loads(CliRunner().invoke(app, folder).stdout)
+    named = CliRunner().invoke(app, [*folder, "--model", base_config.model.name])
+    assert [*json.loads(named.stdout)["examples"]] == ["colour", "shape", "weight"]
+
+
+def test_without_a_model_torch_is_not_loaded(data_root: Path) -> None:
+    code = (
+        "import sys\nfrom forever.cli.main import main\n"
+        f"sys.argv = ['forever', 'data', 'check', {str(data_root)!r}]\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print('torch' in sys.modules, 'transformers' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False False"
+    assert "give --model" in done.stdout
