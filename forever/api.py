@@ -21,10 +21,10 @@ from forever.launch.local import Placement, check
 from forever.launch.start import Asked, mlflow_uri, run_file, train, watched
 from forever.planning.rounds import Limits
 from forever.report.frame import frame_of, number_table, text_table
+from forever.report.page.tables import notebook_table
 from forever.report.report import write_report
 from forever.report.run import Run
 from forever.report.study import Study, read_study
-from forever.report.tables import notebook_table
 from forever.runs.console import LineTracker
 from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep

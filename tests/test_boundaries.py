@@ -18,7 +18,7 @@ NO_LAUNCHER = [path for path in LIBRARY if "launch" not in path.parts]
 LAUNCHERS = {"ray", "mlflow"}
 HEAVY = {"torch", "transformers", "optuna", *LAUNCHERS}
 # What a user may leave out; modules made of it are loaded when they are needed.
-EXTRAS = {"ray", "mlflow", "optuna", "matplotlib", "jinja2", "great_tables", "scipy"}
+EXTRAS = {"ray", "mlflow", "optuna", "matplotlib", "jinja2", "great_tables", "scipy", "vl_convert"}
 EXTRAS |= {"pandas", "sklearn", "peft", "datasets", "gguf"}
 LOADED_LATE = ("forever/cli/", "forever/launch/")
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -75,17 +75,23 @@ def _end(
         raise typer.Exit(1)
 
 
-def show_report(folder: Path) -> None:
-    """Print the comparison of a folder's runs, and write its report if that can be drawn."""
+def show_report(*folders: Path, to: Path | None = None) -> None:
+    """Print the comparison of folders' runs, and write their report if that can be drawn: into the
+    folder, if it is one, or into `to`."""
     try:
+        from forever.report.joined import destination, read_studies
         from forever.report.report import console_tables, write_report
         from forever.report.study import read_study
     except ModuleNotFoundError as error:
         print_lines([f"no report: {error.name} is missing; pip install 'forever-cl[report]'"])
         return
-    study = read_study(folder)
+    if len(folders) == 1:
+        study = read_study(folders[0])
+    else:
+        to = destination(folders, to)
+        study = read_studies(folders, to)
     show(console_tables(study))
-    page = write_report(study)
+    page = write_report(study, to)
     print_lines([f"report  {page}"])
     note(report=page)
 

@@ -71,6 +71,16 @@ def _events(row: Cells) -> str:
     return f"{row['replays']:,.0f} + {row['consolidations']:,.0f}"
 
 
+def _folder(row: Row) -> str:
+    """The folder of a variant whose name does not say it."""
+    return "" if row.variant.endswith(f" ({row.source})") else row.source
+
+
+def _beside(row: Row) -> str:
+    """With whom a variant is compared, where that is not said once for all."""
+    return row.reference or "" if row.source and row.reference != row.variant else ""
+
+
 def _verdict(row: Cells) -> str:
     return word(row["verdict"]) or NOTHING
 
@@ -85,6 +95,8 @@ COLUMNS = [
     Column("paper_variant", attrgetter("paper_variant")),
     Column("bound", attrgetter("bound")),
     Column("reference", attrgetter("reference"), "less", "", _DECIDED),
+    Column("source", _folder, "folder", "", _SHORTLY, stored=False),
+    Column("beside", _beside, "less", "", _SHORTLY, stored=False),
     Column("planned", lambda row: len(row.planned)),
     Column("idle", attrgetter("idle")),
     Column("degenerate", attrgetter("degenerate")),

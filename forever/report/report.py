@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,10 @@ from forever.report.analyses import analyses, findings
 from forever.report.bootstrap import RESAMPLES
 from forever.report.format import distinct, listed
 from forever.report.frame import COLUMNS, frame_of, stored_rows, text_table
+from forever.report.joined import folder_table, warnings
+from forever.report.page.tables import console_tables, latex_table, markdown
 from forever.report.statistics import ALPHA
 from forever.report.study import Part, Study, read_study
-from forever.report.tables import console_tables, html_table, latex_table, markdown
 from forever.sweeps import published as paper
 from forever.sweeps.named_runs import scale_of
 from forever.sweeps.studies import importances
@@ -37,15 +40,17 @@ from forever.text import visible_lines
 __all__ = ["console_tables", "write_report"]
 
 SCHEMA_VERSION = 2  # 1: no runs in estimates; rates of forgetting without an interval
-# What writes a table in the format of a page.
-_WRITERS = {"html": html_table, "md": markdown, "tex": latex_table}
+_NEEDED = ("jinja2", "matplotlib", "vl_convert")
+# What writes a table in the format of a page; report.html.j2 does so itself.
+_WRITERS = {"html": None, "md": markdown, "tex": latex_table}
 
 
-def write_report(folder: Path | Study) -> Path:
+def write_report(folder: Path | Study, to: Path | None = None) -> Path:
     """Write report.html, report.md, report.tex, report.json and figures/ into a folder of runs.
 
     Args:
         folder: a sweep, a folder of run directories, or one run directory; or what was read of it.
+        to: the folder to write into, if not that one.
 
     Returns:
         The HTML page, which needs no other file.
@@ -55,20 +60,40 @@ def write_report(folder: Path | Study) -> Path:
             are not installed.
     """
     study = folder if isinstance(folder, Study) else read_study(folder)
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+    for package in _NEEDED:
+        if find_spec(package) is None:
+            raise InputError(
+                f"a report needs {package}; install it with: pip install 'forever-cl[report]'"
+            )
+    from forever.report.figures import kinds_of, pictures
+    from forever.report.page import parts
 
-        from forever.report.figures import pictures
-    except ImportError as error:
-        raise InputError(
-            f"a report needs {error.name}; install it with: pip install 'forever-cl[report]'"
-        ) from None
-    check_within(study.folder, study.folder / "figures")
+    to = (to or study.folder).absolute()
+    check_within(to, to / "figures")
     content = _content(study)
-    for section in content["sections"]:
-        section["pictures"] = list(pictures(study, section["part"]))
-        for picture in section["pictures"]:
-            write_bytes(study.folder / "figures" / f"{picture.name}.png", picture.png)
+    with ThreadPoolExecutor(1) as aside:
+        vega = aside.submit(parts.vega) if "timelines" in kinds_of(study) else None
+        for section in content["sections"]:
+            section["pictures"] = list(pictures(study, section["part"]))
+            for picture in section["pictures"]:
+                write_bytes(to / "figures" / f"{picture.name}.png", picture.png)
+        content |= parts.page(vega.result() if vega else None)
+    content["drawn"] = {
+        picture.group for section in content["sections"] for picture in section["pictures"]
+    }
+    environment = _environment()
+    environment.filters |= parts.filters(study)
+    for name, table in _WRITERS.items():
+        page = environment.get_template(f"report.{name}.j2").render(content, table=table)
+        write_text(to / f"report.{name}", page)
+    write_text(to / "report.json", stored(study))
+    return to / "report.html"
+
+
+def _environment() -> Any:
+    """What fills in the templates."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("forever.report"),
         autoescape=lambda name: bool(name) and name.endswith(".html.j2"),
@@ -87,11 +112,7 @@ def write_report(folder: Path | Study) -> Path:
         "alike": f"{paper.ALIKE:g}",
         "about": [column for column in COLUMNS if column.about],
     }
-    for name, table in _WRITERS.items():
-        page = environment.get_template(f"report.{name}.j2").render(content, table=table)
-        write_text(study.folder / f"report.{name}", page)
-    write_text(study.folder / "report.json", stored(study))
-    return study.folder / "report.html"
+    return environment
 
 
 def _seen(value: Any) -> Any:
@@ -104,6 +125,8 @@ def _content(study: Study) -> dict[str, Any]:
     weights = {key: f"{weight:.2f}" for key, weight in importances(study.folder).items()}
     return {
         "study": study,
+        "folders": folder_table(study),
+        "warnings": warnings(study),
         "subject": facts.subject(study),
         "seeds": listed(study.seeds),
         "sections": [_tables(part) for part in study.parts],
@@ -142,9 +165,14 @@ def stored(study: Study) -> str:
     for part in study.parts:
         rows = stored_rows(frame_of(part.rows))
         parts.append({"benchmark": part.benchmark, "rows": rows, "analyses": analyses(part)})
+    compared: dict[str, Any] = {}
+    if study.folders:
+        folders = folder_table(study).to_dict("records")
+        compared = {"folders": folders, "warnings": warnings(study)}
     content = {
         "schema_version": SCHEMA_VERSION,
         "name": study.name,
+        **compared,
         "reference": study.reference,
         "scale": scale_of(RunConfig.parse(study.example.config), study.example.outcome["rows"]),
         "planned": len(study.runs),

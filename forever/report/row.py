@@ -100,6 +100,11 @@ class Row:
         self.decided = decision.words(points)
 
     @property
+    def source(self) -> str:
+        """The folder that it is from, where several are compared."""
+        return self.planned[0].source
+
+    @property
     def budget(self) -> str:
         """Whether the runs replayed their budget of examples; the worst of them counts."""
         marks = {result.get("budget") for result in self.results}

@@ -44,10 +44,16 @@ class Run:
     order: str
     seed: int
     folder: Path | None = None  # that of the study, out of which no run may lead
+    source: str = ""  # the name of that folder, where several are compared
 
     @property
     def key(self) -> str:
         return self.directory.path.name
+
+    @property
+    def place(self) -> str:
+        """Where it lies, for people."""
+        return f"{self.source}/{self.key}" if self.source else self.key
 
     @cached_property
     def damage(self) -> str | None:

@@ -43,6 +43,7 @@ class Study:
     file: SweepFile | None = None  # what the sweep's file says, if there is one
     # By which rule a sweep in rounds decides (forever/planning/rounds.py).
     stopping: Mapping[str, Any] | None = None
+    folders: Sequence[str] = ()  # names of those that are compared, if it is more than one
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -180,7 +181,7 @@ def read_study(folder: Path) -> Study:
             raise InputError(damage[0])
         for problem in damage:
             complain(f"left out of the report: {problem}")
-        _refuse_versions(study.finished)
+        refuse_versions(study.finished)
         if not (study.finished and study.rows):  # which reads all results and answers
             raise InputError(f"{folder}: none of its {len(study.runs)} runs is finished yet")
         return study
@@ -190,7 +191,7 @@ def read_study(folder: Path) -> Study:
         ) from None
 
 
-def _refuse_versions(runs: Sequence[Run]) -> None:
+def refuse_versions(runs: Sequence[Run]) -> None:
     """Refuse runs of one order, by name, that had other tasks: their benchmark has changed."""
     first: dict[tuple[str, str], Run] = {}
     for run in runs:

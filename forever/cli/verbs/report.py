@@ -2,16 +2,22 @@
 
 from pathlib import Path
 
-from typer import Argument
+from typer import Argument, Option
 
 from forever.cli import commands
 
 
-def report(folder: Path = Argument(help="A sweep, a run, or a folder of runs.")) -> None:
+def report(
+    folders: list[Path] = Argument(help="Sweeps, runs, or folders of runs; several are compared."),
+    to: Path | None = Option(
+        None, "--to", help="Folder to write into [the folder itself; of several, reports/NAMES]."
+    ),
+) -> None:
     """Write report.html, .md, .tex and .json, tables and figures, from run directories alone.
 
     Examples:
         forever report runs/components
+        forever report runs/components /mnt/other/components --to reports/two
         forever report runs --json
     """
-    commands.show_report(folder)
+    commands.show_report(*folders, to=to)

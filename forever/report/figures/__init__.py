@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from forever.report.figures.analyses import forgetting_rate, model_day
@@ -14,7 +14,7 @@ from forever.report.figures.variants import accuracy, intervals, pareto, radar
 from forever.report.study import Part, Study
 from forever.sweeps.sweep import slug
 
-__all__ = ["FIGURES", "Picture", "pictures", "png_of"]
+__all__ = ["FIGURES", "Picture", "kinds_of", "pictures", "png_of"]
 
 _KINDS = (
     intervals, accuracy, radar, pareto, sensitivity, spacing, backbones, training_time, model_day,
@@ -26,13 +26,18 @@ USUAL = ("intervals", "accuracy", "radar", "pareto", "replay_loss", "matrices", 
 FIGURES: dict[str, Callable[[Part], Iterator[Picture]]] = {draw.__name__: draw for draw in _KINDS}
 
 
+def kinds_of(study: Study) -> Sequence[str]:
+    """The kinds of figures that a report of a study shows."""
+    asked = study.file.figures if study.file else ()
+    return [figure.kind for figure in asked] or USUAL
+
+
 def pictures(study: Study, part: Part) -> Iterator[Picture]:
     """All figures of a part of a study, in the order of the sweep's file, which may name none."""
     if not part.measured:
         return
-    asked = study.file.figures if study.file else ()
     names = Counter[str]()
-    for kind in [figure.kind for figure in asked] or USUAL:
+    for kind in kinds_of(study):
         for picture in FIGURES[kind](part):
             if part.several:
                 name = f"{picture.name}-{slug(part.benchmark)}"

@@ -4,6 +4,7 @@ the length of its model day goes with."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -29,21 +30,25 @@ def forgetting_rate(part: Part) -> Iterator[style.Picture]:
     if not rates:
         return
     figure, (axis,) = style.new_figure(8, [2.5])
+    means: dict[str, Any] = {}
     for name, table in rates.items():
         mean, spread = table.mean(), table.std()
+        means[name] = mean
         axis.plot(mean.index, mean, **looks[name])
         style.draw_band(axis, mean.index, mean - spread, mean + spread, looks[name])
     axis.axhline(0, **style.MARK)
     run = next(run for run in part.finished if run.variant in rates)
     updates = int(run.settings["method.probe_every"])
     phases = pd.concat(rates.values()).columns
-    axis.set_xticks(phases, [f"{phase * updates}–{(phase + 1) * updates}" for phase in phases])
+    names = [f"{phase * updates}–{(phase + 1) * updates}" for phase in phases]
+    axis.set_xticks(phases, names)
     axis.set_xlabel("updates since the task began")
     axis.set_ylabel("rise of the loss on earlier tasks\n(nats an update)")
     style.legend(figure)
     caption = "Rise of the loss on earlier tasks while a task is learned, nothing replayed."
     caption += " Bands: one standard deviation over tasks and runs."
-    yield style.Picture("forgetting-rate", caption, style.png(figure))
+    numbers = pd.DataFrame(means).T.set_axis(names, axis=1).rename_axis("variant").reset_index()
+    yield style.picture("forgetting-rate", caption, figure, numbers)
 
 
 def model_day(part: Part) -> Iterator[style.Picture]:
@@ -63,4 +68,9 @@ def model_day(part: Part) -> Iterator[style.Picture]:
         found = correlation(*test) if test else "r not defined"
         axis.set_title(minus(f"{found}, n = {len(table)}"), fontsize=style.SMALL)
     caption = "The length of a task's model day beside what it could go with."
-    yield style.Picture("model-day", caption, style.png(figure))
+    points: list[tuple[Any, ...]] = []
+    for panel, table in pairs.items():
+        x, y = table.columns
+        points += [(panel, task, x, left, y, right) for task, left, right in table.itertuples()]
+    numbers = pd.DataFrame(points, columns=["panel", "task", "x", "value of x", "y", "value of y"])
+    yield style.picture("model-day", caption, figure, numbers)

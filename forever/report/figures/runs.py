@@ -34,11 +34,19 @@ _MOVES = (("update_norm", "Δ", "#88AACC"), ("mu", "μ (moving average of Δ)", 
 # Light enough for dark numbers everywhere.
 _BLUES = ListedColormap(colormaps["Blues"](np.linspace(0, 0.65, 256)))
 _KEPT = 128
-_drawn: dict[tuple[Any, ...], bytes] = {}
+_FEW = 300  # updates, of which a timeline shows each as a dot
+_drawn: dict[tuple[Any, ...], tuple[bytes, str]] = {}
+# Updates of a timeline that a page holds: more cannot be told apart, and make it heavy.
+SHOWN = 2000
 
 
 def png_of(figure: Literal["matrix", "timeline"], run: Run) -> bytes:
-    """A figure of a finished run as a PNG file.
+    """A figure of a finished run as a PNG file."""
+    return drawn(figure, run)[0]
+
+
+def drawn(figure: Literal["matrix", "timeline"], run: Run) -> tuple[bytes, str]:
+    """A figure of a finished run as a PNG file and, if it is a timeline, as an SVG file.
 
     At the end of a sweep MLflow has just shown what the report shows, so it is not drawn again.
     """
@@ -48,9 +56,10 @@ def png_of(figure: Literal["matrix", "timeline"], run: Run) -> bytes:
         if len(_drawn) == _KEPT:
             _drawn.clear()
         if figure == "matrix":
-            _drawn[key] = style.png(matrix_figure(run.outcome, run.title))
+            _drawn[key] = style.png(matrix_figure(run.outcome, run.title)), ""
         else:
-            _drawn[key] = style.png(timeline_figure(run.steps, run.events, run.title))
+            timeline = timeline_figure(run.steps, run.events, run.title)
+            _drawn[key] = style.png(timeline), style.svg(timeline)
     return _drawn[key]
 
 
@@ -58,8 +67,11 @@ def matrices(part: Part) -> Iterator[style.Picture]:
     """The first run of each variant."""
     for row in part.measured:
         run = row.runs[0]
-        png = png_of("matrix", run)
-        yield style.Picture(f"matrix-{slug(row.variant)}", run.title, png, "matrix")
+        numbers = pd.DataFrame(
+            run.outcome["matrix"], run.outcome["tasks"], run.outcome["stages"], dtype=float
+        )
+        name, (png, svg) = f"matrix-{slug(row.variant)}", drawn("matrix", run)
+        yield style.Picture(name, run.title, png, numbers, svg, "matrix", row.variant)
 
 
 def matrix_figure(result: Mapping[str, Any], title: str) -> Figure:
@@ -70,7 +82,9 @@ def matrix_figure(result: Mapping[str, Any], title: str) -> Figure:
     """
     scores = np.array(result["matrix"], dtype=float)  # None becomes NaN
     tasks, stages = scores.shape
-    figure, (axis,) = style.new_figure(2.3 + 0.52 * stages, [0.3 + 0.36 * tasks])
+    longest = max(len(label(task)) for task in result["tasks"])
+    width = 1.6 + 0.07 * max(longest, 10) + 0.52 * stages
+    figure, (axis,) = style.new_figure(width, [0.3 + 0.36 * tasks])
     axis.grid(visible=False)
     axis.patch.set(hatch="////", edgecolor="#E2E2E2")
     cells: dict[str, Any] = {"vmin": 0, "vmax": 100, "edgecolors": "white", "linewidth": 1}
@@ -143,8 +157,20 @@ def timelines(part: Part) -> Iterator[style.Picture]:
                 runs.setdefault(run.order, run)
         for order, run in runs.items():
             suffix = f"-o{slug(order)}" if len(runs) > 1 else ""
-            png = png_of("timeline", run)
-            yield style.Picture(name + suffix, run.title, png, "timeline")
+            png, svg = drawn("timeline", run)
+            numbers = moves(table_of(run.steps))
+            about = name + suffix, run.title, png, numbers, svg
+            yield style.Picture(*about, "timeline", row.variant)
+
+
+def moves(updates: pd.DataFrame) -> pd.DataFrame:
+    """What a timeline shows, in up to SHOWN of a run's updates: each first one of a replay and the
+    one that called it, and of the others every second, or third, or less."""
+    fields = [*_EVENT, "days", "next_day", "update_norm", "mu", "loss"]
+    begins = updates[_EVENT].ne(updates[_EVENT].shift()).any(axis=1) & (updates["kind"] != "task")
+    needed = begins | begins.shift(-1, fill_value=False)
+    every = -(-len(updates) // SHOWN)
+    return updates.loc[needed | (np.arange(len(updates)) % every == 0), fields].reset_index()
 
 
 def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
@@ -157,10 +183,10 @@ def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
         of_kind = spans(updates[updates["kind"] == kind], _EVENT)
         for axis in axes:
             shade(axis, of_kind, color=colour, alpha=0.3, linewidth=0)
-    # The clock does not count others.
-    of_task = updates.where(updates["kind"] == "task")
+    of_task = updates[updates["kind"] == "task"]  # the clock does not count others
+    look = {"linewidth": 0.8, "markersize": 2, "marker": _dots(updates)}
     for field, name, colour in _MOVES:
-        axes[0].plot(of_task[field], ".-", label=name, color=colour, linewidth=0.8, markersize=2)
+        axes[0].plot(of_task[field], label=name, color=colour, **look)
     axes[0].set_ylabel("Δ: distance moved\nby a task update (L2)")
     axes[0].set_ylim(bottom=0)
     if has_clock:
@@ -169,10 +195,16 @@ def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
     return figure
 
 
+def _dots(updates: pd.DataFrame) -> str:
+    """The marker of single updates, where they can be told apart."""
+    return "." if len(updates) <= _FEW else ""
+
+
 def _draw_clock(axis: Axes, updates: pd.DataFrame, events: pd.DataFrame) -> None:
     """The clock with the events that it called, and ticks at the scheduled days within reach."""
     days = updates["days"].where(updates["days"] > 0)  # no length until the warm-up is over
-    axis.plot(days, ".-", label="clock since the task began", color=style.ACCENT, markersize=2)
+    look = {"color": style.ACCENT, "markersize": 2, "marker": _dots(updates)}
+    axis.plot(days, label="clock since the task began", **look)
     of_task = updates[updates["kind"] == "task"].reset_index()
     happened = events[events["days"] > 0].merge(of_task[["place", "task", "step"]])
     for kind, marker, colour in KINDS:
@@ -193,7 +225,9 @@ def replay_loss(part: Part) -> Iterator[style.Picture]:
     if run is not None and any(event["kind"] == "replay" for event in run.events):
         figure = replay_loss_figure(run.steps, run.events, run.title)
         caption = "The loss on memory and the penalty at each replay of one run."
-        yield style.Picture("replay-loss", caption, style.png(figure))
+        fields = [*_EVENT, "days", "loss_before", "loss_after"]
+        numbers: Any = table_of(run.events).dropna(subset=["loss_before"])[fields]
+        yield style.picture("replay-loss", caption, figure, numbers)
 
 
 def replay_loss_figure(steps: Lines, events: Lines, title: str = "") -> Figure:

@@ -4,9 +4,14 @@ spacing, which backbone), and the minutes of training."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
+
+import pandas as pd
 
 from forever.report.analyses import dose_lines, dose_of, line_of, minutes_an_epoch
 from forever.report.figures import style
+from forever.report.figures.variants import scored
+from forever.report.format import mark
 from forever.report.format import setting as written
 from forever.report.row import Row
 from forever.report.study import Part
@@ -59,8 +64,9 @@ def _picture(part: Part, settings: Settings, name: str, about: str) -> style.Pic
         shift = (number - (len(by_method) - 1) / 2) * min(0.1, 0.7 / len(by_method))
         x = [place(row) + shift for row in rows]
         look = {**looks[method], "linestyle": "none"} if has_names else looks[method]
+        marks = [mark(row.variant) for row in rows]
         for axis, field in zip(axes, ("op", "bwt"), strict=True):
-            style.draw_estimates(axis, x, [row.compared(field) for row in rows], look)
+            style.draw_estimates(axis, x, [row.compared(field) for row in rows], look, marks)
     for axis, title in zip(axes, ("OP (%)", "BWT (points)"), strict=True):
         axis.set_ylabel(title)
         if part.reference and part.reference in settings:
@@ -70,7 +76,9 @@ def _picture(part: Part, settings: Settings, name: str, about: str) -> style.Pic
     axes[-1].set_xticks(range(len(values)), [label(written(value)) for value in values])
     style.legend(figure)
     caption = f"OP and BWT against {about}, with 95 % intervals; the reference's on a pale ground."
-    return style.Picture(name, caption, style.png(figure))
+    numbers = scored(part.measured, "op", "bwt")
+    numbers.insert(1, about, [settings[row.variant] for row in part.measured])
+    return style.picture(name, caption, figure, numbers)
 
 
 def doses(part: Part) -> Iterator[style.Picture]:
@@ -87,7 +95,8 @@ def doses(part: Part) -> Iterator[style.Picture]:
         for axis, field in zip(axes, ("op", "bwt"), strict=True):
             estimates = [row.compared(field) for row in rows]
             places = [shift * dose_of(row) for row in rows]
-            style.draw_estimates(axis, places, estimates, looks[name])
+            marks = [mark(row.variant) for row in rows]
+            style.draw_estimates(axis, places, estimates, looks[name], marks)
     axes[0].set_ylabel("OP (%)")
     axes[1].set(ylabel="BWT (points)", xscale="log")
     axes[1].set_xlabel("examples that a task replays, and share of a task that is kept")
@@ -98,7 +107,10 @@ def doses(part: Part) -> Iterator[style.Picture]:
     caption = "OP and BWT over the dose, with 95 % intervals. The means over doses among the "
     caption += "findings are the areas under these curves over the logarithm of the dose, by the "
     caption += "trapezoid rule, divided by its range."
-    yield style.Picture("doses", caption, style.png(figure))
+    ordered = list(chain.from_iterable(lines.values()))
+    numbers = scored(ordered, "op", "bwt")
+    numbers.insert(1, "examples a task", [dose_of(row) for row in ordered])
+    yield style.picture("doses", caption, figure, numbers)
 
 
 def training_time(part: Part) -> Iterator[style.Picture]:
@@ -112,4 +124,5 @@ def training_time(part: Part) -> Iterator[style.Picture]:
     axis.invert_yaxis()
     axis.set_xlabel("minutes an epoch")
     caption = "Minutes of training an epoch and task, replay and merges included."
-    yield style.Picture("training-time", caption, style.png(figure))
+    numbers = pd.DataFrame(minutes.items(), columns=["method, backbone", "minutes an epoch"])
+    yield style.picture("training-time", caption, figure, numbers)

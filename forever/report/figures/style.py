@@ -6,18 +6,20 @@ Matplotlib is used without pyplot, which keeps state. Colours are Paul Tol's for
 
 from __future__ import annotations
 
-import base64
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from forever.report.bootstrap import Estimate
+from forever.report.format import mark
 from forever.report.study import Part
 from forever.text import label
 
@@ -38,31 +40,47 @@ SLANTED: dict[str, Any] = {"rotation": 40, "rotation_mode": "anchor"}
 Look = Mapping[str, Any]  # options of Axes.plot
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Picture:
-    """A figure as a PNG file."""
+    """A figure as a PNG file, and what a page shows in its place."""
 
     name: str  # of the file, without suffix
     caption: str
     png: bytes
+    numbers: pd.DataFrame  # what is drawn; in the column "variant" are names of variants
+    svg: str = ""  # "" for a matrix, of which a page shows the numbers
     group: str = "overview"  # or "matrix", "timeline": where in the report it stands
+    variant: str = ""  # whose run it shows, if it shows one run
 
-    @property
-    def width(self) -> int:
-        """The width in CSS pixels, 96 an inch."""
-        pixels = int.from_bytes(self.png[16:20], "big")  # where every PNG has it
-        return round(96 * pixels / _DPI)
 
-    @property
-    def uri(self) -> str:
-        return "data:image/png;base64," + base64.b64encode(self.png).decode("ascii")
+def picture(name: str, caption: str, figure: Figure, numbers: pd.DataFrame) -> Picture:
+    """A figure in both forms."""
+    return Picture(name, caption, png(figure), numbers, svg(figure))
 
 
 def png(figure: Figure) -> bytes:
     """The content of a PNG file."""
+    _settle(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=_DPI)
     return buffer.getvalue()
+
+
+def svg(figure: Figure) -> str:
+    """The content of an SVG file, the same each time, in which text is text."""
+    _settle(figure)
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "forever"}):
+        figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
+    return buffer.getvalue()
+
+
+def _settle(figure: Figure) -> None:
+    """Place everything once; Matplotlib would do so again for each form."""
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+        figure.set_layout_engine(None)
 
 
 def looks(variants: Iterable[str], reference: str | None = None) -> dict[str, Look]:
@@ -80,8 +98,9 @@ def looks(variants: Iterable[str], reference: str | None = None) -> dict[str, Lo
 
 
 def looks_of(part: Part) -> dict[str, Look]:
-    """The looks of all variants of a part, the same in every figure."""
-    return looks([row.variant for row in part.rows], part.reference)
+    """The looks of all variants of a part, the same in every figure, where a page finds them."""
+    by_name = looks([row.variant for row in part.rows], part.reference)
+    return {name: {**look, "gid": mark(name)} for name, look in by_name.items()}
 
 
 def new_figure(width: float, heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
@@ -109,22 +128,38 @@ def legend(figure: Figure, **place: Any) -> None:
         handles, names = axis.get_legend_handles_labels()
         by_name |= dict(zip(names, handles, strict=True))
     place = place or {"loc": "outside right upper"}
-    figure.legend(list(by_name.values()), list(by_name), frameon=False, fontsize=SMALL, **place)
+    handles = list(by_name.values())
+    shown = figure.legend(handles, list(by_name), frameon=False, fontsize=SMALL, **place)
+    lines = zip(handles, shown.legend_handles, shown.get_texts(), strict=True)
+    for drawn, handle, text in lines:
+        for part in (handle, text):
+            if part is not None:
+                part.set_gid(drawn.get_gid())
 
 
 def draw_estimates(
-    axis: Axes, x: Sequence[float], estimates: Sequence[Estimate | None], look: Look
+    axis: Axes,
+    x: Sequence[float],
+    estimates: Sequence[Estimate | None],
+    look: Look,
+    marks: Sequence[str] = (),
 ) -> None:
-    """A line from estimate to estimate, with upright intervals; it breaks where there is none."""
+    """A line from estimate to estimate, with upright intervals; it breaks where there is none.
+
+    `marks`: of the variants, if each point is one.
+    """
     missing = Estimate(math.nan, math.nan, math.nan, 0)
     numbers = [estimate or missing for estimate in estimates]
-    lows, highs = [number.low for number in numbers], [number.high for number in numbers]
-    axis.vlines(x, lows, highs, color=look["color"], linewidth=1.2, alpha=0.5)
+    whiskers: dict[str, Any] = {"color": look["color"], "linewidth": 1.2, "alpha": 0.5}
+    of_variants = marks or [look.get("gid")] * len(numbers)
+    for place, number, gid in zip(x, numbers, of_variants, strict=True):
+        axis.vlines(place, number.low, number.high, gid=gid, **whiskers)
     axis.plot(x, [number.value for number in numbers], **look)
 
 
 def draw_band(axis: Axes, x: Any, low: Any, high: Any, look: Look) -> None:
-    axis.fill_between(x, low, high, color=look["color"], alpha=0.12, linewidth=0)
+    band: dict[str, Any] = {"color": look["color"], "alpha": 0.12, "linewidth": 0}
+    axis.fill_between(x, low, high, gid=look.get("gid"), **band)
 
 
 def scale(axis: Axes) -> None:

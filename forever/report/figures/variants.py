@@ -3,7 +3,7 @@ far, and how much of each task they keep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -31,15 +31,35 @@ def intervals(part: Part) -> Iterator[style.Picture]:
     figure, (axis,) = style.new_figure(7.5, [0.3 * len(rows)])
     for y, row in enumerate(rows):
         op, look = row.compared("op"), looks[row.variant]
-        axis.hlines(y, op.low, op.high, color=look["color"], linewidth=2.2, alpha=0.35)
+        whisker: Any = {"color": look["color"], "linewidth": 2.2, "alpha": 0.35}
+        axis.hlines(y, op.low, op.high, gid=look["gid"], **whisker)
         axis.plot(op.value, y, **look)
         beside: Any = {"transform": axis.get_yaxis_transform(), "va": "center"}
-        axis.text(1.02, y, estimated(op, "{:.1f}"), fontsize=style.SMALL, **beside)
+        beside |= {"fontsize": style.SMALL, "gid": look["gid"]}
+        axis.text(1.02, y, estimated(op, "{:.1f}"), **beside)
         if row.variant == part.reference:
             axis.axvline(op.value, **style.MARK)
-    axis.set_yticks(range(len(rows)), [label(row.variant) for row in rows])
+    names = axis.set_yticks(range(len(rows)), [label(row.variant) for row in rows])
+    for tick, row in zip(names, rows, strict=True):
+        tick.label1.set_gid(looks[row.variant]["gid"])
     axis.set(xlabel="OP (%) with 95 % interval", ylim=(len(rows) - 0.4, -0.6))
-    yield style.Picture("op", "Overall performance (OP) of each variant.", style.png(figure))
+    caption = "Overall performance (OP) of each variant."
+    yield style.picture("op", caption, figure, scored(rows, "op"))
+
+
+def scored(rows: Sequence[Row], *fields: str) -> pd.DataFrame:
+    """Estimates of variants with their intervals, a row a variant."""
+    lines: list[dict[str, Any]] = []
+    for row in rows:
+        line: dict[str, Any] = {"variant": row.variant}
+        for field in fields:
+            estimate = row.compared(field)
+            if estimate is not None:
+                name = field.upper()
+                line |= {name: estimate.value, f"{name} low": estimate.low}
+                line |= {f"{name} high": estimate.high}
+        lines.append(line)
+    return pd.DataFrame(lines)
 
 
 def accuracy(part: Part) -> Iterator[style.Picture]:
@@ -52,10 +72,12 @@ def accuracy(part: Part) -> Iterator[style.Picture]:
     has_bands = len(part.measured) <= BANDS and part.most_runs > 1
     orders = {tuple(result["tasks"]) for row in part.measured for result in row.results}
     last = max(map(len, orders))
+    lines: dict[str, pd.Series] = {}
     for row in part.measured:
         curves, look = np.array(list(map(seen, row.results))), looks[row.variant]
         stages = np.arange(last - curves.shape[1], last) + 1
         axis.plot(stages, curves.mean(axis=0), **look)
+        lines[row.variant] = pd.Series(curves.mean(axis=0), stages)
         if has_bands:
             style.draw_band(axis, stages, curves.min(axis=0), curves.max(axis=0), look)
     axis.set(xlabel="tasks learned", ylabel="mean score on tasks seen so far (%)")
@@ -67,7 +89,8 @@ def accuracy(part: Part) -> Iterator[style.Picture]:
     caption = "Mean score on the tasks learned so far, after each task; mean over runs."
     if has_bands:
         caption += " Bands: lowest to highest run."
-    yield style.Picture("accuracy", caption, style.png(figure))
+    numbers = pd.DataFrame(lines, range(1, last + 1)).rename_axis("tasks learned", axis=1).T
+    yield style.picture("accuracy", caption, figure, numbers.rename_axis("variant").reset_index())
 
 
 def seen(result: Mapping[str, Any]) -> list[float]:
@@ -101,7 +124,9 @@ def pareto(part: Part) -> Iterator[style.Picture]:
     if len(rows) <= NAMED:
         style.legend(figure)
     caption = "OP against time. The line joins what nothing beats in both."
-    yield style.Picture("pareto", caption, style.png(figure))
+    numbers = scored(rows, "op")
+    numbers.insert(1, "seconds", [seconds for seconds, _ in points])
+    yield style.picture("pareto", caption, figure, numbers)
 
 
 def front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -134,7 +159,9 @@ def radar(part: Part) -> Iterator[style.Picture]:
         caption += f" The {kept.shape[1]} that keep most, with the reference."
     if idle:
         caption += f" Not drawn, for ending as fine-tuning does: {listed(idle)}."
-    yield style.Picture("retention", caption, style.png(radar_figure(kept, style.looks_of(part))))
+    figure = radar_figure(kept, style.looks_of(part))
+    numbers = kept.T.rename_axis("variant").reset_index()
+    yield style.picture("retention", caption, figure, numbers)
 
 
 def final_scores(row: Row) -> pd.Series:

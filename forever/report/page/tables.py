@@ -1,7 +1,8 @@
-"""A table of texts for the console, HTML, LaTeX and Markdown."""
+"""A table of texts for the console, LaTeX and Markdown; templates/report.html.j2 has the page's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,14 +10,21 @@ import pandas as pd
 from forever.format import plural
 from forever.report.format import markdown_table
 from forever.report.frame import frame_of, stored_rows, text_table
+from forever.report.joined import folder_table, warnings
 from forever.report.study import Part, Study
 from forever.text import Page, PlainTable, html, latex
 from forever.text import markdown as as_markdown
+
+_COSTS = ("replays", "rows", "padded", "budget", "s")
 
 
 def console_tables(study: Study) -> Page:
     """The comparison as tables for the console, one a benchmark, and what was decided when."""
     page = Page(apart=False)
+    if study.folders:
+        known = folder_table(study)
+        records = known.to_dict("records")
+        page.add("folders", _console_table(known, "folders", "\n".join(warnings(study)), records))
     for part in study.parts:
         page.add(part.benchmark, _compared(study, part))
         if part.in_rounds:
@@ -27,11 +35,13 @@ def console_tables(study: Study) -> Page:
 def _compared(study: Study, part: Part) -> PlainTable:
     frame = frame_of(part.rows)
     texts = text_table(frame, "console")
-    if study.reference and not study.others:
+    if study.reference and not study.others and not study.folders:
         # With several references the full report says which is whose.
         texts = texts.rename(columns={"Δ OP": f"Δ OP to {study.reference}"})
+    if study.folders:  # folders need the room; the report has the costs
+        texts = texts.drop(columns=[*_COSTS], errors="ignore")
     title = f"{study.name} · {part.benchmark}" if part.several else study.name
-    return _console_table(texts, title, _caption(part), frame)
+    return _console_table(texts, title, _caption(part), stored_rows(frame))
 
 
 def _decided(part: Part) -> PlainTable:
@@ -43,20 +53,21 @@ def _decided(part: Part) -> PlainTable:
         f"in at most {level:g} % for {judged} together."
     )
     texts = text_table(frame[frame["decided"] != ""], "decided")
-    return _console_table(texts, "decided", caption, frame)
+    return _console_table(texts, "decided", caption, stored_rows(frame))
 
 
 def _console_table(
-    texts: pd.DataFrame, title: str, caption: str, frame: pd.DataFrame
+    texts: pd.DataFrame, title: str, caption: str, records: Sequence[Mapping[str, Any]]
 ) -> PlainTable:
-    records = {row["variant"]: row for row in stored_rows(frame)}
+    """A table for the console; `records` are its rows for programs, found by the first column."""
+    of_row = {next(iter(record.values())): record for record in records}
     table = PlainTable(title=title, caption=caption, collapse_padding=True)
     for name in texts.columns:
         table.add_column(name, justify="right", no_wrap=True)
     table.columns[0].justify = "left"
     for cells in texts.itertuples(index=False):
-        # A row of the report for programs; the line above the bounds is none.
-        table.add_row(*cells, record=records.get(cells[0], {}))
+        # The line above the bounds is no row for programs.
+        table.add_row(*cells, record=of_row.get(cells[0], {}))
     return table
 
 
@@ -75,25 +86,6 @@ def _caption(part: Part) -> str:
     if part.refused:
         refused = f" ≠ dose: {'; '.join(part.refused)}; no verdict, see budget.examples."
     return f"Brackets: 95 % bootstrap intervals ({basis}). {judged}{replays}{refused}"
-
-
-def html_table(table: pd.DataFrame, bold: str | None = None) -> str:
-    """The table for a page; intervals are small, and the variant `bold` is emphasised."""
-    classes = table.where(table.isin(["better", "worse", "equivalent"]), "")
-    first = table.columns[0]
-    classes.loc[table[first] == "bounds", first] = "section"
-    classes.loc[table[first] == bold, first] = "reference"
-    style: Any = table.style.hide(axis="index").format(_html_cell).format_index(html, axis=1)
-    kind = "numbers" if len(table.columns) > 2 else "pairs"
-    style = style.set_td_classes(classes).set_table_attributes(f'class="{kind}"')
-    return style.to_html(table_uuid="table", cell_ids=False)
-
-
-def _html_cell(text: str) -> str:
-    value, bracket, rest = html(text).partition(" [")
-    if not bracket:
-        return value
-    return f'{value}<span class="interval">{bracket}{rest}</span>'
 
 
 def notebook_table(table: pd.DataFrame, caption: str) -> str:

@@ -1,0 +1,53 @@
+"""What tests of pages share: the text of a page without its scripts, and a browser."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_SCRIPT = re.compile(r'(<script type="module">)(.*?)(</script>)', re.DOTALL)
+
+
+def scripts_of(page: str) -> list[str]:
+    """The scripts of a report, in their order."""
+    return [script for _, script, _ in _SCRIPT.findall(page)]
+
+
+def without_scripts(page: str) -> str:
+    """The page with empty scripts, which is XML."""
+    return _SCRIPT.sub(r"\1\3", page)
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser without a window; the test is skipped where there is none."""
+    api = pytest.importorskip("playwright.sync_api")
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("no Chromium on the PATH")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path)
+        yield browser
+        browser.close()
+
+
+class Listened:
+    """A page in a browser that notes what is said on its console, what it asks for, and dialogs."""
+
+    def __init__(self, context: Any, file: Path) -> None:
+        self.page = context.new_page()
+        self.told: list[str] = []
+        self.page.on("console", lambda message: self.told.append(message.text))
+        self.page.on("pageerror", lambda error: self.told.append(str(error)))
+        self.page.on("request", lambda request: self.told.append(request.url))
+        self.page.on("dialog", self._dialog)
+        self.page.goto(file.as_uri())
+        assert self.told.pop(0) == file.as_uri()  # all that it may ask for
+
+    def _dialog(self, dialog: Any) -> None:
+        self.told.append(dialog.message)
+        dialog.dismiss()

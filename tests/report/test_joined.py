@@ -1,0 +1,185 @@
+"""`forever report A B C`: folders of several machines and revisions in one table."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import base_run, make_up
+
+from forever.cli.main import main
+from forever.errors import InputError
+from forever.report.frame import frame_of, text_table
+from forever.report.joined import destination, names_of, read_studies, warnings
+from forever.report.report import write_report
+from forever.report.row import Row
+from forever.report.study import read_study
+from forever.sweeps.sweep import Sweep
+
+
+def edit(path: Path, **changes: Any) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(content | changes), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`a` has base and +FIR; `b`, of another machine and revision, has base and finetune."""
+    folder = tmp_path_factory.mktemp("joined")
+    fir, tuned = {"method.days": "fixed_interval"}, {"method.name": "finetune"}
+    make_up(folder / "a", Sweep("toy", base_run(), {"base": {}, "+FIR": fir}, (0, 1)))
+    make_up(folder / "b", Sweep("other", base_run(), {"base": {}, "finetune": tuned}, (0, 1)))
+    for path in (folder / "b").glob("*/environment.json"):
+        edit(path, revision="def", gpus=["H200"], cores=16)
+    return folder
+
+
+@pytest.fixture
+def folders(made: Path, tmp_path: Path) -> list[Path]:
+    """Copies to spoil."""
+    return [Path(shutil.copytree(made / name, tmp_path / name)) for name in "ab"]
+
+
+def rows_of(folders: list[Path], tmp_path: Path) -> dict[str, Row]:
+    study = read_studies(folders, tmp_path / "to")
+    return {row.variant: row for row in study.parts[0].rows}
+
+
+def test_variants_of_all_folders_stand_in_one_table(folders: list[Path], tmp_path: Path) -> None:
+    """The same variant in two is told apart, and compared with its namesake."""
+    rows = rows_of(folders, tmp_path)
+    assert list(rows) == ["base (a)", "+FIR", "base (b)", "finetune"]
+    assert {name: row.reference for name, row in rows.items()} == {
+        "base (a)": "base (a)", "+FIR": "base (a)", "base (b)": "base (a)", "finetune": "base (a)",
+    }  # fmt: skip
+    table = text_table(frame_of([*rows.values()]), "scores")
+    assert table["folder"].tolist() == ["–", "a", "–", "", "b"]
+    assert table["less"].tolist() == ["–", "base (a)", "base (a)", "", "base (a)"]
+
+
+def test_what_ran_on_another_benchmark_keeps_its_reference(
+    folders: list[Path], components: Path, tmp_path: Path
+) -> None:
+    """Of `components` one half is on `toy`, too."""
+    study = read_studies([folders[1], components], tmp_path)
+    of_toy, other = study.parts
+    assert (of_toy.benchmark, other.benchmark) == ("toy", "other")
+    assert {row.variant: row.reference for row in of_toy.rows} == {
+        "base (b)": "base (b)", "base (components)": "base (b)", "+FIR": "base (b)",
+        "finetune (b)": "base (b)", "finetune (components)": "finetune (b)",
+    }  # fmt: skip
+    alone = {"base": {}, "+FIR": {"method.days": "fixed_interval"}}
+    base = base_run(**{"data.benchmark": "third"})
+    folder = make_up(tmp_path / "c", Sweep("third", base, alone, (0, 1)))
+    study = read_studies([folders[1], folder], tmp_path)
+    rows = {row.variant: row for row in study.rows}
+    assert rows["+FIR"].reference == "base (c)"
+    assert rows["+FIR"].compared("difference").runs == 2
+
+
+def test_runs_of_the_same_seed_and_data_pair(folders: list[Path], tmp_path: Path) -> None:
+    alone = {row.variant: row for row in read_study(folders[1]).rows}
+    rows = rows_of(folders, tmp_path)
+    assert rows["+FIR"].compared("difference").runs == 2
+    assert rows["finetune"].compared("difference").runs == 2
+    # The runs are the same in both folders, so each difference is what it is in its own.
+    same = rows["base (b)"].compared("difference")
+    assert (same.value, same.low, same.high) == (0, 0, 0)
+    ours = rows["finetune"].compared("op").value - rows["base (a)"].compared("op").value
+    assert rows["finetune"].compared("difference").value == pytest.approx(ours)
+    assert rows["finetune"].compared("op").value == alone["finetune"].compared("op").value
+    for path in folders[1].glob("finetune*s0*/predictions/*/1.jsonl"):
+        text = path.read_text(encoding="utf-8").replace('"yes"', '"other"', 1)
+        path.write_text(text, encoding="utf-8")
+    assert rows_of(folders, tmp_path)["finetune"].compared("difference").runs == 1
+
+
+def test_each_format_says_where_the_runs_are_from(folders: list[Path], tmp_path: Path) -> None:
+    study = read_studies(folders, tmp_path / "to")
+    assert write_report(study) == tmp_path / "to" / "report.html"
+    assert study.name == "a and b"
+    for kind in ("md", "html", "tex"):
+        page = (tmp_path / "to" / f"report.{kind}").read_text(encoding="utf-8")
+        for expected in ("a chip, 2 cores", "H200, 16 cores", "abc", "def", "4 of 4"):
+            assert expected in page, (kind, expected)
+        assert "Code differs between the folders: a at abc; b at def." in " ".join(page.split())
+    content = json.loads((tmp_path / "to" / "report.json").read_text(encoding="utf-8"))
+    assert [folder["revision"] for folder in content["folders"]] == ["abc", "def"]
+    assert content["warnings"] == warnings(study)
+    assert not (folders[0] / "report.html").exists()
+
+
+def test_a_line_warns_of_other_code_and_other_data(folders: list[Path], tmp_path: Path) -> None:
+    assert len(warnings(read_studies(folders, tmp_path))) == 1  # the code
+    for path in folders[1].glob("*/environment.json"):
+        edit(path, revision="abc")
+    assert warnings(read_studies(folders, tmp_path)) == []
+    for path in folders[1].glob("base*/result.json"):  # as another version of `mini` has
+        edit(path, data={"colour": "0123"})
+    (told,) = warnings(read_studies(folders, tmp_path))
+    assert told.startswith("Data of toy differ between the folders (order colour-shape")
+    assert warnings(read_study(folders[1])) == []
+
+
+def test_what_must_not_be_mixed_is_refused(folders: list[Path], tmp_path: Path) -> None:
+    for path in folders[1].glob("*/result.json"):
+        text = path.read_text(encoding="utf-8").replace('"taste"', '"smell"')
+        path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="different versions of the benchmark 'toy'"):
+        read_studies(folders, tmp_path)
+    inside = next(folders[0].glob("base*"))
+    for shared in ([folders[0], folders[0]], [folders[0], inside], [inside, folders[0]]):
+        with pytest.raises(InputError, match="share runs"):
+            read_studies(shared, tmp_path)
+
+
+def test_the_rule_of_rounds_is_kept(folders: list[Path], tmp_path: Path) -> None:
+    """Seeds that were added in rounds are not judged as if their number had been fixed."""
+    rule = {"alpha": 0.05, "comparisons": 1, "points": 1.0}
+    (folders[1] / "rounds.json").write_text(json.dumps(rule), encoding="utf-8")
+    study = read_studies(folders, tmp_path)
+    assert study.stopping == {**rule, "comparisons": 4}
+    assert study.parts[0].in_rounds
+
+
+def test_names_tell_folders_apart(tmp_path: Path) -> None:
+    places = [tmp_path / "x" / "demo", tmp_path / "y" / "demo", tmp_path / "z"]
+    assert names_of(places[:1] + places[2:]) == ["demo", "z"]
+    assert names_of(places[:2]) == ["x/demo", "y/demo"]
+
+
+def test_no_report_of_runs_is_written_over(
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert destination(folders, None) == tmp_path / "reports" / "a_b"
+    many = [tmp_path / name for name in "abcde"]
+    assert destination(many, None) == tmp_path / "reports" / "a_b_c_and_2_more"
+    assert destination(folders, Path("mine")) == tmp_path / "mine"
+    run = next(folders[0].glob("base*"))
+    for own in (folders[1], run, tmp_path / "a"):
+        with pytest.raises(InputError, match=r"holds runs, whose own report would be lost"):
+            destination(folders, own)
+
+
+def test_the_command_compares_folders(
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["forever", "report", "a", "b"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (0, None)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Code differs between the folders: a at abc; b at def." in shown
+    assert re.search(r"base \(b\) .*base \(a\)", shown)
+    assert f"report {tmp_path}/reports/a_b/report.html" in shown
+    assert not (tmp_path / "a" / "report.html").exists()
+    monkeypatch.setattr(sys, "argv", ["forever", "report", "a", "--to", "mine"])
+    with pytest.raises(SystemExit):
+        main()
+    assert (tmp_path / "mine" / "figures" / "op.png").is_file()
+    assert not (tmp_path / "a" / "report.html").exists()
