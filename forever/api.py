@@ -18,7 +18,7 @@ from forever.errors import InputError
 from forever.format import plural
 from forever.launch.fleet import Fleet
 from forever.launch.local import Placement, check
-from forever.launch.start import Asked, mlflow_uri, run_file, train, watched
+from forever.launch.start import Asked, mlflow_uri, run_file, send_report, train, watched
 from forever.planning.rounds import Limits
 from forever.report.frame import frame_of, number_table, text_table
 from forever.report.page.tables import notebook_table
@@ -257,7 +257,9 @@ def sweep(
     if failed and not (ended.outcome.finished or ended.outcome.skipped):
         key, reason = next(iter(failed.items()))
         raise InputError(f"{ended.folder}: none of its runs finished; {key}: {reason}")
-    return SweepResult(read_study(ended.folder))
+    study = read_study(ended.folder)
+    send_report(ended.folder, fleet.mlflow, study)
+    return SweepResult(study)
 
 
 def load(folder: str | Path) -> RunResult | SweepResult:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import typer
 
@@ -54,37 +53,50 @@ def sweep(
 def _end(
     outcome: SweepOutcome, folder: Path, uri: str | None, searched: Search | None = None
 ) -> None:
-    """Show what came out and where MLflow's pages are; exit with 1 if a run failed."""
+    """Show what came out and where MLflow compares it; exit with 1 if a run failed."""
     from forever.sweeps.lists import front_table
-    from forever.text import without_credentials
 
+    study = None
     if outcome.finished or outcome.skipped:
-        show_report(folder)
+        study = show_report(folder)
         if searched is not None:
             show(front_table(searched, folder), "best")
-    if uri is not None and uri.startswith("sqlite:"):
-        program = Path(sys.executable).with_name("mlflow")
-        print_lines([f"MLflow  {program} ui --backend-store-uri {uri}"])
-    elif uri is not None and uri.startswith("http"):
-        address = urlsplit(uri)
-        host = address.netloc.rpartition("@")[2]  # without a password
-        print_lines([f"MLflow  {without_credentials(address._replace(netloc=host).geturl())}"])
     print_lines([f"failed  {key}: {error}" for key, error in outcome.failed.items()])
     note(folder=folder, failed=outcome.failed)
+    if uri is not None:
+        _show_in_mlflow(folder, uri, study)
     if outcome.failed:
         raise typer.Exit(1)
 
 
-def show_report(*folders: Path, to: Path | None = None) -> None:
+def _show_in_mlflow(folder: Path, uri: str, study: Any) -> None:
+    """Send a sweep's report, and say at which address its variants are compared."""
+    from forever.launch.mlflow.place import local_address, place_of
+    from forever.launch.start import send_report
+
+    send_report(folder, uri, study)
+    place = place_of(folder)
+    if place is None:
+        return  # MLflow was away, which was said
+    server = place.served
+    if server is None:
+        server = local_address()
+        print_lines([f"MLflow  forever ui {shlex.quote(str(folder))}", "        shows:"])
+    page = place.comparison(server)
+    print_lines([f"compare  {page}"])
+    note(compare=page)
+
+
+def show_report(*folders: Path, to: Path | None = None) -> Any:
     """Print the comparison of folders' runs, and write their report if that can be drawn: into the
-    folder, if it is one, or into `to`."""
+    folder, if it is one, or into `to`. Returns what was read of them (forever/report/study.py)."""
     try:
         from forever.report.joined import destination, read_studies
         from forever.report.report import console_tables, write_report
         from forever.report.study import read_study
     except ModuleNotFoundError as error:
         print_lines([f"no report: {error.name} is missing; pip install 'forever-cl[report]'"])
-        return
+        return None
     if len(folders) == 1:
         study = read_study(folders[0])
     else:
@@ -94,6 +106,7 @@ def show_report(*folders: Path, to: Path | None = None) -> None:
     page = write_report(study, to)
     print_lines([f"report  {page}"])
     note(report=page)
+    return study
 
 
 def detection(runs: Sweep, out: Path, points: float, asked: str) -> PlainTable:

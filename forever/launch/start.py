@@ -27,6 +27,7 @@ from forever.sweeps.checks import refused
 from forever.sweeps.files import SweepFile
 from forever.sweeps.search import Search, find_search
 from forever.sweeps.sweep import Sweep
+from forever.text import complain
 
 Say = Callable[[str], None]
 
@@ -225,3 +226,16 @@ def mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
 
     with mirrored_run(folder, uri) as tracker:
         yield [tracker]
+
+
+def send_report(folder: Path, uri: str | None, study: Any) -> None:
+    """Show the table and the report of a sweep that is over in MLflow, if that hears of it.
+
+    Args:
+        study: what was read of the folder (forever/report/study.py).
+    """
+    if uri is None:
+        return
+    from forever.launch.mlflow.tracker import show_sweep
+
+    show_sweep(folder, uri, study, complain)

@@ -27,7 +27,20 @@ from forever.sweeps.sweep import Sweep
 
 @pytest.mark.parametrize(
     "verb",
-    ["", "run", "sweep", "demo", "plan", "report", "sync", "doctor", "data check", "show", "init"],
+    [
+        "",
+        "run",
+        "sweep",
+        "demo",
+        "plan",
+        "report",
+        "sync",
+        "ui",
+        "doctor",
+        "data check",
+        "show",
+        "init",
+    ],
 )
 def test_every_verb_explains_itself(verb: str, call: Call) -> None:
     code, shown, _ = call(*verb.split(), "--help")

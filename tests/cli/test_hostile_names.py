@@ -189,7 +189,7 @@ def test_the_lines_of_a_sweep_show_hostile_names(
 def test_mlflow_takes_hostile_names(config: RunConfig, tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     from forever.launch.mlflow.store import Store
-    from forever.launch.mlflow.tracker import sync
+    from forever.launch.mlflow.sync import sync
 
     sweep = Sweep("toy $n_{$ <b> [/b]", config, {VARIANT: {}})
     (trial,) = sweep.trials()

@@ -17,6 +17,7 @@ from ray_commands import RAY
 
 from forever.config.run import RunConfig
 from forever.launch.local import run_local
+from forever.sweeps.sweep import Sweep
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +48,23 @@ def finished(base_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture
 def folder(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def trained_sweep(base_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of three variants that no tracker heard of."""
+    variants = {"base": {}, "+IAR&PIR": {"method.regularizer": "intensity_importance"}}
+    sweep = Sweep("parts", base_config, {**variants, "slow": {"optim.lr": 1e-4}})
+    folder = tmp_path_factory.mktemp("trained") / sweep.name
+    sweep.write_manifest(folder)
+    for trial in sweep.trials():
+        run_local(trial.config, folder / trial.key)
+    return folder
+
+
+@pytest.fixture
+def sweep_folder(trained_sweep: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_sweep, tmp_path / trained_sweep.name))
 
 
 @pytest.fixture(scope="module")

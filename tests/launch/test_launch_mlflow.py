@@ -23,13 +23,8 @@ from forever.launch.local import Placement, run_local
 from forever.launch.mlflow import tracker as mlflow_tracker
 from forever.launch.mlflow.mirror import Mirror, keeps, metric_key
 from forever.launch.mlflow.store import tracking_uri
-from forever.launch.mlflow.tracker import (
-    close_sweep,
-    mirrored_run,
-    mirrored_sweep,
-    push_sweep,
-    sync,
-)
+from forever.launch.mlflow.sync import sync
+from forever.launch.mlflow.tracker import close_sweep, mirrored_run, mirrored_sweep, push_sweep
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.runs.tracking import Tracker
@@ -76,7 +71,7 @@ def test_a_run_is_shown_completely(uri: str, folder: Path) -> None:
     assert datasets(run) == result["data"]
     files = {"matrix.json", "matrix.csv", "config.yaml", "result.json", "environment.json"}
     if find_spec("matplotlib"):
-        files |= {"matrix.png", "timeline.png"}
+        files |= {"matrix.png", "timeline.png", "overview.png"}
     assert artifacts(uri, run) == files
     assert (folder.parent / "mlartifacts").is_dir()
 
@@ -276,7 +271,7 @@ def test_sync_makes_up_for_a_sweep_that_no_server_heard_of(
         assert sync(toys, uri) == 2
     assert statuses(uri) == dict.fromkeys(("parent", "base", "slow"), "FINISHED")
     (parent,) = (run for run in runs(uri) if "forever.sweep" in run.data.tags)
-    assert artifacts(uri, parent) == {"sweep.json"}
+    assert "sweep.json" in artifacts(uri, parent)
 
 
 def test_a_deleted_experiment_is_named(uri: str, folder: Path) -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("mlflow")
 
 from forever.config.run import RunConfig
 from forever.files import read_lines
-from forever.launch.mlflow.tracker import sync
+from forever.launch.mlflow.sync import sync
 from forever.sweeps.files import load_sweep
 from forever.sweeps.search import find_search
 from forever.sweeps.studies import Studies
@@ -36,7 +36,7 @@ LIBRARIES = ["mlflow.store.tracking.sqlalchemy_store", "forever.report.figures",
 @pytest.fixture(scope="module")
 def processes() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*LIBRARIES, "forever.launch.mlflow.tracker"])
+    context.set_forkserver_preload([*LIBRARIES, "forever.launch.mlflow.sync"])
     return context
 
 

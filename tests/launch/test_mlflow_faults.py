@@ -22,8 +22,10 @@ from mlflow import MlflowClient
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import run_local
+from forever.launch.mlflow import sync as mlflow_sync
 from forever.launch.mlflow import tracker as mlflow_tracker
-from forever.launch.mlflow.tracker import mirrored_run, mirrored_sweep, sync
+from forever.launch.mlflow.sync import sync
+from forever.launch.mlflow.tracker import mirrored_run, mirrored_sweep
 
 pytestmark = MLFLOW_WARNS
 
@@ -231,7 +233,7 @@ def test_a_server_that_dies_in_mid_run_and_comes_back_has_everything_once(
 def test_sync_gives_up_on_a_server_that_drips(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlflow_tracker, "_SYNC_S", 2.0)
+    monkeypatch.setattr(mlflow_sync, "_SYNC_S", 2.0)
     with serving(drip) as server:
         with pytest.raises(InputError, match=rf"MLflow at {server.uri} fails \(TimeoutError: "):
             sync(folder, server.uri)

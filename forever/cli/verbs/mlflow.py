@@ -1,11 +1,16 @@
-"""`forever sync`: what MLflow lacks of runs that are there."""
+"""`forever sync` sends runs to MLflow, `forever ui` shows its pages of them."""
 
+import os
+import sys
+import webbrowser
 from pathlib import Path
 
-from typer import Argument
+from typer import Argument, Option
 
 from forever.cli import commands, options
 from forever.errors import InputError
+
+_MISSING = "MLflow is off or not installed; pip install 'forever-cl[mlflow]' and give --mlflow URI"
 
 
 def sync(folder: Path = Argument(help="A run or a sweep."), mlflow: str = options.MLFLOW) -> None:
@@ -17,9 +22,45 @@ def sync(folder: Path = Argument(help="A run or a sweep."), mlflow: str = option
     """
     uri = commands.mlflow_uri(mlflow)
     if uri is None:
-        raise InputError(
-            "MLflow is off or not installed; pip install 'forever-cl[mlflow]' and give --mlflow URI"
-        )
-    from forever.launch.mlflow import tracker as mlflow_tracker
+        raise InputError(_MISSING)
+    from forever.launch.mlflow import sync as mlflow_sync
 
-    mlflow_tracker.sync(folder, uri)
+    mlflow_sync.sync(folder, uri)
+
+
+def ui(
+    folder: Path | None = Argument(None, help="A run, a sweep, or a folder of those."),
+    mlflow: str = Option("auto", help="MLflow store; default: where FOLDER was sent last."),
+    port: int | None = Option(None, min=1, max=65535, help="Default: 5000, or another free one."),
+    browser: bool = Option(True, help="Whether a browser opens the page."),
+) -> None:
+    """Open MLflow's pages of a folder on this machine; Ctrl-C ends it.
+
+    Examples:
+        forever ui runs/components
+        forever ui --port 5001
+    """
+    if commands.mlflow_uri(mlflow) is None:
+        raise InputError(_MISSING)
+    from forever.launch.mlflow.pages import free_port, served, store_of
+    from forever.launch.mlflow.place import best_page
+
+    uri, place = store_of(folder, mlflow)
+
+    def show(server: str) -> None:
+        page = best_page(folder, place, server) if folder and place else f"{server}/#/experiments"
+        commands.print_lines([f"MLflow  {page}"])
+        if browser and _has_windows():
+            webbrowser.open(page)
+
+    if uri.startswith("http"):  # a server shows its pages itself
+        show(uri.rstrip("/"))
+        return
+    with served(uri, free_port(port)) as (address, server):
+        show(address)
+        server.wait()
+
+
+def _has_windows() -> bool:
+    """Whether a browser has a screen; one in the terminal would take its place."""
+    return sys.platform != "linux" or not {"DISPLAY", "WAYLAND_DISPLAY"}.isdisjoint(os.environ)

@@ -5,9 +5,13 @@
 | experiment                | the sweep's name; "forever" for a run of its own                    |
 | parent run                | the sweep's folder                                                  |
 | params                    | every dotted key of the configuration, `variant`                    |
-| `acc/<task>`, `op`, `bwt` | predictions/, step = stage from 1                                   |
+| `acc/<task>`, `op`, `bwt` | predictions/, step = task from 1; 0 in joint training               |
 | `train/loss`, `clock/tau_days`, `replay/beta` | steps.jsonl, step = line from 1, thinned        |
-| `final/...`, dataset inputs, artifacts | result.json                                            |
+| `final/...`, dataset inputs, notes, artifacts | result.json                                     |
+| logged model              | adapter/                                                            |
+
+MLflow draws a metric as a curve if its last step is 1 or more, and as a bar if it is 0. So what is
+known once only, at the end, has step 0: a curve of it would be a single dot.
 """
 
 import hashlib
@@ -26,6 +30,15 @@ from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.files import read_json, read_lines
 from forever.format import as_csv
+from forever.launch.mlflow.adapter import send_adapter
+from forever.launch.mlflow.notes import (
+    NOTE,
+    OVERVIEW,
+    compared_with,
+    run_name,
+    run_note,
+    trial_name,
+)
 from forever.launch.mlflow.store import Store, alone, first_line
 from forever.replay.times import day_seven
 from forever.runs.directory import RunDirectory
@@ -35,6 +48,7 @@ from forever.text import complain, without_credentials
 
 Point = tuple[str, float | None, int]  # key, value and step of a metric; no value is no point
 _LONGEST_KEY = 250  # of a metric
+_OVERVIEW_WIDTH = 560  # of a picture in a note, in points
 _STATUS = {"failed": "FAILED", "stopped": "KILLED", "interrupted": "KILLED"}
 
 
@@ -59,10 +73,11 @@ class Mirror:
         from mlflow.entities import Param
 
         self.directory, self.store = RunDirectory(folder), Store(uri)
+        self._compared: RunDirectory | None = None
         client = self.store.client
         config = self.directory.read_config()
         run = self._find(config)
-        self.run = run.info.run_id
+        self.run, self.begun = run.info.run_id, run.info.start_time
         # This status is set when everything has arrived.
         self.complete = self.directory.result.is_file() and run.info.status == "FINISHED"
         if self.complete:
@@ -95,13 +110,16 @@ class Mirror:
         if revision:
             tags["mlflow.source.git.commit"] = revision
         if (folder.parent / MANIFEST).is_file():
-            for trial in read_manifest(folder.parent)["trials"]:
+            manifest = read_manifest(folder.parent)
+            for trial in manifest["trials"]:
                 if trial["key"] == folder.name:
                     parent = store.sweep(folder.parent).info
                     tags |= {"variant": trial["variant"], "order": trial["order"]}
                     tags["mlflow.parentRunId"] = parent.run_id
-                    return store.run(parent.experiment_id, folder, tags)
-        return store.run(store.experiment("forever"), folder, tags)
+                    self._compared = compared_with(manifest, trial, folder.parent)
+                    return store.run(parent.experiment_id, folder, tags, trial_name(trial))
+        name = run_name(config, self.directory.read_fork())
+        return store.run(store.experiment("forever"), folder, tags, name)
 
     def push(self) -> None:
         """Send what the server does not have yet."""
@@ -114,7 +132,7 @@ class Mirror:
         fresh: list[Metric] = []
         for name, value, step in points_of(self.directory, lines, result):
             key = metric_key(name)
-            if value is not None and step > self.sent.get(key, 0):
+            if value is not None and step > self.sent.get(key, -1):
                 fresh.append(Metric(key, value, now, step))
         self.store.client.log_batch(self.run, metrics=fresh)
         if result is not None:
@@ -147,7 +165,9 @@ class Mirror:
             raise  # a damaged file, of which more than the pictures is missing
         except Exception as error:  # numbers matter more than pictures of them
             complain(f"{directory.path}: no figures in MLflow: {first_line(error)}")
-        client.set_terminated(run, "FINISHED", int(directory.result.stat().st_mtime * 1000))
+        send_adapter(self.store, run, directory.path)
+        client.set_tag(run, NOTE, run_note(result, run, self._compared))
+        client.set_terminated(run, "FINISHED", ended_ms(directory, self.begun))
         self.complete = True
 
     def _draw(self) -> None:
@@ -161,6 +181,18 @@ class Mirror:
                 path = Path(folder, f"{figure}.png")
                 path.write_bytes(png_of(figure, run))
                 self.store.client.log_artifact(self.run, str(path))
+            small = Path(folder, OVERVIEW)
+            write_small(Path(folder, "matrix.png"), small)
+            self.store.client.log_artifact(self.run, str(small))
+
+
+def write_small(picture: Path, path: Path) -> None:
+    """Write a picture again, no wider than an overview: MLflow shows each in its own size."""
+    from PIL import Image  # which comes with Matplotlib
+
+    with Image.open(picture) as image:
+        image.thumbnail((_OVERVIEW_WIDTH, _OVERVIEW_WIDTH))
+        image.save(path)
 
 
 def load_figures() -> None:
@@ -182,14 +214,20 @@ def points_of(
         if (line["kind"], line["beta"]) != replay:
             yield "replay/beta", line["beta"], number
         replay = line["kind"], line["beta"]
-    for stage, scores in enumerate(stage_scores(directory), 1):
+    first = 0 if directory.read_config().method.joint else 1
+    for stage, scores in enumerate(stage_scores(directory), first):
         yield from ((key, value, stage) for key, value in scores.items())
     if result is not None:
         for key in ("op", "bwt", "fwt", "forgetting"):
-            yield f"final/{key}", result[key], len(result["stages"])
+            yield f"final/{key}", result[key], 0
         day_7 = day_seven([result])
         if day_7 and isfinite(day_7.update):
-            yield "final/day_7", day_7.update, len(result["stages"])
+            yield "final/day_7", day_7.update, 0
+
+
+def ended_ms(directory: RunDirectory, begun: int) -> int:
+    """When a run wrote its result; a copy of its folder may tell times in any order."""
+    return max(begun, int(directory.result.stat().st_mtime * 1000))
 
 
 def end_of(directory: RunDirectory) -> str:

@@ -1,14 +1,16 @@
 """MLflow's store: a client of it, and what several processes must not do at the same time.
 
-A run is found again by a tag with the identity of its folder (mlflow.json in it). So a folder can
-be copied from a cluster and sent from elsewhere, and one configuration in two folders is two runs.
+A run is found again by a tag with the identity of its folder (mlflow.json in it, which also says
+where it was sent last). So a folder can be copied from a cluster and sent from elsewhere, and one
+configuration in two folders is two runs.
 """
 
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,11 +18,15 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock, Timeout
 
 from forever.errors import InputError
-from forever.files import read_json, write_text
+from forever.files import WriteError, read_json, write_text
+from forever.launch.mlflow.place import PLACE, Place, without_user
 from forever.sweeps.sweep import read_manifest
-from forever.text import without_credentials
+from forever.text import visible, without_credentials
 
 _SQLITE = "sqlite:///"
+_LONGEST_NAME = 250  # of a run, as Postgres takes it
+# By it the pages of an experiment are those of training, and not those of chats and agents.
+_KIND = {"mlflow.experimentKind": "custom_model_development"}
 _OTHERS_S = 60.0  # how long another process may send a folder before this one gives up
 
 # MLflow is loaded after this. By default a dead server would hold up each call for minutes.
@@ -127,7 +133,7 @@ class Store:
                 database = Path(self.uri.removeprefix(_SQLITE))
                 files = (database.parent / "mlartifacts" / name).as_uri()
             try:
-                return self.client.create_experiment(name, artifact_location=files)
+                return self.client.create_experiment(name, artifact_location=files, tags=_KIND)
             except MlflowException:
                 experiment = self.client.get_experiment_by_name(name)
                 if experiment is None:  # else another process was faster
@@ -139,25 +145,43 @@ class Store:
             )
         return experiment.experiment_id
 
-    def run(self, experiment: str, folder: Path, tags: Mapping[str, str]) -> Any:
+    def run(self, experiment: str, folder: Path, tags: Mapping[str, str], name: str) -> Any:
         """MLflow's run that stands for `folder`, created if need be; the caller is `alone`."""
-        path = folder / "mlflow.json"
+        path = folder / PLACE
         if not path.is_file():
             write_text(path, json.dumps({"id": uuid.uuid4().hex}) + "\n")
-        mark = read_json(path)["id"]
-        runs = self.client.search_runs([experiment], f"tags.`forever.id` = '{mark}'", max_results=1)
-        if runs:
-            return runs[0]
-        begun = int(folder.stat().st_ctime * 1000)
-        tags = {"forever.id": mark, **tags}
-        return self.client.create_run(experiment, begun, tags, run_name=folder.name)
+        known = read_json(path)
+        runs = self.client.search_runs(
+            [experiment], f"tags.`forever.id` = '{known['id']}'", max_results=1
+        )
+        name = visible(without_credentials(name))[:_LONGEST_NAME]
+        if not runs:
+            tags = {"forever.id": known["id"], **tags}
+            run = self.client.create_run(experiment, begun_ms(folder), tags, run_name=name)
+        else:
+            run = runs[0]
+            if run.info.run_name == folder.name != name:  # as earlier releases called it
+                self.client.update_run(run.info.run_id, name=name)
+        place = Place(without_user(self.uri), experiment, run.info.run_id)
+        if vars(place).items() - known.items():
+            with suppress(WriteError):  # a folder that only may be read was sent from elsewhere
+                write_text(path, json.dumps({"id": known["id"], **vars(place)}) + "\n")
+        return run
 
     def sweep(self, folder: Path) -> Any:
         """The parent run of the sweep in `folder`."""
         name = read_manifest(folder)["name"]
         experiment = self.experiment(name)
         with alone(folder):
-            return self.run(experiment, folder, {"forever.sweep": name})
+            return self.run(experiment, folder, {"forever.sweep": name}, name)
+
+
+def begun_ms(folder: Path) -> int:
+    """When a run, or the first run of a sweep, wrote its configuration."""
+    times: list[float] = []
+    for config in (*folder.glob("config.yaml"), *folder.glob("*/config.yaml")):
+        times.append(config.stat().st_mtime)
+    return int(1000 * min(times, default=time.time()))
 
 
 def first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""MLflow while runs train, and `sync` for what was missed.
+"""MLflow while runs train; `sync` (sync.py) is for what was missed.
 
 One thread of the process does all of it, loading MLflow included. Training never waits for it, and
 the end of a run for five seconds at most: whatever a server does, it costs no data.
@@ -6,22 +6,23 @@ the end of a run for five seconds at most: whatever a server does, it costs no d
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.files import check_within
-from forever.launch.mlflow.mirror import end_of, load_figures, push_run
-from forever.launch.mlflow.store import Store, first_line, tracking_uri
+from forever.launch.mlflow.mirror import end_of, ended_ms, load_figures, push_run
+from forever.launch.mlflow.overview import push_overview, push_table
+from forever.launch.mlflow.store import Store, first_line
+from forever.launch.mlflow.waiting import within
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress
 from forever.runs.progress import is_run
 from forever.runs.tracking import Tracker
 from forever.sweeps.sweep import MANIFEST, read_manifest
-from forever.text import complain, without_credentials
+from forever.text import complain
 
 Mark = tuple[Path, str]  # a run, and how it ended
 _EVERY_S = 30.0
@@ -30,7 +31,8 @@ _AGAIN_S, _SHARE = 60.0, 20.0
 _PATIENCE_S = 5.0  # for all that is left to send at the end of a run
 _SWEEP_PATIENCE_S = 30.0  # and of a sweep
 _LETS_GO_S = 2.0  # a killed worker lets go of its folder some seconds later
-_SYNC_S = 120.0  # the longest that `sync` waits for one run
+# How often the table of a sweep that goes on is made anew, which reads all its runs.
+_TABLE_EVERY_S = 600.0
 _AWAY = "MLflow does not answer, `forever sync {}` sends it later ({})"
 
 
@@ -71,15 +73,33 @@ def mirrored_sweep(
     Yields what to call when a run has ended, which is then sent at once.
     """
     sent: set[Mark] = set()
+    table_at = time.monotonic()
 
     def send(over: bool) -> None:
+        nonlocal table_at
         if over:
             close_sweep(folder, uri, sent)
-        else:
-            push_sweep(folder, uri, sent)
+            return
+        before = len(sent)
+        push_sweep(folder, uri, sent)
+        if len(sent) > before and time.monotonic() > table_at + _TABLE_EVERY_S:
+            push_table(folder, uri)
+            table_at = time.monotonic()
 
     with _sending(folder, send, say, _SWEEP_PATIENCE_S) as news:
         yield news.set
+
+
+def show_sweep(folder: Path, uri: str, study: Any, say: Callable[[str], None]) -> None:
+    """Send the table and the report of a sweep that has ended; if MLflow is away, `say` it.
+
+    Args:
+        study: what was read of the folder (forever/report/study.py).
+    """
+    try:
+        within(_SWEEP_PATIENCE_S, lambda: push_overview(folder, uri, study))
+    except Exception as error:  # whatever a server or a client library comes up with
+        say(_AWAY.format(folder, first_line(error)))
 
 
 @contextmanager
@@ -143,75 +163,6 @@ class _Sender(Thread):
         self._failed = True
 
 
-def sync(folder: Path, uri: str | None = None) -> int:
-    """Send what MLflow lacks of a run or a sweep; returns how many runs were sent.
-
-    A run that is in progress is left out, and one that cannot be read; both are named.
-
-    Raises:
-        InputError: there is no run, one of them cannot be read, or the server fails.
-    """
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    folder, uri = folder.absolute(), tracking_uri(uri)
-    runs = [folder] if is_run(folder) else _runs(folder)
-    if not runs:
-        raise InputError(f"{folder} holds no run: there is no config.yaml in it or below")
-    sent, unreadable = 0, 0
-    try:
-        _within(_SYNC_S, lambda: Store(uri))
-        for run in runs:
-            if in_progress(run):
-                left_out = "is in progress and left out: it sends itself, or sync again after it"
-                complain(f"{run} {left_out}")
-                continue
-            try:
-                check_within(folder, run)
-                _within(_SYNC_S, lambda run=run: push_run(run, uri, over=True))
-                sent += 1
-            except InputError as error:
-                if len(runs) == 1:
-                    raise
-                complain(f"{run} is left out: {error}")
-                unreadable += 1
-        if sent == len(runs) and (folder / MANIFEST).is_file():
-            _within(_SYNC_S, lambda: _end_parent(Store(uri), folder))
-    except (MlflowException, SQLAlchemyError, TimeoutError) as error:
-        raise InputError(
-            f"MLflow at {without_credentials(uri)} fails ({first_line(error)}); "
-            "give another --mlflow, or try again when it answers"
-        ) from None
-    if unreadable:
-        raise InputError(
-            f"{unreadable} of {len(runs)} runs in {folder} could not be sent, see above"
-        )
-    return sent
-
-
-def _within(seconds: float, work: Callable[[], object]) -> None:
-    """Do some work in a thread, which is left alone when its time is over.
-
-    Raises:
-        TimeoutError: it is over.
-    """
-    outcome = Future[object]()
-
-    def do() -> None:
-        try:
-            outcome.set_result(work())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    Thread(target=do, daemon=True).start()
-    try:
-        outcome.result(seconds)
-    except TimeoutError:
-        if outcome.done():
-            raise
-        raise TimeoutError(f"no end after {seconds:g} s") from None
-
-
 def push_sweep(folder: Path, uri: str, sent: set[Mark]) -> None:
     """Send what is new of a sweep, once it is written down, and of its runs that go on or ended.
 
@@ -223,7 +174,7 @@ def push_sweep(folder: Path, uri: str, sent: set[Mark]) -> None:
     parent = store.sweep(folder).info
     if parent.status != "RUNNING":
         store.client.update_run(parent.run_id, "RUNNING")
-    for path in _runs(folder):
+    for path in runs_in(folder):
         ended = _mark(path)[1]
         if ended or in_progress(path):  # else it was interrupted
             _push(path, uri, sent, over=bool(ended))
@@ -231,9 +182,9 @@ def push_sweep(folder: Path, uri: str, sent: set[Mark]) -> None:
 
 def close_sweep(folder: Path, uri: str, sent: set[Mark]) -> None:
     """Send what MLflow lacks of a sweep, and end its parent run and the runs that nobody trains."""
-    for path in _runs(folder):
+    for path in runs_in(folder):
         _push(path, uri, sent, over=not in_progress(path, _LETS_GO_S))
-    _end_parent(Store(uri), folder)
+    end_parent(Store(uri), folder)
 
 
 def _push(path: Path, uri: str, sent: set[Mark], over: bool) -> None:
@@ -258,18 +209,23 @@ def _mark(path: Path) -> Mark:
     return path, str((directory.end_without_result() or {}).get("time", ""))
 
 
-def _runs(folder: Path) -> list[Path]:
+def runs_in(folder: Path) -> list[Path]:
+    """The runs of a folder that have begun."""
     return sorted(config.parent for config in folder.glob("*/config.yaml"))
 
 
-def _end_parent(store: Store, folder: Path) -> None:
+def end_parent(store: Store, folder: Path) -> None:
     """End the parent run of a sweep: it failed with one of its trials, or was stopped early."""
     ends: set[str] = set()
+    info = store.sweep(folder).info
+    time_ms = info.start_time
     for trial in read_manifest(folder)["trials"]:
-        ends.add(end_of(RunDirectory(folder / trial["key"])))
+        directory = RunDirectory(folder / trial["key"])
+        ends.add(end_of(directory))
+        if directory.result.is_file():
+            time_ms = ended_ms(directory, time_ms)
     status = "KILLED" if "interrupted" in ends else "FINISHED"
     if "failed" in ends:
         status = "FAILED"
-    parent = store.sweep(folder).info.run_id
-    store.client.log_artifact(parent, str(folder / MANIFEST))
-    store.client.set_terminated(parent, status)
+    store.client.log_artifact(info.run_id, str(folder / MANIFEST))
+    store.client.set_terminated(info.run_id, status, time_ms)

@@ -1,0 +1,113 @@
+"""MLflow's pages of a store, shown by a server on this machine that nobody else reaches."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from forever.errors import InputError
+from forever.launch.mlflow.place import PORT, Place, place_of, sent_below
+from forever.launch.mlflow.store import tracking_uri
+
+_HOST = "127.0.0.1"
+_START_S = 120.0  # a store in which many have worked takes a while to open
+_SQLITE = "sqlite:///"
+
+
+def store_of(folder: Path | None, choice: str) -> tuple[str, Place | None]:
+    """The address of the store that has a folder, and where in it, if that is known.
+
+    Args:
+        choice: an address, or `auto`: what the folder, or a folder in it, says of itself, or else
+            where runs go that say nothing.
+
+    Raises:
+        InputError: there is no such folder, or no such store.
+    """
+    place = None
+    if folder is not None:
+        if not folder.is_dir():
+            raise InputError(f"{folder} is no folder; give that of a run, a sweep or several")
+        place = place_of(folder)
+    uri = tracking_uri(None if choice == "auto" else choice)
+    if choice == "auto" and folder is not None:
+        known = place or next(sent_below(folder), None)
+        uri = known.store if known else uri
+    if place is not None and choice != "auto" and place.store != uri:
+        place = None  # there it has another number
+    _check(uri, folder)
+    return uri, place
+
+
+def _check(uri: str, folder: Path | None) -> None:
+    database = Path(uri.removeprefix(_SQLITE))
+    if uri.startswith(_SQLITE) and not database.is_file():
+        missing = f"no run was sent to {database}, which is not there"
+        send = f"`forever sync {folder or 'FOLDER'}` sends runs, --mlflow names another store"
+        raise InputError(f"{missing}; {send}")
+
+
+def free_port(wanted: int | None) -> int:
+    """The port that is wanted; without one MLflow's usual one, or any other if that is taken.
+
+    Raises:
+        InputError: another program has the port that is wanted.
+    """
+    for port in (PORT if wanted is None else wanted, 0):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((_HOST, port))
+            return probe.getsockname()[1]
+        if wanted is not None:
+            break
+    raise InputError(f"port {wanted} is taken by another program; give another --port")
+
+
+@contextmanager
+def served(uri: str, port: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Show the pages of a store during the block; yields their address and the server.
+
+    Raises:
+        InputError: the server ends, or does not answer.
+    """
+    command = [sys.executable, "-m", "mlflow", "server", "--host", _HOST, "--port", str(port)]
+    # Others see the options of a command, and an address may hold a password.
+    environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
+    environment |= {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    quiet = subprocess.DEVNULL
+    server = subprocess.Popen(
+        [*command, "--workers", "1"], env=environment, stdout=quiet, stderr=quiet
+    )
+    try:
+        address = f"http://{_HOST}:{port}"
+        _await(address, server)
+        yield address, server
+    finally:
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+def _await(address: str, server: "subprocess.Popen[bytes]") -> None:
+    give_up = time.monotonic() + _START_S
+    while time.monotonic() < give_up:
+        if server.poll() is not None:
+            raise InputError(
+                f"MLflow's server ended with {server.returncode}; `mlflow server "
+                "--backend-store-uri STORE` says why"
+            )
+        with suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=2):
+            return
+        time.sleep(0.2)
+    raise InputError(f"MLflow's server did not answer at {address} within {_START_S:g} s")
