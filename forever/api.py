@@ -16,6 +16,7 @@ import pandas as pd
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.format import plural
+from forever.launch.copies import bring, settle
 from forever.launch.fleet import Fleet
 from forever.launch.local import Placement, check
 from forever.launch.start import Asked, mlflow_uri, run_file, send_report, train, watched
@@ -27,6 +28,8 @@ from forever.report.run import Run
 from forever.report.study import Study, read_study
 from forever.runs.console import LineTracker
 from forever.runs.directory import RunDirectory
+from forever.storage.address import local_folder
+from forever.storage.copying import readable
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import load_run
 from forever.text import visible
@@ -194,7 +197,8 @@ def run(
         KeyboardInterrupt: Ctrl-C; the run has saved, and the same call goes on.
     """
     settings = _config(config).override(changes or {})
-    directory = RunDirectory(Path(out) / settings.key())
+    directory = RunDirectory(local_folder(str(out)) / settings.key())
+    settle(directory.path, readable)
     benchmark = check(settings, directory, resume=True)
     fleet = Fleet(workers=workers, placement=placement, mlflow=mlflow_uri(mlflow))
     with watched() as line:
@@ -252,7 +256,9 @@ def sweep(
     fleet = Fleet(concurrent, workers, placement, mlflow_uri(mlflow), retry_failed=retry_failed)
     with watched() as line:
         shown = line.console()
-        ended = run_file(file, base, changes or {}, asked, Path(out), fleet, line.say, shown)
+        ended = run_file(
+            file, base, changes or {}, asked, local_folder(str(out)), fleet, line.say, shown
+        )
     failed = ended.outcome.failed
     if failed and not (ended.outcome.finished or ended.outcome.skipped):
         key, reason = next(iter(failed.items()))
@@ -268,7 +274,9 @@ def load(folder: str | Path) -> RunResult | SweepResult:
     Raises:
         InputError: no run in it is finished, or its files are damaged.
     """
-    study = read_study(Path(folder))
+    path = local_folder(str(folder))
+    bring(path)
+    study = read_study(path)
     if study.runs[0].directory.path == study.folder:
         return RunResult(study.runs[0])
     return SweepResult(study)

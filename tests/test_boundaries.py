@@ -155,7 +155,8 @@ def test_hardly_any_import_is_for_types_only() -> None:
 def test_rooms() -> None:
     folders = [path.parent for path in sorted((ROOT / "forever").rglob("__init__.py"))]
     rooms = [folder for folder in folders if folder.parent == ROOT / "forever"]
-    assert len(rooms) <= 13
+    # The fourteenth is `storage`: launchers, data and the command line need it, it none of them.
+    assert len(rooms) <= 14
     for folder in folders:
         flat = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
         # A method is a file, and there may be any number of those.

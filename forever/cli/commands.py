@@ -11,6 +11,7 @@ import typer
 
 from forever.cli.shown import note, print_lines, show
 from forever.errors import InputError
+from forever.storage.address import portable
 
 if TYPE_CHECKING:
     from forever.cli.options import Launch
@@ -104,8 +105,14 @@ def show_report(*folders: Path, to: Path | None = None) -> Any:
         study = read_studies(folders, to)
     show(console_tables(study))
     page = write_report(study, to)
-    print_lines([f"report  {page}"])
-    note(report=page)
+    if to is None:
+        from forever.launch.copies import publish
+
+        figures = [f"figures/{path.name}" for path in page.parent.glob("figures/*.png")]
+        publish(page.parent, [f"report.{kind}" for kind in ("html", "md", "tex", "json")] + figures)
+    shown = portable(page)
+    print_lines([f"report  {shown}"])
+    note(report=shown)
     return study
 
 

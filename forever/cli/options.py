@@ -13,7 +13,16 @@ from typer import Argument, Option
 
 from forever.cli.completion import complete_method, complete_run, complete_scale
 from forever.errors import InputError
+from forever.storage.address import local_folder
 
+
+def _folder(value: str | None) -> Path | None:
+    return None if value is None else local_folder(value)
+
+
+# What a user may give by an address, too: its place on this machine. A parser that refuses a value
+# could not say why.
+FOLDER: Any = {"parser": str, "callback": _folder}
 # A help text is markup: without the backslash this is a closing tag.
 NAMED_RUN = r"<benchmark>\[/<order>]/<method>"
 CHANGES: Any = Argument(
@@ -22,7 +31,9 @@ CHANGES: Any = Argument(
     help="Dotted keys, e.g. optim.lr=1e-3",
     autocompletion=complete_method,
 )
-OUT: Any = Option("runs", help="Folder for run directories.")
+OUT: Any = Option(
+    "runs", help="Folder for run directories, also s3://bucket/runs or gs://...", **FOLDER
+)
 MLFLOW: Any = Option(
     "auto", help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`."
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from forever.config.parts import DataConfig
 from forever.data.hub import read_dataset
@@ -12,6 +13,8 @@ from forever.data.tasks import Benchmark, Splits, Task
 from forever.errors import InputError, unknown
 from forever.reading import is_folder, path_of
 from forever.seeding import permutation
+from forever.storage.address import is_address, local_folder
+from forever.storage.cache import fetch
 
 # Standard CL is four of the fifteen tasks of Long Sequence and shares its folder.
 FOLDERS = {
@@ -67,7 +70,7 @@ def load_benchmark(config: DataConfig) -> Benchmark:
 
 def find_source(config: DataConfig) -> Source:
     """Find the tasks of a benchmark, without reading them; InputError if there are none."""
-    root = None if config.root is None else path_of(config.root, "data.root")
+    root = _root(config)
     if config.datasets:
         if config.benchmark in ORDERS:
             raise InputError(
@@ -98,6 +101,22 @@ def find_source(config: DataConfig) -> Source:
         tasks |= find_tasks(folder)
     place = " or ".join(map(str, homes))
     return Source(config, place, sorted(tasks), lambda name: tasks[name].splits())
+
+
+def _root(config: DataConfig) -> Path | None:
+    """Where data.root is on this machine; what the configuration names there is fetched."""
+    if config.root is None or not is_address(config.root):
+        return None if config.root is None else path_of(config.root, "data.root")
+    root = local_folder(config.root)
+    names = FOLDERS.get(config.benchmark, (config.benchmark,))
+    if config.datasets:
+        names = [dataset.path for dataset in config.datasets.values() if not dataset.is_path]
+    elif config.benchmark == "mini":
+        names = []
+    found = [fetch(root / name) for name in names]
+    if len(found) == 1 and not found[0] and not config.datasets:
+        fetch(root, (".json", ".jsonl"))  # it may be the benchmark's folder itself
+    return root
 
 
 def _order(config: DataConfig, names: Sequence[str]) -> Sequence[str]:

@@ -16,10 +16,12 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.files import make_folder, writing
+from forever.launch.copies import follow
 from forever.models import identity, location
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.runs.tracking import Tracker
+from forever.storage.mirror import mirrored
 
 if TYPE_CHECKING:
     from forever.training.world import World
@@ -171,12 +173,19 @@ def run_local(
     world.wait()
     with writing(directory.path):  # before the lock, which would wait for a folder
         make_folder(directory.path)
-    with locked(directory.path, world.leads):
+    several = world.size > 1
+    with (
+        locked(directory.path, world.leads),
+        mirrored(directory.path, world.leads, at_once=several),
+    ):
         if world.leads:
             directory.check(config, resume)  # another process may have had the folder until now
         # The others wait here until the leader holds the folder. They take its word, since files
         # may reach them later.
         finished_by_another = world.gather([directory.finished() is not None])[0][0]
+        if not world.leads:
+            follow(directory.path)
+        world.wait()  # the leader changes files from here on
         if not finished_by_another:
             if world.leads:
                 # Another division of batches moves last bits, as another machine does.

@@ -17,15 +17,14 @@ from typing import Any
 import ray
 from ray.util import placement_group_table
 
-from forever.attempt import ask_to_stop
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.format import plural
+from forever.launch.copies import ask_to_save, held
 from forever.launch.fleet import Fleet, Share
 from forever.launch.local import load_libraries, run_local
 from forever.leftovers import Guard, descendants
-from forever.runs.lock import in_progress
 from forever.runs.tracking import Tracker
 from forever.stopping import listening, overhearing
 from forever.text import without_credentials
@@ -126,9 +125,9 @@ def let_save(folders: Sequence[Path]) -> None:
     """Ask runs in other processes to save and leave, and wait for it, while Ray still lives."""
     give_up = time.monotonic() + _TO_SAVE_S
     while folders and time.monotonic() < give_up:
-        folders = [folder for folder in folders if in_progress(folder)]
+        folders = [folder for folder in folders if held(folder)]
         for folder in folders:
-            ask_to_stop(folder)
+            ask_to_save(folder)
 
 
 @dataclass(frozen=True)

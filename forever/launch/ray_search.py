@@ -10,11 +10,14 @@ from pathlib import Path
 from rich.console import Console
 
 from forever.errors import InputError
+from forever.launch.copies import bring
 from forever.launch.fleet import Fleet, SweepOutcome
 from forever.launch.local import check
 from forever.launch.ray_tune import fan_out, say_failed_before
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
+from forever.storage.copying import of_sweep
+from forever.storage.mirror import mirrored
 from forever.sweeps.search import Search
 from forever.sweeps.studies import Studies
 from forever.sweeps.table import SweepTable
@@ -39,7 +42,8 @@ def run_search(
         InputError, Stopped: as `run_sweep`; the base has fewer than two tasks.
     """
     out = out.absolute()
-    with locked(out, patience_s=0):
+    with locked(out, patience_s=0), mirrored(out, chosen=of_sweep):
+        bring(out)
         return _run_search(search, out, trials or search.trials, fleet, console)
 
 

@@ -2,7 +2,7 @@
 
 The run directory is the truth. Workers that are started again, after a crash or on another node, go
 on from its checkpoints; Ray Train stores nothing that matters. On several machines the directory
-must be shared.
+must be shared, or the scratch folder of an address (docs/storage.md).
 """
 
 import shutil
@@ -15,10 +15,10 @@ from typing import Any
 
 import ray.train.torch
 
-from forever.attempt import ask_to_stop
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch import ray_cluster
+from forever.launch.copies import ask_to_save, glance, held, settle
 from forever.launch.fleet import Fleet, divide
 from forever.launch.local import check
 from forever.launch.ray_cluster import Setting
@@ -27,6 +27,8 @@ from forever.runs.lock import in_progress, locked
 from forever.runs.progress import Follower
 from forever.runs.tracking import Tracker
 from forever.stopping import Stopped, asked, looking
+from forever.storage.address import local_folder, portable
+from forever.storage.copying import readable
 
 _FAILURES = 3
 _PREEMPTIONS = 100  # a spot machine that is taken away is nobody's fault
@@ -82,6 +84,7 @@ def train_group(
         except _LeftWhenTold:
             if asked():
                 raise Stopped(asked()) from None
+    settle(path, readable)
     result = RunDirectory(path).finished()
     if result is None:
         raise RuntimeError(
@@ -101,11 +104,12 @@ def _train_once(config: RunConfig, path: Path, setting: Setting, follower: Follo
         while not over:
             over = bool(wait([training], timeout=_LOOK_EVERY_S).done)
             with suppress(OSError):  # a file went away while it was read
+                glance(path)
                 follower.look()
             if asked() and not over:
-                if not in_progress(path):
+                if not held(path):
                     raise Stopped(asked())  # there is nothing to save yet
-                ask_to_stop(path)
+                ask_to_save(path)
         training.result()
     except ray.train.TrainingFailedError as error:
         cause = ray_cluster.first_cause(error)
@@ -125,7 +129,7 @@ def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch
         max_preemption_failures=_PREEMPTIONS,
     )
     return ray.train.torch.TorchTrainer(
-        partial(_worker, config=config, path=path, setting=setting),
+        partial(_worker, config=config, folder=portable(path), setting=setting),
         scaling_config=ray.train.ScalingConfig(
             num_workers=setting.share.workers,
             use_gpu=setting.share.device == "cuda",
@@ -158,7 +162,7 @@ class _Refusals(ray.train.UserCallback):
                 raise cause
 
 
-def _worker(config: RunConfig, path: Path, setting: Setting) -> None:
+def _worker(config: RunConfig, folder: str, setting: Setting) -> None:
     """Build the world of a rank and enter the loop."""
     from forever.training.world import World
 
@@ -167,6 +171,7 @@ def _worker(config: RunConfig, path: Path, setting: Setting) -> None:
     device = ray.train.torch.get_device()
     world = World(context.get_world_rank(), context.get_world_size(), device)
     try:
-        setting.train(config, path, world)
+        settle(local_folder(folder), readable)
+        setting.train(config, local_folder(folder), world)
     except Stopped:
         raise _LeftWhenTold(f"rank {world.rank} was told to stop") from None

@@ -5,7 +5,6 @@ Ray Train, which takes a second to import, is loaded only if the run has workers
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ray import tune
@@ -14,6 +13,7 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.files import read_lines
+from forever.launch.copies import settle
 from forever.launch.local import check
 from forever.launch.ray_cluster import Setting
 from forever.launch.sharing import first_task, first_task_key
@@ -23,14 +23,20 @@ from forever.runs.environment import code
 from forever.runs.progress import Follower, is_run, stage_scores
 from forever.runs.tracking import Tracker
 from forever.stopping import Stopped
+from forever.storage.address import local_folder
+from forever.storage.copying import readable
 
 
-def train_trial(params: Mapping[str, Any], folder: Path, setting: Setting) -> None:
-    """Train one run here, or wait for workers that do; what an earlier call did of it is kept."""
+def train_trial(params: Mapping[str, Any], folder: str, setting: Setting) -> None:
+    """Train one run here, or wait for workers that do; what an earlier call did of it is kept.
+
+    `folder` is the sweep's, as machines call it (`storage.address.portable`).
+    """
     setting.enter()
-    config, path = RunConfig.parse(params["run"]), folder / params["key"]
+    config, path = RunConfig.parse(params["run"]), local_folder(folder) / params["key"]
     directory, share, fleet = RunDirectory(path), setting.share, setting.fleet
     try:
+        settle(path, readable)
         benchmark = check(config, directory, resume=True)
         place = (share.device, share.workers, share.threads, fleet.placement.micro_batch)
         model = location.find(config.model.name)

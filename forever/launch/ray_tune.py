@@ -9,7 +9,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -21,12 +21,16 @@ from rich.console import Console
 
 from forever.errors import InputError
 from forever.launch import ray_cluster
+from forever.launch.copies import bring, publish, settle
 from forever.launch.fleet import Fleet, SweepOutcome, divide
 from forever.launch.ray_cluster import Setting
 from forever.launch.ray_trial import train_trial
 from forever.launch.sharing import SHARED, trainers_first
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
+from forever.storage.address import portable
+from forever.storage.copying import of_sweep, readable
+from forever.storage.mirror import mirrored
 from forever.sweeps.checks import check_finished, refused
 from forever.sweeps.studies import Studies
 from forever.sweeps.sweep import Sweep, Trial
@@ -43,7 +47,7 @@ def run_sweep(
 
     Args:
         out: the sweep's folder; a trial's directory is `out / trial.key`. On several machines it
-            must be shared.
+            must be shared, or the scratch folder of an address (docs/storage.md).
         console: where the table is shown, unless `fleet.show` is false; None: stdout.
 
     Raises:
@@ -53,7 +57,8 @@ def run_sweep(
             goes on.
     """
     out = out.absolute()
-    with locked(out, patience_s=0):
+    with locked(out, patience_s=0), mirrored(out, chosen=of_sweep):
+        bring(out)
         return _run_sweep(sweep, out, fleet, console)
 
 
@@ -152,7 +157,9 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
             total, machines, count, fleet.concurrent, fleet.workers, fleet.placement.device
         )
         setting = Setting(fleet, share)
-        trainable = tune.with_parameters(train_trial, folder=listener.folder, setting=setting)
+        trainable = tune.with_parameters(
+            train_trial, folder=portable(listener.folder), setting=setting
+        )
         tune_config = tune.TuneConfig(
             search_alg=_Feed(trials, listener),
             num_samples=-1,
@@ -276,6 +283,10 @@ class _Listener(tune.Callback, tune.Stopper):
         """A trial is over: it is done, or else in this state for this reason."""
         self.running.pop(key)
         directory = RunDirectory(self.folder / key)
+        try:
+            settle(directory.path, readable)
+        except InputError as error:  # the storage is away
+            state, reason, remember = "failed", str(error), False
         if directory.finished() is not None:
             state, reason = "done", ""
             self.outcome.finished.append(key)
@@ -285,6 +296,8 @@ class _Listener(tune.Callback, tune.Stopper):
             self.outcome.stopped.append(key)
         if reason and remember:
             directory.end("failed" if state == "failed" else "stopped", reason)
+            with suppress(InputError):
+                publish(directory.path, [directory.ended.name])
         self.table.ended(key, state, reason)
         self.tell_mlflow()
         if self.studies is not None:

@@ -16,6 +16,7 @@ from rich.console import Console
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
+from forever.launch.copies import bring
 from forever.launch.fleet import Fleet, SweepOutcome, divide, require_ray
 from forever.launch.local import check, choose_kernels, load_libraries, run_local
 from forever.planning.rounds import Limits, first_round, rounds
@@ -133,6 +134,7 @@ def run_sweep(
     console: Console | None = None,
 ) -> SweepOutcome:
     """Run a sweep in its folder; with limits in rounds, to which seeds are added."""
+    bring(folder)
     if limits is not None:
         sweep = first_round(sweep)
     trials = sweep.trials()
@@ -172,6 +174,7 @@ def run_search(
     search: Search, trials: int | None, folder: Path, fleet: Fleet, console: Console | None = None
 ) -> SweepOutcome:
     """Run a search in its folder until it has so many runs; None: as many as its file says."""
+    bring(folder)
     check(search.base, RunDirectory(folder / search.base.key()), resume=True)
     choose_kernels([search.base])
     require_ray()

@@ -205,7 +205,10 @@ class Session:
     def scored(self, stage: int, task: int) -> bool:
         """Whether the answers to a task are on disk; if so their scores are read."""
         answers = self.directory.sound_answers(stage, task)
-        if answers and len(answers) == len(self.benchmark.tasks[task].test):
+        sound = bool(answers) and len(answers) == len(self.benchmark.tasks[task].test)
+        # Ranks decide alike: another machine may have files that the leader has removed since.
+        together = all(votes[0] for votes in self.world.gather([sound]))
+        if answers and together:
             self.matrix.items[task, stage] = [line["score"] for line in answers]
             return True
         path = self.directory.predictions(stage, task)

@@ -6,14 +6,17 @@ from typing import Any
 import typer
 from typer import Argument, Option
 
+from forever.cli.options import FOLDER
 from forever.cli.shown import note, print_lines, show
 from forever.errors import InputError
+from forever.storage.address import address_of
+from forever.storage.cache import fetch
 from forever.text import Page, complain
 
 
 def check(
     root: Path | None = Argument(
-        None, help="Folder with benchmark folders, or a run's YAML; none: the demo's."
+        None, help="Folder with benchmark folders, or a run's YAML; none: the demo's.", **FOLDER
     ),
     model: str | None = Option(
         None, "--model", help="The model whose tokens are shown; default: the run's."
@@ -37,6 +40,8 @@ def check(
     from forever.data.check import balance_table, lengths_table, read_tasks, tasks_table
     from forever.sweeps.named_runs import load_run
 
+    if root is not None and address_of(root):
+        fetch(root, (".json", ".jsonl"))
     is_run = root is None or root.is_file()
     config = load_run(str(root or "mini/forever")) if is_run else RunConfig()
     if model is not None:

@@ -13,7 +13,10 @@ from forever.errors import InputError
 _MISSING = "MLflow is off or not installed; pip install 'forever-cl[mlflow]' and give --mlflow URI"
 
 
-def sync(folder: Path = Argument(help="A run or a sweep."), mlflow: str = options.MLFLOW) -> None:
+def sync(
+    folder: Path = Argument(help="A run or a sweep.", **options.FOLDER),
+    mlflow: str = options.MLFLOW,
+) -> None:
     """Send to MLflow what it does not have yet, once each.
 
     Examples:
@@ -23,8 +26,10 @@ def sync(folder: Path = Argument(help="A run or a sweep."), mlflow: str = option
     uri = commands.mlflow_uri(mlflow)
     if uri is None:
         raise InputError(_MISSING)
+    from forever.launch.copies import bring
     from forever.launch.mlflow import sync as mlflow_sync
 
+    bring(folder)
     mlflow_sync.sync(folder, uri)
 
 

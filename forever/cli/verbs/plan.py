@@ -33,6 +33,7 @@ def plan(
         forever plan components --detect 2
     """
     from forever.config.overrides import parse_assignments
+    from forever.launch.copies import bring, settle_all
     from forever.sweeps.asked import asked_runs, without_failed
     from forever.sweeps.files import sweep_or_none
     from forever.sweeps.named_runs import load_run
@@ -46,9 +47,11 @@ def plan(
             needs = "it needs points above 0 and a sweep with variants, e.g. components"
             raise InputError(f"--detect {detect:g}: {needs}")
         sweep = file.expand(load_run(base), seeds, asked, selection.only or ())
+        bring(launch.out / sweep.name)
         show(commands.detection(sweep, launch.out, detect, name))
         return
     runs = asked_runs(name, base, asked, seeds, launch.out, selection.only or (), selection.trials)
+    settle_all(run.directory.path for run in runs)
     # Torch is loaded when the runs are known to be possible.
     from forever.planning.table import Terms, plan_table
 

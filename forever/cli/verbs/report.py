@@ -5,10 +5,13 @@ from pathlib import Path
 from typer import Argument, Option
 
 from forever.cli import commands
+from forever.cli.options import FOLDER
 
 
 def report(
-    folders: list[Path] = Argument(help="Sweeps, runs, or folders of runs; several are compared."),
+    folders: list[Path] = Argument(
+        help="Sweeps, runs, or folders of runs; several are compared.", **FOLDER
+    ),
     to: Path | None = Option(
         None, "--to", help="Folder to write into [the folder itself; of several, reports/NAMES]."
     ),
@@ -20,4 +23,8 @@ def report(
         forever report runs/components /mnt/other/components --to reports/two
         forever report runs --json
     """
+    from forever.launch.copies import bring
+
+    for folder in folders:
+        bring(folder)
     commands.show_report(*folders, to=to)

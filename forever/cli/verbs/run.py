@@ -12,6 +12,7 @@ from forever.cli.completion import complete_run
 from forever.cli.options import NAMED_RUN, Launch, with_options
 from forever.cli.shown import console, note, print_lines, show
 from forever.errors import InputError
+from forever.storage.address import address_of, local_folder, portable
 
 
 @with_options
@@ -40,19 +41,22 @@ def run(
         forever run my-run.yaml optim.lr=1e-3 seed=1
         forever run my-run.yaml --resume
     """
+    from forever.launch.copies import settle
     from forever.launch.local import check
     from forever.launch.start import train
     from forever.runs.console import ConsoleTracker
     from forever.runs.directory import RunDirectory
     from forever.runs.fork import find_origin, plant
+    from forever.storage.copying import readable
 
     profilers = commands.profilers(launch, resume or bool(fork)) if profile else []
-    origin = find_origin(fork) if fork else None
+    origin = find_origin(_forked(fork)) if fork else None
     settings = _settings(config, changes or [], origin.config if origin else None)
     directory = RunDirectory(launch.out / (origin.key(settings) if origin else settings.key()))
+    settle(directory.path, readable)
     benchmark = check(settings, directory, resume)
     if directory.finished() is not None:
-        print_lines([f"{directory.path} is finished; nothing to do"])
+        print_lines([f"{portable(directory.path)} is finished; nothing to do"])
     elif origin is not None:
         differences = plant(origin, settings, benchmark, directory)
         if not quiet:
@@ -75,6 +79,18 @@ def _show(directory: Any, result: Mapping[str, Any]) -> None:
     print_lines(lost)
     scores = {name: result.get(name) for name in ("op", "bwt", "fwt", "forgetting")}
     note(run=directory.path, scores=scores, lost=lost)
+
+
+def _forked(text: str) -> str:
+    """RUN@TASK, of a run in storage with its copy on this machine, which is brought up to date."""
+    from forever.launch.copies import settle
+
+    name, at, task = text.rpartition("@")
+    folder = local_folder(name)
+    if address_of(folder) is None:
+        return text
+    settle(folder)
+    return f"{folder}{at}{task}"
 
 
 def _settings(config: str | None, changes: list[str], forked: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Folders that lie in object storage: addresses, what is copied there and back, a mirror."""

@@ -1,0 +1,95 @@
+"""An S3 server on loopback that can fail, and a folder that stands for a storage."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BUCKET = "bucket"
+KEYS = {"AWS_ACCESS_KEY_ID": "testing-id", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
+
+
+class Server:
+    """An S3 server; `fail` is what it answers with instead, and `down` is nobody at its port."""
+
+    def __init__(self) -> None:
+        from moto.server import DomainDispatcherApplication, create_backend_app
+
+        self.app: Any = DomainDispatcherApplication(create_backend_app)
+        self.fail = 0  # an HTTP status
+        self.delay_s = 0.0  # of each answer
+        self.port = 0
+        self._server: Any = None
+        self.up()
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        time.sleep(self.delay_s)
+        if self.fail:
+            start_response(f"{self.fail} of a test", [("Content-Length", "0")])
+            return [b""]
+        return self.app(environ, start_response)
+
+    def up(self) -> None:
+        from werkzeug.serving import WSGIRequestHandler, make_server
+
+        class Quiet(WSGIRequestHandler):
+            def log(self, *words: Any) -> None:
+                pass
+
+        if self._server is not None:
+            return
+        self._server = make_server(
+            "127.0.0.1", self.port, self, threaded=True, request_handler=Quiet
+        )
+        self.port = self._server.port
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def down(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    @property
+    def client(self) -> Any:
+        import boto3
+
+        return boto3.client(
+            "s3", endpoint_url=f"http://127.0.0.1:{self.port}", region_name="us-east-1"
+        )
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """The names of all objects."""
+        pages = self.client.list_objects_v2(Bucket=BUCKET, Prefix=prefix)
+        return [content["Key"] for content in pages.get("Contents", ())]
+
+
+class Store:
+    """A folder in the place of a bucket. `before` hears of every call and may raise OSError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.before: Callable[[str, str], None] = lambda verb, name: None
+        self.calls: list[tuple[str, str]] = []
+
+    def called(self, verb: str, name: str) -> None:
+        self.before(verb, name)
+        self.calls.append((verb, name))
+
+    def away(self, verb: str, name: str) -> None:
+        """Stands for a storage that does not answer, in the place of `before`."""
+        raise OSError("AWS Error NETWORK_CONNECTION: nobody answers")
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """What is in a folder, without what is hidden."""
+    contents: dict[str, bytes] = {}
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith("."):
+                path = Path(place, name)
+                contents[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return contents

@@ -1,0 +1,74 @@
+"""A sweep whose folder lies in storage: trials work on machines that the driver never sees."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+from helpers import execute, outcome
+from stores import BUCKET, Server
+
+from forever.config.run import RunConfig
+from forever.launch.fleet import Fleet
+from forever.launch.local import Placement
+from forever.launch.ray_tune import run_sweep
+from forever.runs.directory import RunDirectory
+from forever.storage.address import SCRATCH, local_folder
+from forever.sweeps.sweep import MANIFEST, Sweep
+
+pytestmark = [
+    pytest.mark.ray,
+    # Ray uses deprecated parts of itself and of others, and leaves sockets to the collector.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+OUT = f"s3://{BUCKET}/sweeps/toys"
+
+
+@pytest.fixture(scope="module")
+def elsewhere(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where Ray's processes have their scratch."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SCRATCH, str(folder))
+        yield folder
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_sweep_in_storage(
+    s3: Server,
+    elsewhere: Path,
+    two_cores: None,
+    machine: Callable[[int], None],
+    small_config: RunConfig,
+    tmp_path: Path,
+    workers: int,
+) -> None:
+    """The driver knows what came of each trial, and the next call on another machine does, too."""
+    address = f"{OUT}-{workers}"
+    variants = {"base": {}, "slow": {"optim.lr": 1e-3}, "diverges": {"optim.lr": 1e8}}
+    sweep = Sweep("toys", small_config, variants)
+    fleet = Fleet(workers=workers, retries=0, show=False, placement=Placement(device="cpu"))
+    first = run_sweep(sweep, local_folder(address), fleet)
+    base, slow, diverges = (trial.key for trial in sweep.trials())
+    assert sorted(first.finished) == sorted([base, slow])
+    assert "diverged" in first.failed[diverges]
+    assert (local_folder(address) / MANIFEST).is_file()
+    assert not [*local_folder(address).glob("*/checkpoints")]
+    for trial in sweep.trials()[:2]:
+        execute(trial.config, tmp_path / trial.key)
+        read = outcome(local_folder(address) / trial.key)
+        assert outcome(tmp_path / trial.key).differences(read) == []
+    assert os.environ[SCRATCH] != str(elsewhere)
+    assert {path.parent.name for path in elsewhere.rglob("steps.jsonl")} == {base, slow, diverges}
+    machine(2)
+    second = run_sweep(sweep, local_folder(address), fleet)
+    assert sorted(second.skipped) == sorted([base, slow])
+    assert second.failed == first.failed
+    ended = RunDirectory(local_folder(address) / diverges).end_without_result()
+    assert ended is not None
+    assert ended["state"] == "failed"
