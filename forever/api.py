@@ -253,7 +253,13 @@ def sweep(
     asked = Asked(seeds, only, trials, limits)
     asked.check(file)
     base = _config(file.base_run(scale) if on is None else on)
-    fleet = Fleet(concurrent, workers, placement, mlflow_uri(mlflow), retry_failed=retry_failed)
+    fleet = Fleet(
+        concurrent,
+        workers,
+        placement=placement,
+        mlflow=mlflow_uri(mlflow),
+        retry_failed=retry_failed,
+    )
     with watched() as line:
         shown = line.console()
         ended = run_file(

@@ -97,6 +97,7 @@ def open_curves(page: Any, server: str, place: Place) -> None:
 
 def open_artifact(page: Any, server: str, place: Place, name: str) -> None:
     """A file of a run, shown in the page."""
+    page.goto("about:blank")  # MLflow stays with a file if the address alone changes
     page.goto(place.artifact(server, name))
     page.get_by_text("Path:").wait_for()
 

@@ -1,6 +1,7 @@
 """Rules about the code itself: imports, what must not occur, and how long and dense it may be."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -117,6 +118,18 @@ def test_what_refuses_bad_input_loads_quickly(statements: str) -> None:
 def test_only_launchers_import_ray_and_mlflow() -> None:
     for path in (*NO_LAUNCHER, *OUTSIDE):
         assert not {name.split(".")[0] for name in imported(tree(path))} & LAUNCHERS, name_of(path)
+
+
+def test_only_public_parts_of_ray_are_used() -> None:
+    """What begins with an underscore, or lies in such a module, may be gone in the next version."""
+    for path in LIBRARY:
+        names = {name for name in imported(tree(path)) if name.split(".")[0] == "ray"}
+        names |= set(re.findall(r"\bray(?:\.\w+)+", path.read_text("utf-8")))
+        private = [name for name in names if any(part[:1] == "_" for part in name.split("."))]
+        assert private == [], name_of(path)
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ray":
+                assert not [each.name for each in node.names if each.name[0] == "_"], name_of(path)
 
 
 def test_the_library_does_not_know_what_is_made_with_it() -> None:

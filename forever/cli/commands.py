@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def profilers(launch: Launch, goes_on: bool) -> list[Tracker]:
     """The tracker that `--profile` asks for; it sees this process alone, from its beginning."""
-    if launch.workers:
+    if launch.fleet().workers:
         raise InputError("--profile traces a run in its own process; leave out --workers")
     if goes_on:
         raise InputError("--profile traces a run from its beginning; leave out --resume and --fork")

@@ -15,7 +15,19 @@ import typer
 from forever.cli.boundary import end, without_debug
 from forever.cli.output import shield_output
 from forever.cli.shown import with_json
-from forever.cli.verbs import data, doctor, export, init, mlflow, plan, report, run, show, sweep
+from forever.cli.verbs import (
+    data,
+    doctor,
+    export,
+    init,
+    mlflow,
+    plan,
+    report,
+    run,
+    show,
+    submit,
+    sweep,
+)
 from forever.stopping import asked
 
 _EXAMPLES = "Examples:"
@@ -29,13 +41,13 @@ app = typer.Typer(
 data_app = typer.Typer(help="Look at benchmark data, and prepare it.", no_args_is_help=True)
 
 
-def add(verb: Callable[..., Any], to: typer.Typer, name: str | None = None) -> None:
+def add(verb: Callable[..., Any], to: typer.Typer, name: str = "", settings: Any = None) -> None:
     """Make a function a verb, with the lines below "Examples:" in its docstring as examples."""
     text, _, examples = inspect.cleandoc(verb.__doc__ or "").partition(_EXAMPLES)
     lines = [line.strip() for line in examples.splitlines() if line.strip()]
     examples = "\n".join([_EXAMPLES, *(f"  {line}" for line in lines)])
     epilog = examples.replace("[", r"\[") if lines else None  # which would be markup
-    to.command(name, help=text.strip(), epilog=epilog)(verb)
+    to.command(name or None, help=text.strip(), epilog=epilog, context_settings=settings)(verb)
 
 
 # In the order of `forever --help`. Those that show a table or a page show it as JSON, too.
@@ -48,6 +60,7 @@ add(with_json(show.show_run), app, "show")
 add(with_json(show.diff), app)
 add(with_json(report.report), app)
 add(export.export, app)
+add(submit.submit, app, settings=submit.PASSES_ON)
 add(mlflow.sync, app)
 add(mlflow.ui, app)
 add(with_json(doctor.doctor), app)

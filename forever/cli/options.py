@@ -46,9 +46,16 @@ class Launch:
     """Where and how runs are trained. Nothing here changes what is computed."""
 
     out: Path = OUT
-    workers: int | None = Option(
-        None, min=0, help="Ray Train workers; 0: a run's own process; default: 1 in GPU sweeps."
+    workers: str | None = Option(
+        None,
+        metavar="N|LEAST-MOST",
+        help="Ray Train workers, 1-4: as many as have room; 0: a run's own process; "
+        "default: 1 in GPU sweeps.",
     )
+    gpus_per_run: float | None = Option(
+        None, min=0.01, help="GPUs of Ray for each worker; 0.5: two runs share one."
+    )
+    ray_logs: bool = Option(False, "--ray-logs", help="Show what Ray's processes print.")
     device: str = Option("auto", help="auto, cpu, cuda, cuda:1 ...")
     micro_batch: int | None = Option(
         None, min=1, help="Examples at once on a device: saves memory."
@@ -79,11 +86,21 @@ class Launch:
             hang_s=self.hang_after,
         )
 
-    def fleet(self, mlflow_uri: str | None) -> Any:
-        """How runs are spread, which MLflow hears of at that address."""
+    def fleet(self, mlflow_uri: str | None = None) -> Any:
+        """How runs are spread, as far as these options say, and at which address MLflow hears."""
         from forever.launch.fleet import Fleet
 
-        return Fleet(workers=self.workers, placement=self.placement, mlflow=mlflow_uri)
+        workers = parse_workers(self.workers)
+        most = None if workers is None else workers[1]
+        least = workers[0] if workers and workers[0] < workers[1] else None
+        return Fleet(
+            workers=most,
+            least=least,
+            gpus_per_run=self.gpus_per_run,
+            ray_logs=self.ray_logs,
+            placement=self.placement,
+            mlflow=mlflow_uri,
+        )
 
 
 @dataclass(frozen=True)
@@ -183,6 +200,20 @@ def parse_seeds(text: str | None) -> tuple[int, ...] | None:
     if min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise InputError(f"--seeds {text!r}: seeds must be different and not negative")
     return seeds
+
+
+def parse_workers(text: str | None) -> tuple[int, int] | None:
+    """The fewest and the most workers in `--workers 4` or `--workers 1-4`; None for none given."""
+    if text is None:
+        return None
+    parts = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    least, most = (int(parts[1]), int(parts[2] or parts[1])) if parts else (1, 0)
+    if least > most or (parts and parts[2] and not least):
+        raise InputError(
+            f"--workers {text!r}: a number of workers, or the least and the most, is expected, "
+            "e.g. 0, 2 or 1-4"
+        )
+    return least, most
 
 
 def parse_time(text: str | None) -> float | None:

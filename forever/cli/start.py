@@ -50,6 +50,8 @@ def _say_how_to_go_on() -> None:
     again = {"run": "the same command with --resume", "sweep": "the same command"}
     again["demo"] = again["sweep"]
     goes_on = ""
+    if verb == ["submit"]:
+        goes_on = "; the job goes on, the same command follows it, `ray job stop` ends it"
     if verb and verb[0] in again:
         goes_on = f"; {again[verb[0]]} goes on from the last checkpoint"
     print(f"interrupted{goes_on}", file=sys.stderr)

@@ -24,6 +24,8 @@ from forever.format import plural
 from forever.launch.copies import ask_to_save, held
 from forever.launch.fleet import Fleet, Share
 from forever.launch.local import load_libraries, run_local
+from forever.launch.submit.pinned import check_code
+from forever.launch.worker_log import logged
 from forever.leftovers import Guard, descendants
 from forever.runs.tracking import Tracker
 from forever.stopping import listening, overhearing
@@ -65,7 +67,7 @@ def quiet() -> None:
 
 
 @contextmanager
-def cluster(dashboard: bool) -> Iterator[None]:
+def cluster(dashboard: bool, logs: bool = False) -> Iterator[None]:
     """Ray for the duration of the block, which SIGTERM and SIGHUP leave as Ctrl-C does.
 
     It is the Ray of this process, if one runs. Else it is the cluster that RAY_ADDRESS names, as
@@ -74,14 +76,19 @@ def cluster(dashboard: bool) -> Iterator[None]:
     Args:
         dashboard: Ray Train needs it: without it the workers of a killed trial keep their place
             for ever.
+        logs: what Ray's processes print is shown here.
+
+    Raises:
+        InputError: this process runs other code than the job was submitted with.
     """
+    check_code()
     quiet()
     ours = not ray.is_initialized()
     with listening():  # afterwards handlers are as before, also those that Ray sets
         guard = None
         try:
             if ours:
-                guard = _join_or_start(dashboard)
+                guard = _join_or_start(dashboard, logs)
             # `ray job stop` sends SIGTERM. Ray's own handler would leave everything open.
             with listening():
                 yield
@@ -93,9 +100,9 @@ def cluster(dashboard: bool) -> Iterator[None]:
                 guard.end()
 
 
-def _join_or_start(dashboard: bool) -> Guard | None:
+def _join_or_start(dashboard: bool, logs: bool) -> Guard | None:
     """Begin to use Ray; a cluster that is started here has a guard that ends it with us."""
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"log_to_driver": logs, "logging_level": logging.ERROR}
     if os.environ.get("RAY_ADDRESS"):
         ray.init(**options)
         return None
@@ -141,7 +148,12 @@ class Setting:
     argv: Sequence[str] = field(default_factory=lambda: list(sys.argv))
 
     def enter(self) -> None:
-        """Make this process like that of the user."""
+        """Make this process like that of the user.
+
+        Raises:
+            InputError: it runs other code than the job was submitted with.
+        """
+        check_code()
         quiet()
         if Path(self.cwd).is_dir():
             os.chdir(self.cwd)
@@ -165,7 +177,9 @@ class Setting:
             torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
         placement = replace(self.fleet.placement, device=self.share.device)
         try:
-            with overhearing():  # a machine that is taken away says so by SIGTERM
+            rank = world.rank if world else 0
+            # A machine that is taken away says so by SIGTERM.
+            with overhearing(), logged(path, rank):
                 return run_local(
                     config,
                     path,
@@ -223,9 +237,10 @@ def await_room(share: Share) -> None:
         InputError: there is none for PATIENCE_S.
     """
     give_up = time.monotonic() + PATIENCE_S
-    while not grows() and (short := no_room(share.resources, share.workers)):
+    needed = share.least or share.workers
+    while not grows() and (short := no_room(share.resources, needed)):
         if time.monotonic() > give_up:
-            raise InputError(f"no room for {plural(share.workers, 'worker')}: {short}")
+            raise InputError(f"no room for {plural(needed, 'worker')}: {short}")
         time.sleep(1)
 
 

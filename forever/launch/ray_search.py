@@ -13,7 +13,7 @@ from forever.errors import InputError
 from forever.launch.copies import bring
 from forever.launch.fleet import Fleet, SweepOutcome
 from forever.launch.local import check
-from forever.launch.ray_tune import fan_out, say_failed_before
+from forever.launch.ray_tune import fan_out
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.storage.copying import of_sweep
@@ -77,7 +77,7 @@ def _run_search(
             else:
                 outcome.failed[key] = run.reason
                 table.ended(key, "failed", run.reason)
-        say_failed_before(len(outcome.failed), table)
+        table.say_failed_before(len(outcome.failed))
         asked = islice(iter(studies.ask, None), count)
         fan_out(asked, out, fleet, table, outcome, count=count, studies=studies)
     return outcome

@@ -6,9 +6,11 @@ must be shared, or the scratch folder of an address (docs/storage.md).
 """
 
 import shutil
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ _FAILURES = 3
 _PREEMPTIONS = 100  # a spot machine that is taken away is nobody's fault
 _SCRATCH = ".ray_train"
 _LOOK_EVERY_S = 1.0
+_RESIZE_EVERY_S = 60.0  # how often it is seen whether more workers, or fewer, have room
+_NOTICE_EVERY_S = 2.0  # a spot machine says half a minute or more before that it is taken away
 
 
 def run_workers(
@@ -60,9 +64,9 @@ def run_workers(
     finished = directory.finished()
     if finished is not None:
         return finished
-    with ray_cluster.cluster(dashboard=True):
+    with ray_cluster.cluster(dashboard=True, logs=fleet.ray_logs):
         total, machines = ray_cluster.capacity()
-        share = divide(total, machines, 1, 1, fleet.workers or 1, fleet.placement.device)
+        share = divide(total, machines, 1, replace(fleet, concurrent=1, workers=fleet.workers or 1))
         follower = Follower(config, directory, benchmark, trackers)
         return train_group(config, directory.path, Setting(fleet, share), follower)
 
@@ -128,12 +132,18 @@ def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch
         controller_failure_limit=_FAILURES,
         max_preemption_failures=_PREEMPTIONS,
     )
+    share = setting.share
     return ray.train.torch.TorchTrainer(
         partial(_worker, config=config, folder=portable(path), setting=setting),
+        # A run that computes on the CPU may hold a GPU all the same.
+        torch_config=ray.train.torch.TorchConfig(
+            backend="nccl" if share.device == "cuda" else "gloo"
+        ),
         scaling_config=ray.train.ScalingConfig(
-            num_workers=setting.share.workers,
-            use_gpu=setting.share.device == "cuda",
-            resources_per_worker=dict(setting.share.resources),
+            num_workers=(share.least, share.workers) if share.least else share.workers,
+            use_gpu="GPU" in share.resources,
+            resources_per_worker=dict(share.resources),
+            elastic_resize_monitor_interval_s=_RESIZE_EVERY_S,
         ),
         run_config=ray.train.RunConfig(
             name=_SCRATCH,
@@ -164,14 +174,39 @@ class _Refusals(ray.train.UserCallback):
 
 def _worker(config: RunConfig, folder: str, setting: Setting) -> None:
     """Build the world of a rank and enter the loop."""
-    from forever.training.world import World
+    from forever.training.world import World, pick_device
 
     setting.enter()
     context = ray.train.get_context()
-    device = ray.train.torch.get_device()
+    on_cpu = setting.share.device == "cpu"
+    device = pick_device("cpu") if on_cpu else ray.train.torch.get_device()
     world = World(context.get_world_rank(), context.get_world_size(), device)
     try:
-        settle(local_folder(folder), readable)
-        setting.train(config, local_folder(folder), world)
+        path = local_folder(folder)
+        settle(path, readable)
+        with _noticing(path):
+            setting.train(config, path, world)
     except Stopped:
         raise _LeftWhenTold(f"rank {world.rank} was told to stop") from None
+
+
+@contextmanager
+def _noticing(path: Path) -> Iterator[None]:
+    """Let the run save and leave when Ray says that a machine of its workers will be taken away.
+
+    The question is one that all ranks ask together, so each has a thread for it. The answer reaches
+    the leading one by a file, as from any process that wants a run to stop.
+    """
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.wait(_NOTICE_EVERY_S):
+            if ray.train.get_preemption_info() is not None:
+                ask_to_save(path)
+                return
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()

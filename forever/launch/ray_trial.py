@@ -32,10 +32,10 @@ def train_trial(params: Mapping[str, Any], folder: str, setting: Setting) -> Non
 
     `folder` is the sweep's, as machines call it (`storage.address.portable`).
     """
-    setting.enter()
     config, path = RunConfig.parse(params["run"]), local_folder(folder) / params["key"]
     directory, share, fleet = RunDirectory(path), setting.share, setting.fleet
     try:
+        setting.enter()
         settle(path, readable)
         benchmark = check(config, directory, resume=True)
         place = (share.device, share.workers, share.threads, fleet.placement.micro_batch)

@@ -84,16 +84,9 @@ def _run_sweep(sweep: Sweep, out: Path, fleet: Fleet, console: Console | None) -
             table.ended(key, "skipped")
         for key, reason in outcome.failed.items():
             table.ended(key, "failed", reason)
-        say_failed_before(failed_before, table)
+        table.say_failed_before(failed_before)
         fan_out(trainers_first(todo), out, fleet, table, outcome, count=len(todo))
     return outcome
-
-
-def say_failed_before(count: int, table: SweepTable) -> None:
-    """Say how many trials failed in an earlier call, if any, and what runs them again."""
-    if count:
-        left = "failed before and were left as they are; --retry-failed runs them again"
-        table.say(f"{count} {left}")
 
 
 def fan_out(
@@ -151,11 +144,9 @@ def fan_out(
 def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, count: int) -> None:
     """Let Tune run trials until there are no more."""
     scratch = listener.folder / _SCRATCH
-    with ray_cluster.cluster(dashboard=bool(fleet.workers)):
+    with ray_cluster.cluster(dashboard=bool(fleet.workers), logs=fleet.ray_logs):
         total, machines = ray_cluster.capacity()
-        share = divide(
-            total, machines, count, fleet.concurrent, fleet.workers, fleet.placement.device
-        )
+        share = divide(total, machines, count, fleet)
         setting = Setting(fleet, share)
         trainable = tune.with_parameters(
             train_trial, folder=portable(listener.folder), setting=setting

@@ -157,13 +157,11 @@ def _run_rounds(
     from forever.launch.ray_cluster import capacity, cluster
 
     outcome = SweepOutcome()
-    with cluster(dashboard=bool(fleet.workers)):
+    with cluster(dashboard=bool(fleet.workers), logs=fleet.ray_logs):
         total, machines = capacity()
-        device = fleet.placement.device
 
         def at_once(count: int) -> int:
-            share = divide(total, machines, count, fleet.concurrent, fleet.workers, device)
-            return share.concurrent
+            return divide(total, machines, count, fleet).concurrent
 
         for part in rounds(sweep, folder, limits, at_once, say):
             outcome.add(ray_tune.run_sweep(part, folder, fleet, console))

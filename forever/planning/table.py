@@ -14,7 +14,8 @@ import torch
 from forever.config.methods.replay import ForeverConfig
 from forever.data.batching import batch_count
 from forever.errors import InputError
-from forever.launch.fleet import divide
+from forever.launch.fleet import Fleet, divide
+from forever.launch.local import Placement
 from forever.launch.sharing import first_task_key
 from forever.planning.counts import AT_THE_END, ESTIMATES, UPDATES, Counts, plan
 from forever.planning.speed import Kind, Speed, calibrate, kind_of
@@ -30,7 +31,7 @@ _BY_MODEL_CLOCK = "Replays by the model clock are an estimate: fewer come if upd
 
 @dataclass(frozen=True)
 class Terms:
-    """What the estimate of time and cost rests on; the last four are as for the sweep itself."""
+    """What the estimate of time and cost rests on; the last five are as for the sweep itself."""
 
     calibrate: bool = False  # measure this machine
     tokens_per_second: float | None = None  # or take this training throughput
@@ -39,6 +40,13 @@ class Terms:
     concurrent: int | None = None
     workers: int | None = None
     micro_batch: int | None = None
+    gpus_per_run: float | None = None
+
+    @property
+    def fleet(self) -> Fleet:
+        """How the runs are spread."""
+        place = Placement(self.device)
+        return Fleet(self.concurrent, self.workers, gpus_per_run=self.gpus_per_run, placement=place)
 
     def __post_init__(self) -> None:
         if self.calibrate and self.tokens_per_second:
@@ -149,7 +157,7 @@ def find_place(runs: int, terms: Terms) -> tuple[int, str, int | None]:
     if os.environ.get("RAY_ADDRESS"):
         with cluster(dashboard=False):
             total, machines = capacity()
-    share = divide(total, machines, runs, terms.concurrent, terms.workers, terms.device)
+    share = divide(total, machines, runs, terms.fleet)
     return share.concurrent, share.device, share.threads
 
 

@@ -194,13 +194,18 @@ class SweepFile(Part):
 # ---- finding and reading files
 
 
-@cache
-def shipped_sweeps() -> dict[str, SweepFile]:
-    """All sweeps of the package by name, in the order of the paper; a checkout has them on top."""
+def shipped_folders() -> list[Path]:
+    """The folders with the sweeps of the package; a checkout has them on top."""
     root = Path(str(package_files("forever.sweeps"))) / "shipped"
     if not root.is_dir():
         root = root.parents[2]
-    paths = [*root.glob("ablations/*.yaml"), *root.glob("experiments/*.yaml")]
+    return [root / "ablations", root / "experiments"]
+
+
+@cache
+def shipped_sweeps() -> dict[str, SweepFile]:
+    """All sweeps of the package by name, in the order of the paper."""
+    paths = [path for folder in shipped_folders() for path in folder.glob("*.yaml")]
     sweeps = sorted(map(read_sweep, paths), key=lambda sweep: (sweep.place, sweep.name))
     return {sweep.name: sweep for sweep in sweeps}
 

@@ -69,7 +69,8 @@ def begin(
     )
     give_up = time.monotonic() + 180
     while sum(path.stat().st_size > 0 for path in folder.glob(pattern)) < count:
-        assert time.monotonic() < give_up
+        if time.monotonic() > give_up:
+            process.kill()
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     return process

@@ -58,15 +58,28 @@ CPU = Placement(device="cpu")
         ({"CPU": 8, "GPU": 2}, (1, 10, None, 4, "auto"), "4 workers of 1 GPU .* 4, .* has 2 GPUs"),
         ({"CPU": 8}, (1, 10, None, 0, "cuda"), "1 worker of 1 GPU each need 1, .* has 0 GPUs"),
         ({"CPU": 2}, (1, 10, 3, 1, "cpu"), "3 runs at once with 1 worker .* need 3, .* 2 CPUs"),
+        # Two runs share a GPU; a run may hold one and compute on the CPU.
+        ({"GPU": 2}, (1, 99, None, 1, "auto", None, 0.5), (4, 1, "cuda", {"GPU": 0.5}, None)),
+        ({"GPU": 2}, (1, 99, None, 0, "cpu", None, 0.5), (4, 0, "cpu", {"GPU": 0.5}, None)),
+        ({"GPU": 2}, (1, 99, None, 2, "auto", None, 0.5), "workers of one run cannot share a GPU"),
+        ({"GPU": 2}, (1, 99, None, 0, "auto", None, 3), "1 worker of 3 GPU each need 3, .* 2 GPUs"),
+        # With fewer workers for a while.
+        ({"GPU": 2}, (1, 99, None, 4, "auto", 1), (1, 4, "cuda", {"GPU": 1}, None, 1)),
+        ({"GPU": 9}, (1, 99, None, 4, "auto", 1), (2, 4, "cuda", {"GPU": 1}, None, 1)),
+        ({"CPU": 2}, (1, 1, None, 4, "cpu", 2), (1, 4, "cpu", {"CPU": 1}, 1, 2)),
+        ({"GPU": 1}, (1, 9, None, 4, "auto", 2), "with 2 workers of 1 GPU each need 2, .* 1 GPU$"),
     ],
 )
 def test_runs_are_spread_over_what_is_present(total: Any, asked: Any, share: Any) -> None:
     """What can never fit is refused."""
+    machines, runs, concurrent, workers, device, *rest = asked
+    least, gpus = (*rest, None, None)[:2]
+    fleet = Fleet(concurrent, workers, least, gpus, placement=Placement(device))
     if isinstance(share, tuple):
-        assert divide(total, *asked) == Share(*share)
+        assert divide(total, machines, runs, fleet) == Share(*share)
     else:
         with pytest.raises(InputError, match=share):
-            divide(total, *asked)
+            divide(total, machines, runs, fleet)
 
 
 def test_trials_that_wait_hold_nothing_that_their_workers_need() -> None:

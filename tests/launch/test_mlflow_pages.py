@@ -6,6 +6,7 @@ import io
 import json
 import socket
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,7 +88,11 @@ def test_the_table_of_a_sweep_has_its_verdicts(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     from forever.report.study import read_study
 
-    variants: Any = {"base": {}, "finetune": {"method": "finetune"}, "ewc": {"method": "ewc"}}
+    variants: Any = {
+        "base": {},
+        "finetune": {"method": {"name": "finetune"}},
+        "ewc": {"method": {"name": "ewc"}},
+    }
     made = make_up(tmp_path, Sweep("toy", base_run(), variants, seeds=(0, 1, 2)))
     store: Any = SimpleNamespace(client=Written())
     show_table(store, Place("", "1", "2"), read_study(made))
@@ -152,9 +157,20 @@ def test_scores_are_curves_and_what_is_known_once_is_a_bar(
     final = [key for key in history if key.startswith("final/")]
     assert {"final/op", "final/bwt"} <= {*final}
     assert {step for key in final for step, _ in history[key]} == {0}
-    make_up_run(tmp_path / "joint", "mtl", base_run(method="mtl"))
+    make_up_run(tmp_path / "joint", "mtl", base_run(method={"name": "mtl"}))
     joint = RunDirectory(tmp_path / "joint")
-    assert {step for _, _, step in points_of(joint, [], joint.finished())} == {0}
+    result = {**(joint.finished() or {}), "fwt": None}
+    assert {step for _, _, step in points_of(joint, [], result)} == {0}
+
+
+def losing(call: Callable[..., Any]) -> Callable[..., None]:
+    """A call of a client that is done, and whose answer is lost."""
+
+    def done(*arguments: Any, **options: Any) -> None:
+        call(*arguments, **options)
+        raise ConnectionError("lost")
+
+    return done
 
 
 CALLS = ["create_logged_model", "log_model_artifacts", "log_outputs", "finalize_logged_model"]
@@ -165,16 +181,10 @@ def test_the_adapter_is_a_logged_model_with_its_metrics_once(
 ) -> None:
     """Also if the answer to one of the calls is lost, and the call is made again."""
     for name in CALLS:
-        whole = getattr(MlflowClient, name)
-
-        def cut(*arguments: Any, whole: Any = whole, name: str = name, **options: Any) -> Any:
-            whole(*arguments, **options)
-            monkeypatch.undo()
-            raise ConnectionError(name)
-
-        monkeypatch.setattr(MlflowClient, name, cut)
-        with pytest.raises(ConnectionError, match=name):
-            sync(folder, uri)
+        with monkeypatch.context() as patch:
+            patch.setattr(MlflowClient, name, losing(getattr(MlflowClient, name)))
+            with pytest.raises(ConnectionError):
+                sync(folder, uri)
     sync(folder, uri)
     (run,) = runs(uri)
     client = MlflowClient(uri)

@@ -58,7 +58,7 @@ def postgres() -> Iterator[str]:
         do(initdb, "-D", data, "-A", "trust", "-U", "forever", "--no-sync", "-E", "UTF8")
         do(control, "-D", data, "-w", "-o", f"-c listen_addresses='' -k {folder} -F", "start")
         try:
-            yield f"postgresql://forever@/postgres?host={folder}"
+            yield f"postgresql+psycopg2://forever@/postgres?host={folder}"
         finally:
             do(control, "-D", data, "-w", "-m", "immediate", "stop")
     finally:

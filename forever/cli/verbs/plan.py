@@ -61,8 +61,9 @@ def plan(
         price_per_hour=price_per_hour,
         device=launch.device,
         concurrent=selection.concurrent,
-        workers=launch.workers,
+        workers=launch.fleet().workers,
         micro_batch=launch.micro_batch,
+        gpus_per_run=launch.gpus_per_run,
     )
     planned = runs if selection.retry_failed else without_failed(runs)
     show(plan_table(name, planned, terms))

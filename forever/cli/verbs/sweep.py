@@ -77,6 +77,8 @@ def demo(
     from forever.sweeps.files import load_sweep
     from forever.sweeps.named_runs import load_run
 
-    fleet = Fleet(concurrent, 0, Placement("cpu"), commands.mlflow_uri(mlflow))
+    fleet = Fleet(
+        concurrent, workers=0, placement=Placement("cpu"), mlflow=commands.mlflow_uri(mlflow)
+    )
     asked = Asked(parse_seeds(seeds))
     commands.sweep(load_sweep("demo"), load_run("mini/forever"), {}, asked, out, fleet)

@@ -7,7 +7,6 @@ need reach the store to know an address.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from forever.files import read_json
 from forever.sweeps.sweep import MANIFEST
@@ -81,9 +80,7 @@ def sent_below(folder: Path) -> Iterator[Place]:
 
 def without_user(uri: str) -> str:
     """An address of a store without user, password and other secrets."""
-    parts = urlsplit(uri)
-    plain = uri.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2], 1)
-    return without_credentials(plain if parts.netloc else uri)
+    return without_credentials(uri).replace("://***@", "://")
 
 
 def local_address() -> str:

@@ -1,0 +1,75 @@
+"""A submission in the words of other schedulers: nothing is started."""
+
+import json
+import shlex
+from pathlib import Path
+
+import yaml
+
+from forever.launch.submit.kuberay import manifests, read_values
+from forever.launch.submit.submission import Submission
+
+
+def render(submission: Submission, form: str, address: str | None, values: Path | None) -> str:
+    """The text of a submission as `rayjob`, `slurm` or `job`.
+
+    Args:
+        address: of the cluster, for `job`.
+        values: the file of a RayJob's values; None takes those that are shipped.
+    """
+    if form == "rayjob":
+        (job,) = manifests("rayjob", read_values(values) | _of_job(submission))
+        return yaml.safe_dump(job, sort_keys=False, width=100)
+    if form == "slurm":
+        return _slurm(submission)
+    return _job(submission, address or "http://127.0.0.1:8265")
+
+
+def _of_job(submission: Submission) -> dict[str, str]:
+    environment = {"env_vars": submission.environment}
+    return {
+        "job": submission.id,
+        "entrypoint": submission.entrypoint,
+        "environment": yaml.safe_dump(environment),
+    }
+
+
+def _job(submission: Submission, address: str) -> str:
+    """The plain command, to be run in the working directory."""
+    environment = json.dumps({"env_vars": submission.environment})
+    command = ["ray", "job", "submit", "--address", address, "--submission-id", submission.id]
+    command += ["--working-dir", ".", "--runtime-env-json", environment, "--", *submission.command]
+    return shlex.join(command) + "\n"
+
+
+def _slurm(submission: Submission) -> str:
+    """A file for sbatch; the folder in which it is handed in must be on all machines."""
+    exports = [f"export {name}={shlex.quote(v)}" for name, v in submission.environment.items()]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"#SBATCH --job-name={submission.id}",
+            "#SBATCH --nodes=2",
+            "#SBATCH --ntasks-per-node=1",
+            "#SBATCH --gpus-per-node=1",
+            "#SBATCH --cpus-per-task=8",
+            "#SBATCH --time=24:00:00",
+            "#SBATCH --signal=B:TERM@120",
+            f"#SBATCH --output={submission.id}-%j.log",
+            "#",
+            "# Hand it in with sbatch, in a folder that all machines share; the same file goes on.",
+            "set -euo pipefail",
+            *exports,
+            # Head and workers share a token that lives as long as the job.
+            "export RAY_AUTH_MODE=token",
+            "export RAY_AUTH_TOKEN=$(openssl rand -hex 32)",
+            'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            "# The shell hears the signal, and passes it on so that runs save.",
+            'trap \'kill -TERM "$steps"; wait "$steps"\' TERM',
+            'srun ray symmetric-run --address "$head:6379" --min-nodes "$SLURM_JOB_NUM_NODES" \\',
+            f"    --disable-usage-stats -- {submission.entrypoint} &",
+            "steps=$!",
+            'wait "$steps"',
+            "",
+        ]
+    )

