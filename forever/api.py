@@ -78,7 +78,7 @@ class RunResult:
     @property
     def runs(self) -> pd.DataFrame:
         """A frame of one row with scores and costs, as a sweep has one a run."""
-        return pd.DataFrame([_summary(self._run)])
+        return pd.DataFrame([self._run.summary()])
 
     @property
     def events(self) -> pd.DataFrame:
@@ -121,7 +121,7 @@ class SweepResult:
     @property
     def runs(self) -> pd.DataFrame:
         """A row a run: what it is, its state, scores and costs."""
-        return pd.DataFrame([_summary(run) for run in self._study.runs])
+        return pd.DataFrame([run.summary() for run in self._study.runs])
 
     @property
     def matrix(self) -> pd.DataFrame:
@@ -142,7 +142,7 @@ class SweepResult:
         """What finished runs say in lines, behind what tells the runs apart."""
         rows: list[dict[str, Any]] = []
         for run in self._study.finished:
-            rows += [{**_identity(run), **line} for line in lines_of(run)]
+            rows += [{**run.identity(), **line} for line in lines_of(run)]
         return pd.DataFrame(rows)
 
     @property
@@ -297,20 +297,3 @@ def _near(folder: Path) -> str:
     """A folder as one would type it here."""
     here = Path.cwd()
     return visible(folder.relative_to(here) if folder.is_relative_to(here) else folder)
-
-
-def _identity(run: Run) -> dict[str, Any]:
-    """What tells the runs of a sweep apart."""
-    about = ("variant", "benchmark", "order", "seed", "key")
-    return {name: getattr(run, name) for name in about}
-
-
-def _summary(run: Run) -> dict[str, Any]:
-    """A run in a row; what is not measured is missing."""
-    row = {**_identity(run), "state": run.state, "folder": str(run.directory.path)}
-    if run.result is None:
-        return row
-    scores = {name: run.outcome.get(name) for name in ("op", "bwt", "fwt", "forgetting")}
-    replays = {kind: run.events_of(kind) for kind in ("replay", "consolidation")}
-    costs = {"replayed_rows": run.replayed_rows, "updates": sum(run.outcome["updates"].values())}
-    return {**row, **scores, **replays, **costs, "seconds": run.seconds}

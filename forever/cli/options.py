@@ -48,12 +48,12 @@ class Launch:
     out: Path = OUT
     workers: str | None = Option(
         None,
-        metavar="N|LEAST-MOST",
+        metavar="N or N-N",
         help="Ray Train workers, 1-4: as many as have room; 0: a run's own process; "
         "default: 1 in GPU sweeps.",
     )
     gpus_per_run: float | None = Option(
-        None, min=0.01, help="GPUs of Ray for each worker; 0.5: two runs share one."
+        None, metavar="GPUS", min=0.01, help="Of Ray, for each worker; 0.5: two runs share one."
     )
     ray_logs: bool = Option(False, "--ray-logs", help="Show what Ray's processes print.")
     device: str = Option("auto", help="auto, cpu, cuda, cuda:1 ...")

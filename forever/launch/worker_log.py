@@ -55,7 +55,7 @@ def logged(run: Path, rank: int) -> Iterator[None]:
         errors: Any = _Tee(sys.stderr, file)
         try:
             with redirect_stdout(output), redirect_stderr(errors):
-                print(_about(rank), file=sys.stderr)
+                errors.write(f"{_about(rank)}\n")  # Ray Train has a `print` of its own, which logs
                 yield
         except BaseException:
             file.write(without_credentials(traceback.format_exc()))

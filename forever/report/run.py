@@ -162,6 +162,22 @@ class Run:
         """The performance matrix with the score of every item, from predictions/."""
         return self._answers[0]
 
+    def identity(self) -> dict[str, Any]:
+        """What tells the runs of a sweep apart."""
+        about = ("variant", "benchmark", "order", "seed", "key")
+        return {name: getattr(self, name) for name in about}
+
+    def summary(self) -> dict[str, Any]:
+        """The run in a row; what is not measured is missing."""
+        row = {**self.identity(), "state": self.state, "folder": str(self.directory.path)}
+        if self.result is None:
+            return row
+        scores = {name: self.outcome.get(name) for name in ("op", "bwt", "fwt", "forgetting")}
+        replays = {kind: self.events_of(kind) for kind in ("replay", "consolidation")}
+        updates = sum(self.outcome["updates"].values())
+        costs = {"replayed_rows": self.replayed_rows, "updates": updates, "seconds": self.seconds}
+        return {**row, **scores, **replays, **costs}
+
     def cells(self) -> list[dict[str, Any]]:
         """The scores that were measured, in percent: on a task, after a stage (also its number)."""
         cells: list[dict[str, Any]] = []

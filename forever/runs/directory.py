@@ -9,6 +9,7 @@ result (docs/faults.md).
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,7 +60,7 @@ class RunDirectory:
     """The folder of one run, which may not exist yet."""
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(path).absolute()
+        self.path = Path(os.path.abspath(path))  # without .., which leads through other folders
         self.config = self.path / "config.yaml"
         self.environment = self.path / "environment.json"
         self.steps = self.path / "steps.jsonl"

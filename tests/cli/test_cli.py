@@ -242,7 +242,7 @@ def test_a_sweep_until_it_knows(
         return outcome
 
     monkeypatch.setattr("forever.launch.ray_tune.run_sweep", run_sweep)
-    monkeypatch.setattr("forever.launch.ray_cluster.cluster", lambda dashboard: nullcontext())
+    monkeypatch.setattr("forever.launch.ray_cluster.cluster", lambda **options: nullcontext())
     monkeypatch.setattr("forever.launch.ray_cluster.capacity", lambda: ({"CPU": 2.0}, 1))
     monkeypatch.setattr("forever.cli.commands.show_report", lambda folder: None)
     sweep = ["sweep", "components", "--on", run_file, "--only", "+RR", "--out", str(tmp_path)]

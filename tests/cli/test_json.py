@@ -133,7 +133,7 @@ def completed(words: str, shell_folder: Path) -> subprocess.CompletedProcess[str
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        ("forever s", {"sweep", "show", "sync"}),
+        ("forever s", {"sweep", "show", "submit", "sync"}),
         ("forever sweep comp", {"components"}),
         ("forever run mini/fo", {"mini/forever"}),
         ("forever run superni/8/ew", {"superni/8/ewc"}),

@@ -215,7 +215,7 @@ def test_the_comparison_shows_op_bwt_and_what_differs(uri: str, sweep_folder: Pa
     charts = state["compareRunCharts"]
     shown = [chart for chart in charts if not chart["deleted"]]
     assert [chart.get("metricKey") for chart in shown] == ["final/op", "final/bwt", None, None]
-    assert shown[2]["selectedParams"] == ["variant", "method.regularizer", "optim.lr"]
+    assert shown[2]["selectedParams"] == ["variant", "optim.lr", "method.regularizer"]
     assert shown[2]["selectedMetrics"] == ["final/op", "final/bwt"]
     known = {chart.get("metricKey") for chart in charts}
     assert known >= {key for run in named.values() for key in run.data.metrics}

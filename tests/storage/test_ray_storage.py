@@ -1,6 +1,7 @@
 """A sweep whose folder lies in storage: trials work on machines that the driver never sees."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 pytest.importorskip("ray")
 from helpers import execute, outcome
+from safetensors.torch import load_file, save_file
 from stores import BUCKET, Server
 
 from forever.config.run import RunConfig
@@ -50,7 +52,12 @@ def test_a_sweep_in_storage(
 ) -> None:
     """The driver knows what came of each trial, and the next call on another machine does, too."""
     address = f"{OUT}-{workers}"
-    variants = {"base": {}, "slow": {"optim.lr": 1e-3}, "diverges": {"optim.lr": 1e8}}
+    broken = Path(shutil.copytree(small_config.model.name, tmp_path / "broken"))
+    weights = load_file(broken / "model.safetensors")
+    large = {name: tensor * 1e30 for name, tensor in weights.items()}
+    save_file(large, broken / "model.safetensors", {"format": "pt"})
+    diverging = {"model.name": str(broken)}
+    variants = {"base": {}, "slow": {"optim.lr": 1e-3}, "diverges": diverging}
     sweep = Sweep("toys", small_config, variants)
     fleet = Fleet(workers=workers, retries=0, show=False, placement=Placement(device="cpu"))
     first = run_sweep(sweep, local_folder(address), fleet)

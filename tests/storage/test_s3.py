@@ -21,7 +21,7 @@ from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
 from forever.launch.copies import settle
 from forever.launch.local import Placement, run_local
-from forever.launch.mlflow import tracker
+from forever.launch.mlflow import sync as mlflow_sync
 from forever.runs.directory import RunDirectory
 from forever.storage import mirror
 from forever.storage.address import SCRATCH, local_folder
@@ -185,7 +185,7 @@ def test_the_verbs_read_from_storage(
     assert any("/figures/" in key for key in there)
     machine(4)
     synced: list[Path] = []
-    monkeypatch.setattr(tracker, "sync", lambda folder, uri: synced.append(folder))
+    monkeypatch.setattr(mlflow_sync, "sync", lambda folder, uri: synced.append(folder))
     forever("sync", finished, "--mlflow", "http://127.0.0.1:1")
     assert RunDirectory(synced[0]).verify()
     assert (synced[0] / "adapter/adapter_model.safetensors").is_file()

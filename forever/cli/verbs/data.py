@@ -10,7 +10,6 @@ from forever.cli.options import FOLDER
 from forever.cli.shown import note, print_lines, show
 from forever.errors import InputError
 from forever.storage.address import address_of
-from forever.storage.cache import fetch
 from forever.text import Page, complain
 
 
@@ -41,6 +40,8 @@ def check(
     from forever.sweeps.named_runs import load_run
 
     if root is not None and address_of(root):
+        from forever.storage.cache import fetch
+
         fetch(root, (".json", ".jsonl"))
     is_run = root is None or root.is_file()
     config = load_run(str(root or "mini/forever")) if is_run else RunConfig()

@@ -37,7 +37,7 @@ def ui(
     folder: Path | None = Argument(None, help="A run, a sweep, or a folder of those."),
     mlflow: str = Option("auto", help="MLflow store; default: where FOLDER was sent last."),
     port: int | None = Option(None, min=1, max=65535, help="Default: 5000, or another free one."),
-    browser: bool = Option(True, help="Whether a browser opens the page."),
+    no_browser: bool = Option(False, "--no-browser", help="Print the address only."),
 ) -> None:
     """Open MLflow's pages of a folder on this machine; Ctrl-C ends it.
 
@@ -55,7 +55,7 @@ def ui(
     def show(server: str) -> None:
         page = best_page(folder, place, server) if folder and place else f"{server}/#/experiments"
         commands.print_lines([f"MLflow  {page}"])
-        if browser and _has_windows():
+        if not no_browser and _has_windows():
             webbrowser.open(page)
 
     if uri.startswith("http"):  # a server shows its pages itself

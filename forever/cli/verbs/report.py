@@ -5,13 +5,11 @@ from pathlib import Path
 from typer import Argument, Option
 
 from forever.cli import commands
-from forever.cli.options import FOLDER
+from forever.storage.address import local_folder
 
 
 def report(
-    folders: list[Path] = Argument(
-        help="Sweeps, runs, or folders of runs; several are compared.", **FOLDER
-    ),
+    folders: list[str] = Argument(help="Sweeps, runs, or folders of runs; several are compared."),
     to: Path | None = Option(
         None, "--to", help="Folder to write into [the folder itself; of several, reports/NAMES]."
     ),
@@ -25,6 +23,7 @@ def report(
     """
     from forever.launch.copies import bring
 
-    for folder in folders:
-        bring(folder)
-    commands.show_report(*folders, to=to)
+    places = [local_folder(folder) for folder in folders]
+    for place in places:
+        bring(place)
+    commands.show_report(*places, to=to)

@@ -1,5 +1,6 @@
 """`forever submit`: a sweep as a job of a Ray cluster, or written down for another scheduler."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def submit(
     if render is not None:
         from forever.launch.submit.render import render as rendered
 
-        print(rendered(submission, render, address, values), end="")
+        sys.stdout.write(rendered(submission, render, address, values))
         return
     if address is None:
         raise InputError("submit needs --address URL, the cluster's dashboard, or --render FORM")
