@@ -201,14 +201,3 @@ def test_pages_fit_the_window_and_show_one_theme(
         assert seen == [theme == scheme] * 4
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
     page.context.close()
-
-
-def test_search_finds_a_page(address: str, browser: Any) -> None:
-    page = browser.new_page()
-    page.goto(f"{address}/index.html")
-    page.locator(".md-search__input").click()
-    page.locator(".md-search__input").fill("consolidation")
-    result = page.locator(".md-search-result__link").first
-    result.wait_for()
-    assert result.get_attribute("href").startswith(address)
-    page.close()

@@ -40,7 +40,7 @@ def elsewhere(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield folder
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [0])
 def test_a_sweep_in_storage(
     s3: Server,
     elsewhere: Path,
