@@ -20,12 +20,12 @@ import pandas as pd
 
 from forever.config.overrides import flatten
 from forever.files import read_json, read_lines
-from forever.report.claims import Claim, claims
 from forever.report.facts import machine
 from forever.report.format import markdown_table
 from forever.report.run import replayed_rows
 from forever.runs.directory import RunDirectory
 from forever.sweeps.named_runs import SCALES
+from scripts.claims import Claim, claims
 from scripts.keep import REPORT, RUNS, kept_runs
 from scripts.text_claims import text_claims
 

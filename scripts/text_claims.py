@@ -14,7 +14,12 @@ from typing import Any
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.report.analyses import over_tasks
 from forever.report.bootstrap import Runs
-from forever.report.claims import (
+from forever.report.row import Row
+from forever.report.run import Run
+from forever.report.statistics import compare
+from forever.report.study import Part
+from forever.sweeps import published as paper
+from scripts.claims import (
     CONTRADICTED,
     MEASURES,
     NOT_JUDGED,
@@ -31,11 +36,6 @@ from forever.report.claims import (
     slows_down,
     unshown,
 )
-from forever.report.row import Row
-from forever.report.run import Run
-from forever.report.statistics import compare
-from forever.report.study import Part
-from forever.sweeps import published as paper
 
 Penalties = Mapping[str, Mapping[str, float]]  # by run, what `penalties_of` noted
 Numbers = Mapping[str, Any]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from forever.report.claims import claims, sides
 from forever.sweeps import published as paper
+from scripts.claims import claims, sides
 from scripts.ledger import LEDGER, frame_of, page, section, sections, tally
 
 
