@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import forever
@@ -18,30 +17,21 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
 _WIDTH = 5.4  # inches: so that words can be read on a phone
 _REPLAY = "#EE7733"
-# Ink, what is less important, the grid, and the colour of FOREVER: on white, and on a dark page.
-_THEMES = {
-    "": (style.INK, style.GREY, style.GRID, style.ACCENT),
-    "-dark": ("#E8E8E8", "#9A9A9A", "#444850", "#77AADD"),
-}
-_STATIC = {
+_NAMES = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+_SETTINGS: Any = {
     "svg.hashsalt": "forever",  # equal numbers make equal files
     "svg.fonttype": "path",
     "savefig.transparent": True,
     "font.size": 9,
+    **dict.fromkeys(_NAMES, style.INK),
 }
-
-
-class Palette:
-    """The colours of a theme."""
-
-    def __init__(self, theme: str) -> None:
-        self.ink, self.grey, self.grid, self.accent = _THEMES[theme]
-
-    @property
-    def settings(self) -> Any:
-        """The same for Matplotlib."""
-        names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-        return {**_STATIC, **dict.fromkeys(names, self.ink), "grid.color": self.grid}
+# What the colours on white are on a dark page.
+_DARK = {
+    style.INK: "#e8e8e8",
+    style.GREY: "#9a9a9a",
+    style.GRID: "#444850",
+    style.ACCENT: "#77aadd",
+}
 
 
 def pictures(run: forever.RunResult, tuned: forever.RunResult) -> Iterator[tuple[str, str]]:
@@ -51,20 +41,27 @@ def pictures(run: forever.RunResult, tuned: forever.RunResult) -> Iterator[tuple
         run: of FOREVER.
         tuned: of fine-tuning on the same tasks.
     """
-    for theme in _THEMES:
-        palette = Palette(theme)
-        with mpl.rc_context(palette.settings):
-            yield f"forgetting{theme}.svg", _svg(_forgetting(run, tuned, palette))
-            yield f"clock{theme}.svg", _svg(_clock(run, palette))
-            yield f"days{theme}.svg", _svg(_days(run, palette))
-            yield f"strength{theme}.svg", _svg(_strength(run, palette))
+    with mpl.rc_context(_SETTINGS):
+        figures = {
+            "forgetting": _forgetting(run, tuned),
+            "clock": _clock(run),
+            "days": _days(run),
+            "strength": _strength(run),
+        }
+        drawn = {name: _svg(figure) for name, figure in figures.items()}
+    for name, light in drawn.items():
+        dark = light
+        for colour, on_dark in _DARK.items():
+            dark = dark.replace(colour.lower(), on_dark)
+        yield f"{name}.svg", light
+        yield f"{name}-dark.svg", dark
 
 
-def _forgetting(run: forever.RunResult, tuned: forever.RunResult, palette: Palette) -> Figure:
+def _forgetting(run: forever.RunResult, tuned: forever.RunResult) -> Figure:
     """The score on the task that fine-tuning forgets most, after each later one."""
-    figure, axis = _figure(2.4, palette)
+    figure, (axis,) = style.new_figure(_WIDTH, [1.1])
     task: Any = tuned.matrix.iloc[:, -1].idxmin()
-    lines = (("FOREVER", run, palette.accent, "-"), ("fine-tuning", tuned, palette.grey, "--"))
+    lines = (("FOREVER", run, style.ACCENT, "-"), ("fine-tuning", tuned, style.GREY, "--"))
     for name, result, colour, dashes in lines:
         scores = result.matrix.loc[task].dropna()
         axis.plot(scores.to_numpy(), dashes, marker="o", color=colour, label=name)
@@ -80,26 +77,24 @@ def _forgetting(run: forever.RunResult, tuned: forever.RunResult, palette: Palet
     return figure
 
 
-def _clock(run: forever.RunResult, palette: Palette) -> Figure:
+def _clock(run: forever.RunResult) -> Figure:
     """How far each update of one task moves, and what the clock makes of it."""
-    figure = Figure(figsize=(_WIDTH, 4.4), layout="constrained")
-    above, below = figure.subplots(2, sharex=True, height_ratios=[1, 1.5])
+    figure, (above, below) = style.new_figure(_WIDTH, [1.2, 1.9])
     steps, events = _of_task(run, run.matrix.index[-1])
     warmup = run.config.method.model_dump().get("warmup_steps", 1)
     for axis in (above, below):
-        _tidy(axis, palette)
         axis.axvspan(0.5, warmup + 0.5, color=_REPLAY, alpha=0.25, linewidth=0)
-    above.bar(steps["step"], steps["update_norm"], width=0.85, color=palette.accent)
+    above.bar(steps["step"], steps["update_norm"], width=0.85, color=style.ACCENT)
     above.set_ylabel("distance moved\nby an update")
     above.annotate(f"the first {warmup} updates make one day", (warmup + 0.5, 0.93),
                    (0.33, 0.93), xycoords=("data", "axes fraction"), textcoords="axes fraction",
                    va="center", arrowprops={"arrowstyle": "->", "color": _REPLAY})  # fmt: skip
     above.margins(y=0.2)
     days = steps[steps["days"] > 0]
-    below.plot(days["step"], days["days"], color=palette.accent, linewidth=2)
-    below.plot(steps["step"], steps["step"] / warmup, ":", color=palette.grey)
+    below.plot(days["step"], days["days"], color=style.ACCENT, linewidth=2)
+    below.plot(steps["step"], steps["step"] / warmup, ":", color=style.GREY)
     steady = f"if every update were\nas long as the first {warmup}"
-    below.annotate(steady, (0.47, 0.97), xycoords="axes fraction", color=palette.grey, va="top")
+    below.annotate(steady, (0.47, 0.97), xycoords="axes fraction", color=style.GREY, va="top")
     replays = events[events["kind"] == "replay"]
     below.plot(replays["step"], replays["days"], "o", color=_REPLAY, zorder=3)
     place: Any = {"textcoords": "offset points", "ha": "right", "va": "center", "color": _REPLAY}
@@ -110,34 +105,34 @@ def _clock(run: forever.RunResult, palette: Palette) -> Figure:
     return figure
 
 
-def _days(run: forever.RunResult, palette: Palette) -> Figure:
+def _days(run: forever.RunResult) -> Figure:
     """At which updates the days came, task by task."""
-    figure, axis = _figure(2.9, palette)
+    figure, (axis,) = style.new_figure(_WIDTH, [1.6])
     tasks = [*run.matrix.index[1:]]
     for place, task in enumerate(tasks):
         steps, events = _of_task(run, task)
-        axis.hlines(place, 0, steps["step"].max(), color=palette.grid, linewidth=1, zorder=0)
+        axis.hlines(place, 0, steps["step"].max(), color=style.GRID, linewidth=1, zorder=0)
         replays = events[events["kind"] == "replay"]
         axis.plot(replays["step"], [place] * len(replays), "o", color=_REPLAY, markersize=6)
         for _, replay in replays.iterrows():
             axis.annotate(f"{replay['day']:g}", (replay["step"], place), (0, 6), ha="center",
-                          textcoords="offset points", fontsize=7, color=palette.grey)  # fmt: skip
+                          textcoords="offset points", fontsize=7, color=style.GREY)  # fmt: skip
         end = events[events["kind"] == "consolidation"]
-        axis.plot(end["step"], [place] * len(end), "D", color=palette.accent, clip_on=False)
+        axis.plot(end["step"], [place] * len(end), "D", color=style.ACCENT, clip_on=False)
     axis.set_yticks(range(len(tasks)), [label(task) for task in tasks])
     axis.set(ylim=(len(tasks) - 0.5, -0.7), xlabel="update of the task")
     axis.grid(visible=False)
     return figure
 
 
-def _strength(run: forever.RunResult, palette: Palette) -> Figure:
+def _strength(run: forever.RunResult) -> Figure:
     """The pace of one task, and how strongly each replay is held."""
-    figure, axis = _figure(2.4, palette)
+    figure, (axis,) = style.new_figure(_WIDTH, [1.1])
     steps, events = _of_task(run, run.matrix.index[-1])
     paces = steps["mu"] / steps["mu"].dropna().iloc[0]
-    axis.plot(steps["step"], paces, color=palette.accent, linewidth=2)
-    axis.axhline(1, color=palette.grey, linewidth=0.8, linestyle="--")
-    kinds = (("replay", "o", _REPLAY), ("consolidation", "D", palette.accent))
+    axis.plot(steps["step"], paces, color=style.ACCENT, linewidth=2)
+    axis.axhline(1, color=style.GREY, linewidth=0.8, linestyle="--")
+    kinds = (("replay", "o", _REPLAY), ("consolidation", "D", style.ACCENT))
     for kind, marker, colour in kinds:
         chosen = events[events["kind"] == kind]
         axis.plot(chosen["step"], chosen["strength"], marker, color=colour, clip_on=False)
@@ -152,19 +147,6 @@ def _of_task(run: forever.RunResult, task: str) -> tuple[Any, Any]:
     steps, events = run.steps, run.events
     own = steps[(steps["task"] == task) & (steps["kind"] == "task")]
     return own, events[events["task"] == task]
-
-
-def _figure(height: float, palette: Palette) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-    axis = figure.subplots()
-    _tidy(axis, palette)
-    return figure, axis
-
-
-def _tidy(axis: Axes, palette: Palette) -> None:
-    style.tidy(axis)
-    axis.patch.set_visible(False)
-    axis.grid(axis="y", color=palette.grid, linewidth=0.6)
 
 
 def _svg(figure: Figure) -> str:

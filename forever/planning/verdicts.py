@@ -87,7 +87,7 @@ class Footing:
 
     def words(self) -> str:
         """By how much they differ."""
-        return f"{self.kind} differ by {100 * self.apart:.1f} %"
+        return f"{100 * self.apart:.1f} % of {self.kind}"
 
     @property
     def equal(self) -> str:

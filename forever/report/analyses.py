@@ -178,9 +178,8 @@ def minutes_an_epoch(part: Part) -> dict[str, dict[str, float]]:
     epoch."""
     minutes: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in part.finished:
-        phases = run.outcome["seconds"]
-        training = sum(phases.values()) - phases.get("evaluation", 0.0)
         epochs = len(run.outcome["stages"]) * int(run.settings["optim.epochs"])
+        training = run.seconds - run.outcome["seconds"].get("evaluation", 0.0)
         minutes[run.backbone][run.outcome["method"]].append(training / 60 / epochs)
     means: dict[str, dict[str, float]] = {}
     for backbone, methods in minutes.items():

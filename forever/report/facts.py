@@ -9,6 +9,7 @@ from typing import Any
 from forever.format import plural
 from forever.report.format import distinct, listed, number
 from forever.report.study import Part, Study, differences, pairs
+from forever.sweeps.published import EQUAL
 
 UNFINISHED = "no run is finished"
 
@@ -100,7 +101,9 @@ def too_small_for(part: Part) -> list[str]:
     for row in part.rows:
         published = (row.published or {}).get("difference")
         resolution, ours = row.compared("resolution"), row.compared("difference")
-        if published and resolution and resolution > abs(published):
+        # What counts as no difference is shown by a narrow interval, whatever chance does.
+        is_one = published is not None and abs(published) >= EQUAL
+        if is_one and resolution and resolution > abs(published):
             chance = f"chance ±{resolution:.1f} with {plural(ours.runs, 'run')}"
             told.append(f"{row.variant} ({number(published, '{:+.1f}')}, {chance})")
     return told

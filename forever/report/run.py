@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +16,9 @@ from forever.config.overrides import flatten
 from forever.data.orders import ORDERS
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.files import DAMAGED, check_within, read_lines, shaped
+from forever.files import DAMAGED, check_within
 from forever.report.bootstrap import Unit
 from forever.runs.directory import RunDirectory
-from forever.runs.shapes import Line
 from forever.sweeps import published as paper
 from forever.sweeps.named_runs import SCALES, has_papers_sizes, named_run
 
@@ -142,20 +141,17 @@ class Run:
         return shared["run"] if shared else None
 
     @cached_property
-    def environments(self) -> list[Mapping[str, Any]]:
+    def environments(self) -> Sequence[Mapping[str, Any]]:
         """Where it was trained: more than one if it went on elsewhere or with other code."""
-        if not self.directory.environment.is_file():
-            return []
-        first = self.directory.read_environment()
-        return [first, *first.get("resumed", [])]
+        return self.directory.read_lives() if self.directory.environment.is_file() else []
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
-        return _journal(self.directory.steps)
+        return self.directory.read_journal(self.directory.steps)
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        return _journal(self.directory.events)
+        return self.directory.read_journal(self.directory.events)
 
     @cached_property
     def matrix(self) -> PerformanceMatrix:
@@ -271,11 +267,6 @@ class Run:
             if not key.startswith(free):
                 same = same and self.settings.get(key, value) == value
         return same
-
-
-def _journal(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of the journal."""
-    return [shaped(path, line, Line) for line in read_lines(path)]
 
 
 def replayed_rows(result: Mapping[str, Any], settings: Mapping[str, Any]) -> float | None:

@@ -32,6 +32,7 @@ from forever.files import (
     note,
     read_bytes,
     read_json,
+    read_lines,
     read_noted,
     read_sums,
     safe_load,
@@ -48,6 +49,7 @@ from forever.runs.shapes import (
     Ended,
     Environment,
     Fork,
+    Line,
     Result,
     Shared,
     check_digest,
@@ -99,6 +101,15 @@ class RunDirectory:
     def read_environment(self) -> dict[str, Any]:
         """Where the run was trained first, and under `resumed` where it went on."""
         return self._read_json(self.environment, Environment)
+
+    def read_lives(self) -> list[dict[str, Any]]:
+        """Where it was trained: more than one if it went on elsewhere or with other code."""
+        first = self.read_environment()
+        return [first, *first.get("resumed", [])]
+
+    def read_journal(self, path: Path) -> list[dict[str, Any]]:
+        """The lines of `steps` or `events`, which may be those of an earlier release."""
+        return [shaped(path, line, Line) for line in read_lines(path)]
 
     def read_fork(self) -> dict[str, Any] | None:
         """Which run's stage it began from, if it is a fork."""
@@ -215,19 +226,20 @@ class RunDirectory:
             self.write(self.config, _settings_text(config))
 
     def _write_environment(self, environment: Mapping[str, Any]) -> None:
-        content: dict[str, Any] = {**environment}
+        lives: list[Mapping[str, Any]] = []
         if self.environment.is_file():
             try:
-                first = self.read_environment()
+                lives += self.read_lives()
             except InputError as error:  # no number was computed from it
                 complain(f"{error}; it is written anew")
-            else:
-                resumed = first.get("resumed", [])
-                last = resumed[-1] if resumed else first
-                # The command differs always: it says --resume.
-                if all(last.get(key) == environment[key] for key in environment if key != "argv"):
-                    return
-                content = {**first, "resumed": [*resumed, environment]}
+        # The command differs always: it says --resume.
+        asked = [key for key in environment if key != "argv"]
+        if not lives or any(lives[-1].get(key) != environment[key] for key in asked):
+            self._write_lives([*lives, environment])
+
+    def _write_lives(self, lives: Sequence[Mapping[str, Any]]) -> None:
+        first, *resumed = lives
+        content = {**first, "resumed": resumed} if resumed else {**first}
         self.write(self.environment, json.dumps(content, indent=2) + "\n")
 
     def write(self, path: Path, text: str) -> None:
@@ -265,11 +277,8 @@ class RunDirectory:
 
     def accept(self, changes: Sequence[str]) -> None:
         """Note, as `resumed`, that the run goes on although something of it changed."""
-        first = self.read_environment()
-        resumed = first.get("resumed", [])
-        last = resumed[-1] if resumed else first
-        content = {**first, "resumed": [*resumed, {**last, "accepted": list(changes)}]}
-        self.write(self.environment, json.dumps(content, indent=2) + "\n")
+        lives = self.read_lives()
+        self._write_lives([*lives, {**lives[-1], "accepted": list(changes)}])
 
     def end(self, state: Literal["failed", "stopped"], reason: str) -> None:
         """Say that the run is over without a result: failed for good, or stopped by a search."""

@@ -31,7 +31,6 @@ from forever.files import (
     read_lines,
     read_sums,
     sha256,
-    shaped,
     sync,
     sync_folder,
     write_bytes,
@@ -42,13 +41,15 @@ from forever.methods.registry import METHODS, build_method
 from forever.models.identity import digests
 from forever.models.location import find
 from forever.runs import checkpoint
-from forever.runs.checkpoint import Checkpoint, State
+from forever.runs.checkpoint import State
 from forever.runs.directory import RunDirectory
 from forever.runs.environment import code
 from forever.runs.journal import first_lines
-from forever.runs.shapes import SCHEMA_VERSION, Line
+from forever.runs.shapes import SCHEMA_VERSION
 from forever.training.learner import part
 from forever.training.steps import StepRecord
+
+Tensors = Mapping[str, Tensor]  # of a checkpoint, by name
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def find_origin(text: str) -> Origin:
         raise InputError(f"--fork {text!r}: {name} holds no run, there is no config.yaml in it")
     check_links(directory.path)
     config = directory.read_config()
-    steps = [shaped(directory.steps, line, Line) for line in read_lines(directory.steps)]
+    steps = directory.read_journal(directory.steps)
     trained = tuple(dict.fromkeys(line["task"] for line in steps))
     stages = {str(number): number - 1 for number in range(1, len(trained) + 1)}
     stages |= {task: stage for stage, task in enumerate(trained)}
@@ -118,12 +119,13 @@ def plant(
     state = State.of(saved, weights)
     _check_data(origin, config, benchmark, state.data)
     _check_model(origin, config, state.model)
-    reason = build_method(config.method).can_follow(_past(origin, saved), len(benchmark.tasks))
+    past = _past(origin, state, saved.tensors)
+    reason = build_method(config.method).can_follow(past, len(benchmark.tasks))
     if reason is not None:
         raise InputError(reason)
     # All of it or nothing: without its past the run would begin from scratch.
     with writing(target.path), _appearing(target.path) as temporary:
-        _copy_past(origin, saved, benchmark, temporary)
+        _copy_past(origin, state, saved.tensors, benchmark, temporary)
         content = {
             "run": origin.directory.path.name,
             "task": origin.trained[origin.stage],
@@ -136,9 +138,7 @@ def plant(
     return changes
 
 
-def leave_first_task(
-    run: RunDirectory, state: State, tensors: Mapping[str, Tensor], target: Path
-) -> None:
+def leave_first_task(run: RunDirectory, state: State, tensors: Tensors, target: Path) -> None:
     """Leave in `target` what `plant_first_task` needs, once the first task of a run is scored.
 
     It is the directory of a run that was interrupted after the last update of the task. `tensors`
@@ -187,11 +187,10 @@ def _appearing(target: Path) -> Iterator[RunDirectory]:
 
 
 def _copy_past(
-    origin: Origin, saved: Checkpoint, benchmark: Benchmark, target: RunDirectory
+    origin: Origin, state: State, tensors: Tensors, benchmark: Benchmark, target: RunDirectory
 ) -> None:
     """Copy the answers, the journal and the checkpoint up to the origin's stage."""
-    source, weights = origin.directory, origin.directory.weights(origin.stage)
-    state = State.of(saved, weights)
+    source = origin.directory
     if state.schema_version > 1 and read_sums(source.path) is None:
         raise InputError(f"{source.path / SUMS} is missing; {DAMAGED}")
     _copy_answers(source, target, range(-1, origin.stage + 1))
@@ -203,7 +202,7 @@ def _copy_past(
         digests[name] = sha256(lines)
     data = [task.digest() for task in benchmark.tasks]
     state = replace(state, schema_version=SCHEMA_VERSION, data=data, code=code(), digests=digests)
-    checkpoint.save(target.checkpoints, origin.stage, 0, saved.tensors, vars(state))
+    checkpoint.save(target.checkpoints, origin.stage, 0, tensors, vars(state))
 
 
 def _copy_answers(source: RunDirectory, target: RunDirectory, stages: Iterable[int]) -> None:
@@ -215,14 +214,13 @@ def _copy_answers(source: RunDirectory, target: RunDirectory, stages: Iterable[i
             target.write(target.path / path.relative_to(source.path), text)
 
 
-def _past(origin: Origin, saved: Checkpoint) -> Past:
+def _past(origin: Origin, state: State, tensors: Tensors) -> Past:
     """What the method of the fork is asked about. Frozen adapters count as carried tensors."""
-    state = State.of(saved, origin.directory.weights(origin.stage))
     return Past(
         config=origin.config.method,
         private=METHODS[origin.config.method.name].private,
         state=state.method,
-        tensors=(*part(saved.tensors, "method/"), *part(saved.tensors, "frozen/")),
+        tensors=(*part(tensors, "method/"), *part(tensors, "frozen/")),
         run=origin.directory.path.name,
         task=origin.trained[origin.stage],
         tasks=len(state.data),

@@ -48,7 +48,7 @@ def test_doses_that_differ_by_more_than_two_percent_have_no_verdict() -> None:
             result = beside(*doses)
             assert result.comparable is comparable
             assert result.equal == ("examples" if comparable else "")
-    assert beside([1000], [979]).words() == "examples differ by 2.1 %"
+    assert beside([1000], [979]).words() == "2.1 % of examples"
     assert beside([900, 1100], [1100, 900]).comparable
 
 

@@ -3,10 +3,12 @@ spacing, which backbone), and the minutes of training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from forever.report.analyses import dose_lines, dose_of, line_of, minutes_an_epoch
 from forever.report.figures import style
@@ -57,20 +59,16 @@ def _picture(part: Part, settings: Settings, name: str, about: str) -> style.Pic
     by_method: dict[str, list[Row]] = {}
     for row in sorted(part.measured, key=place):
         by_method.setdefault(row.results[0]["method"], []).append(row)
-    figure, axes = style.new_figure(7.2, [2.4, 2.4])
+    figure, axes = _op_and_bwt()
     looks = style.looks(by_method, "forever")
     for number, (method, rows) in enumerate(by_method.items()):
         # Methods stand beside each other at each value.
         shift = (number - (len(by_method) - 1) / 2) * min(0.1, 0.7 / len(by_method))
-        x = [place(row) + shift for row in rows]
         look = {**looks[method], "linestyle": "none"} if has_names else looks[method]
-        marks = [mark(row.variant) for row in rows]
-        for axis, field in zip(axes, ("op", "bwt"), strict=True):
-            style.draw_estimates(axis, x, [row.compared(field) for row in rows], look, marks)
-    for axis, title in zip(axes, ("OP (%)", "BWT (points)"), strict=True):
-        axis.set_ylabel(title)
-        if part.reference and part.reference in settings:
-            middle = values.index(settings[part.reference])
+        _draw(axes, [place(row) + shift for row in rows], rows, look)
+    if part.reference and part.reference in settings:
+        middle = values.index(settings[part.reference])
+        for axis in axes:
             axis.axvspan(middle - 0.4, middle + 0.4, **style.GROUND)
     axes[-1].set(xlabel=label(about), xlim=(-0.5, len(values) - 0.5))
     axes[-1].set_xticks(range(len(values)), [label(written(value)) for value in values])
@@ -81,24 +79,34 @@ def _picture(part: Part, settings: Settings, name: str, about: str) -> style.Pic
     return style.picture(name, caption, figure, numbers)
 
 
+def _op_and_bwt() -> tuple[Figure, list[Axes]]:
+    """A panel for OP, and one for BWT below it."""
+    figure, axes = style.new_figure(7.2, [2.4, 2.4])
+    for axis, title in zip(axes, ("OP (%)", "BWT (points)"), strict=True):
+        axis.set_ylabel(title)
+    return figure, axes
+
+
+def _draw(axes: Sequence[Axes], x: Sequence[float], rows: Sequence[Row], look: style.Look) -> None:
+    """A line of variants in both panels."""
+    marks = [mark(row.variant) for row in rows]
+    for axis, field in zip(axes, ("op", "bwt"), strict=True):
+        style.draw_estimates(axis, x, [row.compared(field) for row in rows], look, marks)
+
+
 def doses(part: Part) -> Iterator[style.Picture]:
     """OP, and BWT below it, over the dose, a line for each way of replaying, with intervals."""
     lines = dose_lines(part)
     if not lines:
         return
-    figure, axes = style.new_figure(7.2, [2.4, 2.4])
+    figure, axes = _op_and_bwt()
     looks = style.looks(lines, line_of(part.reference, lines))
     kept: dict[int, float] = {}
     for number, (name, rows) in enumerate(lines.items()):
         shift = 1.05 ** (number - (len(lines) - 1) / 2)  # beside each other at each dose
         kept |= {dose_of(row): row.runs[0].settings["memory.fraction"] for row in rows}
-        for axis, field in zip(axes, ("op", "bwt"), strict=True):
-            estimates = [row.compared(field) for row in rows]
-            places = [shift * dose_of(row) for row in rows]
-            marks = [mark(row.variant) for row in rows]
-            style.draw_estimates(axis, places, estimates, looks[name], marks)
-    axes[0].set_ylabel("OP (%)")
-    axes[1].set(ylabel="BWT (points)", xscale="log")
+        _draw(axes, [shift * dose_of(row) for row in rows], rows, looks[name])
+    axes[1].set_xscale("log")
     axes[1].set_xlabel("examples that a task replays, and share of a task that is kept")
     labels = [f"{dose}\n{100 * share:g} %" for dose, share in kept.items()]
     axes[1].set_xticks(list(kept), labels)

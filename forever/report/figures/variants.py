@@ -120,7 +120,7 @@ def pareto(part: Part) -> Iterator[style.Picture]:
     right = axis.get_xlim()[1]
     axis.set_xlim(right=right)
     x, y = zip(*best, (right, best[-1][1]), strict=True)
-    axis.step(x, y, where="post", color=style.ACCENT, linewidth=1.0, zorder=1, label="front")
+    axis.step(x, y, where="post", color=style.INK, linewidth=1.0, zorder=1, label="front")
     if len(rows) <= NAMED:
         style.legend(figure)
     caption = "OP against time. The line joins what nothing beats in both."

@@ -84,7 +84,8 @@ def _caption(part: Part) -> str:
         judged = f"Verdicts at equal {' or '.join(sorted(equal))}. "
     refused = ""
     if part.refused:
-        refused = f" ≠ dose: {'; '.join(part.refused)}; no verdict, see budget.examples."
+        unequal = "; ".join(part.refused)
+        refused = f" ≠ dose, replay differs: {unequal}; no verdict, see budget.examples."
     return f"Brackets: 95 % bootstrap intervals ({basis}). {judged}{replays}{refused}"
 
 

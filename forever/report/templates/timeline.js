@@ -24,6 +24,11 @@ function parse(text) {
   })));
 }
 
+// The rows that have a number; the clock has none before the warm-up is over.
+function measured(rows, field) {
+  return rows.filter((row) => row[field] !== null && (field !== "days" || row.days > 0));
+}
+
 // Rows that follow each other and agree in some fields, from their first to their last place.
 function spans(rows, fields) {
   const found = [];
@@ -58,6 +63,7 @@ function colour(name) {
 
 function specification(rows, width) {
   const tasks = spans(rows, ["task"]);
+  const whole = { first: tasks[0].first, last: tasks.at(-1).last };
   const replays = spans(rows, ["kind", "task", "step"]).filter((span) => span.kind !== "task");
   const updates = rows.filter((row) => row.kind === "task");
   const hasClock = updates.some((row) => row.days > 0);
@@ -69,17 +75,19 @@ function specification(rows, width) {
     encoding: { x: { ...x, field: "first" }, x2: { field: "last" }, ...tip },
   });
   const behind = (x) => [
+    rect([whole], x, { opacity: 0 }, {}), // so that all panels have one range
     rect(tasks.filter((_, n) => n % 2), x, { color: colour("ground") }, {}),
     ...EVENTS.map((kind) => rect(replays.filter((span) => span.kind === kind), x,
       { color: colour(kind), opacity: 0.45 }, { tooltip: ofReplay })),
   ];
+  // A line for each task. The clock stands still while memory is replayed.
   const line = (field, x, name, title, y) => ({
-    data: { values: updates.filter((row) => row[field] !== null) },
+    data: { values: measured(field === "days" ? rows : updates, field) },
     mark: { type: "line", clip: true, strokeWidth: 1.2, color: colour(name) },
-    encoding: { x, y: { field, type: "quantitative", title, ...y } },
+    encoding: { x, y: { field, type: "quantitative", title, ...y }, detail: { field: "task" } },
   });
   const reader = (field, param) => ({ // what is nearest to the pointer can be read
-    data: { values: updates.filter((row) => row[field] !== null).map(readable) },
+    data: { values: measured(updates, field).map(readable) },
     params: [{ name: param, select: { type: "point", on: "pointerover", clear: "pointerout",
       nearest: true, encodings: ["x"] } }],
     mark: { type: "point", filled: true, size: 45, clip: true, color: colour("ink"),
