@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -26,6 +27,7 @@ from forever.models import lora
 from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
 from forever.replay.schedules import SCHEDULES
+from forever.runs.tracking import Tracker
 from forever.training.build import build_learner
 from forever.training.learner import Learner
 from forever.training.memory import Memory
@@ -188,6 +190,37 @@ def small_toy_config(base_config: RunConfig) -> RunConfig:
     return base_config.override(
         {"data.train_rows": 8, "data.test_rows": 2, "optim.epochs": 2, "method.warmup_steps": 1}
     )
+
+
+def saved(config: RunConfig, path: Path) -> str:
+    """A configuration as a file, for the command line."""
+    path.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+    return str(path)
+
+
+class Then(Tracker):
+    """Counts the updates of a life, and does something after one of them, or after a stage."""
+
+    def __init__(
+        self, then: Callable[[], Any] = lambda: None, update: int = 0, after_stage: int = -1
+    ) -> None:
+        self.then, self.update, self.after_stage, self.updates = then, update, after_stage, 0
+
+    def step(self, line: Any) -> None:
+        self.updates += 1
+        if self.updates == self.update:
+            self.then()
+
+    def stage(self, number: int, scores: Any) -> None:
+        if number == self.after_stage:
+            self.then()
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
 
 
 def execute(config: RunConfig, path: Path, **placement: Any) -> dict[str, Any]:

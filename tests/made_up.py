@@ -13,7 +13,7 @@ from typing import Any
 
 from forever.config.run import RunConfig
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.files import SUMS, write_lines, write_text
+from forever.files import SUMS, note, write_lines, write_text
 from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import MANIFEST, Sweep
 
@@ -53,6 +53,14 @@ def forget_sums(folder: Path) -> None:
     if manifest.is_file():
         text = manifest.read_text(encoding="utf-8")
         manifest.write_text(text.replace('"schema_version": 2', '"schema_version": 1'), "utf-8")
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Change fields of a JSON file, and its line in SHA256SUMS, if there is one."""
+    text = json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes)
+    if (path.parent / SUMS).is_file():
+        note(path.parent, {path.name: text.encode()})
+    path.write_text(text, encoding="utf-8")
 
 
 def make_up_run(path: Path, variant: str, config: RunConfig) -> None:

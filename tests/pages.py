@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 _SCRIPT = re.compile(r'(<script type="module">)(.*?)(</script>)', re.DOTALL)
 
@@ -20,6 +21,13 @@ def scripts_of(page: str) -> list[str]:
 def without_scripts(page: str) -> str:
     """The page with empty scripts, which is XML."""
     return _SCRIPT.sub(r"\1\3", page)
+
+
+def printed(shown: Any, width: int) -> str:
+    """What a console that is no terminal prints."""
+    console = Console(width=width, record=True, force_terminal=False)
+    console.print(shown)
+    return console.export_text()
 
 
 @contextmanager

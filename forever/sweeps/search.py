@@ -5,13 +5,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
 from typing import Any
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.sweeps.files import SweepFile
-from forever.sweeps.parts import Axis, bounds, field_schema, label_of, two_digits, value_of
+from forever.sweeps.parts import Axis, value_of
 from forever.sweeps.sweep import Sweep, Trial
 
 BASE = "base"
@@ -80,14 +79,13 @@ def _text(value: Any) -> str:
 
 
 def find_search(file: SweepFile, base: RunConfig, seeds: Sequence[int] | None = None) -> Search:
-    """The search that a file describes around a base run; one of a method of which the file has no
-    space has that of its fields.
+    """The search that a file describes around a base run.
 
     Args:
         seeds: the one seed of all its runs; None for the base's own.
 
     Raises:
-        InputError: there are several seeds.
+        InputError: there are several seeds, or the file has no space of the base's method.
     """
     if seeds and len(seeds) > 1:
         raise InputError(
@@ -97,48 +95,12 @@ def find_search(file: SweepFile, base: RunConfig, seeds: Sequence[int] | None = 
         base = base.override({"seed": seeds[0]})
     if base.data.validation is None:
         base = base.override({"data.validation": VALIDATION})
-    axes = file.spaces.get(base.method.name, {})
-    if file.method in (None, base.method.name):
-        axes = file.space
-    space = tuple(axis.around(base, key) for key, axis in axes.items()) or space_of_fields(base)
+    method = base.method.name
+    axes = file.space if file.method in (None, method) else file.spaces.get(method, {})
+    if not axes:
+        raise InputError(
+            f"{file.name} has no space of {method!r}; give it one under `spaces`, or a base run "
+            f"of {file.method!r}"
+        )
+    space = tuple(axis.around(base, key) for key, axis in axes.items())
     return Search(file.name, base, space, file.trials, file.source)
-
-
-def space_of_fields(base: RunConfig) -> tuple[Axis, ...]:
-    """The space of a method that has no file: every field of it that is a choice or a number.
-
-    A number goes over its whole range if the field has one, else from a tenth to ten times what it
-    is (a whole number from a quarter to four times). Fields that leave a number to the method
-    (None) and those of several parts stay. A method without any has its learning rate searched.
-    """
-    names = [name for name in type(base.method).model_fields if name != "name"]
-    axes = [_axis(f"method.{name}", base) for name in names]
-    return tuple(filter(None, axes)) or tuple(filter(None, [_axis("optim.lr", base)]))
-
-
-def _axis(key: str, base: RunConfig) -> Axis | None:
-    schema, number = field_schema(base, key), value_of(key, base)
-    kind, (low, high) = schema.get("type"), bounds(schema)
-    choices, log = tuple(schema.get("enum", ())), False
-    if kind == "boolean":
-        choices = (False, True)
-    if choices:
-        low = high = 0.0
-    elif kind not in ("integer", "number"):
-        return None
-    elif isfinite(low) and isfinite(high):
-        margin = 0.01 * (high - low)  # an open end is no value itself
-        low = float(low + margin * ("exclusiveMinimum" in schema))
-        high = float(high - margin * ("exclusiveMaximum" in schema))
-    elif not isinstance(number, int | float):
-        return None
-    elif kind == "integer":
-        low, high = max(int(low), int(number) // 4), max(1, 4 * int(number))
-        log = low > 0
-    elif number == 0:
-        low, high = 0.0, 1.0
-    else:
-        low, high, log = two_digits(number / 10), two_digits(number * 10), True
-    return Axis.model_construct(
-        key=key, choices=choices, low=low, high=high, log=log, label=label_of(key)
-    )

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
-from helpers import execute
+from helpers import execute, saved
 
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
@@ -208,11 +207,6 @@ def cells(table: Any) -> dict[str, dict[str, str]]:
     texts = [list(map(str, column.cells)) for column in table.columns]
     names = [str(column.header) for column in table.columns][1:]
     return {row[0]: dict(zip(names, row[1:], strict=True)) for row in zip(*texts, strict=True)}
-
-
-def saved(config: RunConfig, path: Path) -> str:
-    path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    return str(path)
 
 
 def test_what_is_done_is_skipped_and_lends_its_speed(

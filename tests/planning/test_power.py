@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import base_run
-from rich.console import Console
+from pages import printed
 from scipy import stats
 
 from forever.planning.power import detection_table, power, seeds_needed, spread_interval
@@ -44,9 +44,7 @@ def test_the_spread_of_few_seeds_is_hardly_known() -> None:
 
 
 def told(sweep: Sweep, folder: Path, points: float = 2.0, asked: str = "toy") -> str:
-    console = Console(width=150, record=True, force_terminal=False)
-    console.print(detection_table(sweep, folder, points, asked))
-    return " ".join(console.export_text().split())
+    return " ".join(printed(detection_table(sweep, folder, points, asked), 150).split())
 
 
 def test_a_plan_says_what_it_takes_to_see_a_difference(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from made_up import TASKS, base_run, make_up, make_up_run
-from rich.console import Console
+from pages import printed
 
 from forever.errors import InputError
 from forever.files import read_json
@@ -280,8 +280,7 @@ def test_the_report_says_what_was_decided_and_how(
         level = page.replace("\\%", "%").replace("\\,", " ")
         assert "each wrong in at most 1.7 %, so 3 comparisons together in at most 5 %" in level
         assert "bootstrap test" not in page
-    console = Console(width=120, record=True, force_terminal=False)
-    console.print(console_tables(read_study(tmp_path)))
+    on_console = printed(console_tables(read_study(tmp_path)), 120)
     scores = read_scores(toy(seeds=(0, 1, 2, 3)), tmp_path)
     found = decide_all(toy(), scores, 4.0)
     far, undecided = (found[Comparison("toy", name, "base")] for name in ("far", "open"))
@@ -290,7 +289,7 @@ def test_the_report_says_what_was_decided_and_how(
     around = f"{far.value:+.1f} [{low:+.1f}, {high:+.1f}]".replace("-", "−")
     assert f"| far | base | 4 | {around} | differs |" in pages[1]
     assert f"| open: ±{undecided.half_width:.1f} |" in pages[1]
-    for shown in (*pages[:2], console.export_text()):
+    for shown in (*pages[:2], on_console):
         assert "within ±4" in shown
     (part,) = json.loads((tmp_path / "report.json").read_text("utf-8"))["parts"]
     stored = {row["variant"]: row for row in part["rows"]}

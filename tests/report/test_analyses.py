@@ -1,12 +1,10 @@
 """Findings that are more than a score, by hand."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from made_up import TESTS, base_run, make_up
+from made_up import TESTS, base_run, edit, make_up
 
 from forever.files import write_lines
 from forever.report.analyses import (
@@ -21,11 +19,6 @@ from forever.report.analyses import (
 from forever.report.study import read_study
 from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import Sweep
-
-
-def change(path: Path, **fields: Any) -> None:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(content | fields), encoding="utf-8")
 
 
 def answer(directory: RunDirectory, matrix: list[list[float]]) -> None:
@@ -55,7 +48,7 @@ def test_model_days_by_hand(tmp_path: Path) -> None:
             matrix = [[final[task]] for task in tasks]
         # The mean over seeds is the day.
         notes = {task: {"tau_day": day + trial.seed - 0.5} for task, day in tasks.items()}
-        change(tmp_path / trial.key / "result.json", matrix=matrix, notes=notes)
+        edit(tmp_path / trial.key / "result.json", matrix=matrix, notes=notes)
         answer(RunDirectory(tmp_path / trial.key), matrix)
     (part,) = read_study(tmp_path).parts
     ours = analyses(part)["model_day"]
@@ -83,12 +76,12 @@ def test_minutes_an_epoch_by_hand(tmp_path: Path) -> None:
     variants = {"base": {}, "+FIR": {"method.days": "fixed_interval"}}
     make_up(tmp_path, Sweep("training_time", base_run(), variants, (0, 1)))
     for path in tmp_path.glob("*/result.json"):
-        change(path, seconds={"task": 148.0, "replay": 44.0, "evaluation": 1000.0})
+        edit(path, seconds={"task": 148.0, "replay": 44.0, "evaluation": 1000.0})
     (part,) = read_study(tmp_path).parts
     assert minutes_an_epoch(part) == {"tiny": {"forever": pytest.approx(0.4)}}
     # Of base and +FIR, two seeds each.
     assert findings(part) == [("forever, tiny: minutes an epoch", "0.4", "–", "4 runs")]
-    change(tmp_path / "sweep.json", name="time")
+    edit(tmp_path / "sweep.json", name="time")
     assert "training_time" not in analyses(read_study(tmp_path).parts[0])  # was not asked for
 
 

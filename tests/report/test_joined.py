@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import base_run, make_up
+from made_up import base_run, edit, make_up
 
 from forever.cli.main import main
 from forever.errors import InputError
@@ -18,11 +18,6 @@ from forever.report.report import write_report
 from forever.report.row import Row
 from forever.report.study import read_study
 from forever.sweeps.sweep import Sweep
-
-
-def edit(path: Path, **changes: Any) -> None:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(content | changes), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

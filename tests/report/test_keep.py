@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_up import TASKS, TESTS, base_run, leaves, make_up
+from made_up import TASKS, TESTS, base_run, edit, leaves, make_up
 
 from forever.files import read_json, read_lines, write_lines
 from forever.report.report import stored
@@ -33,9 +33,9 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for line in lines[:3]:
         line["score"] = 2 / 3
     write_lines(path, lines)
-    result = read_json(run / "result.json")
-    result["matrix"][0][3] = 100 * sum(line["score"] for line in lines) / len(lines)
-    (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    matrix = read_json(run / "result.json")["matrix"]
+    matrix[0][3] = 100 * sum(line["score"] for line in lines) / len(lines)
+    edit(run / "result.json", matrix=matrix)
     return folder
 
 

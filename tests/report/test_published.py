@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from helpers import saved
 
 from forever.report.facts import too_small_for
 from forever.report.run import Run
@@ -77,7 +77,7 @@ def test_the_papers_setting(changes: dict[str, Any], same: bool, tmp_path: Path)
     """Sizes are compared with the paper's only where nothing differs but what its tables vary."""
     config = named_run("superni/7/forever").override(changes)
     directory = RunDirectory(tmp_path)
-    directory.config.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+    saved(config, directory.config)
     order = config.data.order if isinstance(config.data.order, str) else "custom"
     run = Run(directory, "base", "superni", order, 0)
     assert run.as_in_the_paper is same

@@ -7,9 +7,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from made_up import TASKS
-from pages import without_scripts
-from rich.console import Console
+from made_up import TASKS, edit
+from pages import printed, without_scripts
 
 from forever.report.frame import COLUMNS, Column, frame_of, stored_rows, text_table
 from forever.report.report import console_tables, write_report
@@ -43,9 +42,7 @@ def cells(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def on_console(folder: Path) -> str:
-    console = Console(width=100, record=True, force_terminal=False)
-    console.print(console_tables(read_study(folder)))
-    return console.export_text()
+    return printed(console_tables(read_study(folder)), 100)
 
 
 # ---- tables
@@ -79,8 +76,7 @@ def test_hours_of_gpus(two_benchmarks: Path) -> None:
     result = {"world_size": 2, "seconds": {"task": 1000.0, "replay": 800.0}}
     for name, changes in (("environment", {"gpus": ["H200"]}), ("result", result)):
         for path in two_benchmarks.glob(f"*/{name}.json"):
-            content = json.loads(path.read_text(encoding="utf-8"))
-            path.write_text(json.dumps(content | changes), encoding="utf-8")
+            edit(path, **changes)
     write_report(two_benchmarks)
     assert cells(two_benchmarks)["base"]["GPU-hours"] == "1.00"
 

@@ -152,6 +152,51 @@ def test_bwt_has_a_p_value_of_its_own() -> None:
     assert compared["mtl"].bwt_p is None
 
 
+def test_a_p_value_by_hand() -> None:
+    """Of R replicates those on the rarer side of zero and one more, of R + 1, on both sides: with
+    one of four below, 2 * 2 / 5. What is zero is on both. With 9,999 on one side it is 2e-4."""
+    for samples, p in (
+        ([-1.0, 1.0, 1.0, 1.0], 2 * 2 / 5),
+        ([0.0, 0.0, 1.0, 1.0], 1.0),
+        ([-3.0] * 99, 2 * 1 / 100),
+        ([1.0] * 9_999, 2e-4),
+    ):
+        run = Replicated(float(np.mean(samples)), np.array(samples))
+        assert summarise({("1", 0): run}, (-100, 100))[1] == pytest.approx(p)
+
+
+def test_verdicts_on_differences_by_hand() -> None:
+    """Seeds of 20, 50 and 80 %, all items alike. What is always ten points ahead differs by exactly
+    ten, though each one's interval holds both; what is always half a point ahead is better, too.
+    0.1 ahead, level and 0.1 behind is equivalent: Student's interval with two degrees of freedom is
+    4.303 * 0.1 / sqrt(3). Seven points each way leave all open. The smallest p-value of 999
+    resamples is 2 / 1000, times the four that are judged."""
+    ahead = {
+        "base": (0.0, 0.0, 0.0),
+        "ten": (10.0, 10.0, 10.0),
+        "half": (0.5, 0.5, 0.5),
+        "level": (0.1, 0.0, -0.1),
+        "open": (7.0, 0.0, -7.0),
+        "bound": (15.0, 15.0, 15.0),
+    }
+    runs: dict[str, Runs] = {}
+    for name, points in ahead.items():
+        scores = zip((20.0, 50.0, 80.0), points, strict=True)
+        each = [matrix([[(score + more) / 100] * 4]) for score, more in scores]
+        runs[name] = {("1", seed): run for seed, run in enumerate(each)}
+    compared = compare(runs, "base", outside=("bound",), resamples=999)
+    assert {name: comparison.verdict for name, comparison in compared.items()} == {
+        "base": None, "ten": "win", "half": "win", "level": "equivalent", "open": "tie",
+        "bound": None,
+    }  # fmt: skip
+    assert ends(compared["ten"].difference) == pytest.approx((10.0, 10.0, 10.0))
+    assert compared["base"].op.low < 20 < 80 < compared["base"].op.high
+    low, _, high = ends(compare(runs, "base", resamples=20_000)["level"].difference)
+    assert (low, high) == pytest.approx((-0.248, 0.248), rel=0.06)
+    assert (compared["ten"].p, compared["ten"].p_holm) == pytest.approx((0.002, 4 * 0.002))
+    assert (compared["half"].p, compared["half"].p_holm) == pytest.approx((0.002, 4 * 0.002))
+
+
 @pytest.mark.parametrize("seeds", [1, 2, 5])
 def test_identical_variants_differ_by_exactly_nothing(seeds: int) -> None:
     random = np.random.default_rng(0)

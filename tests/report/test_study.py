@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 from helpers import execute
-from made_up import base_run, make_up, make_up_run
+from made_up import base_run, edit, make_up, make_up_run
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.files import SUMS, note
 from forever.report.frame import frame_of, text_table
 from forever.report.report import write_report
 from forever.report.row import Row
@@ -23,15 +22,6 @@ from forever.sweeps.sweep import Sweep
 from forever.training.learner import Learner
 from forever.training.step import perform
 from forever.training.steps import Probe, Step
-
-
-def edit(path: Path, **changes: Any) -> None:
-    """Change fields of a JSON file."""
-    content = json.loads(path.read_text(encoding="utf-8"))
-    text = json.dumps(content | changes)
-    if (path.parent / SUMS).is_file():
-        note(path.parent, {path.name: text.encode()})
-    path.write_text(text, encoding="utf-8")
 
 
 def rows_of(folder: Path) -> dict[str, Row]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import TASKS, base_run, make_up
+from made_up import TASKS, base_run, edit, make_up
 
 from forever.files import read_json, read_lines, write_lines
 from forever.report.report import stored
@@ -101,10 +101,10 @@ def components(tmp_path: Path) -> Path:
     penalties of all of the loss or of half of it."""
     folder = make_up(tmp_path / "components", Sweep("components", base_run(), {"base": {}}, (0, 1)))
     for run in folder.glob("base-*"):
-        result = read_json(run / "result.json")
+        notes = read_json(run / "result.json")["notes"]
         for task, day_7 in zip(TASKS[1:], (3, 6, None), strict=True):
-            result["notes"][task] |= {"day_7": day_7, "planned": 12}
-        (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
+            notes[task] |= {"day_7": day_7, "planned": 12}
+        edit(run / "result.json", notes=notes)
         steps = read_lines(run / "steps.jsonl")
         for step in steps:
             if step["kind"] != "task":

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import execute, outcome
+from helpers import Then, execute, outcome, saved
+from made_up import edit
 from safetensors.torch import load_file, save_file
 
 from forever.cli.main import main
@@ -19,7 +20,6 @@ from forever.launch.local import Placement, run_local
 from forever.runs import session
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
-from forever.runs.tracking import Tracker
 from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 
@@ -44,23 +44,15 @@ def scale(model: Path, factor: float) -> None:
     save_file(tensors, model / "model.safetensors", {"format": "pt"})
 
 
-def change_tokenizer(model: Path) -> None:
-    path = model / "tokenizer_config.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(content | {"padding_side": "left"}), encoding="utf-8")
-
-
-class Interrupt(Tracker):
-    """Ends the process after the first stage."""
-
-    def stage(self, number: int, scores: Any) -> None:
-        raise KeyboardInterrupt
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def begin(config: RunConfig, path: Path) -> None:
     """Train the first of two tasks."""
+    tracker = Then(interrupt, after_stage=0)
     with pytest.raises(KeyboardInterrupt):
-        run_local(config, path, trackers=[Interrupt()], placement=Placement("cpu"))
+        run_local(config, path, trackers=[tracker], placement=Placement("cpu"))
 
 
 def go_on(config: RunConfig, path: Path, accept: bool = False) -> dict[str, Any]:
@@ -76,7 +68,7 @@ def test_other_weights_or_another_tokenizer_are_refused_on_resume(
     scale(model, 1.5)
     with pytest.raises(InputError, match=CHANGED.format("model weights is '.{12}' there")):
         go_on(config, path)
-    change_tokenizer(model)
+    edit(model / "tokenizer_config.json", padding_side="left")
     with pytest.raises(InputError, match=r"model tokenizer is .*; model weights is "):
         go_on(config, path)
 
@@ -187,9 +179,8 @@ def test_the_command_goes_on_if_it_is_told_to(
 ) -> None:
     begin(config, tmp_path / config.key())
     scale(model, 1.5)
-    settings = tmp_path / "run.yaml"
-    settings.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
-    command = ["forever", "run", str(settings), "--out", str(tmp_path), "--mlflow", "off", "-q"]
+    settings = saved(config, tmp_path / "run.yaml")
+    command = ["forever", "run", settings, "--out", str(tmp_path), "--mlflow", "off", "-q"]
     command += ["--device", "cpu", "--resume"]
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit) as stop:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import flip
 
 from forever.runs import checkpoint
 from forever.runs.checkpoint import latest, save
@@ -66,12 +67,6 @@ def test_newest_by_place_in_training_and_two_are_kept(tmp_path: Path) -> None:
 
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
 
 
 @pytest.mark.parametrize("file", ["tensors.safetensors", "state.json", "manifest.json"])

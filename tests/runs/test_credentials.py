@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import yaml
+from helpers import saved
 
 from forever.config.run import RunConfig
 from forever.runs.tracking import Tracker, tell
@@ -112,8 +112,7 @@ def forever(folder: Path, environment: dict[str, str], *arguments: str) -> tuple
 def test_a_run_leaves_no_password(
     small_config: RunConfig, tmp_path: Path, server: str, by: str, answers: bool
 ) -> None:
-    values = yaml.safe_dump(small_config.model_dump(mode="json"))
-    (tmp_path / "toy.yaml").write_text(values, encoding="utf-8")
+    saved(small_config, tmp_path / "toy.yaml")
     address = server if answers else "127.0.0.1:9"
     uri = f"http://somebody:{SECRET}@{address}"
     options = ["--mlflow", uri] if by == "option" else []

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from helpers import KILLED_CLOSES_NO_FILES, Outcome, execute, outcome
+from helpers import KILLED_CLOSES_NO_FILES, Outcome, Then, execute, flip, outcome
 
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
@@ -25,7 +25,6 @@ from forever.runs import checkpoint
 from forever.runs.checkpoint import State
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
-from forever.runs.tracking import Tracker
 from forever.sweeps.asked import AskedRun
 
 pytestmark = KILLED_CLOSES_NO_FILES
@@ -35,27 +34,15 @@ class Killed(BaseException):
     """Stands for SIGKILL."""
 
 
-class Trap(Tracker):
-    """Kills in the last task, after its third update, or when it has been scored."""
-
-    def __init__(self, at: str) -> None:
-        self.at, self.updates = at, 0
-
-    def step(self, line: Any) -> None:
-        self.updates += line["task"] == "shape"
-        if self.at == "step" and self.updates == 3:
-            raise Killed
-
-    def stage(self, number: int, scores: Any) -> None:
-        if self.at == "stage" and number == 1:
-            raise Killed
+def kill() -> None:
+    raise Killed
 
 
-def live(config: RunConfig, path: Path, at: str = "") -> None:
-    """One life of a run; it goes on if it has begun."""
+def live(config: RunConfig, path: Path, **at: int) -> None:
+    """One life of a run; it goes on if it has begun. It may be killed `at` an update or a stage."""
     place = Placement(device="cpu", checkpoint_s=0.0, keep_stages=True)
     try:
-        run_local(config, path, resume=True, trackers=[Trap(at)], placement=place)
+        run_local(config, path, resume=True, trackers=[Then(kill, **at)], placement=place)
     except Killed:
         return
     assert not at
@@ -86,9 +73,9 @@ def runs(small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> R
     config = small_config.override({"data.order": ["colour", "shape"], **metrics})
     finished = folder / config.key()
     live(config, finished)
-    for at in ("step", "stage"):
-        live(config, folder / at, at)
-    return Runs(config, outcome(finished), finished, folder / "step", folder / "stage")
+    live(config, folder / "training", update=7)  # the third of the second task
+    live(config, folder / "scored", after_stage=1)
+    return Runs(config, outcome(finished), finished, folder / "training", folder / "scored")
 
 
 @pytest.fixture
@@ -97,12 +84,6 @@ def copy(tmp_path: Path) -> Callable[[Path], Path]:
 
 
 # ---- what happens to a file
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
 
 
 def cut(path: Path) -> None:
@@ -253,13 +234,9 @@ def test_a_lost_configuration_is_no_new_run(runs: Runs, copy: Any) -> None:
 def test_a_disk_that_loses_something_while_the_run_trains_is_noticed(
     runs: Runs, tmp_path: Path
 ) -> None:
-    class Spoil(Tracker):
-        def stage(self, number: int, scores: Any) -> None:
-            if number == 1:
-                flip(tmp_path / "predictions" / "1" / "1.jsonl")
-
+    spoil = Then(lambda: flip(tmp_path / "predictions" / "1" / "1.jsonl"), after_stage=1)
     with pytest.raises(InputError, match=r"predictions/1/1\.jsonl is damaged"):
-        run_local(runs.config, tmp_path, trackers=[Spoil()], placement=Placement(device="cpu"))
+        run_local(runs.config, tmp_path, trackers=[spoil], placement=Placement(device="cpu"))
     assert not (tmp_path / "result.json").exists()
 
 

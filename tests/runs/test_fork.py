@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from helpers import Outcome, canned_sample, execute, lines, outcome
+from helpers import Outcome, canned_sample, execute, lines, outcome, saved
 
 from forever.cli.main import main
 from forever.config.parts import DataConfig
@@ -223,8 +222,7 @@ def test_from_the_command_line(
         return load_benchmark(config)
 
     monkeypatch.setattr(local, "load_benchmark", count)
-    file, out = tmp_path / "toy.yaml", tmp_path / "out"
-    file.write_text(yaml.safe_dump(runs["forever"][0].model_dump(mode="json")), encoding="utf-8")
+    file, out = saved(runs["forever"][0], tmp_path / "toy.yaml"), tmp_path / "out"
 
     def call(*arguments: str) -> str:
         options = ["--out", str(out), "--mlflow", "off", "--device", "cpu"]
@@ -236,7 +234,7 @@ def test_from_the_command_line(
         assert reads == ["toy"]
         return capsys.readouterr().out
 
-    call(str(file), "--keep-stages", "seed=5")
+    call(file, "--keep-stages", "seed=5")
     (first,) = out.iterdir()
     assert sorted(path.name for path in (first / "stages").iterdir()) == ["1", "2", "3"]
     branch = ["--fork", f"{first}@shape", "optim.lr=0.05"]
@@ -247,4 +245,4 @@ def test_from_the_command_line(
     (forked,) = {*out.iterdir()} - {first}
     assert not (forked / "stages").exists()
     assert "is finished; nothing to do" in call(*branch)
-    assert "is finished; nothing to do" in call(str(file), "seed=5", *branch)
+    assert "is finished; nothing to do" in call(file, "seed=5", *branch)

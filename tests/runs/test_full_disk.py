@@ -128,12 +128,11 @@ def test_full_at_every_write_and_every_sync(
     RunDirectory(path).verify()
 
 
-@pytest.mark.parametrize("stride", [7])
 def test_full_at_a_point_of_a_life_that_began_with_room(
-    config: RunConfig, whole: Outcome, tmp_path: Path, stride: int
+    config: RunConfig, whole: Outcome, tmp_path: Path
 ) -> None:
     """Each run anew, and with room again it goes on to the same bits."""
-    at = 1
+    at, stride = 1, 7
     while live(config, path := tmp_path / str(at), Disk(at)):
         run_local(config, path, resume=True, placement=Placement(device="cpu"))
         assert whole.differences(outcome(path)) == []

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_up import base_run, make_up
+from made_up import base_run, edit, make_up
 
 from forever.errors import InputError
 from forever.files import check_links, check_within, read_sums
@@ -49,17 +49,13 @@ def outside(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(run, tmp_path / "outside"))
 
 
-def change(path: Path, **fields: object) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-
-
 # ---- names
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_no_name_of_a_sweep_leads_elsewhere(folder: Path, name: str) -> None:
     """Files of MLflow are put into a folder of this name."""
-    change(folder / "sweep.json", name=name)
+    edit(folder / "sweep.json", name=name)
     for read in (read_manifest, read_study):
         with pytest.raises(InputError, match=r"sweep\.json: .* is no name of a sweep") as refusal:
             read(folder)
@@ -70,7 +66,7 @@ def test_no_name_of_a_sweep_leads_elsewhere(folder: Path, name: str) -> None:
 def test_no_key_of_a_run_leads_elsewhere(folder: Path, outside: Path, key: str) -> None:
     trials = json.loads((folder / "sweep.json").read_text())["trials"]
     trials[0]["key"] = key
-    change(folder / "sweep.json", trials=trials)
+    edit(folder / "sweep.json", trials=trials)
     for read in (read_manifest, read_study):
         with pytest.raises(InputError, match=r"sweep\.json: .* is no name of a run's folder"):
             read(folder)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import lines
+from made_up import edit
 
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
@@ -124,8 +125,7 @@ def test_a_checkpoint_of_a_later_release_is_refused(release_1: Path) -> None:
 
 
 def test_a_sweep_of_a_later_release_is_refused(release_1: Path) -> None:
-    path = release_1 / "sweep.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 3}))
+    edit(release_1 / "sweep.json", schema_version=3)
     with pytest.raises(InputError, match=r"sweep\.json has schema_version 3, and this release"):
         read_study(release_1)
 

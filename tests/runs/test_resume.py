@@ -259,15 +259,6 @@ def test_damaged_newest_checkpoint_falls_back(runs: Runs, tmp_path: Path, phase:
     runs.finish(tmp_path)
 
 
-def test_all_checkpoints_damaged_begins_anew(runs: Runs, tmp_path: Path) -> None:
-    runs.die(tmp_path, runs.place("consolidation", -1))
-    for folder in (tmp_path / "checkpoints").iterdir():
-        (folder / "state.json").write_text("{", encoding="utf-8")
-    runs.die(tmp_path, 3)
-    runs.die(tmp_path, 9)
-    runs.finish(tmp_path)
-
-
 @pytest.mark.parametrize("checkpoint_s", [0.0, 1e9])
 def test_torn_journal_line(runs: Runs, tmp_path: Path, checkpoint_s: float) -> None:
     """Also of a run that has no checkpoint yet, and begins again."""
@@ -402,14 +393,6 @@ def test_lost_answers_for_forward_transfer_are_missed(runs: Runs, tmp_path: Path
         (damaged / "predictions" / lost).unlink()
         with pytest.raises(InputError, match=rf"predictions/{lost} is missing"):
             live(config, damaged)
-
-
-def test_lost_answers_of_the_stage_whose_weights_are_there_are_given_again(
-    runs: Runs, tmp_path: Path
-) -> None:
-    runs.die(tmp_path, runs.place("adapter", -1))
-    shutil.rmtree(tmp_path / "predictions" / "2")
-    runs.finish(tmp_path)
 
 
 @pytest.mark.parametrize(("name", "phase"), [("forever", "replay"), ("mix_replay", "task")])

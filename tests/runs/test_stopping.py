@@ -8,19 +8,18 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import CONFIGS, Outcome, execute, outcome
+from helpers import CONFIGS, Outcome, Then, execute, outcome
 
 from forever import stopping
 from forever.attempt import Attempt, ask_to_stop
 from forever.config.run import RunConfig
 from forever.launch.local import Placement, run_local
-from forever.runs.tracking import Tracker
 from forever.stopping import Stopped, asked, listening, looking, overhearing
 from forever.training import importance, loop
 
@@ -51,26 +50,14 @@ def whole(config: RunConfig, tmp_path: Path) -> Outcome:
     return outcome(tmp_path / "whole")
 
 
-class At(Tracker):
-    """Counts the updates of a life, and does something after one of them."""
-
-    def __init__(self, update: int = 0, then: Callable[[], Any] = lambda: None) -> None:
-        self.update, self.then, self.updates = update, then, 0
-
-    def step(self, line: Any) -> None:
-        self.updates += 1
-        if self.updates == self.update:
-            self.then()
-
-
-def live(config: RunConfig, path: Path, tracker: At) -> None:
+def live(config: RunConfig, path: Path, tracker: Then) -> None:
     placement = Placement(device="cpu", checkpoint_s=NEVER)
     run_local(config, path, resume=True, trackers=[tracker], placement=placement)
 
 
 def goes_on(config: RunConfig, path: Path, whole: Outcome, earlier: int) -> None:
     """The next life does the rest of the updates, and ends with the bits of a single one."""
-    rest = At()
+    rest = Then()
     live(config, path, rest)
     assert earlier + rest.updates == len(whole.files["steps.jsonl"].splitlines())
     assert whole.differences(outcome(path)) == []
@@ -81,7 +68,7 @@ def test_a_signal_is_followed_by_a_checkpoint_and_the_end(
     config: RunConfig, whole: Outcome, tmp_path: Path, number: int
 ) -> None:
     """No update is repeated, although none would have been saved for a long time."""
-    tracker = At(6, lambda: signal.raise_signal(number))
+    tracker = Then(lambda: signal.raise_signal(number), 6)
     with listening(), pytest.raises(Stopped) as stop:
         live(config, tmp_path / "run", tracker)
     assert (stop.value.number, tracker.updates) == (number, 6)
@@ -95,7 +82,7 @@ def test_a_run_that_goes_on_can_be_stopped_before_it_is_where_it_was(
     config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with listening(), pytest.raises(Stopped):
-        live(config, tmp_path / "run", At(7, lambda: signal.raise_signal(signal.SIGTERM)))
+        live(config, tmp_path / "run", Then(lambda: signal.raise_signal(signal.SIGTERM), 7))
     begin = Attempt.begin
 
     def begin_and_hear(attempt: Attempt) -> None:
@@ -104,7 +91,7 @@ def test_a_run_that_goes_on_can_be_stopped_before_it_is_where_it_was(
 
     monkeypatch.setattr(Attempt, "begin", begin_and_hear)
     with listening(), pytest.raises(Stopped):
-        live(config, tmp_path / "run", At())
+        live(config, tmp_path / "run", Then())
     monkeypatch.undo()
     goes_on(config, tmp_path / "run", whole, 7)
 
@@ -129,10 +116,10 @@ def test_scoring_and_the_end_of_a_task_are_left_between_two_steps(
 
     monkeypatch.setattr(place, name, told)
     with listening(), pytest.raises(Stopped):
-        live(config, tmp_path / "run", At())
+        live(config, tmp_path / "run", Then())
     assert len(calls) == 2
     monkeypatch.undo()
-    live(config, tmp_path / "run", At())
+    live(config, tmp_path / "run", Then())
     assert whole.differences(outcome(tmp_path / "run")) == []
 
 
@@ -149,13 +136,13 @@ def test_a_second_ctrl_c_leaves_at_once_and_a_third_one_ends_the_process(
 
     with listening():
         with pytest.raises(Stopped):
-            live(config, tmp_path / "run", At(6, twice))
+            live(config, tmp_path / "run", Then(twice, 6))
         with pytest.raises(Stopped):
             signal.raise_signal(signal.SIGINT)  # for the test `_exit` returns
         assert left == [128 + signal.SIGINT]
     names = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
     assert not {name for name in names if name.startswith("001")}  # nothing was saved for it
-    live(config, tmp_path / "run", At())
+    live(config, tmp_path / "run", Then())
     assert whole.differences(outcome(tmp_path / "run")) == []
 
 
@@ -187,7 +174,7 @@ def test_another_process_asks_by_a_file(
 ) -> None:
     """What was asked of an earlier life is forgotten."""
     monkeypatch.setattr("forever.attempt._LOOK_EVERY_S", 0.0)
-    tracker = At(6, lambda: ask_to_stop(tmp_path / "run"))
+    tracker = Then(lambda: ask_to_stop(tmp_path / "run"), 6)
     with pytest.raises(Stopped) as stop:
         live(config, tmp_path / "run", tracker)
     assert (stop.value.number, tracker.updates) == (signal.SIGTERM, 6)
@@ -226,7 +213,7 @@ def test_sigterm_is_heard_where_the_main_thread_is_somebody_elses(
 
     def train() -> int:
         with overhearing(), pytest.raises(Stopped) as stop:
-            live(config, tmp_path / "run", At(6, notice))
+            live(config, tmp_path / "run", Then(notice, 6))
         return stop.value.number
 
     with ThreadPoolExecutor(1) as pool:

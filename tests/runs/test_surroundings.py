@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from helpers import Outcome, execute, outcome
+from helpers import Outcome, Then, execute, outcome, saved
 from rich.console import Console
 
 from forever.config.run import RunConfig
 from forever.launch.local import Placement, run_local
 from forever.runs.console import ConsoleTracker
-from forever.runs.tracking import Tracker
 
 ODD = "with spaces, [/b] é ü 你好 $x_{$"
 START = [sys.executable, "-m", "forever.cli.start"]
@@ -41,17 +39,6 @@ def test_a_clock_that_jumps_changes_nothing(
     assert whole.differences(outcome(tmp_path)) == []
 
 
-class Then(Tracker):
-    """Does something after the first update."""
-
-    def __init__(self, then: Any) -> None:
-        self.then = then
-
-    def step(self, line: Any) -> None:
-        if line["update"] == 1:
-            self.then()
-
-
 def test_a_working_folder_that_is_removed_meanwhile(
     small_config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +48,7 @@ def test_a_working_folder_that_is_removed_meanwhile(
     monkeypatch.chdir(here)
     path = Path("..", "run")
     placement = Placement(device="cpu", checkpoint_s=0.0)
-    run_local(small_config, path, trackers=[Then(here.rmdir)], placement=placement)
+    run_local(small_config, path, trackers=[Then(here.rmdir, 1)], placement=placement)
     monkeypatch.chdir(tmp_path)
     assert whole.differences(outcome(tmp_path / "run")) == []
 
@@ -71,7 +58,7 @@ def test_a_console_that_is_closed_meanwhile(
 ) -> None:
     """A program that holds ours as a library has no shield around its output."""
     file = io.StringIO()
-    trackers = [ConsoleTracker(Console(file=file)), Then(file.close)]
+    trackers = [ConsoleTracker(Console(file=file)), Then(file.close, 1)]
     run_local(small_config, tmp_path, trackers=trackers, placement=Placement(device="cpu"))
     assert whole.differences(outcome(tmp_path)) == []
     assert "ConsoleTracker failed and is left out from here: ValueError" in capsys.readouterr().err
@@ -89,7 +76,7 @@ def test_zone_language_umask_home_and_names_change_nothing(
     folder = tmp_path / ODD
     shutil.copytree(small_config.data.root or "", folder / "data")
     config = small_config.override({"data.root": str(folder / "data")})
-    (folder / "my run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    saved(config, folder / "my run.yaml")
     environment = {**os.environ, "TZ": "Pacific/Kiritimati", "LC_ALL": "C", "HOME": "/proc/self"}
     environment |= {"PYTHONIOENCODING": "ascii", "XDG_CACHE_HOME": "/proc/self/none"}
     arguments = ["run", "my run.yaml", "--out", "my runs", "--mlflow", "off", "--device", "cpu"]

@@ -7,11 +7,10 @@ from threading import Event
 from typing import Any
 
 import pytest
-from helpers import execute, outcome
+from helpers import Then, execute, outcome
 
 from forever.config.run import RunConfig
 from forever.launch.local import Placement, run_local
-from forever.runs.tracking import Tracker
 from forever.training import loop
 from forever.watchdog import Watchdog
 
@@ -56,20 +55,12 @@ def test_without_a_limit_nothing_is_watched(tmp_path: Path) -> None:
     watchdog.stop()
 
 
-class Hanging(Tracker):
-    """A server that does not answer."""
-
-    def step(self, line: Any) -> None:
-        if line["update"] == 7:
-            wait_for_ever()
-
-
 def wait_for_ever(*arguments: Any, **options: Any) -> None:
     Event().wait()
 
 
 def hang(config: RunConfig, path: Path, where: str) -> None:
-    trackers = [Hanging()] if where == "tracker" else []
+    trackers = [Then(wait_for_ever, 7)] if where == "tracker" else []
     if where != "tracker":
         setattr(loop, where, wait_for_ever)
     placement = Placement(device="cpu", checkpoint_s=0.0, hang_s=HANG_S)
