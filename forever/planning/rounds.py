@@ -114,7 +114,8 @@ def rounds(
     while True:
         scores = read_scores(replace(sweep, seeds=seeds), folder)
         decisions = decide_all(sweep, scores, limits.points)
-        say(f"{plural(len(seeds), 'seed')}: {_summary(decisions, limits.points)}")
+        texts = [f"{_name(of, decisions)} {decisions[of].words(limits.points)}" for of in decisions]
+        say(f"{plural(len(seeds), 'seed')}: {'; '.join(texts)}")
         still_open = [name for name in going if decisions[name].verdict == "tie"]
         going = [name for name in still_open if waits.after(name, decisions[name]) < _PATIENCE]
         if dropped := [name for name in still_open if name not in going]:
@@ -170,13 +171,6 @@ def decide_all(sweep: Sweep, scores: Scores, points: float | None) -> Decisions:
             decision = replace(decision, verdict="not comparable")
         decisions[comparison] = decision
     return decisions
-
-
-def _summary(decisions: Decisions, points: float | None) -> str:
-    texts: list[str] = []
-    for comparison, decision in decisions.items():
-        texts.append(f"{_name(comparison, decisions)} {decision.words(points)}")
-    return "; ".join(texts)
 
 
 def _name(comparison: Comparison, among: Collection[Comparison]) -> str:

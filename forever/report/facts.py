@@ -99,11 +99,10 @@ def too_small_for(part: Part) -> list[str]:
     """The published differences that the test set cannot show with these runs, in words."""
     told: list[str] = []
     for row in part.rows:
-        published = (row.published or {}).get("difference")
+        published = (row.published or {}).get("difference") or 0.0
         resolution, ours = row.compared("resolution"), row.compared("difference")
         # What counts as no difference is shown by a narrow interval, whatever chance does.
-        is_one = published is not None and abs(published) >= EQUAL
-        if is_one and resolution and resolution > abs(published):
+        if abs(published) >= EQUAL and resolution and resolution > abs(published):
             chance = f"chance ±{resolution:.1f} with {plural(ours.runs, 'run')}"
             told.append(f"{row.variant} ({number(published, '{:+.1f}')}, {chance})")
     return told

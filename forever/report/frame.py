@@ -81,10 +81,6 @@ def _beside(row: Row) -> str:
     return row.reference or "" if row.source and row.reference != row.variant else ""
 
 
-def _verdict(row: Cells) -> str:
-    return word(row["verdict"]) or NOTHING
-
-
 _SCORES, _COSTS, _PAPER, _CONSOLE = ("scores",), ("costs",), ("paper",), ("console",)
 _DECIDED = ("decided",)
 _SHORTLY = _SCORES + _CONSOLE
@@ -119,7 +115,8 @@ COLUMNS = [
     Column("decided", attrgetter("decided"), "decided", "", _DECIDED),
     Column("paper_difference", _published("difference"), "published Δ OP", _POINTS, _PAPER,
            stored=False),
-    Column("verdict", _compared("verdict"), "verdict", _verdict, _SHORTLY, short=" "),
+    Column("verdict", _compared("verdict"), "verdict", lambda row: word(row["verdict"]) or NOTHING,
+           _SHORTLY, short=" "),
     Column("comparable", lambda row: row.footing.comparable),
     Column("at_equal", lambda row: row.footing.equal, "at equal", "", _SCORES,
            "examples or seconds of replay, in which variant and reference are alike"),

@@ -46,7 +46,8 @@ def read_studies(folders: Sequence[Path], to: Path) -> Study:
     labels = names_of(folders)
     variants = _variants(studies, labels)
     start = studies[0]
-    main = _main(start, variants[0])
+    by_name = {variant.name: variant for variant in variants[0]}
+    main = by_name.get(start.reference or "") or by_name[start.example.variant]
     references: dict[str, str] = {}
     paper_names: dict[str, str] = {}
     runs: list[Run] = []
@@ -86,12 +87,6 @@ def _variants(studies: Sequence[Study], labels: Sequence[str]) -> list[list[_Var
             of_folder.append(_Variant(name, shown, frozenset(places)))
         variants.append(of_folder)
     return variants
-
-
-def _main(start: Study, variants: Sequence[_Variant]) -> _Variant:
-    """The reference of the first folder, or else a variant of it."""
-    by_name = {variant.name: variant for variant in variants}
-    return by_name.get(start.reference or "") or by_name[start.example.variant]
 
 
 def _beside(variant: _Variant, earlier: Sequence[_Variant], main: _Variant) -> _Variant | None:

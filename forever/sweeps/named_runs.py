@@ -78,7 +78,10 @@ def scale_of(run: RunConfig, rows: Counts | None = None) -> str:
         return "other"
     if rows is None:
         limits = {"train": data.train_rows, "test": data.test_rows}
-        rows = {name: _limited(_least(name), limits) for name in names}
+        rows = {}
+        for name in names:
+            counts = _least(name).items()
+            rows[name] = {split: min(count, limits[split] or count) for split, count in counts}
     return "paper" if has_papers_sizes(rows) else "other"
 
 
@@ -99,10 +102,6 @@ def _least(task: str) -> dict[str, int]:
     """How many examples a task of the paper's has."""
     sizes = _SETTINGS["paper"]["sizes"]
     return {"train": sizes["train"].get(task, _TRAIN), "test": sizes["test"].get(task, _TEST)}
-
-
-def _limited(counts: Mapping[str, int], limits: Mapping[str, int | None]) -> dict[str, int]:
-    return {split: min(count, limits[split] or count) for split, count in counts.items()}
 
 
 def orders(base: RunConfig, *benchmarks: str) -> dict[str, dict[str, Any]]:
