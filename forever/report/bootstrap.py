@@ -14,6 +14,7 @@ from forever.seeding import derive
 
 # The smallest p-value is 2e-4, enough for Holm's correction of some hundred comparisons.
 RESAMPLES = 10_000
+_SEED = 0  # the same runs have the same numbers
 LEVEL = 0.95
 TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 _CELLS = 4_000_000  # counts held at once: 32 MB
@@ -52,9 +53,7 @@ class RunReplicates(NamedTuple):
     bwt: Replicated | None
 
 
-def resample_items(
-    matrices: Sequence[PerformanceMatrix], resamples: int, seed: int
-) -> list[RunReplicates]:
+def resample_items(matrices: Sequence[PerformanceMatrix], resamples: int) -> list[RunReplicates]:
     """OP and BWT of each run, all under the same resamples of the items."""
     # By task, number of rows and content, so that equal scores stay exactly equal.
     vectors: dict[tuple[str, int], dict[bytes, np.ndarray]] = {}
@@ -64,7 +63,7 @@ def resample_items(
     means: dict[tuple[str, bytes], np.ndarray] = {}
     for (task, rows), contents in vectors.items():
         distinct = np.stack(list(contents.values()), axis=1)
-        drawn = _resampled_means(distinct, resamples, derive(seed, "items", task, rows))
+        drawn = _resampled_means(distinct, resamples, derive(_SEED, "items", task, rows))
         for content, column in zip(contents, drawn.T, strict=True):
             means[task, content] = column.copy()
     return [_replicate(matrix, means) for matrix in matrices]
@@ -107,16 +106,12 @@ def _resampled_means(vectors: np.ndarray, resamples: int, seed: int) -> np.ndarr
 
 
 def summarise(
-    runs: Mapping[Unit, Replicated],
-    limits: tuple[float, float],
-    seed: int = 0,
-    together: bool = False,
+    runs: Mapping[Unit, Replicated], limits: tuple[float, float], together: bool = False
 ) -> tuple[Estimate, float]:
     """The mean over runs with its interval, and the two-sided p-value of zero.
 
     Args:
         limits: what the number cannot exceed; a stretched interval is cut there.
-        seed: of the draws of runs.
         together: draw a seed for all orders at once, as joint training needs it.
     """
     orders: dict[Hashable, list[float]] = {}
@@ -129,13 +124,13 @@ def summarise(
     count, shared = len(runs), None
     if together:
         count, shared = len(seeds), np.array([*map(np.mean, seeds.values())])
-    samples = centre + _run_effects([*map(np.array, orders.values())], len(centre), seed, shared)
+    samples = centre + _run_effects([*map(np.array, orders.values())], len(centre), shared)
     low, high = np.clip(np.quantile(samples, TAILS), *limits)
     return Estimate(value, float(low), float(high), count), _p_value(samples)
 
 
 def _run_effects(
-    orders: Sequence[np.ndarray], resamples: int, seed: int, shared: np.ndarray | None
+    orders: Sequence[np.ndarray], resamples: int, shared: np.ndarray | None
 ) -> np.ndarray:
     """What drawing orders, and seeds of each, adds to the mean of all runs.
 
@@ -149,7 +144,7 @@ def _run_effects(
         shared = None
     if count == 1:
         return np.zeros(resamples)
-    random = np.random.default_rng(derive(seed, "runs", count))
+    random = np.random.default_rng(derive(_SEED, "runs", count))
     free = count - len(orders) if shared is None else len(shared) - 1
     stretch = np.sqrt(free / random.chisquare(free, resamples)) if free else 0.0
     means = np.array([values.mean() for values in orders])

@@ -50,7 +50,6 @@ def compare(
     reference: str | None = None,
     outside: Collection[str] = (),
     resamples: int = RESAMPLES,
-    seed: int = 0,
     references: Mapping[str, str] | None = None,
 ) -> dict[str, Comparison]:
     """Estimates for all variants, and their differences to the reference, with verdicts on OP.
@@ -60,10 +59,10 @@ def compare(
         references: of variants that are compared with another than `reference`; with themselves:
             with none.
         outside: variants that are shown but not judged, and so do not count for the correction.
-        resamples, seed: of the bootstrap. The same arguments give the same numbers.
+        resamples: of the bootstrap. The same arguments give the same numbers.
     """
     matrices = [matrix for runs in variants.values() for matrix in runs.values()]
-    replicates = iter(resample_items(matrices, resamples, seed))
+    replicates = iter(resample_items(matrices, resamples))
     by_variant: dict[str, dict[Unit, RunReplicates]] = {}
     for name, runs in variants.items():
         by_variant[name] = {unit: next(replicates) for unit in runs}
@@ -72,7 +71,7 @@ def compare(
     for name, runs in by_variant.items():
         other = (references or {}).get(name, reference)
         base = by_variant.get(other or "", {}) if other != name else {}
-        comparison = comparisons[name] = _compare(runs, base, seed)
+        comparison = comparisons[name] = _compare(runs, base)
         # From one seed nothing can be said of others, however many test items there are.
         if comparison.difference and comparison.difference.runs > 1 and name not in outside:
             judged.append(comparison)
@@ -85,9 +84,7 @@ def compare(
     return comparisons
 
 
-def _compare(
-    runs: Mapping[Unit, RunReplicates], base: Mapping[Unit, RunReplicates], seed: int
-) -> Comparison:
+def _compare(runs: Mapping[Unit, RunReplicates], base: Mapping[Unit, RunReplicates]) -> Comparison:
     joint = any(run.bwt is None for run in (*runs.values(), *base.values()))
     ops: dict[Unit, Replicated] = {}
     bwts: dict[Unit, Replicated | None] = {}
@@ -101,24 +98,24 @@ def _compare(
             bwt_differences[unit] = None
             if run.bwt and theirs:
                 bwt_differences[unit] = run.bwt - theirs
-    op, _ = summarise(ops, (0, 100), seed, joint)
-    bwt, _ = _mean(bwts, 100, seed)
+    op, _ = summarise(ops, (0, 100), joint)
+    bwt, _ = _mean(bwts, 100)
     if not differences:
         return Comparison(op, bwt)
     items = np.mean([run.samples for run in differences.values()], axis=0)
     low, high = np.quantile(items, TAILS)
-    difference, p = summarise(differences, (-100, 100), seed, joint)
-    bwt_difference, bwt_p = _mean(bwt_differences, 200, seed)
+    difference, p = summarise(differences, (-100, 100), joint)
+    bwt_difference, bwt_p = _mean(bwt_differences, 200)
     resolution = float(high - low) / 2
     return Comparison(op, bwt, difference, bwt_difference, p, bwt_p, resolution=resolution)
 
 
 def _mean(
-    runs: Mapping[Unit, Replicated | None], limit: float, seed: int
+    runs: Mapping[Unit, Replicated | None], limit: float
 ) -> tuple[Estimate, float] | tuple[None, None]:
     """The mean over runs and its p-value; None unless all of them have the score."""
     known = {unit: run for unit, run in runs.items() if run is not None}
-    return summarise(known, (-limit, limit), seed) if len(known) == len(runs) else (None, None)
+    return summarise(known, (-limit, limit)) if len(known) == len(runs) else (None, None)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -139,7 +136,6 @@ def over_logarithm(
     curves: Mapping[str, Mapping[float, Runs]],
     reference: str | None = None,
     resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> dict[str, dict[str, Estimate]]:
     """Means of "op" and "bwt" over the logarithm of a number: the area under a curve by the
     trapezoid rule, over its length; and what they are less the reference's, run by run.
@@ -147,30 +143,30 @@ def over_logarithm(
     Args:
         curves: by name, the runs at each of two numbers or more, which rise and are the same in all
             curves. A run that is not there at each of them is left out.
-        resamples, seed: as in `compare`.
+        resamples: as in `compare`.
     """
     areas: dict[str, _Areas] = {}
     for name, curve in curves.items():
-        areas[name] = _areas(curve, resamples, seed)
+        areas[name] = _areas(curve, resamples)
     means: dict[str, dict[str, Estimate]] = {}
     for name, scores in areas.items():
-        means[name] = _each_mean(scores, 100, seed)
+        means[name] = _each_mean(scores, 100)
         if reference in areas and name != reference:
             apart: _Areas = {}
             for score, runs in scores.items():
                 base = areas[reference][score]
                 apart[score] = {unit: runs[unit] - base[unit] for unit in runs if unit in base}
-            means[f"{name} less {reference}"] = _each_mean(apart, 200, seed)
+            means[f"{name} less {reference}"] = _each_mean(apart, 200)
     return means
 
 
-def _areas(curve: Mapping[float, Runs], resamples: int, seed: int) -> _Areas:
+def _areas(curve: Mapping[float, Runs], resamples: int) -> _Areas:
     steps = np.diff(np.log([*curve]))
     weights = (np.append(steps, 0) + np.insert(steps, 0, 0)) / (2 * steps.sum())
     shared = set[Unit].intersection(*map(set[Unit], curve.values()))
     units = [unit for unit in next(iter(curve.values())) if unit in shared]
     matrices = [runs[unit] for unit in units for runs in curve.values()]
-    replicates = iter(resample_items(matrices, resamples, seed))
+    replicates = iter(resample_items(matrices, resamples))
     areas: _Areas = {"op": {}, "bwt": {}}
     for unit in units:
         points = [next(replicates) for _ in curve]
@@ -183,9 +179,9 @@ def _areas(curve: Mapping[float, Runs], resamples: int, seed: int) -> _Areas:
     return areas
 
 
-def _each_mean(areas: _Areas, limit: float, seed: int) -> dict[str, Estimate]:
+def _each_mean(areas: _Areas, limit: float) -> dict[str, Estimate]:
     means: dict[str, Estimate] = {}
     for score, runs in areas.items():
         if runs:
-            means[score], _ = summarise(runs, (-limit, limit), seed)
+            means[score], _ = summarise(runs, (-limit, limit))
     return means

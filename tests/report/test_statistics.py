@@ -79,7 +79,7 @@ def width(estimate: Estimate | None) -> float:
 def test_items_are_drawn_as_by_hand() -> None:
     """Two items, one right: means of 0, 50 and 100 in a quarter, a half and a quarter of the
     resamples."""
-    (run,) = resample_items([matrix([[0.0, 1.0]])], 20_000, 0)
+    (run,) = resample_items([matrix([[0.0, 1.0]])], 20_000)
     values, counts = np.unique(run.op.samples, return_counts=True)
     assert values.tolist() == [0.0, 50.0, 100.0]
     assert np.allclose(counts / 20_000, [0.25, 0.5, 0.25], atol=0.01)
