@@ -33,6 +33,7 @@ def signals_are_heard() -> Iterator[None]:
     """A shell without job control starts what it runs in the background deaf to Ctrl-C, `nohup` to
     SIGHUP, and children inherit that."""
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    usual |= {signal.SIGTERM: signal.SIG_DFL}
     before = {number: signal.getsignal(number) for number in usual}
     for number, handler in before.items():
         if handler is signal.SIG_IGN:

@@ -8,7 +8,8 @@ from typing import Any
 
 from forever.format import plural
 from forever.report.format import distinct, listed, number
-from forever.report.study import Part, Study, differences, pairs
+from forever.report.settings import differences, pairs
+from forever.report.study import Part, Study
 from forever.sweeps.published import EQUAL
 
 UNFINISHED = "no run is finished"

@@ -12,15 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from forever.config.methods import METHOD_CONFIGS
-from forever.config.overrides import flatten
 from forever.errors import InputError
 from forever.files import check_noted
 from forever.planning.rounds import read_stopping
 from forever.planning.sequential import decide
-from forever.report.format import setting
 from forever.report.row import Row, judge
 from forever.report.run import Run
+from forever.report.settings import differences, pairs
 from forever.runs.directory import RunDirectory
 from forever.sweeps import published as paper
 from forever.sweeps.files import SweepFile, sweep_of
@@ -276,24 +274,3 @@ def _tell_settings_apart(runs: Sequence[Run]) -> dict[Run, str]:
     for run, suffix in suffixes.items():
         run.variant += suffix
     return suffixes
-
-
-def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `other` that `base` has not; of another method's own fields, those that are
-    not its defaults."""
-    changed: dict[str, Any] = {}
-    expected = dict(base)
-    if base["method.name"] != other["method.name"]:
-        method = METHOD_CONFIGS.get(other["method.name"])
-        defaults = method.model_validate({}).model_dump(mode="json") if method else {}
-        expected |= flatten({"method": defaults})
-        expected["method.name"] = base["method.name"]
-    for key, value in other.items():
-        if key not in expected or expected[key] != value:
-            changed[key] = value
-    return changed
-
-
-def pairs(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as a person would write them: "optim.lr=0.01"."""
-    return [f"{key}={setting(value)}" for key, value in settings.items()]

@@ -12,8 +12,11 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.files import read_lines
+from forever.methods.base import Method
+from forever.runs.checkpoint import State
 from forever.runs.directory import RunDirectory
 from forever.runs.shapes import SCHEMA_VERSION
+from forever.training.learner import Learner
 
 COUNTED = ("task", "replayed", "padded", "probed", "written")  # see `Learner.examples`
 
@@ -104,6 +107,22 @@ def _excess(budget: BudgetConfig, note: Mapping[str, Any]) -> float | None:
         counted = note["examples"]
         return counted.get("replayed", 0) + counted.get("padded", 0) - budget.examples
     return None
+
+
+def costs(learner: Learner, method: Method[Any], state: State) -> dict[str, Any]:
+    """On what it was trained, and what that took."""
+    stored = [*learner.state_dict(optimizer=False).values(), *method.tensors.values()]
+    return {
+        "parameters": {
+            "trained": learner.parameters.flat.numel(),
+            "stored": sum(tensor.numel() for tensor in stored),
+        },
+        "peak_memory_bytes": peak_memory(learner.world.device),
+        "world_size": learner.world.size,
+        "at_once": {"examples": learner.micro_batch, "answers": learner.backbone.at_once},
+        "model": state.model,
+        "seconds": {phase: round(spent, 3) for phase, spent in state.seconds.items()},
+    }
 
 
 def peak_memory(device: torch.device) -> int:

@@ -27,7 +27,7 @@ from forever.runs.directory import RunDirectory
 from forever.runs.environment import code
 from forever.runs.fork import leave_first_task
 from forever.runs.journal import Journal, step_line
-from forever.runs.results import peak_memory, summary
+from forever.runs.results import costs, summary
 from forever.runs.shapes import SCHEMA_VERSION
 from forever.runs.tracking import Tracker, tell
 from forever.text import complain
@@ -259,24 +259,13 @@ class Session:
         self.journal.check()
         self._sync_answers()
         self.directory.verify()  # a disk that lost something meanwhile would do so in silence
-        learner, method = self.learner, self.method
         with writing(self.directory.path):
-            sync_folder(method.save(learner, self.directory.path))
+            sync_folder(self.method.save(self.learner, self.directory.path))
             sync(self.directory.path)
-        stored = [*learner.state_dict(optimizer=False).values(), *method.tensors.values()]
         content = summary(
             self.config, self.benchmark, self.matrix, self.state.notes, self.directory
         )
-        content["parameters"] = {
-            "trained": learner.parameters.flat.numel(),
-            "stored": sum(tensor.numel() for tensor in stored),
-        }
-        content["peak_memory_bytes"] = peak_memory(self.world.device)
-        content["world_size"] = self.world.size
-        content["at_once"] = {"examples": learner.micro_batch, "answers": learner.backbone.at_once}
-        content["model"] = self.state.model
-        seconds = self.state.seconds.items()
-        content["seconds"] = {phase: round(spent, 3) for phase, spent in seconds}
+        content |= costs(self.learner, self.method, self.state)
         content["journal"] = self.journal.digests
         self.directory.write(self.directory.result, json.dumps(content, indent=1) + "\n")
         tell(self._trackers, "finished", content)

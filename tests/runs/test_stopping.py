@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,27 +26,19 @@ SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 NEVER = 1e9
 
 
-@pytest.fixture(autouse=True)
-def ctrl_c_is_heard() -> Iterator[None]:
-    """A shell may have started us deaf to it."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def config(small_config: RunConfig) -> RunConfig:
     """A Fisher pass ends each task."""
     values = small_config.model_dump(mode="json") | {"method": CONFIGS["forever both"]}
     return RunConfig.parse(values)
 
 
-@pytest.fixture
-def whole(config: RunConfig, tmp_path: Path) -> Outcome:
+@pytest.fixture(scope="module")
+def whole(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """The same run that nobody stops."""
-    execute(config, tmp_path / "whole")
-    return outcome(tmp_path / "whole")
+    path = tmp_path_factory.mktemp("whole")
+    execute(config, path)
+    return outcome(path)
 
 
 def live(config: RunConfig, path: Path, tracker: Then) -> None:
