@@ -40,7 +40,7 @@ def elsewhere(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield folder
 
 
-@pytest.mark.parametrize("workers", [0])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_sweep_in_storage(
     s3: Server,
     elsewhere: Path,
@@ -71,7 +71,8 @@ def test_a_sweep_in_storage(
         read = outcome(local_folder(address) / trial.key)
         assert outcome(tmp_path / trial.key).differences(read) == []
     assert os.environ[SCRATCH] != str(elsewhere)
-    assert {path.parent.name for path in elsewhere.rglob("steps.jsonl")} == {base, slow, diverges}
+    trained = elsewhere.rglob(f"toys-{workers}/*/steps.jsonl")
+    assert {path.parent.name for path in trained} == {base, slow, diverges}
     machine(2)
     second = run_sweep(sweep, local_folder(address), fleet)
     assert sorted(second.skipped) == sorted([base, slow])
