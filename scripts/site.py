@@ -126,11 +126,11 @@ def _copy(name: str) -> str:
 
 
 def source_page(name: str, text: str) -> str:
-    """A file as a page."""
+    """A file as a page; a search finds code after pages."""
     if name.endswith(".md"):
         return text
     language = _LANGUAGES[Path(name).suffix]
-    return f"# {name}\n\n````{language}\n{text}````\n"
+    return f"---\nsearch: {{boost: 0.1}}\n---\n\n# {name}\n\n````{language}\n{text}````\n"
 
 
 def anchor(heading: str, separator: str = "-") -> str:

@@ -201,3 +201,16 @@ def test_pages_fit_the_window_and_show_one_theme(
         assert seen == [theme == scheme] * 4
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
     page.context.close()
+
+
+def test_search_finds_a_page_and_code_after_it(address: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(f"{address}/index.html")
+    # The box listens to keys; text that comes without any, after the index, is not searched for.
+    page.locator(".md-search__input").press_sequentially("consolidation")
+    result = page.locator(".md-search-result__link").first
+    result.wait_for()
+    found = result.get_attribute("href")
+    assert found.startswith(address)
+    assert "/source/" not in found
+    page.close()
