@@ -31,6 +31,7 @@ from forever.runs.tracking import Tracker
 from forever.stopping import listening, overhearing
 from forever.text import without_credentials
 
+START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 # What Ray is told unless the user says otherwise.
 _SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",  # with verbose=0: 3 lines a sweep instead of 70; the table is ours
@@ -45,7 +46,7 @@ _SETTINGS = {
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     # A spot node takes minutes to come up; the default gives a worker group one.
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "900",
+    START_TIMEOUT: "900",
 }
 # A cluster that grows begins without GPUs, and Ray has no public function that tells what it may
 # grow to. Its head node says it by a resource of this name: see cluster.yaml.

@@ -5,6 +5,7 @@ on from its checkpoints; Ray Train stores nothing that matters. On several machi
 must be shared, or the scratch folder of an address (docs/storage.md).
 """
 
+import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,8 @@ _PREEMPTIONS = 100  # a spot machine that is taken away is nobody's fault
 _SCRATCH = ".ray_train"
 _LOOK_EVERY_S = 1.0
 _RESIZE_EVERY_S = 60.0  # how often it is seen whether more workers, or fewer, have room
+# Ray Train knows up to 20 s late that a machine went, and a group that counts on it never starts.
+_ELASTIC_START_S = 60
 _NOTICE_EVERY_S = 2.0  # a spot machine says half a minute or more before that it is taken away
 
 
@@ -79,6 +82,8 @@ def train_group(
     The follower looks at the run's directory meanwhile, in the calling thread. Workers that are
     told to leave, as on a spot machine, are started again: that is no failure.
     """
+    if setting.share.least:
+        os.environ[ray_cluster.START_TIMEOUT] = str(_ELASTIC_START_S)
     while True:
         ray_cluster.await_room(setting.share)
         try:
@@ -184,25 +189,26 @@ def _worker(config: RunConfig, folder: str, setting: Setting) -> None:
     try:
         path = local_folder(folder)
         settle(path, readable)
-        with _noticing(path):
+        with _noticing(path, world.leads):
             setting.train(config, path, world)
     except Stopped:
         raise _LeftWhenTold(f"rank {world.rank} was told to stop") from None
 
 
 @contextmanager
-def _noticing(path: Path) -> Iterator[None]:
+def _noticing(path: Path, leads: bool) -> Iterator[None]:
     """Let the run save and leave when Ray says that a machine of its workers will be taken away.
 
-    The question is one that all ranks ask together, so each has a thread for it. The answer reaches
-    the leading one by a file, as from any process that wants a run to stop.
+    The question is one that all ranks ask together, so each has a thread for it. The leading one
+    acts on the answer, by a file, as any process that wants a run to stop.
     """
     over = threading.Event()
 
     def ask() -> None:
         while not over.wait(_NOTICE_EVERY_S):
             if ray.train.get_preemption_info() is not None:
-                ask_to_save(path)
+                if leads:
+                    ask_to_save(path)
                 return
 
     threading.Thread(target=ask, daemon=True).start()

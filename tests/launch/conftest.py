@@ -127,6 +127,22 @@ class Head(NamedTuple):
             time.sleep(0.3)
         return nodes
 
+    def living(self, patience_s: float = 20.0) -> list[str]:
+        """The actors and reserved places that are left when all had time to end."""
+        give_up = time.monotonic() + patience_s
+        while names := self._living():
+            if time.monotonic() > give_up:
+                break
+            time.sleep(0.3)
+        return names
+
+    def _living(self) -> list[str]:
+        actors = [each["class_name"] for each in self.states("actors") if each["state"] != "DEAD"]
+        groups = [each["state"] for each in self.states("placement_groups")]
+        # Ray's own actor: one a cluster, for all users, which takes no room.
+        ours = [name for name in actors if name != "_AutoscalingCoordinatorActor"]
+        return ours + [state for state in groups if state != "REMOVED"]
+
     def kill(self) -> None:
         """End the cluster as a power cut would; `ray stop` would end every Ray of this machine."""
         cut_power(self.pid)

@@ -1,0 +1,226 @@
+"""Clusters of several machines, which are pretended here: each has a raylet and GPUs of its own.
+
+Machines come and go while runs train. What is computed is the same.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+import torch
+import yaml
+from conftest import Head, free_ports, head_node, worker_node
+from faults.inject import environment
+from helpers import Outcome, outcome
+from ray_commands import ON_RAY, RAY, begin, sweep_command
+
+from forever.config.run import RunConfig
+from forever.runs.directory import RunDirectory
+from forever.runs.lock import in_progress
+
+pytestmark = [*ON_RAY, pytest.mark.slow]
+
+
+@pytest.fixture
+def faults(private_ray: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of faults of all machines that are started from now on (see faults/inject.py)."""
+    file = private_ray / "faults"
+    file.write_text("")
+    for name, value in environment(file).items():
+        monkeypatch.setenv(name, value)
+    yield file
+    file.unlink()
+
+
+@contextmanager
+def machines(folder: Path, gpus: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
+    """A head with so many GPUs, which this process and the machines that come know."""
+    ports = free_ports(6)
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", f"http://127.0.0.1:{ports[1]}")
+    flags = ("--num-cpus=2", f"--num-gpus={gpus}", '--resources={"trial_slot": 2}')
+    with head_node(folder, ports, *flags) as head:
+        head.await_nodes(1)
+        yield head
+
+
+def places(head: Head, class_name: str) -> list[str]:
+    """The machines on which actors of a class live."""
+    actors = head.states("actors")
+    return [
+        each["node_id"]
+        for each in actors
+        if each["class_name"] == class_name and each["state"] == "ALIVE"
+    ]
+
+
+def await_file(path: Path, driver: "subprocess.Popen[str]", patience_s: float = 180.0) -> None:
+    """Wait until a file is there, as long as the command lives that leads to it."""
+    give_up = time.monotonic() + patience_s
+    while not path.exists():
+        assert driver.poll() is None, driver.communicate()
+        assert time.monotonic() < give_up, f"{path} did not come"
+        time.sleep(0.05)
+
+
+# Ray Train looks for more room once a minute, for which no test has time.
+DRIVER = """
+from forever.cli import start
+from forever.launch import ray_train
+ray_train._RESIZE_EVERY_S = 1.0
+start.main()
+"""
+
+
+@pytest.mark.parametrize("goes", ["with a notice", "without a word"])
+def test_workers_come_and_go_with_their_machines(
+    faults: Path,
+    private_ray: Path,
+    tmp_path: Path,
+    small_config: RunConfig,
+    alone: Callable[[RunConfig], Outcome],
+    monkeypatch: pytest.MonkeyPatch,
+    goes: str,
+) -> None:
+    """A run begins with two, goes on with three when a machine comes in its second task, and ends
+    with two when that goes in the third. It ends as a run of one worker does."""
+    comes, leaves = tmp_path / "machine comes", tmp_path / "machine leaves"
+    faults.write_text(
+        f"hold phase=task task=1 rank=0 nth=3 once='{comes}'\n"
+        f"hold phase=task task=2 rank=0 nth=3 once='{leaves}'"
+    )
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(small_config.model_dump(mode="json")))
+    command = [sys.executable, "-c", DRIVER, "run", "base.yaml", "--mlflow", "off"]
+    command += ["--workers", "2-3", "--gpus-per-run", "1", "--device", "cpu"]
+    command += ["--checkpoint-every", "0"]
+    with machines(private_ray, 2, monkeypatch) as head:
+        address = {"RAY_ADDRESS": head.environment["ADDRESS"], "RAY_AUTH_MODE": "token"}
+        driver = begin(command, tmp_path, "runs/*/steps.jsonl", 1, **address)
+        (run,) = tmp_path.glob("runs/*")
+        await_file(comes, driver)
+        assert lives(run, 2) == 0
+        with worker_node(head.environment["ADDRESS"], gpus=1):
+            await_file(leaves, driver)  # by which it has three
+            assert (lives(run, 0), lives(run, 2)) == (2, 1)
+            if goes == "with a notice":
+                drain(head)
+                await_file(run / ".stop", driver)
+                leaves.unlink()
+                out, errors = driver.communicate(timeout=240)
+        if goes == "without a word":
+            out, errors = driver.communicate(timeout=240)
+        print(out, errors)
+        assert driver.returncode == 0
+        assert head.living() == []
+    assert (lives(run, 0), lives(run, 2)) == (3, 1)
+    result, single = outcome(run), alone(small_config)
+    assert json.loads((run / "result.json").read_text())["world_size"] == 2
+    assert result.result["matrix"] == single.result["matrix"]
+    assert result.adapter.keys() == single.adapter.keys()
+    for name, tensor in result.adapter.items():
+        torch.testing.assert_close(tensor, single.adapter[name], rtol=0, atol=1e-5)
+
+
+def lives(run: Path, rank: int) -> int:
+    """How many processes a run had for a rank until now."""
+    log = run / f"logs/rank-{rank}.log"
+    return log.read_text().count(f" rank {rank} on ") if log.exists() else 0
+
+
+def drain(head: Head) -> None:
+    """Let Ray say that the machine beside the head will be taken away, as clouds say of spot ones,
+    a minute before."""
+    (node,) = (node["node_id"] for node in head.nodes() if not node["is_head_node"])
+    words = [*RAY, "drain-node", "--address", head.environment["ADDRESS"], "--node-id", node]
+    words += ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "taken away"]
+    words += ["--deadline-remaining-seconds", "60"]
+    subprocess.run(words, env=head.environment, check=True, capture_output=True, timeout=60)
+
+
+def submitted(head: Head, command: list[str], folder: Path) -> "subprocess.Popen[str]":
+    """A command as a job of a cluster."""
+    whole = [*RAY, "job", "submit", "--working-dir", str(folder), "--", *command]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(whole, env=head.environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def updates(file: Path) -> Counter[str]:
+    """How many updates each run had, in all of its lives."""
+    return Counter(line.split()[0] for line in file.read_text().splitlines())
+
+
+def await_end(folder: Path, patience_s: float = 90.0) -> None:
+    """Wait until no process trains the runs of a sweep any more."""
+    give_up = time.monotonic() + patience_s
+    for lock in folder.glob("out/*/*/.lock"):
+        while in_progress(lock.parent):
+            assert time.monotonic() < give_up, lock.read_text()
+            time.sleep(0.2)
+
+
+def test_a_sweep_outlives_its_machines_and_its_head(
+    faults: Path,
+    private_ray: Path,
+    tmp_path: Path,
+    small_config: RunConfig,
+    alone: Callable[[RunConfig], Outcome],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two of three runs share the one GPU of a machine that is lost in mid-trial; the third has
+    begun on another one when the head is lost."""
+    marks = {name: tmp_path / f"{name} is held" for name in ("v0", "v1", "v2")}
+    counted = tmp_path / "counted"
+    holds = [f"hold run={name} phase=task task=1 once='{mark}'" for name, mark in marks.items()]
+    faults.write_text("\n".join([f"count phase=journal once={counted}", *holds]))
+    variants = {f"v{number}": {"optim.lr": 1e-3 * (number + 1)} for number in range(3)}
+    words = ("--gpus-per-run", "0.5", "--workers", "1", "--checkpoint-every", "0")
+    command = sweep_command(tmp_path, None, small_config, variants, *words)
+    (tmp_path / "job").mkdir()
+    # So soon a machine leaves a head that does not answer; by itself after a minute.
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
+
+    with machines(private_ray, 0, monkeypatch) as head:
+        with worker_node(head.environment["ADDRESS"], gpus=1):
+            nodes = head.await_nodes(2)
+            job = submitted(head, command, tmp_path / "job")
+            for name in ("v0", "v1"):
+                await_file(marks[name], job)
+            (main,) = (node["node_id"] for node in nodes if node["is_head_node"])
+            assert places(head, "ImplicitFunc") == [main] * 2
+            workers = places(head, "RayTrainWorker")
+            assert len(workers) == 2
+            assert main not in workers
+        with worker_node(head.environment["ADDRESS"], gpus=1):
+            await_file(marks["v2"], job)
+            finished = {path.parent for path in tmp_path.glob("out/*/*/result.json")}
+            head.kill()
+            job.kill()
+            job.communicate()
+            await_end(tmp_path)
+    before = updates(counted)
+    assert 0 < len(finished) < len(variants)
+
+    with (
+        machines(private_ray, 0, monkeypatch) as head,
+        worker_node(head.environment["ADDRESS"], gpus=1),
+    ):
+        head.await_nodes(2)
+        job = submitted(head, command, tmp_path / "job")
+        out, errors = job.communicate(timeout=300)
+        assert job.returncode == 0, (out, errors)
+        assert head.living() == []
+    runs = {path.parent for path in tmp_path.glob("out/*/*/result.json")}
+    assert len(runs) == len(variants)
+    after = updates(counted)
+    for run in runs:
+        if run in finished:
+            assert after[run.name] == before[run.name]
+        assert not in_progress(run)
+        assert outcome(run).differences(alone(RunDirectory(run).read_config())) == []
