@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -59,6 +60,7 @@ _SURELY = re.compile(
 )
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:PASSWORD|PASSWD|SECRET|TOKEN|KEY|CREDENTIALS?)(?:_ID)?$")
 _SHORTEST = 8  # of a secret in the environment; a shorter one would be found everywhere
+_NAMES, _BESIDE = 20, 2  # of a table: least width of its first column, and blanks before another
 
 
 def without_credentials(text: str) -> str:
@@ -158,7 +160,27 @@ class PlainTable(Table):
             self.title = Text(visible(self.title), style="table.title")
         if isinstance(self.caption, str):
             self.caption = Text(visible(self.caption), style="table.caption")
-        return super().__rich_console__(console, options)
+        for part in self._parts(options.max_width):
+            yield from super(PlainTable, part).__rich_console__(console, options)
+
+    def _parts(self, width: int) -> list["PlainTable"]:
+        """The table, or several below one another, each with the first column, if the others have
+        widths of their own that are too much for a console of `width` columns."""
+        parts: list[PlainTable] = []
+        room = 0
+        for column in self.columns[1:]:
+            needed = column.width + _BESIDE if column.width else 0
+            if not parts or needed > room:
+                parts.append(copy(self))
+                parts[-1].columns = self.columns[:1]
+                room = width - _NAMES
+            parts[-1].columns.append(column)
+            room -= needed
+        for part in parts[1:]:
+            part.title = None
+        for part in parts[:-1]:
+            part.caption = None
+        return parts or [self]
 
 
 class Page:
