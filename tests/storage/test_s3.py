@@ -2,6 +2,7 @@
 meet it."""
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from faults.inject import Point, watched
 from helpers import execute, outcome
-from stores import BUCKET, Server
+from stores import BUCKET, Server, files_of
 from typer.testing import CliRunner
 
 from forever.cli.main import app
@@ -189,6 +190,29 @@ def test_the_verbs_read_from_storage(
     forever("sync", finished, "--mlflow", "http://127.0.0.1:1")
     assert RunDirectory(synced[0]).verify()
     assert (synced[0] / "adapter/adapter_model.safetensors").is_file()
+
+
+def test_a_run_in_storage_is_shown_compared_and_exported_as_one_in_a_folder(
+    finished: str, config: RunConfig, machine: Callable[[int], None], tmp_path: Path
+) -> None:
+    """Each verb fetches it by itself."""
+    machine(2)
+    settle(local_folder(finished))
+    here = tmp_path / config.key()
+    shutil.copytree(local_folder(finished), here, ignore=shutil.ignore_patterns(".*"))
+    machine(3)
+    assert forever("show", finished) == forever("show", str(here))
+    machine(4)
+    compared = forever("diff", finished, str(here))
+    assert f"A  {finished}: finished" in compared
+    assert "The same: configuration, scores, matrix, events, environment." in compared
+    machine(5)
+    forever("export", finished, "--to", str(tmp_path / "one"))
+    forever("export", str(here), "--to", str(tmp_path / "two"))
+    assert "adapter_model.safetensors" in files_of(tmp_path / "one")
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+    with pytest.raises(InputError, match=f"^{OUT} holds no run; give one .*{config.key()}"):
+        forever("show", OUT)
 
 
 def test_a_fork_begins_from_storage_and_lies_there(

@@ -15,6 +15,7 @@ from forever.cli.export.snippet import Base, locate_base
 from forever.cli.view.seen import Seen, look
 from forever.errors import InputError
 from forever.files import writing
+from forever.storage.address import portable
 
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 # From the folder of an adapter into that of a model: with which base, and that base's name.
@@ -33,7 +34,7 @@ def export_run(run: Path, to: Path, merge: Merge | None = None) -> list[str]:
     """
     seen = look(run)
     if seen.directory.verify() is None:
-        raise InputError(f"{run} is {seen.state}; only a finished run is exported")
+        raise InputError(f"{portable(run)} is {seen.state}; only a finished run is exported")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InputError(f"{to} is there, and export overwrites nothing; give another --to")
     base = locate_base(seen.config)

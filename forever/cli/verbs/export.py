@@ -5,11 +5,12 @@ from pathlib import Path
 from typer import Argument, Option
 
 from forever.cli.completion import complete_folder
+from forever.cli.options import FOLDER
 from forever.cli.shown import print_lines
 
 
 def export(
-    run: Path = Argument(help="A finished run's folder.", autocompletion=complete_folder),
+    run: Path = Argument(help="A finished run's folder.", autocompletion=complete_folder, **FOLDER),
     to: Path = Option(..., "--to", help="A folder that is not there yet."),
     merged: bool = Option(
         False, "--merged", help="Also the base model with the adapter merged into it."

@@ -7,9 +7,16 @@ from typing import Any
 from typer import Argument
 
 from forever.cli.completion import complete_folder
+from forever.cli.options import FOLDER
 from forever.cli.shown import console, show
 
-_RUN: Any = Argument(help="A run's folder.", autocompletion=complete_folder)
+_RUN: Any = Argument(help="A run's folder.", autocompletion=complete_folder, **FOLDER)
+_FIRST: Any = Argument(
+    metavar="A", help="A run's folder.", autocompletion=complete_folder, **FOLDER
+)
+_SECOND: Any = Argument(
+    metavar="B", help="Another run's folder.", autocompletion=complete_folder, **FOLDER
+)
 
 
 def show_run(run: Path = _RUN) -> None:
@@ -26,12 +33,7 @@ def show_run(run: Path = _RUN) -> None:
     show(run_page(look(run), console.width))
 
 
-def diff(
-    first: Path = Argument(metavar="A", help="A run's folder.", autocompletion=complete_folder),
-    second: Path = Argument(
-        metavar="B", help="Another run's folder.", autocompletion=complete_folder
-    ),
-) -> None:
+def diff(first: Path = _FIRST, second: Path = _SECOND) -> None:
     """Show in what two runs differ: configuration, scores, matrix, events, environment.
 
     Examples:

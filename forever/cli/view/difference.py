@@ -8,6 +8,7 @@ from forever.cli.view.seen import Seen
 from forever.config.overrides import flatten
 from forever.errors import InputError
 from forever.format import plural
+from forever.storage.address import portable
 from forever.text import Cell, Page, PlainTable
 
 _SCORES = {"op": "OP", "bwt": "BWT", "fwt": "FWT", "forgetting": "forgetting"}
@@ -22,8 +23,8 @@ def difference_page(left: Seen, right: Seen) -> Page:
     """
     page = Page()
     for name, seen in (("A", left), ("B", right)):
-        page.say(f"{name}  {seen.directory.path}: {seen.state}", "bold")
-    page.tell(a=left.directory.path, b=right.directory.path)
+        page.say(f"{name}  {portable(seen.directory.path)}: {seen.state}", "bold")
+    page.tell(a=portable(left.directory.path), b=portable(right.directory.path))
     page.say(_beginning(left, right))
     for line in _warnings(left, right):
         page.say(line, "bold")

@@ -11,6 +11,7 @@ from forever.cli.view.seen import Seen
 from forever.cli.view.timeline import timeline
 from forever.format import duration, plural
 from forever.runs.console import matrix_table
+from forever.storage.address import portable
 from forever.text import Cell, Page, PlainTable, shortened
 
 _REPLAYS = ("replay", "consolidation")
@@ -28,7 +29,7 @@ def run_page(seen: Seen, width: int = 120) -> Page:
     page, result = Page(), seen.result
     page.say(f"{seen.directory.path.name}: {seen.state}", "bold")
     page.say(_what(seen))
-    page.tell(run=seen.directory.path, state=seen.state, settings=seen.settings)
+    page.tell(run=portable(seen.directory.path), state=seen.state, settings=seen.settings)
     page.tell(scores={name: result.get(name) for name in ("op", "bwt", "fwt", "forgetting")})
     if result["stages"]:
         page.add("matrix", matrix_table(result, width))

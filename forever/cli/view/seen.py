@@ -13,8 +13,10 @@ from forever.data.tasks import Example
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.files import check_links, read_lines, shaped
+from forever.launch.copies import bring
 from forever.runs.directory import RunDirectory
 from forever.runs.shapes import Line
+from forever.storage.address import portable
 
 _MOST_NAMED = 3
 
@@ -88,7 +90,8 @@ class Seen:
 
 
 def look(path: Path) -> Seen:
-    """Find a run in a folder; InputError if there is none."""
+    """Find a run in a folder, which may stand for an address; InputError if there is none."""
+    bring(path)
     directory = RunDirectory(path)
     if directory.config.is_file():
         check_links(directory.path)
@@ -98,7 +101,7 @@ def look(path: Path) -> Seen:
     if inside:
         more = ", ..." if len(inside) > _MOST_NAMED else ""
         rule = f"give one of the runs in it: {', '.join(inside[:_MOST_NAMED])}{more}"
-    raise InputError(f"{path} holds no run; {rule}")
+    raise InputError(f"{portable(path)} holds no run; {rule}")
 
 
 def _journal(path: Path) -> list[dict[str, Any]]:
