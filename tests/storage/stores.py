@@ -1,5 +1,6 @@
 """An S3 server on loopback that can fail, and a folder that stands for a storage."""
 
+import math
 import os
 import threading
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 BUCKET = "bucket"
+_LONGEST_S = 600  # that a test waits, which has failed then
 KEYS = {"AWS_ACCESS_KEY_ID": "testing-id", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
 
 
@@ -81,6 +83,45 @@ class Store:
     def away(self, verb: str, name: str) -> None:
         """Stands for a storage that does not answer, in the place of `before`."""
         raise OSError("AWS Error NETWORK_CONNECTION: nobody answers")
+
+
+class Clock:
+    """Time that passes only where the mirror's thread waits, and only as far as it is let go: to
+    some moment, or on and on when its event is set."""
+
+    def __init__(self) -> None:
+        self.now = self.until = 0.0  # seconds
+        self._changed = threading.Condition()
+
+    def sleep(self, seconds: float) -> None:
+        """Stands for `time.sleep`."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.now + seconds <= self.until, _LONGEST_S)
+            self.now += seconds
+            self._changed.notify_all()
+
+    def let_go(self, until: float, reached: float = 0.0) -> None:
+        """Let time pass until there, and wait until it has reached a moment."""
+        with self._changed:
+            self.until = until
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self.now >= reached, _LONGEST_S)
+
+    def event(self) -> threading.Event:
+        """An event that is waited for by this clock."""
+        clock = self
+
+        class Timed(threading.Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                if not self.is_set():
+                    clock.sleep(timeout or 0.0)
+                return self.is_set()
+
+            def set(self) -> None:
+                super().set()
+                clock.let_go(until=math.inf)
+
+        return Timed()
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

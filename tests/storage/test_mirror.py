@@ -5,13 +5,15 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from faults.inject import Point, watched
 from helpers import KILLED_CLOSES_NO_FILES, Outcome, execute, outcome
-from stores import files_of
+from stores import Clock, Store, files_of
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
@@ -231,6 +233,44 @@ def test_lost_storage_costs_no_data_and_holds_no_run(
     assert f"{ADDRESS} takes nothing (AWS Error NETWORK_CONNECTION: nobody answers); it is" in told
     assert f"all is kept in {path}\n" in told
     assert f"{ADDRESS} answers again and has everything\n" in told
+    assert whole.differences(outcome(store.folder / "bucket/runs/run")) == []
+
+
+def test_ten_minutes_without_storage_cost_no_data(
+    config: RunConfig,
+    whole: Outcome,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is away from the first update on. The run trains to its end and then waits, for less than
+    it would."""
+    clock, away_s, tries = Clock(), 600.0, list[float]()
+    monkeypatch.setattr(mirror, "Event", clock.event)
+    monkeypatch.setattr(mirror, "time", SimpleNamespace(sleep=clock.sleep))
+
+    def fail(verb: str, name: str) -> None:
+        if clock.now < away_s:
+            if threading.current_thread().name == "mirror":
+                tries.append(clock.now)
+            store.away(verb, name)
+
+    def switch(point: Point) -> None:
+        store.before = fail
+        if (point.phase, point.task) == ("task", 1) and not clock.until:
+            clock.let_go(until=500, reached=460)
+        if point.phase == "result":
+            assert clock.now < away_s  # all is trained and scored while nobody answers
+
+    with watched(switch):
+        path = go_on(config)
+    told = capsys.readouterr().err
+    assert told.count("takes nothing") == told.count("answers again and has everything") == 1
+    mid_run = [moment for moment in tries if moment <= 500]
+    assert mid_run[-1] >= 460
+    assert max(after - before for before, after in pairwise(tries)) <= 30
+    assert away_s <= clock.now < away_s + 30 < mirror.PATIENCE_S
+    assert whole.differences(outcome(path)) == []
     assert whole.differences(outcome(store.folder / "bucket/runs/run")) == []
 
 
