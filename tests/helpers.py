@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -334,6 +335,15 @@ def canned_sample(
         f"red {n} __inp__ blue {n} old\nOutput: new {len(p.prompt)}"
         for n, p in zip(numbers, prompts, strict=True)
     ]
+
+
+def wait_until(happened: Callable[[], T], within_s: float = 60) -> T:
+    """Ask again and again until the answer is true, which is returned."""
+    give_up = time.monotonic() + within_s
+    while not (answer := happened()):
+        assert time.monotonic() < give_up, "it did not happen in time"
+        time.sleep(0.05)
+    return answer
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from forever.attempt import ask_to_stop
 from forever.errors import InputError
 from forever.runs.lock import in_progress, locked
 from forever.storage.address import address_of
-from forever.storage.copying import CONFIG, HIDDEN, Chosen, of_run, of_sweep, pull, readable
+from forever.storage.copying import CONFIG, HIDDEN, Chosen, of_run, of_sweep, readable
 from forever.storage.mirror import EVERY_S, REQUEST, Mirror
 from forever.storage.remote import Remote, reaching
 from forever.storage.state import Local, Mark, has_begun
@@ -37,36 +37,23 @@ def settle(folder: Path, chosen: Chosen = of_run) -> None:
         InputError: the storage cannot be used.
         WriteError: this machine has no room for it.
     """
-    address = address_of(folder)
+    address, is_run = address_of(folder), chosen is not of_sweep
     if address is None:
         return
-    with reaching(address):
-        remote = Remote(address)
-        mark = Mark.read(remote)
-        holds = Local.read(folder).holds(mark, has_begun(remote, chosen is not of_sweep))
-        if holds and (not folder.is_dir() or not Local.read(folder).identity):
+    with reaching(address) as remote:
+        if not Local.read(folder).identity and not has_begun(remote, is_run):
             return  # there is nothing, here or in the mirror
         if in_progress(folder):
             return
         with locked(folder):
-            _settle(Mirror(folder, address, of_sweep if chosen is of_sweep else of_run), chosen)
-
-
-def _settle(mirror: Mirror, chosen: Chosen) -> None:
-    local, mark = Local.read(mirror.folder), Mark.read(mirror.remote)
-    if local.holds(mark, has_begun(mirror.remote, chosen is not of_sweep)):
-        if local.identity:  # an earlier call could not send everything
-            mirror.catch_up(mark)
-            mirror.push()
-            if not mirror.lost:
+            mirror = Mirror(folder, address, of_run if is_run else of_sweep)
+            mark = Mark.read(remote)
+            if not mirror.local.holds(mark, has_begun(remote, is_run)):
+                mirror.local.take(remote, chosen)
+            elif mirror.local.identity:  # an earlier call could not send everything
+                mirror.catch_up(mark)
+                mirror.push()
                 mirror.release()
-        return
-    local.identity = ""  # from here on it is a copy
-    local.write()
-    try:
-        pull(mirror.remote, mirror.folder, chosen, local.taken)
-    finally:
-        local.write()
 
 
 def bring(folder: Path) -> None:
@@ -78,8 +65,8 @@ def bring(folder: Path) -> None:
     address = address_of(folder)
     if address is None:
         return
-    with reaching(address):
-        there = Remote(address).list()
+    with reaching(address) as remote:
+        there = remote.list()
     if CONFIG in there:
         settle(folder, readable)
         return
@@ -116,16 +103,11 @@ def follow(folder: Path) -> None:
     address = address_of(folder)
     if address is None:
         return
-    with reaching(address):
-        remote = Remote(address)
+    with reaching(address) as remote:
         mark = Mark.read(remote)
-        if mark is not None and Local.read(folder).identity == mark.identity:
-            return
-        with locked(folder):
-            local = Local.read(folder)
-            local.identity = ""
-            pull(remote, folder, of_run, local.taken)
-            local.write()
+        if mark is None or Local.read(folder).identity != mark.identity:
+            with locked(folder):
+                Local.read(folder).take(remote, of_run)
 
 
 def publish(folder: Path, names: Iterable[str]) -> None:
@@ -133,19 +115,18 @@ def publish(folder: Path, names: Iterable[str]) -> None:
     address = address_of(folder)
     if address is None:
         return
-    with reaching(address):
-        remote = Remote(address)
+    with reaching(address) as remote:
         for name in names:
             remote.upload(name, folder / name)
 
 
 def held(folder: Path) -> bool:
     """Whether a process works on a run, here or, as far as the mirror says, elsewhere."""
+    if in_progress(folder):
+        return True
     address = address_of(folder)
-    if in_progress(folder) or address is None:
-        return in_progress(folder)
-    with suppress(OSError):
-        mark = Mark.read(Remote(address))
+    with suppress(OSError):  # the storage is away
+        mark = Mark.read(Remote(address)) if address else None
         return mark is not None and bool(mark.holder)
     return False
 

@@ -84,8 +84,8 @@ def _check_values(kind: type, given: Mapping[str, Any], fields: set[str]) -> Non
             raise InputError(
                 f"model.adapter.{name}={value!r}: {rule[0].lower()}{rule[1:]}"
             ) from None
-        except PydanticUserError:  # a class of PEFT's own; PEFT itself has to judge the value
-            pass
+        except PydanticUserError:
+            continue  # a class of PEFT's own; PEFT itself has to judge the value
     start = given.get("init_lora_weights", True)
     if start not in _STARTS:
         raise InputError(

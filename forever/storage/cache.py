@@ -6,11 +6,9 @@ from filelock import FileLock
 
 from forever.files import make_folder, writing
 from forever.storage.address import address_of
-from forever.storage.copying import HIDDEN, Chosen, local_files, of_run, pull
-from forever.storage.remote import Remote, reaching
+from forever.storage.copying import HIDDEN, local_files, of_run
+from forever.storage.remote import reaching
 from forever.storage.state import Local
-
-_TRIES = 3  # the folder may change meanwhile
 
 
 def fetch(folder: Path, endings: tuple[str, ...] = ("",)) -> bool:
@@ -30,25 +28,11 @@ def fetch(folder: Path, endings: tuple[str, ...] = ("",)) -> bool:
     def chosen(name: str) -> bool:
         return of_run(name) and name.endswith(endings)
 
-    with reaching(address):
-        remote = Remote(address)
+    with reaching(address) as remote:
         if not folder.is_dir() and not any(map(chosen, remote.list())):
             return False
         with writing(folder):
             make_folder(folder / HIDDEN)
         with FileLock(folder / HIDDEN / "lock", fallback_to_soft=False):
-            _fetch(folder, remote, chosen)
+            Local.read(folder).take(remote, chosen)
     return any(map(chosen, local_files(folder, chosen)))
-
-
-def _fetch(folder: Path, remote: Remote, chosen: Chosen) -> None:
-    local = Local.read(folder)
-    for left in reversed(range(_TRIES)):
-        try:
-            pull(remote, folder, chosen, local.taken)
-            break
-        except FileNotFoundError:  # it was listed, and is gone
-            if not left:
-                raise
-        finally:
-            local.write()

@@ -109,7 +109,8 @@ def push(folder: Path, remote: Remote, chosen: Chosen, sent: dict[str, Stamp]) -
                 remote.write(name, small[name])
             elif not _upload(remote, name, large[name]):
                 continue
-            sent[name] = stamps.get(name) or _stamp(checkpoint[name])
+            # The checkpoint's files are those that are held, whatever has taken their place.
+            sent[name] = _stamp(checkpoint[name]) if name in checkpoint else stamps[name]
     for name in sorted(_gone(stamps, sent), key=turn, reverse=True):  # a manifest before its files
         remote.delete(name)
         sent.pop(name)
@@ -191,7 +192,7 @@ def pull(
         taken: what was taken before, as stamps there and here; it is brought up to date.
 
     Raises:
-        OSError: the mirror fails; FileNotFoundError if it changed too often meanwhile.
+        OSError: the mirror fails; FileNotFoundError if a file went away meanwhile.
         WriteError: the folder cannot take it.
     """
     there = _whole(remote.list(), chosen)

@@ -17,7 +17,7 @@ from forever.attempt import ask_to_stop
 from forever.errors import InputError
 from forever.files import WriteError
 from forever.storage.address import Address, address_of
-from forever.storage.copying import RESULT, Chosen, local_files, of_run, pull, push, readable, thin
+from forever.storage.copying import RESULT, Chosen, local_files, of_run, push, readable, thin
 from forever.storage.remote import Remote, reaching, reason
 from forever.storage.state import Local, Mark, has_begun
 from forever.text import complain
@@ -87,12 +87,7 @@ class Mirror:
         """Take what the mirror has if that is newer; OSError if that fails."""
         local = self.local
         if not local.holds(mark, has_begun(self.remote, self._is_run)):
-            local.identity = ""  # until all is here nothing of it holds
-            local.write()
-            try:
-                pull(self.remote, self.folder, self.chosen, local.taken)
-            finally:
-                local.write()
+            local.take(self.remote, self.chosen)
             local.count = mark.count if mark else 0
             local.sent = {name: here for name, (_, here) in local.taken.items()}
         there = self.remote.list()
@@ -103,21 +98,28 @@ class Mirror:
             if self.chosen(name):
                 local.sent[name] = there[name]  # no stamp of here: it is sent, or removed
 
-    def beat(self) -> None:
-        """Give a sign of life, and hear what others want; OSError if the storage fails.
+    def _sign(self, holder: str) -> None:
+        """Count up, and say who works on it from now on: this one, or nobody any more.
 
         Somebody else may have taken it over, who thought that this one is dead. Then `lost` says
         who, and nothing is sent any more.
         """
         with self._one_at_a_time:
-            if self.released:
+            if self.released or self.lost:
                 return
             mark = Mark.read(self.remote)
             if mark is not None and mark.identity != self.local.identity:
                 self.lost = mark.holder or "another machine"
-            else:
-                self.local.advance(self.remote, self.holder)
-        if self._is_run and not self.lost and self.remote.read(REQUEST) is not None:
+                return
+            self.local.advance(self.remote, holder)
+            self.released = not holder
+
+    def beat(self) -> None:
+        """Give a sign of life, and hear what others want; OSError if the storage fails."""
+        self._sign(self.holder)
+        if not self._is_run or self.lost or self.released:
+            return
+        if self.remote.read(REQUEST) is not None:
             self.remote.delete(REQUEST)
             ask_to_stop(self.folder)
 
@@ -130,33 +132,17 @@ class Mirror:
 
     def release(self) -> None:
         """Say that nobody works on it. Of a finished run only a copy for readers stays here."""
-        local = self.local
-        with self._one_at_a_time:
-            self.released = True
-            local.advance(self.remote, "")
-        if self._is_run and (self.folder / RESULT).is_file():
-            there = self.remote.list()
-            local.taken = {}
+        finished = self._is_run and (self.folder / RESULT).is_file()
+        there = self.remote.list() if finished else {}
+        self._sign("")
+        if finished and self.released:
+            local = self.local
+            local.identity, local.sent, local.taken = "", {}, {}
             for name, here in local_files(self.folder, readable).items():
                 if name in there:
                     local.taken[name] = there[name], here
-            local.identity, local.sent = "", {}
             local.write()
             thin(self.folder)
-
-
-class _Heart(Thread):
-    """Gives signs of life also while something large is sent, until that is over."""
-
-    def __init__(self, sender: "_Sender") -> None:
-        super().__init__(name="heart", daemon=True)
-        self.sender = sender
-
-    def run(self) -> None:
-        while self.sender.is_alive():
-            self.sender.join(EVERY_S)
-            with suppress(OSError, InputError):  # the sender meets them, too, and says so
-                self.sender.mirror.beat()
 
 
 class _Sender(Thread):
@@ -168,28 +154,32 @@ class _Sender(Thread):
         self.given_up = False  # nobody waits any more, and others may take the folder
 
     def run(self) -> None:
-        wait = _BEATS * EVERY_S
-        _Heart(self).start()
+        Thread(target=self._live, name="heart", daemon=True).start()
+        usual = wait = _BEATS * EVERY_S
         while not self.mirror.lost:
             ending = self.over.wait(wait)
             try:
                 self.mirror.push()
-                if ending and not self.mirror.lost:
+                if ending:
                     self.mirror.release()
-            except (OSError, InputError) as error:  # the storage, or the disk here
+                self._works()
+                wait = usual
+            except Exception as error:  # the storage, the disk here, what a library comes up with
                 self._fail(reason(error))
                 wait = min(2 * wait, _SLOWEST_S)
-                if self.given_up:
-                    return
                 if ending:
                     time.sleep(min(wait, EVERY_S))
-            else:
-                self._works()
-                wait = _BEATS * EVERY_S
-                if ending:
-                    return
+            if self.mirror.released or self.given_up:
+                return
         complain(f"{self.mirror.address} was taken over by {self.mirror.lost}; leaving")
         ask_to_stop(self.mirror.folder)
+
+    def _live(self) -> None:
+        """Give signs of life also while something large is sent, until that is over."""
+        while self.is_alive():
+            self.join(EVERY_S)
+            with suppress(Exception):  # the sender meets it, too, and says so
+                self.mirror.beat()
 
     def _fail(self, problem: str) -> None:
         if not self.failed:
@@ -219,7 +209,7 @@ class _Sender(Thread):
                 f"{address} was taken over by {self.mirror.lost}, which goes on with the run; what "
                 f"was done here since is in {folder}"
             )
-        if self.is_alive():
+        if not self.mirror.released:
             self.given_up = True
             raise WriteError(
                 f"{address} has not everything ({self.failed or 'it is slow'}); all is in "

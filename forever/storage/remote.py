@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from forever.errors import InputError, one_line
 from forever.files import make_folder, writing
-from forever.storage.address import Address
+from forever.storage.address import CREDENTIALS, Address
 
 _PIECE = 2**23  # bytes that are in memory at once
 _CONNECT_S, _ANSWER_S = 5, 10  # three times; S3 would be asked for hours by default
@@ -40,16 +40,15 @@ class Remote:
         """Pyarrow's filesystem, and the folder in its words."""
         from pyarrow import fs  # half a second, for those who need it
 
-        address = self.address
-        root = f"{address.scheme}://{address.parts[0]}"
-        options = address.options
+        address, options = self.address, self.address.options
         if address.scheme in ("gs", "gcs"):  # a storage that is away is known to be in seconds
-            options = "&".join(filter(None, (options, "retry_limit_seconds=10")))
+            options = f"{options}&retry_limit_seconds=10" if options else "?retry_limit_seconds=10"
         try:
             if address.scheme == "s3":
                 system, base = _s3(address), address.parts[0]
             else:
-                system, base = fs.FileSystem.from_uri(f"{root}?{options}" if options else root)
+                root = f"{address.scheme}://{address.parts[0]}"
+                system, base = fs.FileSystem.from_uri(f"{root}{options}")
         except (ValueError, TypeError) as error:  # a scheme or an option that it does not know
             raise InputError(f"{address}: {one_line(error)}; e.g. s3://bucket/runs") from None
         return system, "/".join((base.rstrip("/"), *address.parts[1:]))
@@ -129,7 +128,7 @@ class Remote:
 def _s3(address: Address) -> Any:
     from pyarrow import fs
 
-    options: dict[str, Any] = dict(parse_qsl(address.options))
+    options: dict[str, Any] = dict(parse_qsl(address.options.removeprefix("?")))
     server = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if server and "endpoint_override" not in options:
         scheme, _, options["endpoint_override"] = server.rpartition("://")
@@ -145,10 +144,10 @@ def _s3(address: Address) -> Any:
 
 
 @contextmanager
-def reaching(address: Address) -> Iterator[None]:
-    """Say in one line what is wrong with a storage that is needed now, by an InputError."""
+def reaching(address: Address) -> Iterator[Remote]:
+    """Use a folder in storage that is needed now; what is wrong with it is an InputError."""
     try:
-        yield
+        yield Remote(address)
     except OSError as error:
         raise InputError(f"{address} cannot be used ({reason(error)}); {_remedy(error)}") from None
 
@@ -164,9 +163,5 @@ def _remedy(error: OSError) -> str:
     if "NO_SUCH_BUCKET" in text or "BUCKET DOES NOT EXIST" in text:
         return "make that bucket, or give another address"
     if any(word in text for word in _REFUSED):
-        return (
-            "give credentials that may read and write there by the environment "
-            "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, "
-            "GOOGLE_APPLICATION_CREDENTIALS)"
-        )
+        return f"give credentials that may read and write there {CREDENTIALS}"
     return "try again when it answers; the same command goes on"

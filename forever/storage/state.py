@@ -14,10 +14,11 @@ from threading import Lock
 from typing import Any
 
 from forever.files import write_text
-from forever.storage.copying import CONFIG, HIDDEN, MANIFEST
+from forever.storage.copying import CONFIG, HIDDEN, MANIFEST, Chosen, pull
 from forever.storage.remote import Remote, Stamp
 
 _NAME = ".mirror.json"
+_TRIES = 3  # to copy a mirror that somebody works on meanwhile
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,25 @@ class Local:
         if mark is None:  # somebody put files there, or the mark was lost
             return bool(self.identity)
         return self.identity == mark.identity and self.count >= mark.count
+
+    def take(self, remote: Remote, chosen: Chosen) -> None:
+        """Make the chosen files those of the mirror, of which this is a copy from now on.
+
+        Raises:
+            OSError: the mirror fails, or files went away again and again while they were copied.
+            WriteError: the folder cannot take it.
+        """
+        self.identity = ""  # until all is here nothing of it holds
+        self.write()
+        for left in reversed(range(_TRIES)):
+            try:
+                pull(remote, self.folder, chosen, self.taken)
+                return
+            except FileNotFoundError:  # it was listed, and is gone
+                if not left:
+                    raise
+            finally:
+                self.write()
 
     def begin(self) -> None:
         """Be the side that is written from now on."""

@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from faults.inject import children
-from helpers import Outcome, execute, outcome
+from helpers import Outcome, execute, outcome, wait_until
 from ray_commands import RAY
 
 from forever.config.run import RunConfig
@@ -121,11 +121,12 @@ class Head(NamedTuple):
 
     def await_nodes(self, count: int, patience_s: float = 90.0) -> list[dict[str, Any]]:
         """Wait until so many machines live."""
-        give_up = time.monotonic() + patience_s
-        while len(nodes := self.nodes()) != count:
-            assert time.monotonic() < give_up, nodes
-            time.sleep(0.3)
-        return nodes
+
+        def awaited() -> list[dict[str, Any]]:
+            nodes = self.nodes()
+            return nodes if len(nodes) == count else []
+
+        return wait_until(awaited, patience_s)
 
     def living(self, patience_s: float = 20.0) -> list[str]:
         """The actors and reserved places that are left when all had time to end."""

@@ -1,4 +1,4 @@
-"""Commands with Ray that tests start as processes, and the marks of all such tests."""
+"""Commands with Ray that tests start as processes, in sessions of their own."""
 
 import os
 import shutil
@@ -9,24 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from forever.config.run import RunConfig
 
 FOREVER = [sys.executable, "-m", "forever.cli.main"]
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
-ON_RAY = [
-    pytest.mark.ray,
-    pytest.mark.usefixtures("private_ray"),
-    # Ray and MLflow use deprecated parts of themselves and of their dependencies, and leave sockets
-    # to the collector.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:ray.*"),
-]
 
 
 def sweep_command(

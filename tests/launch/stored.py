@@ -1,20 +1,6 @@
 """What tests read from a store of MLflow."""
 
-import time
-from collections.abc import Callable
 from typing import Any
-
-import pytest
-
-# MLflow uses deprecated parts of its dependencies, and leaves database connections to the
-# collector.
-MLFLOW_WARNS = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
 
 
 def client(uri: str) -> Any:
@@ -40,10 +26,3 @@ def histories(uri: str, run: Any) -> dict[str, list[tuple[int, float]]]:
 
 def artifacts(uri: str, run: Any) -> set[str]:
     return {file.path for file in client(uri).list_artifacts(run.info.run_id)}
-
-
-def wait_until(happened: Callable[[], bool], within_s: float = 60) -> None:
-    give_up = time.monotonic() + within_s
-    while not happened():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)

@@ -11,7 +11,8 @@ import yaml
 
 pytest.importorskip("ray")
 from conftest import free_ports, head_node
-from ray_commands import ON_RAY, begin, sweep_command
+from marks import ON_RAY
+from ray_commands import begin, sweep_command
 
 from forever.config.run import RunConfig
 from forever.runs.directory import RunDirectory

@@ -29,8 +29,8 @@ def everything(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     return [each for part in (*PARTS, "rayjob") for each in manifests(part, filled)]
 
 
-def rendered(*words: str) -> dict[str, Any]:
-    command = ["submit", "components", "--out", "/shared/runs", "--render", "rayjob", *words]
+def rendered(*words: str, sweep: str = "components") -> dict[str, Any]:
+    command = ["submit", sweep, "--out", "/shared/runs", "--render", "rayjob", *words]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     return yaml.safe_load(done.stdout)
@@ -118,6 +118,16 @@ def test_a_job_has_the_cluster_that_stays_and_the_command_of_a_submission() -> N
     variables = yaml.safe_load(job["spec"]["runtimeEnvYAML"])["env_vars"]
     assert variables["A"] == "b: c"
     assert re.fullmatch("[0-9a-f]{12}", variables["FOREVER_CODE"])
+
+
+def test_a_job_is_called_as_kuberay_allows_it(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its cluster's name gets an ending, so 47 characters are left."""
+    monkeypatch.chdir(tmp_path)
+    name = "a-sweep-with-the-longest-name-that-anybody-would-give"
+    Path(f"{name}.yaml").write_text("variants: {base: {}, late: {method.days: [4]}}")
+    job = rendered(sweep=f"{name}.yaml")
+    VALID.validate(job)
+    assert len(job["metadata"]["name"]) == 47
 
 
 def pods() -> list[dict[str, Any]]:

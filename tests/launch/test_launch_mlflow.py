@@ -11,7 +11,9 @@ from statistics import median
 from typing import Any
 
 import pytest
-from stored import MLFLOW_WARNS, artifacts, histories, runs, wait_until
+from helpers import wait_until
+from marks import MLFLOW_WARNS
+from stored import artifacts, histories, runs
 
 pytest.importorskip("mlflow")
 from mlflow import MlflowClient

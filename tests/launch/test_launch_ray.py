@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ import torch
 import yaml
 from conftest import Head
 from faults.inject import children
-from helpers import Outcome, outcome
-from ray_commands import FOREVER, ON_RAY, RAY, begin, left_in_the_end, statuses, sweep_command
+from helpers import Outcome, outcome, wait_until
+from marks import ON_RAY
+from ray_commands import FOREVER, RAY, begin, left_in_the_end, statuses, sweep_command
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
@@ -416,10 +416,7 @@ def test_a_sweep_goes_on_however_it_was_ended(
             assert "interrupted; the same command goes on from the last checkpoint" in errors
             assert "Traceback" not in errors
             assert "RUNNING" not in statuses(tmp_path, "toys")
-    give_up = time.monotonic() + 10
-    while living := children(process.pid):
-        assert time.monotonic() < give_up, living
-        time.sleep(0.2)
+    wait_until(lambda: not children(process.pid), within_s=10)
     finished = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stdout[-3000:]
     assert all(path.stat().st_mtime_ns == when for path, when in written.items())
@@ -436,14 +433,9 @@ def test_a_sweep_as_a_ray_job(
     (tmp_path / "job").mkdir()
     command = [*RAY, "job", "submit", "--working-dir", f"{tmp_path}/job", "--"]
     command += sweep_command(tmp_path, store, base_config, {"base": {}}, "--workers", "1")
-    give_up = time.monotonic() + 60
-    while True:
-        done = subprocess.run(
-            command, env=head.environment, capture_output=True, text=True, timeout=180
-        )
-        text = done.stdout + done.stderr
-        if "Failed to connect" not in text or time.monotonic() > give_up:
-            break
-        time.sleep(1)  # the head is not up yet
-    assert done.returncode == 0, text
+    head.await_nodes(1)
+    done = subprocess.run(
+        command, env=head.environment, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     assert statuses(tmp_path, "toys") == ["FINISHED"] * 2

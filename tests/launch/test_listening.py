@@ -11,16 +11,11 @@ pytest.importorskip("ray")
 pytest.importorskip("psutil")
 import psutil
 import ray
+from marks import ON_RAY
 
 from forever.launch.ray_cluster import cluster
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = ON_RAY
 SECRET = "s3cret-of-the-environment"
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import MLFLOW_WARNS, artifacts, histories, runs
+from marks import MLFLOW_WARNS
+from stored import artifacts, histories, runs
 
 pytest.importorskip("mlflow")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import MLFLOW_WARNS
+from marks import MLFLOW_WARNS
 
 pytest.importorskip("mlflow")
 

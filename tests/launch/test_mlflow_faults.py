@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
-from stored import MLFLOW_WARNS, histories, runs, wait_until
+from helpers import wait_until
+from marks import MLFLOW_WARNS
+from stored import histories, runs
 
 pytest.importorskip("mlflow")
 from mlflow import MlflowClient

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from made_up import base_run, make_up, make_up_run
-from stored import MLFLOW_WARNS, artifacts, histories, runs
+from marks import MLFLOW_WARNS
+from stored import artifacts, histories, runs
 
 pytest.importorskip("mlflow")
 from mlflow import MlflowClient

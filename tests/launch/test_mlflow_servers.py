@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from stored import MLFLOW_WARNS, client, histories, runs
+from marks import MLFLOW_WARNS
+from stored import client, histories, runs
 
 pytest.importorskip("mlflow")
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from stored import MLFLOW_WARNS, runs
+from marks import MLFLOW_WARNS
+from stored import runs
 
 from forever.cli.main import main
 from forever.config.run import RunConfig

@@ -17,7 +17,8 @@ import ray
 from conftest import Head
 from faults.inject import children, environment
 from helpers import Outcome, lines, outcome
-from ray_commands import ON_RAY, begin, left_in_the_end, sweep_command
+from marks import ON_RAY
+from ray_commands import begin, left_in_the_end, sweep_command
 
 from forever.config.run import RunConfig
 from forever.errors import InputError

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,9 @@ import pytest
 
 pytest.importorskip("ray")
 from conftest import Head
-from ray_commands import FOREVER, ON_RAY, sweep_command
+from helpers import wait_until
+from marks import ON_RAY
+from ray_commands import FOREVER, sweep_command
 
 from forever.config.run import RunConfig
 from forever.runs.environment import code
@@ -65,52 +66,51 @@ def wire(head: Head) -> Iterator[Wire]:
     wire.server.close()
 
 
+class Project:
+    """A folder with a sweep of two runs, from which it is submitted as by several users."""
+
+    def __init__(self, folder: Path, base: RunConfig, head: Head) -> None:
+        folder.mkdir()
+        variants = {"one": {"optim.epochs": 40}, "two": {"optim.lr": 1e-3}}
+        words = sweep_command(folder, None, base, variants)[len(FOREVER) + 1 :]
+        # What is sent along is named as it is called there.
+        self.words = [word.replace(f"{folder}/", "") if "yaml" in word else word for word in words]
+        self.folder, self.environment = folder, {**head.environment, "PYTHONUNBUFFERED": "1"}
+        self.address = self.environment.pop("RAY_API_SERVER_ADDRESS")
+
+    def submit(self, *more: str, address: str = "", **variables: str) -> "subprocess.Popen[str]":
+        """`forever submit`, which goes on."""
+        return subprocess.Popen(
+            [*FOREVER, "submit", *self.words, "--address", address or self.address, *more],
+            cwd=self.folder, env={**self.environment, **variables}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def ended(self, *more: str, **variables: str) -> tuple[int, str, str]:
+        """The exit code of `forever submit`, and what it said."""
+        process = self.submit(*more, **variables)
+        out, errors = process.communicate(timeout=120)
+        return process.returncode, out, errors
+
+
 def test_a_sweep_is_submitted_joined_and_followed(
     head: Head, wire: Wire, tmp_path: Path, small_config: RunConfig
 ) -> None:
-    here = tmp_path / "project"
-    here.mkdir()
-    variants = {"one": {"optim.epochs": 40}, "two": {"optim.lr": 1e-3}}
-    words = sweep_command(here, None, small_config, variants)[len(FOREVER) + 1 :]
-    words = [word.replace(f"{here}/", "") if "yaml" in word else word for word in words]
-    environment = {**head.environment, "PYTHONUNBUFFERED": "1"}
-    address = environment.pop("RAY_API_SERVER_ADDRESS")
-
-    def submit(*more: str, url: str = address) -> "subprocess.Popen[str]":
-        command = [*FOREVER, "submit", *words, "--address", url, *more]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command, cwd=here, env=environment, stdout=pipe, stderr=pipe, text=True
-        )
-
+    """By three at once: one whose connection breaks, one, and one who leaves."""
+    project = Project(tmp_path / "project", small_config, head)
     head.await_nodes(1)
-    # Somebody without the token gets one line.
-    other = environment | {"RAY_AUTH_TOKEN": "0" * 64}
-    refused = subprocess.run(
-        [*FOREVER, "submit", *words, "--address", address],
-        cwd=here, env=other, capture_output=True, text=True,
-    )  # fmt: skip
-    assert refused.returncode == 2, refused.stderr
-    assert "refuses this user; set RAY_AUTH_MODE=token" in refused.stderr
-
-    first = submit(url=f"http://127.0.0.1:{wire.port}")
-    give_up = time.monotonic() + 120
-    while not list(here.glob("out/*/one*/steps.jsonl")):
-        assert first.poll() is None, first.communicate()
-        assert time.monotonic() < give_up
-        time.sleep(0.1)
-    second = submit()
-    third = submit()
+    first = project.submit(address=f"http://127.0.0.1:{wire.port}")
+    wait_until(lambda: first.poll() or [*project.folder.glob("out/*/one*/steps.jsonl")], 120)
+    second, third = project.submit(), project.submit()
     wire.cut()
     assert third.stdout is not None
     assert third.stdout.readline().startswith("joined")
     third.send_signal(signal.SIGINT)
     outs = [process.communicate(timeout=180) for process in (first, second, third)]
-    assert first.returncode == second.returncode == 0, outs
+    assert (first.returncode, second.returncode) == (0, 0), outs
     assert third.returncode == 128 + signal.SIGINT, outs[2]
     assert "the job goes on, the same command follows it" in outs[2][1]
-    for process_out in outs[:2]:
-        shown = process_out[0]
+    for shown, _ in outs[:2]:
         assert shown.count("] two, order custom, seed 0: done") == 1, shown
         assert shown.count("] one, order custom, seed 0: done") == 1, shown
         assert "report  " in shown
@@ -119,16 +119,24 @@ def test_a_sweep_is_submitted_joined_and_followed(
     assert "started  forever-toys-" in outs[0][0]
     assert "joined  forever-toys-" in outs[1][0]
     assert code() in outs[0][0]
-    for run in here.glob("out/*/*/environment.json"):
+    for run in project.folder.glob("out/*/*/environment.json"):
         assert json.loads(run.read_text())["code"] == code()
-    logs = [path.read_text() for path in here.glob("out/*/*/logs/rank-0.log")]
+    logs = [path.read_text() for path in project.folder.glob("out/*/*/logs/rank-0.log")]
     assert len(logs) == 2
     assert all(f"code {code()}" in text.splitlines()[0] for text in logs)
 
-    # The exit code is the job's; what failed is started again, with the next number.
-    for number in ("", "-2"):
-        failed = submit("data.root=/nowhere", "--out", f"{here}/other")
-        shown, _ = failed.communicate(timeout=120)
-        assert failed.returncode == 2, shown
+
+def test_what_a_cluster_refuses_and_a_job_that_fails(
+    head: Head, tmp_path: Path, small_config: RunConfig
+) -> None:
+    """The exit code is the job's; what failed is started again, with the next number."""
+    project = Project(tmp_path / "project", small_config, head)
+    head.await_nodes(1)
+    number, _, errors = project.ended(RAY_AUTH_TOKEN="0" * 64)
+    assert number == 2, errors
+    assert "refuses this user; set RAY_AUTH_MODE=token" in errors
+    for ending in ("", "-2"):
+        number, shown, errors = project.ended("data.root=/nowhere")
+        assert number == 2, (shown, errors)
         assert "nowhere" in shown
-        assert f"{number} (code" in shown.splitlines()[0]
+        assert f"{ending} (code" in shown.splitlines()[0]

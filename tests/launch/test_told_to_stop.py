@@ -16,7 +16,8 @@ import pytest
 pytest.importorskip("ray")
 import yaml
 from helpers import execute, outcome
-from ray_commands import FOREVER, ON_RAY
+from marks import ON_RAY
+from ray_commands import FOREVER
 
 from forever.config.run import RunConfig
 from forever.launch import ray_train

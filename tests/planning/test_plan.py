@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from helpers import execute, saved
 from rich.console import Console
 

@@ -1,15 +1,34 @@
 """Storage for tests, and machines with scratch folders of their own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import BUCKET, KEYS, Server, Store
+from helpers import Outcome, execute, outcome
+from stores import BUCKET, KEYS, Become, Server, Store
 
+from forever.config.run import RunConfig
 from forever.storage import mirror
 from forever.storage.address import SCRATCH
+from forever.storage.mirror import Mirror
 from forever.storage.remote import Remote
+
+
+@pytest.fixture(scope="session")
+def config(small_config: RunConfig) -> RunConfig:
+    """Scores that are not all zero, and random streams that have to be found again."""
+    changes: dict[str, Any] = {"model.dropout": 0.1, "optim.lr": 0.05}
+    changes["data.metrics"] = {"shape": "rouge_l", "colour": "rouge_l"}
+    return small_config.override({**changes, "data.order": ["shape", "colour"]})
+
+
+@pytest.fixture(scope="session")
+def whole(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The run in a folder of its own, which nobody interrupts."""
+    path = tmp_path_factory.mktemp("whole")
+    execute(config, path / "run", checkpoint_s=0.0)
+    return outcome(path / "run")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +47,7 @@ def s3() -> Iterator[Server]:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Become:
     """Makes this process one on another machine, as far as its scratch folders go."""
 
     def become(number: int) -> None:
@@ -56,7 +75,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Any) -> Stor
             remote: Remote, *given: Any, verb: str = verb, do: Any = getattr(Remote, verb)
         ) -> Any:
             store.called(verb, str(given[0]) if given else "")
-            return do(remote, *given)
+            with store.one_at_a_time:
+                return do(remote, *given)
 
         monkeypatch.setattr(Remote, verb, call)
     return store
@@ -67,3 +87,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mirrors that are looked at often, and not waited for long."""
     monkeypatch.setattr(mirror, "EVERY_S", 0.05)
     monkeypatch.setattr(mirror, "WAITS_S", 0.2)
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> list[Mirror]:
+    """The mirrors that were made; their threads sleep but for the end."""
+
+    def claim(made: Mirror, begin: Any = Mirror.claim) -> None:
+        mirrors.append(made)
+        begin(made)
+
+    def only_at_the_end(sender: Any) -> None:
+        sender.over.wait()
+        sender.mirror.push()
+        sender.mirror.release()
+
+    mirrors: list[Mirror] = []
+    monkeypatch.setattr(Mirror, "claim", claim)
+    monkeypatch.setattr(mirror._Sender, "run", only_at_the_end)
+    return mirrors

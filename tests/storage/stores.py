@@ -1,13 +1,25 @@
-"""An S3 server on loopback that can fail, and a folder that stands for a storage."""
+"""An S3 server on loopback that can fail, a folder that stands for a storage, a run that dies."""
 
 import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from forever.config.run import RunConfig
+from forever.launch.copies import settle
+from forever.launch.local import Placement, run_local
+from forever.storage import mirror
+from forever.storage.address import local_folder
+
+ADDRESS = "store://bucket/runs/run"
+SAVED = Placement(device="cpu", checkpoint_s=0.0)  # a checkpoint after every update
+Become = Callable[[int], None]  # see the fixture `machine`
 BUCKET = "bucket"
 _LONGEST_S = 600  # that a test waits, which has failed then
 KEYS = {"AWS_ACCESS_KEY_ID": "testing-id", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
@@ -73,8 +85,14 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.before: Callable[[str, str], None] = lambda verb, name: None
+        self.run = folder / "bucket/runs/run"  # at ADDRESS
         self.calls: list[tuple[str, str]] = []
+        self.one_at_a_time = threading.Lock()  # nobody sees half of an object
+        self.answer()
+
+    def answer(self) -> None:
+        """Answer again."""
+        self.before: Callable[[str, str], None] = lambda verb, name: None
 
     def called(self, verb: str, name: str) -> None:
         self.before(verb, name)
@@ -134,3 +152,31 @@ def files_of(folder: Path) -> dict[str, bytes]:
                 path = Path(place, name)
                 contents[path.relative_to(folder).as_posix()] = path.read_bytes()
     return contents
+
+
+def go_on(config: RunConfig) -> Path:
+    """The run at ADDRESS, from where it is, to its end; its folder on this machine."""
+    path = local_folder(ADDRESS)
+    settle(path)
+    run_local(config, path, resume=True, placement=SAVED)
+    return path
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+@contextmanager
+def dying() -> Iterator[None]:
+    """The block's run is killed in this process: nothing sends the rest."""
+
+    def die(sender: Any, patience_s: float) -> None:
+        sender.mirror.push = sender.mirror.beat = sender.mirror.release = lambda: None
+        sender.given_up = True
+        sender.over.set()
+        sender.join()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mirror._Sender, "end", die)
+        with pytest.raises(Killed):
+            yield

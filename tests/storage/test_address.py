@@ -26,6 +26,7 @@ def test_a_file_address_is_a_folder_of_this_machine() -> None:
     [
         "s3://bucket",
         "s3://bucket/runs/my sweep",
+        "s3://bucket/runs/try #2",
         "gs://anonymous@bucket/runs",
         "s3://bucket/runs?endpoint_override=127.0.0.1:9000&scheme=http&region=eu-1",
         "hdfs://host:9000/user/me",
@@ -54,6 +55,7 @@ def test_folders_below_an_address_are_below_its_scratch(machine: Callable[[int],
     [
         "s3://me:geheim@bucket/runs",
         "s3://me@bucket/runs",
+        "s3://me:geheim#1@bucket/runs",
         "gs://me:geheim@bucket",
         "s3://bucket/runs?secret_key=geheim",
     ],

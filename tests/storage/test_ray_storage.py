@@ -2,15 +2,16 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("ray")
 from helpers import execute, outcome
+from marks import ON_RAY
 from safetensors.torch import load_file, save_file
-from stores import BUCKET, Server
+from stores import BUCKET, Become, Server
 
 from forever.config.run import RunConfig
 from forever.launch.fleet import Fleet
@@ -20,15 +21,8 @@ from forever.runs.directory import RunDirectory
 from forever.storage.address import SCRATCH, local_folder
 from forever.sweeps.sweep import MANIFEST, Sweep
 
-pytestmark = [
-    pytest.mark.ray,
-    # Ray uses deprecated parts of itself and of others, and leaves sockets to the collector.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-OUT = f"s3://{BUCKET}/sweeps/toys"
+pytestmark = ON_RAY
+SWEEPS = f"s3://{BUCKET}/sweeps"
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +39,12 @@ def test_a_sweep_in_storage(
     s3: Server,
     elsewhere: Path,
     two_cores: None,
-    machine: Callable[[int], None],
+    machine: Become,
     small_config: RunConfig,
     tmp_path: Path,
     workers: int,
 ) -> None:
     """The driver knows what came of each trial, and the next call on another machine does, too."""
-    address = f"{OUT}-{workers}"
     broken = Path(shutil.copytree(small_config.model.name, tmp_path / "broken"))
     weights = load_file(broken / "model.safetensors")
     large = {name: tensor * 1e30 for name, tensor in weights.items()}
@@ -59,24 +52,25 @@ def test_a_sweep_in_storage(
     diverging = {"model.name": str(broken)}
     variants = {"base": {}, "slow": {"optim.lr": 1e-3}, "diverges": diverging}
     sweep = Sweep("toys", small_config, variants)
+    out = f"{SWEEPS}/toys-{workers}"
     fleet = Fleet(workers=workers, retries=0, show=False, placement=Placement(device="cpu"))
-    first = run_sweep(sweep, local_folder(address), fleet)
+    first = run_sweep(sweep, local_folder(out), fleet)
     base, slow, diverges = (trial.key for trial in sweep.trials())
     assert sorted(first.finished) == sorted([base, slow])
     assert "diverged" in first.failed[diverges]
-    assert (local_folder(address) / MANIFEST).is_file()
-    assert not [*local_folder(address).glob("*/checkpoints")]
+    assert (local_folder(out) / MANIFEST).is_file()
+    assert not [*local_folder(out).glob("*/checkpoints")]
     for trial in sweep.trials()[:2]:
         execute(trial.config, tmp_path / trial.key)
-        read = outcome(local_folder(address) / trial.key)
+        read = outcome(local_folder(out) / trial.key)
         assert outcome(tmp_path / trial.key).differences(read) == []
     assert os.environ[SCRATCH] != str(elsewhere)
     trained = elsewhere.rglob(f"toys-{workers}/*/steps.jsonl")
     assert {path.parent.name for path in trained} == {base, slow, diverges}
     machine(2)
-    second = run_sweep(sweep, local_folder(address), fleet)
+    second = run_sweep(sweep, local_folder(out), fleet)
     assert sorted(second.skipped) == sorted([base, slow])
     assert second.failed == first.failed
-    ended = RunDirectory(local_folder(address) / diverges).end_without_result()
+    ended = RunDirectory(local_folder(out) / diverges).end_without_result()
     assert ended is not None
     assert ended["state"] == "failed"

@@ -4,15 +4,14 @@ meet it."""
 import json
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from faults.inject import Point, watched
-from helpers import execute, outcome
-from stores import BUCKET, Server, files_of
+from helpers import execute, outcome, wait_until
+from stores import BUCKET, Become, Server, files_of
 from typer.testing import CliRunner
 
 from forever.cli.main import app
@@ -69,7 +68,7 @@ def forever(*words: str) -> str:
 def test_a_server_that_fails_in_mid_run_costs_nothing(
     s3: Server,
     config: RunConfig,
-    machine: Callable[[int], None],
+    machine: Become,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
@@ -86,7 +85,8 @@ def test_a_server_that_fails_in_mid_run_costs_nothing(
             fail(s3, fault)
         if point.phase == "result":  # all is trained and scored while nobody answered
             if fault != "slow":
-                wait_for_failure()
+                [sender] = [each for each in threading.enumerate() if each.name == "mirror"]
+                wait_until(lambda: getattr(sender, "failed", ""))
             mend(s3, fault)
 
     try:
@@ -112,16 +112,6 @@ def mend(s3: Server, fault: str) -> None:
     s3.up()
 
 
-def wait_for_failure() -> None:
-    """Wait until the mirror's thread has met the fault."""
-    [sender] = [thread for thread in threading.enumerate() if thread.name == "mirror"]
-    for _ in range(3000):
-        if getattr(sender, "failed", ""):
-            return
-        threading.Event().wait(0.02)
-    raise AssertionError("the server failed and nobody noticed")
-
-
 @pytest.mark.parametrize(
     ("address", "status", "remedy"),
     [
@@ -131,12 +121,7 @@ def wait_for_failure() -> None:
     ],
 )
 def test_what_cannot_be_used_is_said_before_anything_is_trained(
-    s3: Server,
-    config: RunConfig,
-    machine: Callable[[int], None],
-    address: str,
-    status: int,
-    remedy: str,
+    s3: Server, config: RunConfig, machine: Become, address: str, status: int, remedy: str
 ) -> None:
     s3.fail = status
     try:
@@ -149,9 +134,7 @@ def test_what_cannot_be_used_is_said_before_anything_is_trained(
     assert not RunDirectory(local_folder(address)).steps.exists()
 
 
-def test_a_damaged_object_is_named(
-    finished: str, s3: Server, machine: Callable[[int], None]
-) -> None:
+def test_a_damaged_object_is_named(finished: str, s3: Server, machine: Become) -> None:
     key = finished.removeprefix(f"s3://{BUCKET}/") + "/predictions/2/1.jsonl"
     whole = s3.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
     s3.client.put_object(Bucket=BUCKET, Key=key, Body=whole.replace(b'"score": ', b'"score": 0.'))
@@ -171,7 +154,7 @@ def test_the_verbs_read_from_storage(
     s3: Server,
     config: RunConfig,
     file: str,
-    machine: Callable[[int], None],
+    machine: Become,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is there is not trained again, is planned as done, reported there, and sent on."""
@@ -193,7 +176,7 @@ def test_the_verbs_read_from_storage(
 
 
 def test_a_run_in_storage_is_shown_compared_and_exported_as_one_in_a_folder(
-    finished: str, config: RunConfig, machine: Callable[[int], None], tmp_path: Path
+    finished: str, config: RunConfig, machine: Become, tmp_path: Path
 ) -> None:
     """Each verb fetches it by itself."""
     machine(2)
@@ -216,7 +199,7 @@ def test_a_run_in_storage_is_shown_compared_and_exported_as_one_in_a_folder(
 
 
 def test_a_fork_begins_from_storage_and_lies_there(
-    finished: str, s3: Server, config: RunConfig, machine: Callable[[int], None], tmp_path: Path
+    finished: str, s3: Server, config: RunConfig, machine: Become, tmp_path: Path
 ) -> None:
     """It is the fork of the same run in a folder."""
     options = ("optim.lr=0.02", "--mlflow", "off", "--quiet", "--device", "cpu")
@@ -235,11 +218,7 @@ def test_a_fork_begins_from_storage_and_lies_there(
 
 
 def test_data_are_fetched_once(
-    s3: Server,
-    config: RunConfig,
-    data_root: Path,
-    machine: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
+    s3: Server, config: RunConfig, data_root: Path, machine: Become, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tasks are those of the folder; what changes there is fetched again, and only that."""
     for path in sorted((data_root / "toy").rglob("*.jsonl")):
@@ -296,11 +275,7 @@ def rank(number: int, folder: Path, config: RunConfig, address: str) -> None:
 
 @pytest.mark.slow
 def test_workers_on_two_machines_go_on_together(
-    s3: Server,
-    config: RunConfig,
-    machine: Callable[[int], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    s3: Server, config: RunConfig, machine: Become, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that does not lead takes what the leader brought up to date, here from the mirror of
     a run that left in mid-task."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from helpers import execute
+from marks import RAY_WARNS
 
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
@@ -20,13 +21,7 @@ from forever.sweeps.studies import Studies, importances
 from forever.sweeps.sweep import Trial, read_manifest
 
 optuna = pytest.importorskip("optuna")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:ray.*"),
-]
+pytestmark = RAY_WARNS
 STATES = optuna.trial.TrialState
 
 

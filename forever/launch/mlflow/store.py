@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -21,7 +22,7 @@ from forever.errors import InputError
 from forever.files import WriteError, read_json, write_text
 from forever.launch.mlflow.place import PLACE, Place, without_user
 from forever.sweeps.sweep import read_manifest
-from forever.text import visible, without_credentials
+from forever.text import complain, visible, without_credentials
 
 _SQLITE = "sqlite:///"
 _LONGEST_NAME = 250  # of a run, as Postgres takes it
@@ -64,12 +65,17 @@ def alone(folder: Path) -> Iterator[None]:
             f"another process has been sending {folder} to MLflow for {_OTHERS_S:g} s; "
             "try again when it has ended"
         ) from None
-    except OSError:
-        pass  # a file system without locks, or a folder that only may be read
+    except OSError as error:  # a file system without locks, or a folder that only may be read
+        _say_unlocked(folder, str(error))
     try:
         yield
     finally:
         lock.release()
+
+
+@cache
+def _say_unlocked(folder: Path, problem: str) -> None:
+    complain(f"{folder} cannot be locked ({problem}); send it from one process at a time")
 
 
 def make_database(database: Path) -> None:

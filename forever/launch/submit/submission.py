@@ -13,7 +13,8 @@ from forever.runs.environment import code
 from forever.sweeps.files import SweepFile
 from forever.sweeps.sweep import slug
 
-_LONGEST_NAME = 40  # in an id, which names things in Kubernetes, too
+# In an id. KubeRay refuses a RayJob whose name has more than 47 characters.
+_LONGEST_NAME = 47 - len("forever-") - len("-0123456789ab")
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 _ALWAYS = {
     "PYTHONUNBUFFERED": "1",
