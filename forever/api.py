@@ -249,28 +249,19 @@ def sweep(
         KeyboardInterrupt: Ctrl-C; the runs have saved, and the same call goes on.
     """
     file = load_sweep(str(name))
-    limits = None if until is None and budget_s is None else Limits(until, budget_s)
-    asked = Asked(seeds, only, trials, limits)
-    asked.check(file)
     base = _config(file.base_run(scale) if on is None else on)
-    fleet = Fleet(
-        concurrent,
-        workers,
-        placement=placement,
-        mlflow=mlflow_uri(mlflow),
-        retry_failed=retry_failed,
-    )
+    limits = None if until is None and budget_s is None else Limits(until, budget_s)
+    asked = Asked(file, base, changes or {}, seeds, only, trials, limits)
+    uri = mlflow_uri(mlflow)
+    fleet = Fleet(concurrent, workers, placement=placement, mlflow=uri, retry_failed=retry_failed)
     with watched() as line:
-        shown = line.console()
-        ended = run_file(
-            file, base, changes or {}, asked, local_folder(str(out)), fleet, line.say, shown
-        )
+        ended = run_file(asked, local_folder(str(out)), fleet, line.say, line.console())
     failed = ended.outcome.failed
     if failed and not (ended.outcome.finished or ended.outcome.skipped):
         key, reason = next(iter(failed.items()))
         raise InputError(f"{ended.folder}: none of its runs finished; {key}: {reason}")
     study = read_study(ended.folder)
-    send_report(ended.folder, fleet.mlflow, study)
+    send_report(ended.folder, uri, study)
     return SweepResult(study)
 
 

@@ -74,7 +74,8 @@ def _parameter(parameter: Any) -> list[str]:
     optional = parameter.default in (None, False, ()) or callable(parameter.default)
     default = "" if optional or parameter.default is ... else f"`{parameter.default}`"
     if not parameter.opts[0].startswith("-"):
-        return [f"`{text(parameter.metavar or parameter.name.upper())}`", default, about]
+        dots = "..." if parameter.nargs == -1 else ""
+        return [f"`{text(parameter.metavar or parameter.name.upper())}{dots}`", default, about]
     name = ", ".join(parameter.opts)
     if not parameter.is_flag:
         kind = parameter.type_descriptor.annotation

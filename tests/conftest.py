@@ -9,13 +9,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import make_benchmark, save_backbone, save_data, small_toy_config, toy_config
+from commands import Call
+from helpers import make_benchmark, save_backbone, save_data, saved, small_toy_config, toy_config
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
@@ -69,6 +71,30 @@ def base_config(backbone_folder: Path, data_root: Path) -> RunConfig:
 @pytest.fixture(scope="session")
 def small_config(base_config: RunConfig) -> RunConfig:
     return small_toy_config(base_config)
+
+
+@pytest.fixture
+def run_file(small_config: RunConfig, tmp_path: Path) -> str:
+    """A run's YAML."""
+    return saved(small_config, tmp_path / "toy.yaml")
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Do `forever ARGUMENTS` in this process: its exit code, and what came on stdout and stderr."""
+    from forever.cli.main import main
+
+    def forever(*arguments: str, begin: Callable[[], None] = main) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["forever", *arguments])
+        code = 0
+        try:
+            begin()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return forever
 
 
 @pytest.fixture(scope="session")

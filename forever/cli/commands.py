@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,9 @@ from forever.storage.address import portable
 
 if TYPE_CHECKING:
     from forever.cli.options import Launch
-    from forever.config.run import RunConfig
-    from forever.launch.fleet import Fleet, SweepOutcome
+    from forever.launch.fleet import Fleet
     from forever.launch.start import Asked
     from forever.runs.tracking import Tracker
-    from forever.sweeps.files import SweepFile
-    from forever.sweeps.search import Search
     from forever.sweeps.sweep import Sweep
     from forever.text import PlainTable
 
@@ -36,36 +32,23 @@ def profilers(launch: Launch, goes_on: bool) -> list[Tracker]:
     return [Profiler()]
 
 
-def sweep(
-    file: SweepFile,
-    base: RunConfig,
-    changes: Mapping[str, Any],
-    asked: Asked,
-    out: Path,
-    fleet: Fleet,
-) -> None:
-    """Run a sweep or a search in a folder of `out`, print its table and write its report."""
+def sweep(asked: Asked, out: Path, fleet: Fleet) -> None:
+    """Run a sweep or a search in a folder of `out`, print its table, write its report, and say
+    where MLflow compares it; exit with 1 if a run failed."""
     from forever.launch.start import run_file
-
-    ended = run_file(file, base, changes, asked, out, fleet, lambda line: print_lines([line]))
-    _end(ended.outcome, ended.folder, fleet.mlflow, ended.search)
-
-
-def _end(
-    outcome: SweepOutcome, folder: Path, uri: str | None, searched: Search | None = None
-) -> None:
-    """Show what came out and where MLflow compares it; exit with 1 if a run failed."""
     from forever.sweeps.lists import front_table
 
+    ended = run_file(asked, out, fleet, lambda line: print_lines([line]))
+    folder, outcome = ended.folder, ended.outcome
     study = None
     if outcome.finished or outcome.skipped:
         study = show_report(folder)
-        if searched is not None:
-            show(front_table(searched, folder), "best")
+        if ended.search is not None:
+            show(front_table(ended.search, folder), "best")
     print_lines([f"failed  {key}: {error}" for key, error in outcome.failed.items()])
     note(folder=folder, failed=outcome.failed)
-    if uri is not None:
-        _show_in_mlflow(folder, uri, study)
+    if fleet.mlflow is not None:
+        _show_in_mlflow(folder, fleet.mlflow, study)
     if outcome.failed:
         raise typer.Exit(1)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
 _NAME = re.compile(r'^    name: Literal\["(\w+)"\]', re.MULTILINE)
-_YAML = ("*.yaml", "*.yml")
 
 
 def methods() -> list[str]:
@@ -34,14 +33,14 @@ def named_runs(begun: str) -> list[str]:
     """The names of runs that begin so; the orders of a benchmark behind its second slash."""
     from forever.data.orders import ORDERS
 
-    names: list[str] = []
     prefix = "cpu/" if begun.startswith("cpu/") else ""
+    names: list[str] = []
     for benchmark, orders in ORDERS.items():
-        places = [benchmark]
-        if begun.removeprefix(prefix).startswith(f"{benchmark}/"):
-            places += [f"{benchmark}/{order}" for order in orders]
+        places = [f"{prefix}{benchmark}"]
+        if begun.startswith(f"{prefix}{benchmark}/"):
+            places += [f"{prefix}{benchmark}/{order}" for order in orders]
         for place in places:
-            names += [f"{prefix}{place}/{method}" for method in methods()]
+            names += [f"{place}/{method}" for method in methods()]
     return names
 
 
@@ -73,16 +72,14 @@ def complete_scale(incomplete: str) -> list[str]:
 def complete_folder(incomplete: str) -> list[str]:
     """Folders of runs, also in folders of sweeps."""
     home = Path(incomplete).parent if "/" in incomplete else Path("runs")
-    found: list[str] = []
-    for depth in ("*/config.yaml", "*/*/config.yaml"):
-        found += [str(path.parent) for path in home.glob(depth)]
-    return _beginning(sorted(found), incomplete)
+    configs = [*home.glob("*/config.yaml"), *home.glob("*/*/config.yaml")]
+    return _beginning(sorted(str(path.parent) for path in configs), incomplete)
 
 
 def _files(incomplete: str) -> list[str]:
     """The YAML files in the folder that was begun."""
     folder = Path(incomplete).parent if "/" in incomplete else Path()
-    return [str(path) for pattern in _YAML for path in sorted(folder.glob(pattern))]
+    return sorted(map(str, [*folder.glob("*.yaml"), *folder.glob("*.yml")]))
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:

@@ -44,10 +44,11 @@ data_app = typer.Typer(help="Look at benchmark data, and prepare it.", no_args_i
 def add(verb: Callable[..., Any], to: typer.Typer, name: str = "", settings: Any = None) -> None:
     """Make a function a verb, with the lines below "Examples:" in its docstring as examples."""
     text, _, examples = inspect.cleandoc(verb.__doc__ or "").partition(_EXAMPLES)
-    lines = [line.strip() for line in examples.splitlines() if line.strip()]
-    examples = "\n".join([_EXAMPLES, *(f"  {line}" for line in lines)])
-    epilog = examples.replace("[", r"\[") if lines else None  # which would be markup
-    to.command(name or None, help=text.strip(), epilog=epilog, context_settings=settings)(verb)
+    # Typer would keep the ends of lines within a paragraph.
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")]
+    about = "\n\n".join(paragraphs)
+    epilog = (_EXAMPLES + examples).replace("[", r"\[")  # which would be markup
+    to.command(name or None, help=about, epilog=epilog, context_settings=settings)(verb)
 
 
 # In the order of `forever --help`. Those that show a table or a page show it as JSON, too.

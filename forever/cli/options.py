@@ -27,7 +27,7 @@ FOLDER: Any = {"parser": str, "callback": _folder}
 NAMED_RUN = r"<benchmark>\[/<order>]/<method>"
 CHANGES: Any = Argument(
     None,
-    metavar="[KEY=VALUE]...",
+    metavar="KEY=VALUE",
     help="Dotted keys, e.g. optim.lr=1e-3",
     autocompletion=complete_method,
 )
@@ -129,12 +129,19 @@ class Selection:
 
     def check(self, name: str, file: Any) -> None:
         """Refuse options that the sweep, the search or the single run `name` does not have."""
-        searches = file is not None and file.is_search
-        if self.trials is not None and not searches:
-            which = f"{name} has its own variants; only a search has a number of them"
-            raise InputError(f"--trials {self.trials}: {which}")
-        if self.only and (file is None or searches):
-            raise InputError(f"--only {self.only[0]!r}: {name} has no variants by name")
+        from forever.launch.start import check_choice
+
+        check_choice(name, file, parse_seeds(self.seeds), self.only or (), self.trials)
+
+    def asked(self, file: Any, changes: list[str] | None, limits: Any = None) -> Any:
+        """What these options and KEY=VALUE ask for of a sweep's file; see `Asked`."""
+        from forever.config.overrides import parse_assignments
+        from forever.launch.start import Asked
+        from forever.sweeps.named_runs import load_run
+
+        base = load_run(self.on or file.base_run(self.scale))
+        changed, seeds = parse_assignments(changes or []), parse_seeds(self.seeds)
+        return Asked(file, base, changed, seeds, self.only or (), self.trials, limits)
 
 
 @dataclass(frozen=True)
@@ -150,14 +157,10 @@ class Stopping:
         None, metavar="TIME", help="Add seeds as long as they fit, e.g. 90s, 30m, 2h."
     )
 
-    def limits(self, name: str, file: Any) -> Any:
-        """When the sweep `name` ends; None: after its seeds, as without these options."""
+    def limits(self) -> Any:
+        """When the sweep ends; None: after its seeds, as without these options."""
         if self.until is None and self.budget is None:
             return None
-        if file.is_search:
-            raise InputError(f"--until and --budget: {name} is a search and compares no variants")
-        if self.until is not None and self.until <= 0:
-            raise InputError(f"--until {self.until:g}: points must be more than 0, e.g. 2")
         from forever.planning.rounds import Limits
 
         return Limits(self.until, parse_time(self.budget))
@@ -189,17 +192,14 @@ def with_options(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...] | None:
-    """The numbers in `--seeds 0,1,2`, which differ and are not negative; None for none given."""
+    """The numbers in `--seeds 0,1,2`; None for none given."""
     if text is None:
         return None
     try:
-        seeds = tuple(int(part) for part in text.split(","))
+        return tuple(int(part) for part in text.split(","))
     except ValueError:
         rule = "whole numbers separated by commas are expected, e.g. 0,1,2"
         raise InputError(f"--seeds {text!r}: {rule}") from None
-    if min(seeds) < 0 or len(set(seeds)) != len(seeds):
-        raise InputError(f"--seeds {text!r}: seeds must be different and not negative")
-    return seeds
 
 
 def parse_workers(text: str | None) -> tuple[int, int] | None:

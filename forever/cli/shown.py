@@ -7,13 +7,11 @@ what would have been there besides, such as progress, goes to stderr.
 import functools
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, is_dataclass
 from inspect import Parameter
-from math import isfinite
-from pathlib import Path
 from typing import Any, Protocol
 
 import typer
@@ -22,8 +20,9 @@ from typer import Option
 
 from forever.text import terminal
 
+_HAS_WIDTH = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
 # A pipe has no width of its own; 80 columns would fold every table.
-console = Console() if sys.stdout is not None and sys.stdout.isatty() else Console(width=120)
+console = Console() if _HAS_WIDTH else Console(width=120)
 _AS_JSON: Any = Option(False, "--json", help="Print one JSON document, and nothing else on stdout.")
 
 
@@ -91,28 +90,11 @@ def _print_document(verb: Callable[[], None]) -> None:
         exit_code = ended.exit_code
     finally:
         _Document.content = None
-    text = json.dumps(_finite(content), indent=1, default=_value, allow_nan=False)
-    sys.stdout.write(f"{text}\n")
+    from pydantic_core import to_jsonable_python
+
+    # JSON has no nan and inf; what pydantic does not know are numbers of NumPy.
+    plain = to_jsonable_python(content, inf_nan_mode="null", fallback=lambda number: number.item())
+    sys.stdout.write(f"{json.dumps(plain, indent=1)}\n")
     sys.stdout.flush()
     if exit_code:
         raise typer.Exit(exit_code)
-
-
-def _finite(value: Any) -> Any:
-    """Nested values in which null stands for numbers that JSON does not have."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    if isinstance(value, float) and not isfinite(value):
-        return None
-    return value
-
-
-def _value(value: Any) -> Any:
-    """What JSON does not know: a path as its text, a number of NumPy as Python's."""
-    if isinstance(value, Path):
-        return str(value)
-    return value.item()

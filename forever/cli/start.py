@@ -10,6 +10,14 @@ import sys
 
 from forever.stopping import asked, listening
 
+_FROM_CHECKPOINT = "goes on from the last checkpoint"
+_GOES_ON = {
+    "run": f"; the same command with --resume {_FROM_CHECKPOINT}",
+    "sweep": f"; the same command {_FROM_CHECKPOINT}",
+    "demo": f"; the same command {_FROM_CHECKPOINT}",
+    "submit": "; the job goes on, the same command follows it, `ray job stop` ends it",
+}
+
 
 def main() -> None:
     """Run the command that the console script was given."""
@@ -46,15 +54,8 @@ def _stand_somewhere() -> None:
 
 
 def _say_how_to_go_on() -> None:
-    verb = sys.argv[1:2]
-    again = {"run": "the same command with --resume", "sweep": "the same command"}
-    again["demo"] = again["sweep"]
-    goes_on = ""
-    if verb == ["submit"]:
-        goes_on = "; the job goes on, the same command follows it, `ray job stop` ends it"
-    if verb and verb[0] in again:
-        goes_on = f"; {again[verb[0]]} goes on from the last checkpoint"
-    print(f"interrupted{goes_on}", file=sys.stderr)
+    advice = _GOES_ON.get(sys.argv[1], "") if len(sys.argv) > 1 else ""
+    print(f"interrupted{advice}", file=sys.stderr)
 
 
 if __name__ == "__main__":

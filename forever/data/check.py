@@ -1,7 +1,8 @@
 """`forever data check`: every task of a folder or of a run, read and checked as a run would."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -32,20 +33,24 @@ class Checked:
     problems: list[str] = field(default_factory=list)
 
     @property
-    def several(self) -> bool:
-        """Whether the tasks are of more than one benchmark."""
-        return len({benchmark for benchmark, _ in self.tasks}) > 1
+    def named(self) -> list[tuple[str, Task]]:
+        """The tasks with their names, before which stands a benchmark's if there are several."""
+        if len(self.benchmarks) > 1:
+            return [(f"{benchmark}/{task.name}", task) for benchmark, task in self.tasks]
+        return [(task.name, task) for _, task in self.tasks]
 
     @property
-    def title(self) -> str:
-        """Where the tasks are, and of which benchmark, whose rules hold for them."""
-        names = {benchmark for benchmark, _ in self.tasks}
-        one = f" (benchmark {names.pop()})" if len(names) == 1 else ""
-        return f"tasks in {self.where}{one}"
+    def benchmarks(self) -> set[str]:
+        """The benchmarks that the tasks are of."""
+        return {benchmark for benchmark, _ in self.tasks}
 
-    def called(self, benchmark: str, task: Task) -> str:
-        """What a task is called in a table."""
-        return f"{benchmark}/{task.name}" if self.several else task.name
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note what is refused within, and go on behind it."""
+        try:
+            yield
+        except InputError as error:
+            self.problems.append(str(error))
 
 
 def read_tasks(place: Path | RunConfig, only: Collection[str] = ()) -> Checked:
@@ -57,18 +62,19 @@ def read_tasks(place: Path | RunConfig, only: Collection[str] = ()) -> Checked:
     Raises:
         InputError: nothing is found.
     """
-    where = str(place) if isinstance(place, Path) else "the run's data"
-    checked = Checked(where)
-    if isinstance(place, RunConfig):
-        configs = iter([place.data])
-    else:
-        configs = _benchmarks_in(place, checked.problems)
+    is_run = isinstance(place, RunConfig)
+    checked = Checked("the run's data" if is_run else str(place))
+    configs = [place.data] if is_run else _benchmarks_in(place, checked)
     names: set[str] = set()
     for config in configs:
-        for name, task in _tasks(config, checked.problems, only):
-            names.add(name)
-            if task is not None:
-                checked.tasks.append((config.benchmark, task))
+        with checked.noting():
+            source = find_source(config)
+            for name in source.order():
+                names.add(name)
+                if only and name not in only:
+                    continue
+                with checked.noting():
+                    checked.tasks.append((config.benchmark, source.task(name)))
     if not names and not checked.problems:
         raise InputError(
             f"{place} has no benchmark folder with tasks; the layouts are listed in "
@@ -76,61 +82,33 @@ def read_tasks(place: Path | RunConfig, only: Collection[str] = ()) -> Checked:
         )
     for name in only:
         if name not in names:
-            raise unknown(f"task in {where}", name, names)
+            raise unknown(f"task in {checked.where}", name, names)
     return checked
 
 
-def _tasks(
-    config: DataConfig, problems: list[str], only: Collection[str]
-) -> Iterator[tuple[str, Task | None]]:
-    """Yield the names of a benchmark's tasks, each with the task if that is asked for and can be
-    read, and add what is wrong with the others."""
-    try:
-        source = find_source(config)
-        names = source.order()
-    except InputError as error:
-        problems.append(str(error))
-        return
-    for name in names:
-        task = None
-        try:
-            if not only or name in only:
-                task = source.task(name)
-        except InputError as error:
-            problems.append(str(error))
-        yield name, task
-
-
-def _benchmarks_in(root: Path, problems: list[str]) -> Iterator[DataConfig]:
-    """Yield each benchmark in `root`, which may be a benchmark's folder itself, with its tasks, and
-    add what is wrong with the others."""
+def _benchmarks_in(root: Path, checked: Checked) -> Iterator[DataConfig]:
+    """Yield the benchmarks in `root`, which may be one's folder itself, with all their tasks."""
     if not is_folder(root):
         raise InputError(f"there is no folder {root}")
-    try:
-        if find_tasks(root):
-            yield _benchmark(root.absolute())
-            return
-    except InputError as error:
-        problems.append(str(error))
-        return
-    for folder in sorted(path for path in root.iterdir() if is_folder(path)):
-        try:
-            if find_tasks(folder):
-                yield _benchmark(folder)
-        except InputError as error:
-            problems.append(str(error))
+    folders: list[Path] = []
+    with checked.noting():
+        inside = sorted(path for path in root.iterdir() if is_folder(path))
+        folders = [root.absolute()] if find_tasks(root) else inside
+    for folder in folders:
+        with checked.noting():
+            if tasks := find_tasks(folder):
+                yield _benchmark(folder, tuple(tasks))
 
 
-def _benchmark(folder: Path) -> DataConfig:
-    """All tasks of a benchmark's folder."""
+def _benchmark(folder: Path, tasks: tuple[str, ...]) -> DataConfig:
+    """The tasks of a benchmark's folder."""
     # A folder that several benchmarks share is read by the rules of the last, which has all tasks.
     shared = {folders[0]: name for name, folders in FOLDERS.items() if len(folders) == 1}
     benchmark = shared.get(folder.name, folder.name)
     # In the folder itself a task of the benchmark's name would be taken for its folder.
     home = folder if benchmark in FOLDERS else folder.parent
-    names = tuple(find_tasks(folder))
     try:
-        return DataConfig(benchmark=benchmark, order=names, root=str(home))
+        return DataConfig(benchmark=benchmark, order=tasks, root=str(home))
     except ValidationError:
         raise InputError(
             f"{folder}: a benchmark's name is UTF-8 and has at most 100 characters; rename it"
@@ -138,20 +116,19 @@ def _benchmark(folder: Path) -> DataConfig:
 
 
 def tasks_table(checked: Checked) -> PlainTable:
-    """Sizes, metric, overlap and digest of each task."""
-    table = PlainTable(title=checked.title)
+    """Sizes, metric, overlap and digest of each task, titled by where they are, and by the one
+    benchmark whose rules hold for them."""
+    title = f"tasks in {checked.where}"
+    if len(checked.benchmarks) == 1:
+        title += f" (benchmark {min(checked.benchmarks)})"
+    table = PlainTable(title=title)
     table.add_column("task", no_wrap=True)
     for column in ("train", "test", "metric", "labels", "overlap", "digest"):
         table.add_column(column, justify="right")
-    overlaps = _overlaps(checked)
-    for benchmark, task in checked.tasks:
-        overlap = overlaps[benchmark, task.name]
-        labels = len(task.labels) if task.labels else None
-        table.add_row(
-            checked.called(benchmark, task), len(task.train), len(task.test), task.metric,
-            Cell(labels, str(labels or "-")), Cell(overlap, str(overlap), "bold" * bool(overlap)),
-            task.digest(),
-        )  # fmt: skip
+    for (name, task), overlap in zip(checked.named, _overlaps(checked), strict=True):
+        labels = Cell(len(task.labels), str(len(task.labels))) if task.labels else Cell(None, "-")
+        sizes = (len(task.train), len(task.test))
+        table.add_row(name, *sizes, task.metric, labels, _marked(overlap), task.digest())
     table.caption = (
         "Overlap: test rows that some task of the benchmark has as a training row, but for case "
         "and blanks."
@@ -159,16 +136,20 @@ def tasks_table(checked: Checked) -> PlainTable:
     return table
 
 
-def _overlaps(checked: Checked) -> Counter[tuple[str, str]]:
+def _marked(count: int) -> Cell:
+    """A number that should be zero."""
+    return Cell(count, str(count), "bold" if count else "")
+
+
+def _overlaps(checked: Checked) -> list[int]:
     """How many test rows of each task are training rows of any task of its benchmark."""
-    trained: dict[str, set[str]] = {}
+    trained: defaultdict[str, set[str]] = defaultdict(set)
     for benchmark, task in checked.tasks:
-        trained.setdefault(benchmark, set()).update(map(_question, task.train))
-    counts = Counter[tuple[str, str]]()
+        trained[benchmark].update(map(_question, task.train))
+    overlaps: list[int] = []
     for benchmark, task in checked.tasks:
-        seen = trained[benchmark]
-        counts[benchmark, task.name] = sum(_question(example) in seen for example in task.test)
-    return counts
+        overlaps.append(sum(_question(example) in trained[benchmark] for example in task.test))
+    return overlaps
 
 
 def _question(example: Example) -> str:
@@ -181,7 +162,7 @@ def balance_table(checked: Checked) -> PlainTable:
     table.add_column("task", no_wrap=True)
     table.add_column("different", justify="right")
     table.add_column("most frequent")
-    for benchmark, task in checked.tasks:
+    for name, task in checked.named:
         train = Counter(example.output.strip() for example in task.train)
         test = Counter(example.output.strip() for example in task.test)
         answers = [answer for answer, _ in (train + test).most_common()]
@@ -197,7 +178,6 @@ def balance_table(checked: Checked) -> PlainTable:
         if unseen:
             texts.append(f"in test only: {', '.join(unseen[:_MOST_LABELS])}")
         counts = {answer: [train[answer], test[answer]] for answer in answers}
-        name = checked.called(benchmark, task)
         record = {"task": name, "answers": counts if task.labels else None, "unseen": unseen}
         table.add_row(name, len(answers), ", ".join(texts), record=record)
     return table
@@ -211,17 +191,13 @@ def lengths_table(checked: Checked, encoder: Encoder | None, config: RunConfig) 
     table.add_column("task", no_wrap=True)
     for column in ("prompt, median", "longest", "answer, longest", "cut in training", "in test"):
         table.add_column(column, justify="right")
-    for benchmark, task in checked.tasks:
-        name = checked.called(benchmark, task)
+    for name, task in checked.named:
         if encoder is None:
             table.add_row(name, *_words(task), Cell(None, "-"), Cell(None, "-"))
             continue
-        try:
+        with checked.noting():
             encoder.encode_all(task, config.evaluation.max_new_tokens)
-        except InputError as error:
-            checked.problems.append(str(error))
-            continue
-        table.add_row(name, *_tokens(task, encoder))
+            table.add_row(name, *_tokens(task, encoder))
     if encoder is not None:
         table.caption = (
             f"Cut: prompts that lose the middle of their input, to stay within model.max_length="
@@ -244,8 +220,7 @@ def _tokens(task: Task, encoder: Encoder) -> list[Cell | int]:
     examples = (*task.train, *task.test)
     prompts = [encoder.count(prompt(example)) for example in examples]
     answer = max(map(encoder.answer_length, examples))
-    cells = [Cell(count, str(count), "bold" * bool(count)) for count in cut]
-    return [_median(prompts), max(prompts), answer, *cells]
+    return [_median(prompts), max(prompts), answer, *map(_marked, cut)]
 
 
 def _median(counts: list[int]) -> Cell:

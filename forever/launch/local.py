@@ -163,7 +163,6 @@ def run_local(
     if finished is not None:
         return finished
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from forever.runs.environment import describe
     from forever.runs.session import Session
     from forever.training.loop import run
     from forever.training.world import World, pick_device
@@ -188,10 +187,7 @@ def run_local(
         world.wait()  # the leader changes files from here on
         if not finished_by_another:
             if world.leads:
-                # Another division of batches moves last bits, as another machine does.
-                division = {"workers": world.size, "micro_batch": placement.micro_batch}
-                directory.create(config, describe() | division)
-                directory.ended.unlink(missing_ok=True)  # it goes on
+                _create(directory, config, world.size, placement.micro_batch)
             session = Session(
                 config,
                 directory,
@@ -206,6 +202,18 @@ def run_local(
             with _remembered(directory, world.leads), closing(session):
                 run(config, benchmark, session, world, placement.micro_batch)
     return directory.finished() or {}
+
+
+def _create(
+    directory: RunDirectory, config: RunConfig, workers: int, micro_batch: int | None
+) -> None:
+    """Write what describes a run that begins or goes on."""
+    from forever.runs.environment import describe
+
+    # Another division of batches moves last bits, as another machine does.
+    division = {"workers": workers, "micro_batch": micro_batch}
+    directory.create(config, describe() | division)
+    directory.ended.unlink(missing_ok=True)  # it goes on
 
 
 @contextmanager

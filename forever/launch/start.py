@@ -67,24 +67,51 @@ def train(
 
 @dataclass(frozen=True)
 class Asked:
-    """Which runs of a sweep's file are asked for; what is None is as the file says."""
+    """What is asked for of a sweep's file; what is None is as the file says.
 
+    Raises:
+        InputError: the sweep or the search does not have that.
+    """
+
+    file: SweepFile
+    base: RunConfig  # from which the variants differ, before the changes
+    changes: Mapping[str, Any]  # of all runs, by dotted keys
     seeds: Sequence[int] | None = None
     only: Sequence[str] = ()  # variants; none of them means all
     trials: int | None = None  # of a search
     limits: Limits | None = None  # up to which seeds are added in rounds; None: none are
 
-    def check(self, file: SweepFile) -> None:
-        """Refuse, by an InputError, what the sweep or the search does not have."""
-        seeds, limits = self.seeds, self.limits
-        if seeds is not None and (not seeds or min(seeds) < 0 or len({*seeds}) < len(seeds)):
-            raise InputError(f"seeds={[*seeds]}: give some that are different and not negative")
-        if self.trials is not None and not file.is_search:
-            raise InputError(f"trials={self.trials}: {file.name} has variants; leave trials out")
-        if file.is_search and (self.only or limits):
-            raise InputError(f"only, until, budget_s: {file.name} is a search; leave them out")
-        if limits and limits.points is not None and limits.points <= 0:
-            raise InputError(f"until={limits.points:g}: points must be more than 0, e.g. 2")
+    def __post_init__(self) -> None:
+        check_choice(self.file.name, self.file, self.seeds, self.only, self.trials)
+        if self.limits and self.file.is_search:
+            name = self.file.name
+            raise InputError(f"until and budget: {name} is a search and compares no variants")
+
+    def sweep(self) -> Sweep:
+        """The runs of a file with variants; see `SweepFile.expand`."""
+        return self.file.expand(self.base, self.seeds, self.changes, self.only)
+
+    def search(self) -> Search:
+        """The search of a file with a space; see `find_search`."""
+        return find_search(self.file, self.base.override(self.changes), self.seeds)
+
+
+def check_choice(
+    name: str,
+    file: SweepFile | None,
+    seeds: Sequence[int] | None,
+    only: Sequence[str],
+    trials: int | None,
+) -> None:
+    """Refuse, by an InputError, what a sweep, a search or a single run (no file) does not have."""
+    is_search = file is not None and file.is_search
+    if seeds is not None and (not seeds or min(seeds) < 0 or len({*seeds}) < len(seeds)):
+        raise InputError(f"seeds {[*seeds]}: give some that are different and not negative")
+    if trials is not None and not is_search:
+        rule = "only a search has a number of them"
+        raise InputError(f"{trials} trials: {name} has its own variants; {rule}")
+    if only and (file is None or is_search):
+        raise InputError(f"only {only[0]!r}: {name} has no variants by name")
 
 
 @dataclass(frozen=True)
@@ -97,32 +124,22 @@ class Ended:
 
 
 def run_file(
-    file: SweepFile,
-    base: RunConfig,
-    changes: Mapping[str, Any],
-    asked: Asked,
-    out: Path,
-    fleet: Fleet,
-    say: Say,
-    console: Console | None = None,
+    asked: Asked, out: Path, fleet: Fleet, say: Say, console: Console | None = None
 ) -> Ended:
     """Run the sweep or search of a file in its folder of `out`.
 
     Args:
-        base: the run from which the variants differ, before the `changes` by dotted keys.
         say: told once a round what is decided and what is open.
         console: where the progress is shown, unless `fleet.show` is false; None: stdout.
 
     Raises:
         InputError: something of it cannot be, which is known before Ray is started.
     """
-    folder = (out / file.name).absolute()
-    if file.is_search:
-        search = find_search(file, base.override(changes), asked.seeds)
-        outcome = run_search(search, asked.trials, folder, fleet, console)
-        return Ended(folder, outcome, search)
-    sweep = file.expand(base, asked.seeds, changes, asked.only)
-    return Ended(folder, run_sweep(sweep, folder, fleet, say, asked.limits, console))
+    folder = (out / asked.file.name).absolute()
+    if asked.file.is_search:
+        search = asked.search()
+        return Ended(folder, run_search(search, asked.trials, folder, fleet, console), search)
+    return Ended(folder, run_sweep(asked.sweep(), folder, fleet, say, asked.limits, console))
 
 
 def run_sweep(

@@ -41,6 +41,10 @@ class Limits:
     points: float | None = None  # a difference that is shown to be no larger is decided, too
     budget_s: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.points is not None and self.points <= 0:
+            raise InputError(f"until {self.points:g}: points must be more than 0, e.g. 2")
+
 
 Decisions = Mapping[Comparison, Decision]
 

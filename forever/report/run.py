@@ -147,11 +147,11 @@ class Run:
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
-        return self.directory.read_journal(self.directory.steps)
+        return self.directory.read_steps()
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        return self.directory.read_journal(self.directory.events)
+        return self.directory.read_events()
 
     @cached_property
     def matrix(self) -> PerformanceMatrix:

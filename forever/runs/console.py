@@ -207,7 +207,7 @@ def matrix_table(result: Mapping[str, Any], width: int = 120) -> PlainTable:
         scores = dict(zip(stages, row, strict=True))
         cells = [_score_cell(value, digits) for value in row[-shown:]]
         table.add_row(label, *cells, record={"task": task, "scores": scores})
-    words = [f"{_NAMES[key]} {result[key]:.1f}" for key in _NAMES if result.get(key) is not None]
+    words = [f"{_NAMES[key]} {result[key]:z.1f}" for key in _NAMES if result.get(key) is not None]
     if result.get("seconds"):
         words.append(f"{sum(result['seconds'].values()):.0f} s")
     table.caption = "   ".join(words) + left_out

@@ -107,10 +107,6 @@ class RunDirectory:
         first = self.read_environment()
         return [first, *first.get("resumed", [])]
 
-    def read_journal(self, path: Path) -> list[dict[str, Any]]:
-        """The lines of `steps` or `events`, which may be those of an earlier release."""
-        return [shaped(path, line, Line) for line in read_lines(path)]
-
     def read_fork(self) -> dict[str, Any] | None:
         """Which run's stage it began from, if it is a fork."""
         return self._read_json(self.fork, Fork) if self.fork.is_file() else None
@@ -150,6 +146,14 @@ class RunDirectory:
             return self.read_answers(stage, task)
         except InputError:
             return None
+
+    def read_steps(self) -> list[dict[str, Any]]:
+        """The updates so far; none if their file was not kept."""
+        return [shaped(self.steps, line, Line) for line in read_lines(self.steps)]
+
+    def read_events(self) -> list[dict[str, Any]]:
+        """The replays and looks so far; none if their file was not kept."""
+        return [shaped(self.events, line, Line) for line in read_lines(self.events)]
 
     def verify(self) -> dict[str, Any] | None:
         """The result, if the run is over and no file is missing, is not what was written, or leads

@@ -85,8 +85,7 @@ def find_origin(text: str) -> Origin:
         raise InputError(f"--fork {text!r}: {name} holds no run, there is no config.yaml in it")
     check_links(directory.path)
     config = directory.read_config()
-    steps = directory.read_journal(directory.steps)
-    trained = tuple(dict.fromkeys(line["task"] for line in steps))
+    trained = tuple(dict.fromkeys(line["task"] for line in directory.read_steps()))
     stages = {str(number): number - 1 for number in range(1, len(trained) + 1)}
     stages |= {task: stage for stage, task in enumerate(trained)}
     if task not in stages:

@@ -2,15 +2,14 @@
 
 import errno
 import os
-import sys
 from unittest.mock import Mock
 
 import pytest
 import torch
+from commands import Call
 
 from forever.cli import boundary
 from forever.cli.boundary import CAUSES, explained
-from forever.cli.main import main
 from forever.errors import InputError
 from scripts.error_table import PAGE, page
 
@@ -55,19 +54,16 @@ def test_no_cause_is_listed_twice() -> None:
     assert all(hasattr(errno, number) for number in numbers)
 
 
-@pytest.mark.parametrize("place", [1, 2, 3])
+@pytest.mark.parametrize("place", [0, 1, 2])
 def test_debug_shows_where_an_error_arose(
-    place: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: int, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """Wherever it stands among the words of a command."""
-    words = ["forever", "report", "nowhere"]
+    words = ["report", "nowhere"]
     words.insert(place, "--debug")
-    monkeypatch.setattr(sys, "argv", words)
     monkeypatch.setenv(boundary.DEBUG, "")
-    with pytest.raises(SystemExit) as stop:
-        main()
-    shown = capsys.readouterr().err
-    assert stop.value.code == 2
+    code, _, shown = call(*words)
+    assert code == 2
     assert shown.startswith("Traceback")
     assert shown.splitlines()[-1].startswith("error: ")
     assert os.environ[boundary.DEBUG] == "1"
@@ -78,15 +74,12 @@ def test_debug_shows_where_an_error_arose(
     [(InputError("http://me:secret@host is away"), 2), (KeyError("http://me:secret@host"), 1)],
 )
 def test_without_debug_a_bug_alone_has_a_traceback_and_nothing_has_a_password(
-    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["forever", "report", "nowhere"])
     monkeypatch.delenv(boundary.DEBUG, raising=False)
     monkeypatch.setattr("forever.cli.commands.show_report", Mock(side_effect=error))
-    with pytest.raises(SystemExit) as stop:
-        main()
-    shown = capsys.readouterr().err
-    assert stop.value.code == code
+    ended, _, shown = call("report", "nowhere")
+    assert ended == code
     assert ("Traceback" in shown) == (code == 1)
     assert "secret" not in shown
     assert "host" in shown

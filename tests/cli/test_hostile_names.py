@@ -4,19 +4,18 @@ nothing, and the files keep them as they are."""
 import io
 import json
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import yaml
+from commands import Call, document, said
 from helpers import (
     execute,
     make_task,
     rows_task,
     save_backbone,
     save_data,
+    saved,
     small_toy_config,
     toy_config,
 )
@@ -24,7 +23,6 @@ from made_up import base_run, make_up
 from pages import without_scripts
 from rich.console import Console
 
-from forever.cli.main import main
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.runs.console import ConsoleTracker
@@ -38,28 +36,13 @@ VARIANT = "[/b] $y_{$ <script>\x1b[2J| _*"
 FOLDER = "[/b]\x1b[31m$z_{$"
 ANSWER = "[/b]\x1b[31m<script>$x_{$\n" + "x" * 2**20
 
-Call = Callable[..., str]
 
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Do `forever ARGUMENTS` in this process; what it printed, which moves no cursor."""
-
-    def forever(*arguments: str, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["forever", *arguments])
-        ended = 0
-        try:
-            main()
-        except SystemExit as stop:
-            ended = int(stop.code or 0)
-        assert ended == code
-        printed = capsys.readouterr()
-        text = printed.out + printed.err
-        assert "\x1b" not in text
-        assert "Traceback" not in text
-        return text
-
-    return forever
+def shown(call: Call, *arguments: str, code: int = 0) -> str:
+    """All that a command says, which moves no cursor."""
+    text = said(call, *arguments, code=code)
+    assert "\x1b" not in text
+    assert "Traceback" not in text
+    return text
 
 
 @pytest.fixture(scope="module")
@@ -79,33 +62,34 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
 def test_a_run_shows_hostile_names_and_keeps_them(
     config: RunConfig, tmp_path: Path, call: Call
 ) -> None:
-    path, out = tmp_path / "toy.yaml", tmp_path / FOLDER
-    path.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
-    shown = call("run", str(path), "--out", str(out), "--mlflow", "off")
+    out = tmp_path / FOLDER
+    file = saved(config, tmp_path / "toy.yaml")
+    run_it = ("run", file, "--out", str(out), "--mlflow", "off")
+    text = shown(call, *run_it)
     seen = [visible(name) for name in TASKS]
-    assert all(name in shown for name in seen)
-    assert visible(FOLDER) in shown
-    assert "nothing to do" in call("run", str(path), "--out", str(out), "--mlflow", "off")
+    assert all(name in text for name in seen)
+    assert visible(FOLDER) in text
+    assert "nothing to do" in shown(call, *run_it)
     (run,) = out.iterdir()
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     assert result["tasks"] == TASKS
 
-    for verb in (["plan", str(path)], ["data", "check", str(path)]):
-        shown = call(*verb)
-        assert verb[0] == "plan" or all(name in shown for name in seen)
-    call("diff", str(run), str(run))
-    assert all(name in call("show", str(run)) for name in seen)
-    told = json.loads(call("show", str(run), "--json"))
+    shown(call, "plan", file)
+    text = shown(call, "data", "check", file)
+    assert all(name in text for name in seen)
+    shown(call, "diff", str(run), str(run))
+    text = shown(call, "show", str(run))
+    assert all(name in text for name in seen)
+    told = document(call, "show", str(run))
     assert [row["task"] for row in told["matrix"]["rows"]] == TASKS
-    call("export", str(run), "--to", str(tmp_path / "exported"))
+    shown(call, "export", str(run), "--to", str(tmp_path / "exported"))
     card = (tmp_path / "exported" / "README.md").read_text(encoding="utf-8")
     assert "<i>" not in re.sub(r"^```.*?^```$", "", card, flags=re.M | re.S)
     assert "\x1b" not in card
     assert markdown(TASKS[2]) in card
     damaged = run / "result.json"
     damaged.write_text("{", encoding="utf-8")
-    shown = call("report", str(run), code=2)
-    assert visible(FOLDER) in shown
+    assert visible(FOLDER) in shown(call, "report", str(run), code=2)
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +110,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_report_shows_hostile_names_in_every_format(swept: Path, call: Call) -> None:
-    shown = call("report", str(swept))
-    assert visible(VARIANT) in shown
-    assert visible(FOLDER) in shown
+    text = shown(call, "report", str(swept))
+    assert visible(VARIANT) in text
+    assert visible(FOLDER) in text
     page = without_scripts((swept / "report.html").read_text(encoding="utf-8"))
     assert html(VARIANT) in page
     assert html(TASKS[2]) in page

@@ -1,11 +1,10 @@
 """`forever init`: what it writes runs as it is, and nothing is overwritten."""
 
-import json
 from pathlib import Path
 
 import pytest
 import yaml
-from commands import Call
+from commands import Call, document
 
 from forever.cli.starters.run import run_text
 from forever.config.overrides import dotted_keys
@@ -48,25 +47,20 @@ def test_a_task_that_is_begun_is_learned(call: Call) -> None:
     for name in ("first", "second"):
         assert call("init", "--task", name)[0] == 0
     assert load_run("second.yaml").data.order == ("first", "second")
-    code, printed, _ = call("data", "check", "second.yaml", "--json")
-    assert code == 0
-    rows = json.loads(printed)["tasks"]["rows"]
+    rows = document(call, "data", "check", "second.yaml")["tasks"]["rows"]
     assert [(row["task"], row["labels"], row["overlap"]) for row in rows] == [
         ("first", 2, 0),
         ("second", 2, 0),
     ]
-    code, printed, _ = call("run", "second.yaml", "--mlflow", "off", "--json")
-    assert code == 0
-    assert json.loads(printed)["lost"] == []  # it is learned
+    assert document(call, "run", "second.yaml", "--mlflow", "off")["lost"] == []  # it is learned
 
 
 def test_a_sweep_that_is_begun_can_be_planned(call: Call) -> None:
     assert call("init", "sweep", "--to", "mine.yaml")[0] == 0
     sweep = load_sweep("mine.yaml").expand(load_run("mini/forever"))
     assert [*sweep.variants] == ["base", "late", "once"]
-    code, printed, _ = call("plan", "mine.yaml", "--json")
-    assert code == 0
-    assert [row["runs"] for row in json.loads(printed)["rows"]][:3] == [3, 3, 3]
+    rows = document(call, "plan", "mine.yaml")["rows"]
+    assert [row["runs"] for row in rows][:3] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("words", [["init"], ["init", "sweep"], ["init", "--task", "first"]])
@@ -79,10 +73,14 @@ def test_nothing_is_overwritten(words: list[str], call: Call) -> None:
     assert before == {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
 
 
-def test_names_that_are_no_folders_are_refused(call: Call) -> None:
+def test_what_cannot_be_begun_is_refused(call: Call) -> None:
     for name in ("../up", "a b", "", ".x"):
         code, _, error = call("init", "--task", name)
         assert code == 2
         assert "a task's name is that of a folder" in error
     assert call("init", "sweep", "--task", "first")[0] == 2
+    for words in (["sweep"], ["--task", "first"]):
+        code, _, error = call("init", *words, "--on", "mini/ewc")
+        assert code == 2
+        assert "--on mini/ewc: it says which run is written; leave it out" in error
     assert [*Path().iterdir()] == []

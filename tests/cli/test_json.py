@@ -10,25 +10,16 @@ from typing import Any
 
 import pytest
 import typer
-import yaml
-from commands import Call
+from commands import Call, document
 from typer.testing import CliRunner
 
 from forever.cli import completion
 from forever.cli.main import app
 from forever.config.methods import METHOD_CONFIGS
-from forever.config.run import RunConfig
 from forever.sweeps.files import shipped_sweeps
 from forever.text import Cell, PlainTable
 
 ROOT = Path(__file__).parents[2]
-
-
-def document(call: Call, *arguments: str, code: int = 0) -> dict[str, Any]:
-    """What a verb prints with `--json`: one document, and nothing else."""
-    ended, printed, _ = call(*arguments, "--json")
-    assert ended == code
-    return json.loads(printed)
 
 
 def test_a_table_knows_its_rows() -> None:
@@ -42,11 +33,9 @@ def test_a_table_knows_its_rows() -> None:
     assert [str(cell) for cell in table.columns[1].cells] == ["25.0 %", "", "-"]
 
 
-def test_a_run_is_one_document(small_config: RunConfig, tmp_path: Path, call: Call) -> None:
+def test_a_run_is_one_document(run_file: str, tmp_path: Path, call: Call) -> None:
     """What a run tells meanwhile is on stderr."""
-    file = tmp_path / "toy.yaml"
-    file.write_text(yaml.safe_dump(small_config.model_dump(mode="json")), "utf-8")
-    run = ["run", str(file), "--out", str(tmp_path / "out"), "--mlflow", "off"]
+    run = ["run", run_file, "--out", str(tmp_path / "out"), "--mlflow", "off"]
     code, printed, progress = call(*run, "--json")
     told = json.loads(printed)
     assert (code, told["run"]) == (0, str(next((tmp_path / "out").iterdir())))
@@ -58,17 +47,13 @@ def test_a_run_is_one_document(small_config: RunConfig, tmp_path: Path, call: Ca
     assert again["scores"] == told["scores"]
 
 
-def test_each_table_is_a_document(
-    small_config: RunConfig, data_root: Path, tmp_path: Path, call: Call
-) -> None:
+def test_each_table_is_a_document(run_file: str, data_root: Path, call: Call) -> None:
     sweeps = {row["sweep"]: row["question"] for row in document(call, "sweep", "--list")["rows"]}
     assert sweeps == {name: sweep.question for name, sweep in shipped_sweeps().items()}
     doctor = document(call, "doctor")
     assert "torch" in [row["what"] for row in doctor["rows"]]
     assert doctor["sound"] is True
-    file = tmp_path / "toy.yaml"
-    file.write_text(yaml.safe_dump(small_config.model_dump(mode="json")), "utf-8")
-    rows = document(call, "plan", str(file), "--tokens-per-second", "1000")["rows"]
+    rows = document(call, "plan", run_file, "--tokens-per-second", "1000")["rows"]
     assert rows[0]["task"] == 3 * 4  # updates, as a number
     assert rows[0]["hours"] > 0
     data = document(call, "data", "check", str(data_root))

@@ -8,20 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import yaml
 from helpers import execute
 
 from forever.config.run import RunConfig
 from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep
 from forever.sweeps.sweep import Sweep
-
-
-@pytest.fixture
-def run_file(small_config: RunConfig, tmp_path: Path) -> str:
-    path = tmp_path / "toy.yaml"
-    path.write_text(yaml.safe_dump(small_config.model_dump(mode="json")), encoding="utf-8")
-    return str(path)
 
 
 @pytest.fixture

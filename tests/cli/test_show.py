@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Call
+from commands import Call, document
 from helpers import execute
 from rich.console import Console
 
@@ -30,12 +30,6 @@ def runs(small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> t
     return folder / "forever", folder / "finetune"
 
 
-def as_json(call: Call, *arguments: str) -> dict[str, Any]:
-    code, printed, _ = call(*arguments, "--json")
-    assert code == 0
-    return json.loads(printed)
-
-
 def answers_of(run: Path) -> list[dict[str, Any]]:
     """The last answers to all tasks."""
     lines: list[dict[str, Any]] = []
@@ -53,7 +47,7 @@ def test_a_run_is_shown(runs: tuple[Path, Path], call: Call) -> None:
 
 
 def test_a_run_is_shown_to_programs(runs: tuple[Path, Path], call: Call) -> None:
-    told = as_json(call, "show", str(runs[0]))
+    told = document(call, "show", str(runs[0]))
     result = json.loads((runs[0] / "result.json").read_text("utf-8"))
     matrix = [
         [row["scores"][stage] for stage in result["stages"]] for row in told["matrix"]["rows"]
@@ -68,7 +62,7 @@ def test_a_run_is_shown_to_programs(runs: tuple[Path, Path], call: Call) -> None
 
 
 def test_wrong_answers_stand_beside_what_was_asked(runs: tuple[Path, Path], call: Call) -> None:
-    told = as_json(call, "show", str(runs[1]))
+    told = document(call, "show", str(runs[1]))
     by_id = {answer["id"]: answer for answer in answers_of(runs[1])}
     wrong = [answer["id"] for answer in by_id.values() if not answer["score"]]
     assert wrong, "fine-tuning forgets on this benchmark"
@@ -94,7 +88,7 @@ def test_questions_that_are_not_there_are_said_to_be(
     config.write_text(config.read_text("utf-8").replace(str(root), "/gone"), "utf-8")
     (run / "SHA256SUMS").unlink()
     old(run)
-    told = as_json(call, "show", str(run))
+    told = document(call, "show", str(run))
     table = next(iter(told["answers"].values()))
     assert table["rows"][0]["input"] is None
     assert table["rows"][0]["expected"]
@@ -136,7 +130,7 @@ def test_a_task_at_zero_is_told_in_a_line(
             answer |= {"prediction": "purple", "score": 0.0, "cut": False}
 
     changed(run, 2, nothing_right)
-    told = as_json(call, "show", str(run))
+    told = document(call, "show", str(run))
     line = next(line for line in told["lost"] if line.startswith("weight "))
     assert line.startswith("weight ends at 0 of 6 right: 'purple' for 'heavy' (3x), 'purple' for")
     assert "Usually helps: more updates (optim.epochs; it has 4) or a larger optim.lr" in line
@@ -158,7 +152,7 @@ def test_a_task_at_chance_is_told_in_a_line(
     content = json.loads((run / "result.json").read_text("utf-8"))
     content["matrix"][0][0] = 100.0
     (run / "result.json").write_text(json.dumps(content), "utf-8")
-    lines = as_json(call, "show", str(run))["lost"]
+    lines = document(call, "show", str(run))["lost"]
     line = next(line for line in lines if line.startswith("colour "))
     assert "ends at chance, 50.0 (always" in line
     assert "'red' for 'blue' (3x)." in line
@@ -188,7 +182,7 @@ def test_a_good_run_is_told_nothing(runs: tuple[Path, Path], tmp_path: Path, cal
 
     for task in range(3):
         changed(run, task, all_right)
-    told = as_json(call, "show", str(run))
+    told = document(call, "show", str(run))
     assert told["lost"] == []
     assert "answers" not in told
     assert "No answer is wrong: colour, shape, weight." in call("show", str(run))[1]
@@ -200,7 +194,7 @@ def test_a_run_that_is_not_over_shows_what_it_has(
     run = copied(runs[0], tmp_path)
     (run / "result.json").unlink()
     shutil.rmtree(run / "predictions" / "3")
-    told = as_json(call, "show", str(run))
+    told = document(call, "show", str(run))
     assert told["state"] == "unfinished, 2 tasks are scored; --resume goes on"
     assert [row["task"] for row in told["matrix"]["rows"]] == ["colour", "shape"]
     assert "budget" not in told
@@ -218,7 +212,7 @@ def test_what_is_no_run_is_refused(runs: tuple[Path, Path], call: Call) -> None:
 
 
 def test_two_runs_differ_in_what_is_told(runs: tuple[Path, Path], call: Call) -> None:
-    told = as_json(call, "diff", *map(str, runs))
+    told = document(call, "diff", *map(str, runs))
     settings = {row["key"]: (row["a"], row["b"]) for row in told["configuration"]["rows"]}
     assert settings["method.name"] == ("forever", "finetune")
     assert settings["seed"] == (0, 1)

@@ -1,16 +1,14 @@
 """`forever data check` shows what a model sees: tokens, what is supervised, what is cut."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
+from commands import Call, document
+from helpers import saved
 from rich.console import Console
-from typer.testing import CliRunner
 
-from forever.cli.main import app
 from forever.cli.view.examples import Examples, choose
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoder
@@ -71,21 +69,18 @@ def test_examples_have_different_answers_and_the_longest_is_there() -> None:
 
 
 def test_a_run_is_checked_with_its_model(
-    base_config: RunConfig, data_root: Path, tmp_path: Path
+    base_config: RunConfig, data_root: Path, tmp_path: Path, call: Call
 ) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text(yaml.safe_dump(base_config.model_dump(mode="json")), "utf-8")
-    words = ["data", "check", str(file), "--task", "shape", "--examples", "2", "--json"]
-    done = CliRunner().invoke(app, words)
-    told = json.loads(done.stdout)
+    words = ["data", "check", saved(base_config, tmp_path / "toy.yaml")]
+    told = document(call, *words, "--task", "shape", "--examples", "2")
     assert [*told["examples"]] == ["shape"]
     assert len(told["examples"]["shape"]["examples"]) == 2
     assert told["lengths"]["rows"][0]["cut in training"] == 0
     # A folder has no model of its own; one may be named.
-    folder = ["data", "check", str(data_root), "--json"]
-    assert "examples" not in json.loads(CliRunner().invoke(app, folder).stdout)
-    named = CliRunner().invoke(app, [*folder, "--model", base_config.model.name])
-    assert [*json.loads(named.stdout)["examples"]] == ["colour", "shape", "weight"]
+    folder = ["data", "check", str(data_root)]
+    assert "examples" not in document(call, *folder)
+    named = document(call, *folder, "--model", base_config.model.name)
+    assert [*named["examples"]] == ["colour", "shape", "weight"]
 
 
 def test_without_a_model_torch_is_not_loaded(data_root: Path) -> None:

@@ -1,15 +1,13 @@
 """Secrets that lie around a run are in nothing that it leaves or says."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from commands import Call, said
 from marks import MLFLOW_WARNS
 from stored import runs
 
-from forever.cli.main import main
 from forever.config.run import RunConfig
 from forever.errors import InputError
 
@@ -22,27 +20,11 @@ SECRETS = {
     "SOME_API_KEY": "planted-key-of-something",
 }
 
-Call = Callable[..., str]
 
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Do `forever ARGUMENTS` in this process with the secrets in its environment; what it said."""
+@pytest.fixture(autouse=True)
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-
-    def forever(*arguments: str, code: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["forever", *arguments])
-        ended = 0
-        try:
-            main()
-        except SystemExit as stop:
-            ended = int(stop.code or 0)
-        printed = capsys.readouterr()
-        assert ended == code, printed
-        return printed.out + printed.err
-
-    return forever
 
 
 def without_secrets(text: bytes, place: object) -> None:
@@ -52,16 +34,14 @@ def without_secrets(text: bytes, place: object) -> None:
 
 
 def test_a_run_its_report_and_its_store_have_none(
-    small_config: RunConfig, tmp_path: Path, uri: str, call: Call
+    run_file: str, tmp_path: Path, uri: str, call: Call
 ) -> None:
     pytest.importorskip("matplotlib")
-    path = tmp_path / "toy.yaml"
-    path.write_text(yaml.safe_dump(small_config.model_dump(mode="json")), encoding="utf-8")
-    said = call("run", str(path), "--out", str(tmp_path / "out"), "--mlflow", uri)
+    text = said(call, "run", run_file, "--out", str(tmp_path / "out"), "--mlflow", uri)
     (folder,) = (tmp_path / "out").iterdir()
-    said += call("sync", str(folder), "--mlflow", uri)
-    said += call("report", str(folder))
-    without_secrets(said.encode(), "output")
+    text += said(call, "sync", str(folder), "--mlflow", uri)
+    text += said(call, "report", str(folder))
+    without_secrets(text.encode(), "output")
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     names = {file.name for file in files}
     assert {"mlflow.db", "environment.json", "report.html", "matrix.csv"} <= names
@@ -91,13 +71,11 @@ def test_what_only_looks_like_one_is_taken(
 @pytest.mark.parametrize("address", ADDRESSES)
 @pytest.mark.parametrize("key", ["model.name", "data.root", "data.order"])
 def test_a_configuration_with_one_is_refused_and_not_shown(
-    key: str, address: str, small_config: RunConfig, tmp_path: Path, call: Call
+    key: str, address: str, small_config: RunConfig, run_file: str, call: Call
 ) -> None:
     value = [address] if key == "data.order" else address
     with pytest.raises(InputError, match=f"{key}=.*by an environment variable"):
         small_config.override({key: value})
-    path = tmp_path / "toy.yaml"
-    path.write_text(yaml.safe_dump(small_config.model_dump(mode="json")), encoding="utf-8")
-    said = call("run", str(path), f"{key}={yaml.safe_dump(value).strip()}", code=2)
-    without_secrets(said.encode(), "output")
-    assert "***" in said
+    text = said(call, "run", run_file, f"{key}={yaml.safe_dump(value).strip()}", code=2)
+    without_secrets(text.encode(), "output")
+    assert "***" in text

@@ -3,13 +3,13 @@
 It is made of the configuration's own classes, so it says what the code says.
 """
 
-import json
-import re
+import math
 import textwrap
 import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -17,8 +17,6 @@ from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 
 _WIDTH = 96
-_PLAIN = re.compile(r"[A-Za-z][\w./-]*")  # text that YAML reads as text without quotes
-_TAKEN = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
 
 
 def run_text(config: RunConfig, name: str) -> str:
@@ -53,25 +51,18 @@ def _section(part: str, settings: BaseModel) -> Iterator[str]:
 
 
 def _entry(name: str, field: FieldInfo, value: Any, indent: str) -> Iterator[str]:
-    """The comment of a key, and the key with its value."""
+    """The comment of a key, and the key with its value, its other values and its default."""
     if field.description:
         yield from comment(field.description, indent)
     notes: list[str] = []
-    others = [choice for choice in _choices(field.annotation) if choice != value]
-    if others and name != "name":
-        notes.append(f"or {', '.join(map(str, others))}")
     default = field.get_default(call_default_factory=True)
-    if value != default and name != "name":
-        notes.append(f"default {as_yaml(default)}")
-    if name == "name" and value != default and isinstance(default, str):
+    if typing.get_origin(field.annotation) is Literal and name != "name":
+        others = [str(choice) for choice in typing.get_args(field.annotation) if choice != value]
+        notes.append(f"or {', '.join(others)}")
+    if value != default and (name != "name" or isinstance(default, str)):
         notes.append(f"default {as_yaml(default)}")
     note = f"  # {'; '.join(notes)}" if notes else ""
     yield f"{indent}{name}: {as_yaml(value)}{note}"
-
-
-def _choices(annotation: Any) -> tuple[Any, ...]:
-    """The values of a key that takes some words only."""
-    return typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
 
 
 def comment(text: str, indent: str = "") -> list[str]:
@@ -86,10 +77,7 @@ def as_yaml(value: Any) -> str:
     """A value in one line of YAML."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json")
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _TAKEN:
-        return value
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(as_yaml, value))}]"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple):
+        value = list(value)
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)
+    return text.removesuffix("...\n").rstrip("\n")  # the end of a document that is one word

@@ -43,14 +43,14 @@ def check(
         from forever.storage.cache import fetch
 
         fetch(root, (".json", ".jsonl"))
-    is_run = root is None or root.is_file()
-    config = load_run(str(root or "mini/forever")) if is_run else RunConfig()
+    is_folder = root is not None and not root.is_file()
+    config = RunConfig() if is_folder else load_run(str(root or "mini/forever"))
     if model is not None:
         config = config.override({"model.name": model})
-    place = config if is_run else root
-    assert place is not None
-    checked = read_tasks(place, task or ())
-    encoder, why = _encoder(config) if is_run or model else (None, "give --model, or a run's file")
+    checked = read_tasks(root if is_folder else config, task or ())
+    encoder, why = None, "give --model, or a run's file"
+    if model or not is_folder:
+        encoder, why = _encoder(config)
     page = Page()
     page.add("tasks", tasks_table(checked))
     page.add("answers", balance_table(checked))
@@ -84,8 +84,7 @@ def _add_examples(page: Page, checked: Any, encoder: Any, most: int) -> None:
 
     page.say("")
     page.say("Between bars: tokens. In ⟦ ⟧: what is supervised, which a model learns to say.")
-    for benchmark, task in checked.tasks:
-        name = checked.called(benchmark, task)
+    for name, task in checked.named:
         page.add(name, Examples(name, task, encoder, most), "examples")
 
 

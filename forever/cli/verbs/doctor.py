@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution, requires
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -32,32 +33,30 @@ def doctor(
         forever doctor
         forever doctor --fix
     """
-    table, sound = examine()
-    show(table)
-    commands = missing_commands()
-    note(sound=sound, commands=commands)
+    show(_findings())
+    missing = [(package, extra) for package, extra in _requirements() if not version(package)]
+    needed = [package for package, extra in missing if not extra]
+    extras = [extra for _, extra in missing if extra]
+    commands = _commands(needed, extras)
+    note(sound=not needed, commands=commands)
     if fix:
         print_lines(commands or ["nothing is missing"])
-    if not sound:
+    if needed:
         raise typer.Exit(1)
 
 
-def examine() -> tuple[PlainTable, bool]:
-    """Return the findings as a table, and whether everything that is needed is there."""
+def _findings() -> PlainTable:
+    """What is installed and what this machine offers, with a verdict on each."""
     table = PlainTable(title="forever doctor")
     for column in ("what", "found", "verdict"):
         table.add_column(column, overflow="fold")
     table.add_row("Python", platform.python_version(), "ok")
-    sound = True
     for package, extra in _requirements():
+        remedy = f"optional: pip install 'forever-cl[{extra}]'"
+        if not extra:
+            remedy = f"needed: pip install {package}"
         installed = version(package)
-        verdict = "ok"
-        if not installed:
-            verdict = f"optional: pip install 'forever-cl[{extra}]'"
-        if not installed and not extra:
-            verdict = f"needed: pip install {package}"
-            sound = False
-        table.add_row(package, installed or "-", verdict)
+        table.add_row(package, installed or "-", "ok" if installed else remedy)
     if version("torch"):
         _hardware(table)
     free = shutil.disk_usage(Path.cwd()).free / 2**30
@@ -66,21 +65,12 @@ def examine() -> tuple[PlainTable, bool]:
     table.add_row("code", revision() or "no git revision", "ok")
     store = without_credentials(os.environ.get("MLFLOW_TRACKING_URI", "sqlite file ./mlflow.db"))
     table.add_row("MLflow store", store, "ok")
-    return table, sound
+    return table
 
 
-def missing_commands() -> list[str]:
-    """The commands, for a shell, that install what is missing with this Python."""
+def _commands(needed: Sequence[str], extras: Sequence[str]) -> list[str]:
+    """The commands, for a shell, that install with this Python what is missing."""
     pip = [sys.executable, "-m", "pip", "install"]
-    needed: list[str] = []
-    extras: list[str] = []
-    for package, extra in _requirements():
-        if version(package):
-            continue
-        if extra:
-            extras.append(extra)
-        else:
-            needed.append(package)
     commands: list[str] = []
     if needed:
         commands.append(shlex.join([*pip, *needed]))

@@ -24,8 +24,10 @@ def init(
     task: str | None = Option(
         None, "--task", metavar="NAME", help="A task instead: a folder with examples, and its run."
     ),
-    on: str = Option(
-        "mini/forever", help=f"The run that is written: {NAMED_RUN}.", autocompletion=complete_run
+    on: str | None = Option(
+        None,
+        help=f"The run that is written: {NAMED_RUN}; default: mini/forever.",
+        autocompletion=complete_run,
     ),
     to: Path | None = Option(
         None, "--to", help="The file; with --task the folder of tasks. Default: its own name here."
@@ -43,6 +45,9 @@ def init(
     from forever.cli.starters import task as tasks
     from forever.sweeps.named_runs import load_run
 
+    if on is not None and (task is not None or what is What.SWEEP):
+        raise InputError(f"--on {on}: it says which run is written; leave it out")
+    file = to or Path(f"{what}.yaml")
     if task is not None:
         if what is What.SWEEP:
             raise InputError(f"--task {task}: a sweep has no tasks of its own; leave out one")
@@ -51,15 +56,12 @@ def init(
         file = folder.parent / f"{task}.yaml"
         files = tasks.task_files(folder, task)
         files[file] = tasks.run_text(folder, task, str(file))
-        then = f"forever run {file}"
     elif what is What.SWEEP:
-        file = to or Path("sweep.yaml")
-        files, then = {file: sweep.sweep_text(str(file))}, f"forever sweep {file}"
+        files = {file: sweep.sweep_text(str(file))}
     else:
-        file = to or Path("run.yaml")
-        files, then = {file: run.run_text(load_run(on), str(file))}, f"forever run {file}"
+        files = {file: run.run_text(load_run(on or "mini/forever"), str(file))}
     _write(files)
-    print_lines([*(f"wrote {path}" for path in files), f"next  {then}"])
+    print_lines([*(f"wrote {path}" for path in files), f"next  forever {what} {file}"])
 
 
 def _write(files: Mapping[Path, str]) -> None:

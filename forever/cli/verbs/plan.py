@@ -36,21 +36,26 @@ def plan(
     from forever.launch.copies import bring, settle_all
     from forever.sweeps.asked import asked_runs, without_failed
     from forever.sweeps.files import sweep_or_none
-    from forever.sweeps.named_runs import load_run
 
     file = sweep_or_none(name)
     selection.check(name, file)
-    base = selection.on or (file.base_run(selection.scale) if file else "")
-    asked, seeds = parse_assignments(changes or []), parse_seeds(selection.seeds)
     if detect is not None:
         if file is None or file.is_search or detect <= 0:
             needs = "it needs points above 0 and a sweep with variants, e.g. components"
             raise InputError(f"--detect {detect:g}: {needs}")
-        sweep = file.expand(load_run(base), seeds, asked, selection.only or ())
+        sweep = selection.asked(file, changes).sweep()
         bring(launch.out / sweep.name)
         show(commands.detection(sweep, launch.out, detect, name))
         return
-    runs = asked_runs(name, base, asked, seeds, launch.out, selection.only or (), selection.trials)
+    runs = asked_runs(
+        name,
+        selection.on or (file.base_run(selection.scale) if file else ""),
+        parse_assignments(changes or []),
+        parse_seeds(selection.seeds),
+        launch.out,
+        selection.only or (),
+        selection.trials,
+    )
     settle_all(run.directory.path for run in runs)
     # Torch is loaded when the runs are known to be possible.
     from forever.planning.table import Terms, plan_table

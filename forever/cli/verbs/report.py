@@ -11,7 +11,9 @@ from forever.storage.address import local_folder
 def report(
     folders: list[str] = Argument(help="Sweeps, runs, or folders of runs; several are compared."),
     to: Path | None = Option(
-        None, "--to", help="Folder to write into [the folder itself; of several, reports/NAMES]."
+        None,
+        "--to",
+        help="Folder to write into; default: the folder itself, of several reports/NAMES.",
     ),
 ) -> None:
     """Write report.html, .md, .tex and .json, tables and figures, from run directories alone.

@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import typer
 from typer import Argument, Option
 
-from forever.cli.options import parse_seeds
+from forever.cli.options import Selection, Stopping
 from forever.cli.shown import console, print_lines
 from forever.cli.verbs.sweep import sweep
 from forever.errors import InputError, unknown
@@ -20,7 +21,7 @@ _FORMS = ("rayjob", "slurm", "job")
 
 def submit(
     words: list[str] = Argument(
-        metavar="SWEEP [KEY=VALUE]...", help="A sweep, with any options of `forever sweep`."
+        metavar="SWEEP", help="A sweep, with KEY=VALUE and any options as for `forever sweep`."
     ),
     address: str | None = Option(
         None,
@@ -84,24 +85,22 @@ def _check(words: Sequence[str]) -> tuple[Any, Any, Path]:
     Raises:
         InputError, click's errors: as that command.
     """
-    from forever.config.overrides import parse_assignments
     from forever.sweeps.files import load_sweep
-    from forever.sweeps.named_runs import load_run
-    from forever.sweeps.search import find_search
 
     app = typer.Typer(add_completion=False)
     app.command(epilog="Further options are those of `forever submit`.")(sweep)
-    asked = typer.main.get_command(app).make_context("forever sweep", [*words]).params
-    if asked["name"] is None or asked["show_all"]:
+    params = typer.main.get_command(app).make_context("forever sweep", [*words]).params
+    if params["name"] is None or params["show_all"]:
         raise InputError("submit needs a sweep; `forever sweep --list` shows those that are there")
-    file = load_sweep(asked["name"])
-    base = load_run(asked["on"] or file.base_run(asked["scale"]))
-    changes, seeds = parse_assignments(asked["changes"] or []), parse_seeds(asked["seeds"])
+    selection = Selection(**{field.name: params[field.name] for field in fields(Selection)})
+    stopping = Stopping(params["until"], params["budget"])
+    file = load_sweep(params["name"])
+    asked = selection.asked(file, params["changes"], stopping.limits())
     if file.is_search:
-        find_search(file, base.override(changes), seeds)
+        asked.search()
     else:
-        file.expand(base, seeds, changes, asked["only"] or ()).trials()
-    return file, base, asked["out"]
+        asked.sweep().trials()
+    return file, asked.base, params["out"]
 
 
 def _check_paths(file: Any, out: Path, words: Sequence[str], folder: Path) -> None:

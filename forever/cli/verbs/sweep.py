@@ -35,28 +35,19 @@ def sweep(
         forever sweep components --seeds 0,1,2
         forever sweep my-sweep.yaml --on my-run.yaml --until 2 --budget 1h
     """
-    from forever.config.overrides import parse_assignments
-    from forever.launch.start import Asked
     from forever.sweeps.files import load_sweep
     from forever.sweeps.lists import sweeps_table
-    from forever.sweeps.named_runs import load_run
 
     if show_all or name is None:
         show(sweeps_table())
         return
-    file = load_sweep(name)
-    base = load_run(selection.on or file.base_run(selection.scale))
-    changes_asked = parse_assignments(changes or [])
-    seeds = parse_seeds(selection.seeds)
-    selection.check(name, file)
-    limits = stopping.limits(name, file)
-    asked = Asked(seeds, selection.only or (), selection.trials, limits)
+    asked = selection.asked(load_sweep(name), changes, stopping.limits())
     fleet = replace(
         launch.fleet(commands.mlflow_uri(launch.mlflow)),
         concurrent=selection.concurrent,
         retry_failed=selection.retry_failed,
     )
-    commands.sweep(file, base, changes_asked, asked, launch.out, fleet)
+    commands.sweep(asked, launch.out, fleet)
 
 
 def demo(
@@ -77,8 +68,7 @@ def demo(
     from forever.sweeps.files import load_sweep
     from forever.sweeps.named_runs import load_run
 
-    fleet = Fleet(
-        concurrent, workers=0, placement=Placement("cpu"), mlflow=commands.mlflow_uri(mlflow)
-    )
-    asked = Asked(parse_seeds(seeds))
-    commands.sweep(load_sweep("demo"), load_run("mini/forever"), {}, asked, out, fleet)
+    uri = commands.mlflow_uri(mlflow)
+    fleet = Fleet(concurrent, workers=0, placement=Placement("cpu"), mlflow=uri)
+    asked = Asked(load_sweep("demo"), load_run("mini/forever"), {}, parse_seeds(seeds))
+    commands.sweep(asked, out, fleet)

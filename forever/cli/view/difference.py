@@ -28,12 +28,14 @@ def difference_page(left: Seen, right: Seen) -> Page:
     page.say(_beginning(left, right))
     for line in _warnings(left, right):
         page.say(line, "bold")
+    ours, theirs = _counts(left.result), _counts(right.result)
+    none = dict.fromkeys((*ours, *theirs), 0)
     parts = {
-        "configuration": _settings(left, right),
-        "scores": _scores(left, right),
-        "matrix": _matrix(left, right),
-        "events": _counts(left, right),
-        "environment": _environment(left, right),
+        "configuration": _values("configuration", left.settings, right.settings),
+        "scores": _numbers("scores", "score", _scores(left), _scores(right)),
+        "matrix": _numbers("matrix", "score on", _ends(left.result), _ends(right.result)),
+        "events": _numbers("events", "number of", none | ours, none | theirs, "{:,.0f}"),
+        "environment": _values("environment", _place(left), _place(right)),
     }
     same: list[str] = []
     for name, table in parts.items():
@@ -75,14 +77,6 @@ def _warnings(left: Seen, right: Seen) -> list[str]:
     return []
 
 
-def _settings(left: Seen, right: Seen) -> PlainTable:
-    return _differing("configuration", left.settings, right.settings)
-
-
-def _environment(left: Seen, right: Seen) -> PlainTable:
-    return _differing("environment", _place(left), _place(right))
-
-
 def _place(seen: Seen) -> dict[str, Any]:
     """Where a run was trained, under dotted keys; the last place if it went on."""
     try:
@@ -93,14 +87,43 @@ def _place(seen: Seen) -> dict[str, Any]:
     return flatten({key: value for key, value in last.items() if key not in _NOT_SHOWN})
 
 
-def _differing(title: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> PlainTable:
+def _scores(seen: Seen) -> dict[str, float | None]:
+    """OP, BWT and the others."""
+    return {label: seen.result.get(name) for name, label in _SCORES.items()}
+
+
+def _ends(result: Mapping[str, Any]) -> dict[str, float | None]:
+    """The score on each task when it was learned, if not by joint training, and at the end."""
+    scores: dict[str, float | None] = {}
+    stages = len(result["stages"])
+    for number, task in enumerate(result["tasks"]):
+        row = result["matrix"][number]
+        if number < stages - 1:
+            scores[f"{task}, when learned"] = row[number]
+        if row:
+            scores[f"{task}, at the end"] = row[-1]
+    return scores
+
+
+def _counts(result: Mapping[str, Any]) -> dict[str, float | None]:
+    """Replays of each task, and updates and examples by kind."""
+    counts: dict[str, float | None] = {}
+    for task, events in result.get("events", {}).items():
+        counts[f"events in {task}"] = sum(events.values())
+    for name in ("updates", "examples"):
+        for kind, count in (result.get(name) or {}).items():
+            counts[f"{name}, {kind}"] = count
+    return counts
+
+
+def _values(title: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> PlainTable:
     """A row for each key whose values are not equal."""
     table = PlainTable("key", title=title)
     for head in ("A", "B"):
         table.add_column(head, key=head.lower(), overflow="fold")
     for key in dict.fromkeys((*left, *right)):
         if left.get(key) != right.get(key):
-            table.add_row(key, *[_value(side, key) for side in (left, right)])
+            table.add_row(key, _value(left, key), _value(right, key))
     return table
 
 
@@ -113,78 +136,27 @@ def _value(side: Mapping[str, Any], key: str) -> Cell:
     return Cell(value, "none" if value is None else str(value))
 
 
-def _scores(left: Seen, right: Seen) -> PlainTable:
-    """OP, BWT and the others, and what B has more."""
-    table = _numbers("score", "scores")
-    for name, label in _SCORES.items():
-        pair = (left.result.get(name), right.result.get(name))
-        if pair[0] != pair[1]:
-            _add(table, label, *pair)
-    return table
-
-
-def _matrix(left: Seen, right: Seen) -> PlainTable:
-    """The scores on each task when it was learned, and at the end."""
-    table = _numbers("score on", "matrix")
-    ours, theirs = _ends(left.result), _ends(right.result)
-    for key in dict.fromkeys((*ours, *theirs)):
-        if ours.get(key) != theirs.get(key):
-            _add(table, key, ours.get(key), theirs.get(key))
-    return table
-
-
-def _ends(result: Mapping[str, Any]) -> dict[str, float]:
-    """The diagonal and the last column of a matrix; joint training has a column only."""
-    scores: dict[str, float] = {}
-    stages = len(result["stages"])
-    for number, task in enumerate(result["tasks"]):
-        row = result["matrix"][number]
-        if number < stages - 1 and row[number] is not None:
-            scores[f"{task}, when learned"] = row[number]
-        if row and row[-1] is not None:
-            scores[f"{task}, at the end"] = row[-1]
-    return scores
-
-
-def _counts(left: Seen, right: Seen) -> PlainTable:
-    """Replays of each task, and updates and examples by kind."""
-    table = _numbers("number of", "events")
-    ours, theirs = _counted(left.result), _counted(right.result)
-    for key in dict.fromkeys((*ours, *theirs)):
-        if ours.get(key, 0) != theirs.get(key, 0):
-            _add(table, key, ours.get(key, 0), theirs.get(key, 0), "{:,.0f}")
-    return table
-
-
-def _counted(result: Mapping[str, Any]) -> dict[str, float]:
-    """The counts of a result, by what was counted."""
-    counts: dict[str, float] = {}
-    for task, events in result.get("events", {}).items():
-        counts[f"events in {task}"] = sum(events.values())
-    for name in ("updates", "examples"):
-        kinds: Mapping[str, float] = result.get(name) or {}
-        counts |= {f"{name}, {kind}": count for kind, count in kinds.items()}
-    return counts
-
-
-def _numbers(head: str, title: str) -> PlainTable:
+def _numbers(
+    title: str,
+    head: str,
+    left: Mapping[str, float | None],
+    right: Mapping[str, float | None],
+    form: str = "{:z.1f}",
+) -> PlainTable:
+    """A row for each number that is not equal, with what B has more."""
     table = PlainTable(head, title=title)
     for name in ("A", "B", "B less A"):
         table.add_column(name, justify="right", key=name.lower())
+    for key in dict.fromkeys((*left, *right)):
+        ours, theirs = left.get(key), right.get(key)
+        if ours == theirs:
+            continue
+        more = None if ours is None or theirs is None else theirs - ours
+        cells = [_number(ours, form), _number(theirs, form)]
+        table.add_row(key, *cells, _number(more, form.replace("{:", "{:+")))
     return table
 
 
-def _add(
-    table: PlainTable, name: str, left: float | None, right: float | None, form: str = "{:.1f}"
-) -> None:
-    """Add a row of numbers; one that got smaller is marked by its sign, not by its colour alone."""
-    cells = [Cell(value, _number(value, form)) for value in (left, right)]
-    if left is None or right is None:
-        table.add_row(name, *cells, Cell(None, "–"))
-        return
-    more = right - left
-    table.add_row(name, *cells, Cell(more, _number(more, form.replace("{:", "{:+"))))
-
-
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None else form.format(value).replace("-", "−")
+def _number(value: float | None, form: str) -> Cell:
+    """A number; a negative one is marked by its sign, not by its colour alone."""
+    return Cell(value, "–" if value is None else form.format(value).replace("-", "−"))

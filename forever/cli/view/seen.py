@@ -12,10 +12,9 @@ from forever.data.benchmarks import find_source
 from forever.data.tasks import Example
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.files import check_links, read_lines, shaped
+from forever.files import check_links
 from forever.launch.copies import bring
 from forever.runs.directory import RunDirectory
-from forever.runs.shapes import Line
 from forever.storage.address import portable
 
 _MOST_NAMED = 3
@@ -59,12 +58,12 @@ class Seen:
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
         """The updates; none if their file was not kept."""
-        return _journal(self.directory.steps)
+        return self.directory.read_steps()
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
         """The replays and looks; none if their file was not kept."""
-        return _journal(self.directory.events)
+        return self.directory.read_events()
 
     @cached_property
     def answers(self) -> dict[str, list[dict[str, Any]]]:
@@ -102,12 +101,6 @@ def look(path: Path) -> Seen:
         more = ", ..." if len(inside) > _MOST_NAMED else ""
         rule = f"give one of the runs in it: {', '.join(inside[:_MOST_NAMED])}{more}"
     raise InputError(f"{portable(path)} holds no run; {rule}")
-
-
-def _journal(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    return [shaped(path, line, Line) for line in read_lines(path)]
 
 
 def _so_far(seen: Seen) -> dict[str, Any]:
