@@ -1,4 +1,4 @@
-"""What the verbs share: what is printed of a sweep or search when it is over, and options."""
+"""What several verbs do: run a sweep, show a report, find the MLflow store."""
 
 from __future__ import annotations
 
@@ -9,27 +9,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from forever.cli.shown import note, print_lines, show
-from forever.errors import InputError
 from forever.storage.address import portable
 
 if TYPE_CHECKING:
-    from forever.cli.options import Launch
     from forever.launch.fleet import Fleet
     from forever.launch.start import Asked
-    from forever.runs.tracking import Tracker
-    from forever.sweeps.sweep import Sweep
-    from forever.text import PlainTable
-
-
-def profilers(launch: Launch, goes_on: bool) -> list[Tracker]:
-    """The tracker that `--profile` asks for; it sees this process alone, from its beginning."""
-    if launch.fleet().workers:
-        raise InputError("--profile traces a run in its own process; leave out --workers")
-    if goes_on:
-        raise InputError("--profile traces a run from its beginning; leave out --resume and --fork")
-    from forever.launch.profiler import Profiler
-
-    return [Profiler()]
 
 
 def sweep(asked: Asked, out: Path, fleet: Fleet) -> None:
@@ -97,16 +81,6 @@ def show_report(*folders: Path, to: Path | None = None) -> Any:
     print_lines([f"report  {shown}"])
     note(report=shown)
     return study
-
-
-def detection(runs: Sweep, out: Path, points: float, asked: str) -> PlainTable:
-    """The seeds and hours in which a sweep shows a difference of so many points; `asked` is what
-    was typed for it."""
-    try:
-        from forever.planning.power import detection_table
-    except ModuleNotFoundError as error:
-        raise InputError(f"--detect needs {error.name}; pip install 'forever-cl[report]'") from None
-    return detection_table(runs, (out / runs.name).absolute(), points, asked)
 
 
 def mlflow_uri(choice: str) -> str | None:

@@ -47,7 +47,8 @@ def add(verb: Callable[..., Any], to: typer.Typer, name: str = "", settings: Any
     # Typer would keep the ends of lines within a paragraph.
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")]
     about = "\n\n".join(paragraphs)
-    epilog = (_EXAMPLES + examples).replace("[", r"\[")  # which would be markup
+    examples = examples.replace("\n    ", "\n  ").replace("[", r"\[")  # which would be markup
+    epilog = _EXAMPLES + examples
     to.command(name or None, help=about, epilog=epilog, context_settings=settings)(verb)
 
 

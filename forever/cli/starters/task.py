@@ -5,10 +5,7 @@ the run shows something; the user puts other questions into their place.
 """
 
 import re
-from collections.abc import Mapping
-from itertools import product
 from pathlib import Path
-from random import Random
 
 from forever.cli.starters.run import as_yaml
 from forever.data.sources import find_tasks
@@ -16,29 +13,12 @@ from forever.errors import InputError, shown
 from forever.files import json_lines
 
 _NAME = re.compile(r"[A-Za-z0-9][\w-]{0,60}")
-_TRAIN, _TEST = 24, 8
-Words = Mapping[str, tuple[tuple[str, ...], ...]]
-
-_PEOPLE = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry")
+_NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry")
 _THINGS = ("soup", "song", "race", "trip", "pizza", "tune", "match", "flight")
-_GOOD = ("wonderful", "lovely", "great", "superb")
-_BAD = ("awful", "boring", "horrible", "dull")
-# Each question with its sentence and, by the answer, the words that fill that.
-_QUESTIONS = (
-    (
-        "Does the person like it? Options: yes, no.",
-        "{} found the {} {}.",
-        {"yes": (_PEOPLE, _THINGS, _GOOD), "no": (_PEOPLE, _THINGS, _BAD)},
-    ),
-    (
-        "Is it something to eat? Options: yes, no.",
-        "{} had the {} {}.",
-        {
-            "yes": (_PEOPLE, _GOOD + _BAD, ("soup", "pizza", "cake")),
-            "no": (_PEOPLE, _GOOD + _BAD, ("song", "race", "trip")),
-        },
-    ),
-)
+_EATEN = ("soup", "pizza", "cake")
+_LIKED = ("wonderful", "lovely", "great", "superb")
+_DISLIKED = ("awful", "boring", "horrible", "dull")
+_TRAIN, _TEST = 24, 8
 
 RUN = """\
 # A run on your own tasks: forever run {file}
@@ -68,7 +48,8 @@ def check_name(name: str) -> None:
 
 def task_files(folder: Path, name: str) -> dict[Path, str]:
     """The files of a task in a benchmark's folder, by path; every other task asks the same."""
-    rows = _rows(*_QUESTIONS[len(_tasks_in(folder)) % 2])
+    ask = (_liked, _served)[len(_tasks_in(folder)) % 2]
+    rows = [ask(number) for number in range(_TRAIN + _TEST)]
     home = folder / name
     train, test = json_lines(rows[:_TRAIN]), json_lines(rows[_TRAIN:])
     return {home / "train.jsonl": train, home / "test.jsonl": test}
@@ -85,13 +66,23 @@ def _tasks_in(folder: Path) -> list[str]:
     return sorted(find_tasks(folder)) if folder.is_dir() else []
 
 
-def _rows(instruction: str, sentence: str, words: Words) -> list[dict[str, str]]:
-    """The examples of a question, no two of them the same, whose answers take turns."""
-    each = (_TRAIN + _TEST) // len(words)
-    chosen = {answer: Random(0).sample([*product(*kinds)], each) for answer, kinds in words.items()}
-    rows: list[dict[str, str]] = []
-    for number in range(each):
-        for answer, fillings in chosen.items():
-            text = sentence.format(*fillings[number])
-            rows.append({"instruction": instruction, "input": text, "output": answer})
-    return rows
+def _liked(number: int) -> dict[str, str]:
+    """An example about an opinion; no two are the same."""
+    liked = number % 2 == 0
+    words = _LIKED if liked else _DISLIKED
+    person, thing = _NAMES[number % 8], _THINGS[(number * 3 + number // 8) % 8]
+    text = f"{person} found the {thing} {words[number // 2 % 4]}."
+    return _row("Does the person like it? Options: yes, no.", text, "yes" if liked else "no")
+
+
+def _served(number: int) -> dict[str, str]:
+    """An example about food; no two are the same."""
+    eaten = number % 2 == 0
+    thing = (_EATEN if eaten else _THINGS[1:4])[number // 2 % 3]
+    person, word = _NAMES[number // 2 % 8], (*_LIKED, *_DISLIKED)[(number + number // 16) % 8]
+    text = f"{person} had the {word} {thing}."
+    return _row("Is it something to eat? Options: yes, no.", text, "yes" if eaten else "no")
+
+
+def _row(instruction: str, text: str, answer: str) -> dict[str, str]:
+    return {"instruction": instruction, "input": text, "output": answer}

@@ -43,13 +43,13 @@ def check(
         from forever.storage.cache import fetch
 
         fetch(root, (".json", ".jsonl"))
-    is_folder = root is not None and not root.is_file()
-    config = RunConfig() if is_folder else load_run(str(root or "mini/forever"))
+    folder = None if root is None or root.is_file() else root
+    config = RunConfig() if folder else load_run(str(root or "mini/forever"))
     if model is not None:
         config = config.override({"model.name": model})
-    checked = read_tasks(root if is_folder else config, task or ())
+    checked = read_tasks(folder or config, task or ())
     encoder, why = None, "give --model, or a run's file"
-    if model or not is_folder:
+    if model or folder is None:
         encoder, why = _encoder(config)
     page = Page()
     page.add("tasks", tasks_table(checked))

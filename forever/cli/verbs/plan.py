@@ -2,7 +2,7 @@
 
 from typer import Argument, Option
 
-from forever.cli import commands, options
+from forever.cli import options
 from forever.cli.completion import complete_planned
 from forever.cli.options import NAMED_RUN, Launch, Selection, parse_seeds, with_options
 from forever.cli.shown import show
@@ -44,8 +44,14 @@ def plan(
             needs = "it needs points above 0 and a sweep with variants, e.g. components"
             raise InputError(f"--detect {detect:g}: {needs}")
         sweep = selection.asked(file, changes).sweep()
-        bring(launch.out / sweep.name)
-        show(commands.detection(sweep, launch.out, detect, name))
+        folder = (launch.out / sweep.name).absolute()
+        bring(folder)
+        try:
+            from forever.planning.power import detection_table
+        except ModuleNotFoundError as error:
+            remedy = "pip install 'forever-cl[report]'"
+            raise InputError(f"--detect needs {error.name}; {remedy}") from None
+        show(detection_table(sweep, folder, detect, name))
         return
     runs = asked_runs(
         name,

@@ -49,23 +49,34 @@ def run(
     from forever.runs.fork import find_origin, plant
     from forever.storage.copying import readable
 
-    profilers = commands.profilers(launch, resume or bool(fork)) if profile else []
+    profilers = _profilers(launch, resume or bool(fork)) if profile else []
     origin = find_origin(_forked(fork)) if fork else None
     settings = _settings(config, changes or [], origin.config if origin else None)
-    directory = RunDirectory(launch.out / (origin.key(settings) if origin else settings.key()))
+    key = origin.key(settings) if origin else settings.key()
+    directory = RunDirectory(launch.out / key)
     settle(directory.path, readable)
     benchmark = check(settings, directory, resume)
     if directory.finished() is not None:
         print_lines([f"{portable(directory.path)} is finished; nothing to do"])
     elif origin is not None:
         differences = plant(origin, settings, benchmark, directory)
-        if not quiet:
-            print_lines(differences)
+        print_lines([] if quiet else differences)
     fleet = launch.fleet(commands.mlflow_uri(launch.mlflow))
     with closing(ConsoleTracker(Console(quiet=quiet))) as progress:
-        told = [progress, *profilers]
-        result = train(settings, directory.path, benchmark, fleet, resume, told)
+        trackers = [progress, *profilers]
+        result = train(settings, directory.path, benchmark, fleet, resume, trackers)
     _show(directory, result)
+
+
+def _profilers(launch: Launch, goes_on: bool) -> list[Any]:
+    """The tracker that `--profile` asks for; it sees this process alone, from its beginning."""
+    if launch.fleet().workers:
+        raise InputError("--profile traces a run in its own process; leave out --workers")
+    if goes_on:
+        raise InputError("--profile traces a run from its beginning; leave out --resume and --fork")
+    from forever.launch.profiler import Profiler
+
+    return [Profiler()]
 
 
 def _show(directory: Any, result: Mapping[str, Any]) -> None:

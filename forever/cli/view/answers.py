@@ -77,18 +77,19 @@ def _table(
         table.add_column(column, overflow="fold")
     table.add_column("times", justify="right")
     for (answer, count), example in zip(chosen, asked, strict=True):
-        expected = shortened(answer.get("reference", ""), _LONGEST_ANSWER)
-        record = {"id": answer["id"], "score": answer["score"], "times": count}
-        record |= {"expected": answer.get("reference", ""), "answered": answer.get("prediction")}
-        record |= {"instruction": None, "input": None}
-        text = answer["id"]
-        if example is not None:
-            record |= {"instruction": example.instruction, "input": example.input}
-            text = _asked(example, alone=len(instructions) == 1)
-        table.add_row(
-            text, Cell(None, expected, "green"), Cell(None, said(answer), "red"), count,
-            record=record,
-        )  # fmt: skip
+        right = answer.get("reference", "")
+        record = {
+            "id": answer["id"],
+            "score": answer["score"],
+            "times": count,
+            "expected": right,
+            "answered": answer.get("prediction"),
+            "instruction": example.instruction if example else None,
+            "input": example.input if example else None,
+        }
+        text = _asked(example, alone=len(instructions) == 1) if example else answer["id"]
+        expected = Cell(None, shortened(right, _LONGEST_ANSWER), "green")
+        table.add_row(text, expected, Cell(None, said(answer), "red"), count, record=record)
     if len(instructions) == 1:
         table.caption = f"Instruction: {shortened(instructions.pop(), _LONGEST_INPUT)}"
     if why:

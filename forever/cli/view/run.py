@@ -1,7 +1,7 @@
 """`forever show`: one run on a page of the terminal."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -71,14 +71,25 @@ def events_table(seen: Seen) -> PlainTable:
         if event["kind"] in _REPLAYS:
             by_task[event["task"]].append(event)
     for task, events in by_task.items():
-        replays, ends = (sum(event["kind"] == kind for event in events) for kind in _REPLAYS)
-        totals = {name: _total(events, name) for name in ("rows", "updates")}
-        beta, *losses = [_mean(events, name) for name in ("beta", "loss_before", "loss_after")]
-        loss = " → ".join(cell.text for cell in losses)
-        record = {"task": task, "replays": replays, "at_end": ends, **totals, "beta": beta.value}
-        record |= {"loss_before": losses[0].value, "loss_after": losses[1].value}
-        cells = [f"{replays} + {ends}", *totals.values(), beta, loss]
-        table.add_row(shortened(task, 24), *cells, record=record)
+        kinds = Counter(event["kind"] for event in events)
+        replays, at_end = kinds["replay"], kinds["consolidation"]
+        rows, updates = _total(events, "rows"), _total(events, "updates")
+        beta, before, after = (
+            _mean(events, name) for name in ("beta", "loss_before", "loss_after")
+        )
+        record = {
+            "task": task,
+            "replays": replays,
+            "at_end": at_end,
+            "rows": rows,
+            "updates": updates,
+            "beta": beta.value,
+            "loss_before": before.value,
+            "loss_after": after.value,
+        }
+        loss = f"{before.text} → {after.text}"
+        name = shortened(task, 24)
+        table.add_row(name, f"{replays} + {at_end}", rows, updates, beta, loss, record=record)
     table.caption = (
         "Replays: in mid-task + at its end. Loss: on an event's first batch, before and after it; "
         "means over events."
@@ -94,44 +105,40 @@ def _total(events: Sequence[Mapping[str, Any]], name: str) -> int | None:
 
 def _mean(events: Sequence[Mapping[str, Any]], name: str) -> Cell:
     values = [event[name] for event in events if event.get(name) is not None]
-    if not values:
-        return Cell(None, "")
-    return Cell(fmean(values), f"{fmean(values):.3g}")
+    return Cell(fmean(values), f"{fmean(values):.3g}") if values else Cell(None, "")
 
 
 def budget_table(seen: Seen) -> PlainTable:
     """What the run did and took."""
-    result = seen.result
     table = PlainTable("what", "how much", title="budget")
-    for name, value, text in _costs(result):
+    for name, value, text in _costs(seen.result):
         table.add_row(name, Cell(value, text))
     return table
 
 
-def _costs(result: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
-    updates, seconds = result["updates"], result["seconds"]
-    costs = [("updates", updates, _parts(updates, "{:,.0f}"))]
-    if counted := result.get("examples"):
-        costs.append(("examples", counted, _parts(counted, "{:,.0f}")))
+def _costs(result: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Each cost with its value and how a person reads that."""
+    yield "updates", result["updates"], _parts(result["updates"])
+    if examples := result.get("examples"):
+        yield "examples", examples, _parts(examples)
     kept = {"exact": "kept in each task", "over": "exceeded in a task", "under": "not spent"}
     state = result.get("budget")
-    costs.append(("budget of replay", state, kept.get(state or "", "none was set")))
+    yield "budget of replay", state, kept.get(state or "", "none was set")
     if tokens := result.get("tokens"):
-        costs.append(("tokens trained", tokens, f"{tokens:,}"))
-    phases = dict(sorted(seconds.items(), key=lambda phase: -phase[1]))
-    spent = ", ".join(f"{name} {duration(time)}" for name, time in phases.items() if time >= 0.5)
-    costs.append(("time", seconds, f"{duration(sum(seconds.values()))}: {spent}"))
+        yield "tokens trained", tokens, f"{tokens:,}"
+    seconds = dict(sorted(result["seconds"].items(), key=lambda phase: -phase[1]))
+    phases = [f"{name} {duration(time)}" for name, time in seconds.items() if time >= 0.5]
+    yield "time", seconds, f"{duration(sum(seconds.values()))}: {', '.join(phases)}"
     if memory := result.get("peak_memory_bytes"):
-        costs.append(("memory at most", memory, f"{memory / 2**30:.2f} GiB"))
+        yield "memory at most", memory, f"{memory / 2**30:.2f} GiB"
     if parameters := result.get("parameters"):
-        costs.append(("parameters", parameters, _parts(parameters, "{:,.0f}")))
+        yield "parameters", parameters, _parts(parameters)
     workers = result.get("world_size", 1)
     if workers > 1:
-        costs.append(("workers", workers, plural(workers, "worker")))
-    return costs
+        yield "workers", workers, plural(workers, "worker")
 
 
-def _parts(counts: Mapping[str, float], form: str) -> str:
+def _parts(counts: Mapping[str, float]) -> str:
     """The counts that are not zero, each with its name."""
-    parts = [f"{form.format(count)} {name}" for name, count in counts.items() if count]
+    parts = [f"{count:,.0f} {name}" for name, count in counts.items() if count]
     return ", ".join(parts) or "none"

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from forever.cli.view.seen import Seen
+from forever.format import plural
 from forever.text import Cell, PlainTable, shortened, visible
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -21,26 +22,28 @@ def timeline(seen: Seen, width: int = 120) -> PlainTable:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column()
-    tasks = list(dict.fromkeys(line["task"] for line in seen.steps))
-    names = [shortened(visible(task), 16) for task in tasks]
-    beside = max(map(len, names), default=0) + _BESIDE
+    updates: dict[str, list[Mapping[str, Any]]] = {line["task"]: [] for line in seen.steps}
+    for line in seen.steps:
+        if line["kind"] == "task":
+            updates[line["task"]].append(line)
+    names = {task: shortened(visible(task), 16) for task in updates}
+    beside = max(map(len, names.values()), default=0) + _BESIDE
     room = max(min(_LONGEST, width - beside), _LEAST)
-    updates = {task: _of(seen.steps, task, "task") for task in tasks}
-    measure = _measure(line for lines in updates.values() for line in lines)
+    # The way of an update, or its loss in a run that has no ways.
+    has_ways = any(line.get("update_norm") for line in seen.steps)
+    measure = "update_norm" if has_ways else "loss"
     highest = max((line.get(measure) or 0.0 for line in seen.steps), default=0.0)
-    for task, name in zip(tasks, names, strict=True):
-        lines = updates[task]
+    for task, lines in updates.items():
         events = [event for event in seen.events if event["task"] == task]
         replays = [event for event in events if event["kind"] in _MARKS]
         heights = buckets([line.get(measure) or 0.0 for line in lines], room)
         record = {"task": task, "updates": len(lines), measure: heights, "replays": replays}
-        table.add_row(name, sparkline(heights, highest), _extent(lines), record=record)
+        table.add_row(names[task], sparkline(heights, highest), _extent(lines), record=record)
         if replays:
             marked = marks(replays, max(len(lines), 1), len(heights))
-            days = _days(replays)
-            table.add_row("", Cell(None, marked, "bold red"), days, record={})
+            table.add_row("", Cell(None, marked, "bold red"), _days(replays), record={})
     moved = "how far an update moved the parameters"
-    table.caption = f"Height: {moved if measure == 'update_norm' else 'the loss'}."
+    table.caption = f"Height: {moved if has_ways else 'the loss'}."
     return table
 
 
@@ -76,19 +79,10 @@ def marks(events: Iterable[Mapping[str, Any]], updates: int, room: int) -> str:
     return "".join(line).rstrip()
 
 
-def _of(steps: Iterable[Mapping[str, Any]], task: str, kind: str) -> list[Mapping[str, Any]]:
-    return [line for line in steps if line["task"] == task and line["kind"] == kind]
-
-
-def _measure(lines: Iterable[Mapping[str, Any]]) -> str:
-    """What the sparkline shows: the way of an update, or its loss in a run that has no ways."""
-    return "update_norm" if any(line.get("update_norm") for line in lines) else "loss"
-
-
 def _extent(lines: Sequence[Mapping[str, Any]]) -> str:
     """How long a task was, in updates and in days of the model."""
     days = lines[-1].get("days") if lines else None
-    text = f"{len(lines)} updates"
+    text = plural(len(lines), "update")
     return text if days is None else f"{text}, {days:.1f} days"
 
 
