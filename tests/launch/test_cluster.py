@@ -3,6 +3,7 @@ tried with pretended GPUs on this machine."""
 
 import json
 import threading
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,12 @@ def test_drivers_sit_on_the_head_and_workers_on_spot_gpus(cluster: dict[str, Any
 
 
 def test_one_ray_version_everywhere_and_tokens_on(cluster: dict[str, Any]) -> None:
-    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    (version,) = (line for line in constraints if line.startswith("ray=="))
-    assert version.replace("ray==", "ray[default,tune,train]==") in cluster["setup_commands"][0]
+    for command in cluster["setup_commands"]:
+        assert "--constraint ~/forever-cl/constraints.txt" in command
+    assert "-e ~/forever-cl[ray," in cluster["setup_commands"][-1]
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert f'"ray[default,tune,train]=={version("ray")}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"\nray=={version('ray')}\n" in constraints
     # Ray makes none on a new machine.
     assert cluster["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
     for command in (

@@ -50,8 +50,12 @@ def test_the_last_stage_has_no_compiler_and_is_run_by_the_pods_user() -> None:
 
 
 def test_packages_are_those_of_the_constraints_and_files_are_there() -> None:
-    pips = [words for name, words in instructions() if name == "RUN" and "pip install" in words]
-    assert all("--constraint constraints.txt" in pip or "--no-deps" in pip for pip in pips)
+    """And those of the constraints build them, too."""
+    (place,) = (words for name, words in instructions() if name == "WORKDIR" and "build" in words)
+    variables = " ".join(words for name, words in instructions() if name == "ENV")
+    for variable in ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"):
+        assert f"{variable}={place}/constraints.txt" in variables
+    assert "\nhatchling==" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
     for name, words in instructions():
         if name == "COPY" and not words.startswith("--from"):
             for source in words.split()[:-1]:
