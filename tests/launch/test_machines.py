@@ -65,7 +65,8 @@ def await_file(path: Path, driver: "subprocess.Popen[str]", patience_s: float = 
     """Wait until a file is there, as long as the command lives that leads to it."""
     give_up = time.monotonic() + patience_s
     while not path.exists():
-        assert driver.poll() is None, driver.communicate()
+        if driver.poll() is not None:
+            pytest.fail("\n".join(driver.communicate()))
         assert time.monotonic() < give_up, f"{path} did not come"
         time.sleep(0.05)
 
@@ -84,7 +85,7 @@ def test_workers_come_and_go_with_their_machines(
     faults: Path,
     private_ray: Path,
     tmp_path: Path,
-    small_config: RunConfig,
+    base_config: RunConfig,
     alone: Callable[[RunConfig], Outcome],
     monkeypatch: pytest.MonkeyPatch,
     goes: str,
@@ -96,7 +97,7 @@ def test_workers_come_and_go_with_their_machines(
         f"hold phase=task task=1 rank=0 nth=3 once='{comes}'\n"
         f"hold phase=task task=2 rank=0 nth=3 once='{leaves}'"
     )
-    (tmp_path / "base.yaml").write_text(yaml.safe_dump(small_config.model_dump(mode="json")))
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base_config.model_dump(mode="json")))
     command = [sys.executable, "-c", DRIVER, "run", "base.yaml", "--mlflow", "off"]
     command += ["--workers", "2-3", "--gpus-per-run", "1", "--device", "cpu"]
     command += ["--checkpoint-every", "0"]
@@ -112,15 +113,15 @@ def test_workers_come_and_go_with_their_machines(
             if goes == "with a notice":
                 drain(head)
                 await_file(run / ".stop", driver)
+                faults.write_text("")
                 leaves.unlink()
                 out, errors = driver.communicate(timeout=240)
         if goes == "without a word":
             out, errors = driver.communicate(timeout=240)
-        print(out, errors)
-        assert driver.returncode == 0
+        assert driver.returncode == 0, (out, errors)
         assert head.living() == []
     assert (lives(run, 0), lives(run, 2)) == (3, 1)
-    result, single = outcome(run), alone(small_config)
+    result, single = outcome(run), alone(base_config)
     assert json.loads((run / "result.json").read_text())["world_size"] == 2
     assert result.result["matrix"] == single.result["matrix"]
     assert result.adapter.keys() == single.adapter.keys()
@@ -144,9 +145,13 @@ def drain(head: Head) -> None:
     subprocess.run(words, env=head.environment, check=True, capture_output=True, timeout=60)
 
 
-def submitted(head: Head, command: list[str], folder: Path) -> "subprocess.Popen[str]":
-    """A command as a job of a cluster."""
-    whole = [*RAY, "job", "submit", "--working-dir", str(folder), "--", *command]
+def submitted(head: Head, command: list[str]) -> "subprocess.Popen[str]":
+    """A command as a job of a cluster.
+
+    No working directory goes along: pretended machines have one folder for all of theirs, and each
+    removes from it what it does not use itself.
+    """
+    whole = [*RAY, "job", "submit", "--", *command]
     pipe = subprocess.PIPE
     return subprocess.Popen(whole, env=head.environment, stdout=pipe, stderr=pipe, text=True)
 
@@ -182,14 +187,13 @@ def test_a_sweep_outlives_its_machines_and_its_head(
     variants = {f"v{number}": {"optim.lr": 1e-3 * (number + 1)} for number in range(3)}
     words = ("--gpus-per-run", "0.5", "--workers", "1", "--checkpoint-every", "0")
     command = sweep_command(tmp_path, None, small_config, variants, *words)
-    (tmp_path / "job").mkdir()
     # So soon a machine leaves a head that does not answer; by itself after a minute.
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
 
     with machines(private_ray, 0, monkeypatch) as head:
         with worker_node(head.environment["ADDRESS"], gpus=1):
             nodes = head.await_nodes(2)
-            job = submitted(head, command, tmp_path / "job")
+            job = submitted(head, command)
             for name in ("v0", "v1"):
                 await_file(marks[name], job)
             (main,) = (node["node_id"] for node in nodes if node["is_head_node"])
@@ -212,7 +216,7 @@ def test_a_sweep_outlives_its_machines_and_its_head(
         worker_node(head.environment["ADDRESS"], gpus=1),
     ):
         head.await_nodes(2)
-        job = submitted(head, command, tmp_path / "job")
+        job = submitted(head, command)
         out, errors = job.communicate(timeout=300)
         assert job.returncode == 0, (out, errors)
         assert head.living() == []
