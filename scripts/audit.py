@@ -3,9 +3,10 @@
     python -m scripts.audit
     python -m scripts.audit --refresh CLONE
 
-scripts/advisories.json holds which versions of which package have a hole. The second command writes
-it again, for the packages of constraints.txt, from a clone of github.com/pypa/advisory-database;
-what was entered by hand stays. Exits with 1 if a hole is found that is not in `ACCEPTED`.
+scripts/advisories.json holds which versions of which package have a hole, and which packages were
+looked up; others are named, since nothing is known of them. The second command writes it again, for
+the packages of constraints.txt, from a clone of github.com/pypa/advisory-database; what was entered
+by hand stays. Exits with 1 if a hole is found that is not in `ACCEPTED`.
 """
 
 import json
@@ -44,6 +45,8 @@ def main(
         open_holes += reason is None
         name = advisory["package"]
         print(f"{name} {installed[name]}: {advisory['id']}: {reason or 'update it'}")
+    if unknown := sorted(installed.keys() - {*known["packages"]}):
+        print(f"{len(unknown)} packages were never looked up (--refresh): {', '.join(unknown)}")
     print(
         f"{len(installed)} packages, {len(known['advisories'])} advisories known until "
         f"{known['until']}: {open_holes} holes"
@@ -79,12 +82,17 @@ def refreshed(clone: Path) -> dict[str, Any]:
     advisories = read + [advisory for advisory in by_hand if advisory["id"] not in known]
     until = max(advisory["published"] for advisory in advisories)
     advisories.sort(key=lambda advisory: (advisory["package"], advisory["id"]))
-    return {"until": until, "advisories": advisories}
+    return {"until": until, "packages": _pinned(), "advisories": advisories}
+
+
+def _pinned() -> list[str]:
+    """The packages of constraints.txt."""
+    names = re.findall(r"^([\w.-]+)==", CONSTRAINTS.read_text(encoding="utf-8"), re.M)
+    return sorted(map(canonicalize_name, names))
 
 
 def _read(clone: Path) -> Iterator[dict[str, Any]]:
-    packages = re.findall(r"^([\w.-]+)==", CONSTRAINTS.read_text(encoding="utf-8"), re.M)
-    for package in sorted(map(canonicalize_name, packages)):
+    for package in _pinned():
         for path in sorted((clone / "vulns" / package).glob("*.yaml")):
             content = yaml.safe_load(path.read_text(encoding="utf-8"))
             if "withdrawn" not in content:

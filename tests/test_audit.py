@@ -4,8 +4,10 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import typer
 import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -45,6 +47,19 @@ def test_a_hole_is_found() -> None:
     assert [*audit.holes(ADVISORIES, {"transformers": "5.3.0"})] == []
 
 
+def test_a_package_that_was_never_looked_up_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That it has no known hole says nothing."""
+    packages = [SimpleNamespace(name=name, version="9999") for name in ("numpy", "No_Such")]
+    monkeypatch.setattr(audit, "distributions", lambda: packages)
+    with pytest.raises(typer.Exit) as ended:
+        audit.main(refresh=None)
+    assert ended.value.exit_code == 0
+    told = capsys.readouterr().out
+    assert "1 packages were never looked up (--refresh): no-such\n2 packages, " in told
+
+
 @pytest.mark.parametrize(
     ("version", "affected"), [("0.9", False), ("1.0", True), ("1.5rc1", True), ("1.5", False)]
 )
@@ -70,5 +85,7 @@ def test_the_database_is_read(tmp_path: Path) -> None:
     assert read["until"] == "2099-01-02"
     own = [advisory for advisory in read["advisories"] if "source" not in advisory]
     assert [advisory["id"] for advisory in own] == ["A-1"]
+    assert "numpy" in read["packages"]
+    assert "nosuch" not in read["packages"]
     assert own[0]["ranges"] == [["0", "1.1"], ["2.0", None]]
     assert len(read["advisories"]) == 11  # those entered by hand stay
