@@ -130,10 +130,9 @@ class Head(NamedTuple):
 
     def living(self, patience_s: float = 20.0) -> list[str]:
         """The actors and reserved places that are left when all had time to end."""
+        assert self.nodes(), "the head does not answer"
         give_up = time.monotonic() + patience_s
-        while names := self._living():
-            if time.monotonic() > give_up:
-                break
+        while (names := self._living()) and time.monotonic() < give_up:
             time.sleep(0.3)
         return names
 

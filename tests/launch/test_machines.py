@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("ray")
 import torch
 import yaml
-from conftest import Head, free_ports, head_node, worker_node
+from conftest import Head, cut_power, free_ports, head_node, worker_node
 from faults.inject import environment
 from helpers import Outcome, outcome
 from ray_commands import ON_RAY, RAY, begin, sweep_command
@@ -71,6 +71,13 @@ def await_file(path: Path, driver: "subprocess.Popen[str]", patience_s: float = 
         time.sleep(0.05)
 
 
+def end(driver: "subprocess.Popen[str]") -> None:
+    """Kill a command that a test may have left running, with all that it started."""
+    if driver.poll() is None:
+        cut_power(driver.pid)
+        driver.communicate()
+
+
 # Ray Train looks for more room once a minute, for which no test has time.
 DRIVER = """
 from forever.cli import start
@@ -101,13 +108,15 @@ def test_workers_come_and_go_with_their_machines(
     command = [sys.executable, "-c", DRIVER, "run", "base.yaml", "--mlflow", "off"]
     command += ["--workers", "2-3", "--gpus-per-run", "1", "--device", "cpu"]
     command += ["--checkpoint-every", "0"]
-    with machines(private_ray, 2, monkeypatch) as head:
+    with machines(private_ray, 2, monkeypatch) as head, ExitStack() as others:
         address = {"RAY_ADDRESS": head.environment["ADDRESS"], "RAY_AUTH_MODE": "token"}
         driver = begin(command, tmp_path, "runs/*/steps.jsonl", 1, **address)
+        others.callback(end, driver)
         (run,) = tmp_path.glob("runs/*")
         await_file(comes, driver)
         assert lives(run, 2) == 0
-        with worker_node(head.environment["ADDRESS"], gpus=1):
+        with ExitStack() as machine:
+            machine.enter_context(worker_node(head.environment["ADDRESS"], gpus=1))
             await_file(leaves, driver)  # by which it has three
             assert (lives(run, 0), lives(run, 2)) == (2, 1)
             if goes == "with a notice":
@@ -115,10 +124,10 @@ def test_workers_come_and_go_with_their_machines(
                 await_file(run / ".stop", driver)
                 faults.write_text("")
                 leaves.unlink()
-                out, errors = driver.communicate(timeout=240)
-        if goes == "without a word":
-            out, errors = driver.communicate(timeout=240)
-        assert driver.returncode == 0, (out, errors)
+            else:
+                machine.close()
+            out, errors = driver.communicate(timeout=400)
+            assert driver.returncode == 0, (out, errors)
         assert head.living() == []
     assert (lives(run, 0), lives(run, 2)) == (3, 1)
     result, single = outcome(run), alone(base_config)
@@ -153,7 +162,10 @@ def submitted(head: Head, command: list[str]) -> "subprocess.Popen[str]":
     """
     whole = [*RAY, "job", "submit", "--", *command]
     pipe = subprocess.PIPE
-    return subprocess.Popen(whole, env=head.environment, stdout=pipe, stderr=pipe, text=True)
+    environment = head.environment
+    return subprocess.Popen(
+        whole, env=environment, start_new_session=True, stdout=pipe, stderr=pipe, text=True
+    )
 
 
 def updates(file: Path) -> Counter[str]:
@@ -190,10 +202,11 @@ def test_a_sweep_outlives_its_machines_and_its_head(
     # So soon a machine leaves a head that does not answer; by itself after a minute.
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
 
-    with machines(private_ray, 0, monkeypatch) as head:
+    with machines(private_ray, 0, monkeypatch) as head, ExitStack() as others:
         with worker_node(head.environment["ADDRESS"], gpus=1):
             nodes = head.await_nodes(2)
             job = submitted(head, command)
+            others.callback(end, job)
             for name in ("v0", "v1"):
                 await_file(marks[name], job)
             (main,) = (node["node_id"] for node in nodes if node["is_head_node"])
@@ -205,18 +218,15 @@ def test_a_sweep_outlives_its_machines_and_its_head(
             await_file(marks["v2"], job)
             finished = {path.parent for path in tmp_path.glob("out/*/*/result.json")}
             head.kill()
-            job.kill()
-            job.communicate()
             await_end(tmp_path)
     before = updates(counted)
     assert 0 < len(finished) < len(variants)
 
-    with (
-        machines(private_ray, 0, monkeypatch) as head,
-        worker_node(head.environment["ADDRESS"], gpus=1),
-    ):
+    with machines(private_ray, 0, monkeypatch) as head, ExitStack() as others:
+        others.enter_context(worker_node(head.environment["ADDRESS"], gpus=1))
         head.await_nodes(2)
         job = submitted(head, command)
+        others.callback(end, job)
         out, errors = job.communicate(timeout=300)
         assert job.returncode == 0, (out, errors)
         assert head.living() == []
