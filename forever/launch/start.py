@@ -108,8 +108,8 @@ def check_choice(
     if seeds is not None and (not seeds or min(seeds) < 0 or len({*seeds}) < len(seeds)):
         raise InputError(f"seeds {[*seeds]}: give some that are different and not negative")
     if trials is not None and not is_search:
-        rule = "only a search has a number of them"
-        raise InputError(f"{trials} trials: {name} has its own variants; {rule}")
+        rule = "only a search has a number of runs; leave it out"
+        raise InputError(f"{trials} trials: {name} is no search, and {rule}")
     if only and (file is None or is_search):
         raise InputError(f"only {only[0]!r}: {name} has no variants by name")
 

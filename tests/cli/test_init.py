@@ -82,5 +82,5 @@ def test_what_cannot_be_begun_is_refused(call: Call) -> None:
     for words in (["sweep"], ["--task", "first"]):
         code, _, error = call("init", *words, "--on", "mini/ewc")
         assert code == 2
-        assert "--on mini/ewc: it says which run is written; leave it out" in error
+        assert "--on mini/ewc: a sweep or a task is not written from a run" in error
     assert [*Path().iterdir()] == []

@@ -338,7 +338,7 @@ def test_load_refuses_a_folder_without_runs(tmp_path: Path) -> None:
         ({"seeds": [0, 0]}, "seeds [0, 0]: give some that are different"),
         ({"seeds": []}, "seeds []: give some"),
         ({"seeds": [-1]}, "not negative"),
-        ({"trials": 3}, "3 trials: gamma has its own variants"),
+        ({"trials": 3}, "3 trials: gamma is no search"),
         ({"until": -1.0}, "points must be more than 0"),
         ({"only": ["gama"]}, "unknown variant of gamma 'gama'"),
         ({"scale": "huge"}, "unknown scale 'huge'"),

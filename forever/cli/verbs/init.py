@@ -46,7 +46,7 @@ def init(
     from forever.sweeps.named_runs import load_run
 
     if on is not None and (task is not None or what is What.SWEEP):
-        raise InputError(f"--on {on}: it says which run is written; leave it out")
+        raise InputError(f"--on {on}: a sweep or a task is not written from a run; leave it out")
     file = to or Path(f"{what}.yaml")
     if task is not None:
         if what is What.SWEEP:
