@@ -17,14 +17,7 @@ from scripts.keep import REPORT, RESULTS
 
 DOCS = Path(__file__).parents[1] / "docs"
 # Sweeps on mini that stand for a table of the paper, in the order of the figure.
-TABLES = (
-    "baselines",
-    "components",
-    "spacing",
-    "warmup_window",
-    "memory_epochs",
-    "memory_size",
-)
+TABLES = ("baselines", "components", "spacing", "warmup_window", "memory_epochs", "memory_size")
 # Variants that differ in little but how many examples they replay, by what they do with them: the
 # sweep, the variant, and where its name stands beside its dot, in points.
 DOSES = {

@@ -7,7 +7,6 @@ what would have been there besides, such as progress, goes to stderr.
 import functools
 import inspect
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -20,9 +19,8 @@ from typer import Option
 
 from forever.text import terminal
 
-_HAS_WIDTH = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
 # A pipe has no width of its own; 80 columns would fold every table.
-console = Console() if _HAS_WIDTH else Console(width=120)
+console = Console() if sys.stdout is not None and sys.stdout.isatty() else Console(width=120)
 _AS_JSON: Any = Option(False, "--json", help="Print one JSON document, and nothing else on stdout.")
 
 

@@ -156,13 +156,10 @@ class RunDirectory:
         return [shaped(self.events, line, Line) for line in read_lines(self.events)]
 
     def verify(self) -> dict[str, Any] | None:
-        """The result, if the run is over and no file is missing, is not what was written, or leads
-        out of its folder.
-
-        Of a run that is not over the journal is left to whoever goes on with it.
+        """The result, if the run is over; the journal of another is left to who goes on with it.
 
         Raises:
-            InputError: a file of the run is of that kind.
+            InputError: a file is missing, is not what was written, or leads out of the folder.
         """
         check_links(self.path)
         result, sums = self.finished(), read_sums(self.path)

@@ -20,7 +20,8 @@ import yaml
 from conftest import Head, cut_power, free_ports, head_node, worker_node
 from faults.inject import environment
 from helpers import Outcome, outcome
-from ray_commands import ON_RAY, RAY, begin, sweep_command
+from marks import ON_RAY
+from ray_commands import RAY, begin, sweep_command
 
 from forever.config.run import RunConfig
 from forever.runs.directory import RunDirectory

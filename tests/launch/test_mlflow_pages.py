@@ -22,7 +22,6 @@ from mlflow.artifacts import load_text
 
 from forever.cli import commands, main
 from forever.errors import InputError
-from forever.launch.fleet import SweepOutcome
 from forever.launch.mlflow import tracker as mlflow_tracker
 from forever.launch.mlflow.comparison import differing
 from forever.launch.mlflow.mirror import points_of
@@ -291,7 +290,7 @@ def test_the_last_line_of_a_sweep_is_the_address_of_its_comparison(
     pytest.importorskip("matplotlib")
     sync(sweep_folder, uri)
     capsys.readouterr()
-    commands._end(SweepOutcome(finished=["x"]), sweep_folder, uri)
+    commands._show_in_mlflow(sweep_folder, uri, None)
     printed = capsys.readouterr()
     place = place_of(sweep_folder)
     assert place is not None

@@ -1,5 +1,8 @@
 """`forever plan`: what a run or a sweep will cost."""
 
+from pathlib import Path
+from typing import Any
+
 from typer import Argument, Option
 
 from forever.cli import options
@@ -33,7 +36,7 @@ def plan(
         forever plan components --detect 2
     """
     from forever.config.overrides import parse_assignments
-    from forever.launch.copies import bring, settle_all
+    from forever.launch.copies import settle_all
     from forever.sweeps.asked import asked_runs, without_failed
     from forever.sweeps.files import sweep_or_none
 
@@ -43,15 +46,7 @@ def plan(
         if file is None or file.is_search or detect <= 0:
             needs = "it needs points above 0 and a sweep with variants, e.g. components"
             raise InputError(f"--detect {detect:g}: {needs}")
-        sweep = selection.asked(file, changes).sweep()
-        folder = (launch.out / sweep.name).absolute()
-        bring(folder)
-        try:
-            from forever.planning.power import detection_table
-        except ModuleNotFoundError as error:
-            remedy = "pip install 'forever-cl[report]'"
-            raise InputError(f"--detect needs {error.name}; {remedy}") from None
-        show(detection_table(sweep, folder, detect, name))
+        _show_detection(selection.asked(file, changes).sweep(), launch.out, detect, name)
         return
     runs = asked_runs(
         name,
@@ -78,3 +73,17 @@ def plan(
     )
     planned = runs if selection.retry_failed else without_failed(runs)
     show(plan_table(name, planned, terms))
+
+
+def _show_detection(sweep: Any, out: Path, points: float, name: str) -> None:
+    """How many seeds of a sweep would show a difference of so many points."""
+    from forever.launch.copies import bring
+
+    folder = (out / sweep.name).absolute()
+    bring(folder)
+    try:
+        from forever.planning.power import detection_table
+    except ModuleNotFoundError as error:
+        remedy = "pip install 'forever-cl[report]'"
+        raise InputError(f"--detect needs {error.name}; {remedy}") from None
+    show(detection_table(sweep, folder, points, name))
