@@ -172,11 +172,8 @@ def run_local(
     world.wait()
     with writing(directory.path):  # before the lock, which would wait for a folder
         make_folder(directory.path)
-    several = world.size > 1
-    with (
-        locked(directory.path, world.leads),
-        mirrored(directory.path, world.leads, at_once=several),
-    ):
+    held = locked(directory.path, world.leads)
+    with held, mirrored(directory.path, world.leads, at_once=world.size > 1):
         if world.leads:
             directory.check(config, resume)  # another process may have had the folder until now
         # The others wait here until the leader holds the folder. They take its word, since files

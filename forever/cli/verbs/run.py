@@ -60,7 +60,8 @@ def run(
         print_lines([f"{portable(directory.path)} is finished; nothing to do"])
     elif origin is not None:
         differences = plant(origin, settings, benchmark, directory)
-        print_lines([] if quiet else differences)
+        if not quiet:
+            print_lines(differences)
     fleet = launch.fleet(commands.mlflow_uri(launch.mlflow))
     with closing(ConsoleTracker(Console(quiet=quiet))) as progress:
         trackers = [progress, *profilers]
