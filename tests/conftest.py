@@ -22,8 +22,11 @@ from helpers import make_benchmark, save_backbone, save_data, saved, small_toy_c
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 
-# Tests are run side by side; tests/cpus.py asks for more.
-torch.set_num_threads(int(os.environ.get("FOREVER_TEST_THREADS", "1")))
+# Tests are run side by side; tests/cpus.py asks for more. Commands that tests start have as many,
+# since bits depend on their number.
+THREADS = os.environ.get("FOREVER_TEST_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = THREADS
+torch.set_num_threads(int(THREADS))
 # A command would choose others (launch.local), and bits of two processes are compared.
 KERNELS = torch.backends.cpu.get_cpu_capability().lower()
 if KERNELS in ("default", "avx2", "avx512"):

@@ -16,6 +16,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
+import torch
 from faults.inject import children
 from helpers import Outcome, execute, outcome, wait_until
 from ray_commands import RAY
@@ -79,15 +80,20 @@ def store(empty_store: Path, private_ray: Path) -> Path:
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Callable[[RunConfig], Outcome]:
-    """What a run leaves behind that is trained without Ray."""
+def alone(tmp_path: Path) -> Iterator[Callable[..., Outcome]]:
+    """What a run leaves behind that is trained without Ray, by so many threads: bits depend on
+    their number, and a trial that is alone on a machine has all cores."""
 
-    def train(config: RunConfig) -> Outcome:
+    before = torch.get_num_threads()
+
+    def train(config: RunConfig, threads: int = before) -> Outcome:
         path = tmp_path / "alone" / config.key()
+        torch.set_num_threads(threads)
         execute(config, path)
         return outcome(path)
 
-    return train
+    yield train
+    torch.set_num_threads(before)
 
 
 _TO_JOIN = {

@@ -280,7 +280,7 @@ def test_a_sweep_trains_a_first_task_once(
 
 
 def test_trials_of_workers_are_asked_for_one_by_one_and_may_be_stopped(
-    two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[[RunConfig], Outcome]
+    two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[..., Outcome]
 ) -> None:
     """The workers of a stopped run are not the trial's process: left alone they would train to the
     end, on what the next run waits for."""
@@ -312,7 +312,7 @@ def test_trials_of_workers_are_asked_for_one_by_one_and_may_be_stopped(
     assert not in_progress(directory.path)
     steps = directory.steps.read_text(encoding="utf-8").splitlines()
     assert 0 < len(steps) < 2 * (24 // 4) * 100
-    assert outcome(tmp_path / other.key).differences(alone(other.config)) == []
+    assert outcome(tmp_path / other.key).differences(alone(other.config, threads=2)) == []
     assert [entry[1] for entry in heard] == ["asked", 1, "stopped", "asked", 1, 2, 3, "done"]
     scores = stage_scores(RunDirectory(tmp_path / other.key))
     assert [entry[2] for entry in heard[4:7]] == [score["op"] for score in scores]

@@ -118,7 +118,7 @@ def test_a_killed_trial_is_tried_again_and_no_more_than_that(
     assert outcome(out / once.key).differences(alone(once.config)) == []
     assert left_in_the_end() == []
     faults.write_text("")
-    again = Fleet(placement=PLACEMENT, retry_failed=True, show=False)
+    again = Fleet(concurrent=2, placement=PLACEMENT, retry_failed=True, show=False)
     assert run_sweep(sweep, out, again).finished == [always.key]
     assert outcome(out / always.key).differences(alone(always.config)) == []
 

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("ray")
 import yaml
-from helpers import execute, outcome
+from helpers import Outcome, outcome
 from marks import ON_RAY
 from ray_commands import FOREVER
 
@@ -66,7 +66,11 @@ def spot_notice(folder: Path) -> Iterator[list[int]]:
 
 
 def test_a_trial_that_was_told_to_stop_goes_on_and_has_not_failed(
-    two_cores: None, tmp_path: Path, long: RunConfig, capsys: pytest.CaptureFixture[str]
+    two_cores: None,
+    tmp_path: Path,
+    long: RunConfig,
+    alone: Callable[..., Outcome],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     sweep, out = Sweep("toys", long, {"base": {}}), tmp_path / "toys"
     (trial,) = sweep.trials()
@@ -75,13 +79,16 @@ def test_a_trial_that_was_told_to_stop_goes_on_and_has_not_failed(
     assert len(told) == 1
     assert (ends.finished, ends.failed) == ([trial.key], {})
     assert f"{trial.key} saved and left when it was told to stop" in capsys.readouterr().out
-    execute(trial.config, tmp_path / "alone")
-    assert outcome(out / trial.key).differences(outcome(tmp_path / "alone")) == []
+    assert outcome(out / trial.key).differences(alone(trial.config, threads=2)) == []
 
 
 @pytest.mark.slow
 def test_workers_that_were_told_to_stop_are_started_again(
-    two_cores: None, tmp_path: Path, long: RunConfig, monkeypatch: pytest.MonkeyPatch
+    two_cores: None,
+    tmp_path: Path,
+    long: RunConfig,
+    alone: Callable[..., Outcome],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Although none may fail."""
     monkeypatch.setattr(ray_train, "_FAILURES", 0)
@@ -89,8 +96,7 @@ def test_workers_that_were_told_to_stop_are_started_again(
         result = run_workers(long, tmp_path / "run", Fleet(workers=1, placement=CPU))
     assert len(told) == 1
     assert result["world_size"] == 1
-    execute(long, tmp_path / "alone")
-    assert outcome(tmp_path / "run").differences(outcome(tmp_path / "alone")) == []
+    assert outcome(tmp_path / "run").differences(alone(long, threads=2)) == []
 
 
 def saved_in_the_middle(folder: Path) -> bool:
