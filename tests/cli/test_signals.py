@@ -42,8 +42,11 @@ def test_ctrl_c_in_the_first_second_is_no_traceback(name: str, tmp_path: Path) -
     assert (done.returncode, done.stderr) == (130, AGAIN)
 
 
-def run_and_tell(config: RunConfig, folder: Path, number: int, *options: str) -> tuple[int, str]:
-    """Begin a long run, tell it to stop after some updates; its exit code and what it said."""
+def run_and_tell(
+    config: RunConfig, folder: Path, number: int, *options: str, after: str = "steps.jsonl"
+) -> tuple[int, str]:
+    """Begin a long run, tell it to stop after some updates and a file of it; its exit code and
+    what it said."""
     long = config.override({"optim.epochs": 1000})
     (folder / "long.yaml").write_text(yaml.safe_dump(long.model_dump(mode="json")))
     command = [sys.executable, "-m", "forever.cli.start", "run", "long.yaml", "--device", "cpu"]
@@ -60,11 +63,12 @@ def run_and_tell(config: RunConfig, folder: Path, number: int, *options: str) ->
         target=lambda pipe: reader.append(pipe.read()), args=[process.stderr]
     )
     listener.start()
-    give_up = time.monotonic() + 120
-    while not any(path.stat().st_size for path in folder.glob("runs/*/steps.jsonl")):
-        assert time.monotonic() < give_up
-        assert process.poll() is None
-        time.sleep(0.01)
+    for name in (after, "steps.jsonl"):
+        give_up = time.monotonic() + 120
+        while not any(path.stat().st_size for path in folder.glob(f"runs/*/{name}")):
+            assert time.monotonic() < give_up
+            assert process.poll() is None
+            time.sleep(0.01)
     process.send_signal(number)
     process.wait(60)
     listener.join()
@@ -93,7 +97,9 @@ def test_a_run_that_is_told_to_stop_closes_its_run_in_mlflow(
     if find_spec("mlflow") is None:
         pytest.skip("needs MLflow")
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    code, errors = run_and_tell(base_config, tmp_path, signal.SIGTERM, "--mlflow", uri)
+    code, errors = run_and_tell(
+        base_config, tmp_path, signal.SIGTERM, "--mlflow", uri, after="mlflow.json"
+    )
     assert (code, "Traceback" in errors) == (143, False)
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
         assert database.execute("select status from runs").fetchall() == [("KILLED",)]

@@ -375,6 +375,7 @@ def test_an_interrupted_run_with_workers_says_so_and_is_closed(
     (tmp_path / "long.yaml").write_text(yaml.safe_dump(long.model_dump(mode="json")))
     command = [*FOREVER, "run", "long.yaml", "--workers", "1", "--device", "cpu", "--mlflow", uri]
     process = begin(command, tmp_path, "runs/*/steps.jsonl", 1)
+    wait_until(lambda: [*tmp_path.glob("runs/*/mlflow.json")])  # MLflow knows of it
     process.send_signal(signal.SIGINT)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGINT
