@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 
-from forever.errors import InputError, one_line
+from forever.errors import InputError, one_line, shown
 
 SUMS = "SHA256SUMS"
 # A line of it. No name leads out of the folder.
@@ -131,7 +131,7 @@ def shaped(path: Path, content: dict[str, Any], shape: type[Shape]) -> dict[str,
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, problem["loc"]))
-        raise InputError(f"{path} has a strange field {place!r} ({problem['msg']})") from None
+        raise InputError(f"{path} has a strange field {shown(place)} ({problem['msg']})") from None
     return content
 
 

@@ -140,7 +140,7 @@ def _fill(template: str, row: Mapping[str, Any], where: str) -> str:
         if not isinstance(content, str | int | float):
             kind = "empty" if content is None else type(content).__name__
             raise InputError(
-                f"{where}: column {place[1]!r} is {kind}; text or a number is expected"
+                f"{where}: column {shown(place[1])} is {kind}; text or a number is expected"
             )
         return str(content)
 

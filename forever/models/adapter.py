@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from forever.config.parts import ModelConfig
-from forever.errors import InputError, one_line, unknown
+from forever.errors import InputError, one_line, shown, unknown
 from forever.seeding import derive
 
 _HANDLE = "_forever_adapter"
@@ -55,7 +55,7 @@ def describe(part: ModelConfig) -> Any:
         raise unknown("model.adapter.peft_type", kind, kinds.keys() - _REFUSED)
     if kind in _REFUSED or issubclass(kinds[kind], PromptLearningConfig):
         raise InputError(
-            f"model.adapter.peft_type={kind!r} cannot be trained here: it needs inputs or a "
+            f"model.adapter.peft_type={shown(kind)} cannot be trained here: it needs inputs or a "
             "training loop of its own; take one that adds weights to layers, such as LORA or IA3"
         )
     fields = {field.name for field in dataclasses.fields(kinds[kind])} - _NO_CHOICE
@@ -82,14 +82,14 @@ def _check_values(kind: type, given: Mapping[str, Any], fields: set[str]) -> Non
         except ValidationError as error:
             rule = error.errors()[0]["msg"]
             raise InputError(
-                f"model.adapter.{name}={value!r}: {rule[0].lower()}{rule[1:]}"
+                f"model.adapter.{name}={shown(value)}: {rule[0].lower()}{rule[1:]}"
             ) from None
         except PydanticUserError:
             continue  # a class of PEFT's own; PEFT itself has to judge the value
     start = given.get("init_lora_weights", True)
     if start not in _STARTS:
         raise InputError(
-            f"model.adapter.init_lora_weights={start!r} would change the frozen weights; "
+            f"model.adapter.init_lora_weights={shown(start)} would change the frozen weights; "
             "valid: true, false, gaussian, orthogonal"
         )
 
@@ -153,7 +153,7 @@ def check_targets(model: nn.Module, targets: Any) -> None:
             linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
             valid = sorted({name.split(".")[-1] for name in linear})
             raise InputError(
-                f"model.targets: no linear layer is called {target!r}; this model has "
+                f"model.targets: no linear layer is called {shown(target)}; this model has "
                 f"{', '.join(valid)}"
             )
 

@@ -6,13 +6,14 @@ something else on the model is refused.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from forever.errors import InputError, one_line
+from forever.errors import InputError, one_line, shown
 
 _PARTS = {
     "configuration": ("config.json",),
@@ -105,12 +106,12 @@ def shapes(setting: str, folder: Path) -> dict[str, list[int]]:
         return _header(setting, folder / "model.safetensors")
     weights: dict[str, list[int]] = {}
     for path in files_of_index(setting, index):
-        if not path.is_file():
-            raise InputError(f"{setting}: {path}, which {index.name} names, is missing")
+        if not os.path.isfile(path):  # a name that is too long is an error to `Path.is_file`
+            raise InputError(f"{setting}: {shown(path.name)}, which {index} names, is missing")
         weights |= _header(setting, path)
     for name in _read(setting, index)["weight_map"]:
         if name not in weights:
-            raise InputError(f"{setting}: {index} names {name!r}, which no file has")
+            raise InputError(f"{setting}: {index} names {shown(name)}, which no file has")
     return weights
 
 
@@ -124,8 +125,8 @@ def files_of_index(setting: str, index: Path) -> list[Path]:
         plain = isinstance(file, str) and Path(file).name == file
         if not plain or not file.endswith(".safetensors"):
             raise InputError(
-                f"{setting}: {index} names {file!r}; weights are *.safetensors beside it, and no "
-                "pickle is read"
+                f"{setting}: {index} names {shown(file)}; weights are *.safetensors beside it, and "
+                "no pickle is read"
             )
         files.add(file)
     return [index.with_name(file) for file in sorted(files)]

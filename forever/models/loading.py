@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from forever.errors import InputError
+from forever.errors import InputError, shown
 from forever.models import folder
 
 _AGAIN = "give the folder as it was published"
@@ -72,18 +72,19 @@ def check_report(setting: str, path: Path, report: Mapping[str, Any], but: str =
     missing = sorted(name for name in report["missing_keys"] if not name.startswith(but))
     if missing:
         raise InputError(
-            f"{setting}: {path} lacks {len(missing)} weights, the first is {missing[0]!r}; {_AGAIN}"
+            f"{setting}: {path} lacks {len(missing)} weights, the first is {shown(missing[0])}; "
+            f"{_AGAIN}"
         )
     for name, there, needed in sorted(report["mismatched_keys"]):
         raise InputError(
-            f"{setting}: {path} has {name!r} of shape {tuple(there)} instead of {tuple(needed)}; "
-            f"{_AGAIN}"
+            f"{setting}: {path} has {shown(name)} of shape {shown(tuple(there))} instead of "
+            f"{tuple(needed)}; {_AGAIN}"
         )
     surplus = sorted(report["unexpected_keys"])
     if surplus:
         raise InputError(
             f"{setting}: {path} has {len(surplus)} weights that its architecture does not use, the "
-            f"first is {surplus[0]!r}; {_AGAIN}"
+            f"first is {shown(surplus[0])}; {_AGAIN}"
         )
 
 
@@ -95,6 +96,6 @@ def check_finite(setting: str, path: Path, model: nn.Module) -> None:
         ends = torch.stack(weight.aminmax()) if weight.numel() else weight
         if not ends.isfinite().all():
             raise InputError(
-                f"{setting}: {path} has NaN or Inf in {name!r}; the file is damaged, or its "
+                f"{setting}: {path} has NaN or Inf in {shown(name)}; the file is damaged, or its "
                 "training diverged"
             )

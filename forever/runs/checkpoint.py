@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from forever.config.overrides import difference_lines
-from forever.errors import InputError
+from forever.errors import InputError, shown
 from forever.files import make_folder, sync, writing
 from forever.runs.shapes import SCHEMA_VERSION, check_version
 
@@ -75,7 +75,7 @@ class State:
         check_version(folder, version)
         strange = saved.state.keys() - {field.name for field in fields(cls)}
         if strange:
-            raise InputError(f"{folder} has checkpoints with a strange field {min(strange)!r}")
+            raise InputError(f"{folder} has checkpoints with a strange field {shown(min(strange))}")
         return cls(**{**saved.state, "schema_version": version})
 
 

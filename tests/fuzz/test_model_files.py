@@ -73,6 +73,15 @@ def test_changed_settings(valid: Path, tmp_path: Path, data: st.DataObject, file
     try_folder(valid, tmp_path, file, lambda _: content)
 
 
+@pytest.mark.parametrize("name", ["a" * 100_000, "a" * 300, "\0", "\ud800"], ids=len)
+@pytest.mark.parametrize("end", ["", ".safetensors"])
+def test_an_index_may_name_what_can_be_no_file(
+    valid: Path, tmp_path: Path, name: str, end: str
+) -> None:
+    content = json.dumps({"weight_map": {"lm_head.weight": f"{name}{end}"}})
+    try_folder(valid, tmp_path, INDEX, lambda _: content.encode())
+
+
 @cases
 @given(data=st.data(), file=st.sampled_from([*SETTINGS, INDEX, "tokenizer.json"]))
 def test_damaged_files(valid: Path, tmp_path: Path, data: st.DataObject, file: str) -> None:
