@@ -93,7 +93,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "index": (index_out_of_the_folder, r"names '\.\./model\.safetensors'"),
     "no map": (lambda f: (shard(f), change(f / INDEX, weight_map=[])), "has no weight_map"),
     "no name": (lambda f: shard(f, {NORM: 7}), "names 7"),  # type: ignore[dict-item]
-    "shard": (lambda f: shard(f, {NORM: "x.safetensors"}), r"x\.safetensors, which .* is missing"),
+    "shard": (lambda f: shard(f, {NORM: "x.safetensors"}), r"'x\.safetensors', which .* is missing"),
     "in no shard": (
         lambda f: shard(f, {"more": "model-00001-of-00002.safetensors"}),
         "names 'more', which no file has",
