@@ -13,6 +13,7 @@ from forever.models import attention
 from forever.models.identity import digests
 from forever.models.loading import check_finite, check_report, check_size, explained
 from forever.models.location import fetch
+from forever.models.tokenizer import read_tokenizer, source
 
 
 @dataclass
@@ -48,16 +49,13 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
         InputError: it cannot be loaded; the message says why.
     """
     # 4 s to import: not at the top.
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     path = fetch(name)
-    where, options = str(path), dict[str, Any]()
-    if path.suffix == ".gguf":
-        where, options["gguf_file"] = str(path.parent), path.name
+    where, options = source(path)
     with explained("model.name", name):
-        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
+        tokenizer = read_tokenizer(path)
         if path.is_dir():
-            options["use_safetensors"] = True  # never unpickle weights
             config = AutoConfig.from_pretrained(where, trust_remote_code=False)
             with torch.device("meta"):  # without memory for it
                 empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
@@ -65,6 +63,7 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             where,
             dtype=dtype,
+            use_safetensors=True,  # never unpickle weights
             trust_remote_code=False,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # the report has them
@@ -72,8 +71,6 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
         )
     model, report = loaded
     check_report("model.name", path, report)
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
     # Of a model's own generation settings only the tokens are kept at which an answer ends: the
     # others may sample or penalise repetition.
     ends = model.generation_config.eos_token_id
@@ -83,9 +80,17 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
             f"model.name: {path} names {shown(ends)} as the tokens at which an answer ends; "
             "eos_token_id must be a number or a list of numbers"
         )
+    ends = list(dict.fromkeys(token for token in ends if token is not None))
+    rows = model.get_input_embeddings().weight.shape[0]
+    for token in filter(None, [tokenizer.pad_token_id, *ends]):
+        if not 0 <= token < rows:
+            raise InputError(
+                f"model.name: {path} pads or ends with token {shown(token)}, and its model has "
+                f"{rows}, numbered from 0; take it out of the tokenizer's files, or give the "
+                "model that was trained with it"
+            )
     model.generation_config = GenerationConfig(
-        eos_token_id=list(dict.fromkeys(token for token in ends if token is not None)),
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=ends, pad_token_id=tokenizer.pad_token_id
     )
     model = model.to(device).requires_grad_(False).eval()
     check_finite("model.name", path, model)

@@ -1,8 +1,9 @@
-"""A model's tokenizer without the model, for what only counts tokens."""
+"""A model's tokenizer; without the model for what only counts tokens."""
 
+from pathlib import Path
 from typing import Any
 
-from forever.errors import InputError
+from forever.errors import InputError, shown
 from forever.models.loading import explained
 from forever.models.location import check, find
 
@@ -13,14 +14,37 @@ def load_tokenizer(name: str) -> Any:
     Raises:
         InputError: it is not here, or cannot be loaded.
     """
-    from transformers import AutoTokenizer  # seconds
-
     check(name)
     path = find(name)
     if path is None:
         raise InputError(f"model.name: {name!r} is not on this machine; a run would fetch it")
-    where, options = str(path), dict[str, Any]()
-    if path.suffix == ".gguf":
-        where, options["gguf_file"] = str(path.parent), path.name
     with explained("model.name", name):
-        return AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
+        return read_tokenizer(path)
+
+
+def read_tokenizer(path: Path) -> Any:
+    """Read the tokenizer of a model's folder or GGUF file; it pads with its end if with nothing.
+
+    Raises:
+        InputError: its unknown token is unknown. Transformers may raise anything else.
+    """
+    from transformers import AutoTokenizer  # seconds
+
+    where, options = source(path)
+    tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
+    try:
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+    except RecursionError:
+        raise InputError(
+            f"model.name: {path} has the unknown token {shown(tokenizer.unk_token)}, which its "
+            "vocabulary lacks; fetch the model again"
+        ) from None
+    return tokenizer
+
+
+def source(path: Path) -> tuple[str, dict[str, str]]:
+    """A model's folder and, for a GGUF file, its name, as transformers takes them."""
+    return (
+        (str(path.parent), {"gguf_file": path.name}) if path.suffix == ".gguf" else (str(path), {})
+    )

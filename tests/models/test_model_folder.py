@@ -93,7 +93,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "index": (index_out_of_the_folder, r"names '\.\./model\.safetensors'"),
     "no map": (lambda f: (shard(f), change(f / INDEX, weight_map=[])), "has no weight_map"),
     "no name": (lambda f: shard(f, {NORM: 7}), "names 7"),  # type: ignore[dict-item]
-    "shard": (lambda f: shard(f, {NORM: "x.safetensors"}), r"'x\.safetensors', which .* is missing"),
+    "shard": (lambda f: shard(f, {NORM: "x.safetensors"}), r"'x\.safetensors', .* missing"),
     "in no shard": (
         lambda f: shard(f, {"more": "model-00001-of-00002.safetensors"}),
         "names 'more', which no file has",
@@ -244,6 +244,24 @@ def test_a_name_that_is_no_model(name: str) -> None:
 
 
 # ---- what people publish
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pad_token": "[PAD]"}, r"pads or ends with token 86, and its model has 86"),
+        (
+            {"unk_token": "", "pad_token": ""},
+            "has the unknown token '', which its vocabulary lacks",
+        ),
+    ],
+    ids=["new padding", "unknown unknown"],
+)
+def test_tokens_that_a_model_lacks(settings: dict[str, str], message: str, folder: Path) -> None:
+    """It would end with an index out of range in mid-training, or in recursion without end."""
+    change(folder / "tokenizer_config.json", **settings)
+    with pytest.raises(InputError, match=message):
+        loaded(folder)
 
 
 def same(one: Backbone, other: Backbone) -> None:
