@@ -24,8 +24,11 @@ SMALL = {
     "data.train_rows": 16, "data.test_rows": 2, "optim.epochs": 1, "optim.batch_size": 8,
     "memory.fraction": 0.25, "evaluation.max_new_tokens": 2, "method.warmup_steps": 1,
 }  # fmt: skip
-# Of many variants, which others have, too.
-LONG = {"main_results", "doses", "baseline_variants", "arena", "arena_seconds"}
+# Of many variants, each of which another test trains, too.
+LONG = {
+    "main_results", "doses", "baselines", "baseline_variants", "arena", "arena_seconds", "protocol",
+    "spacing", "full_finetuning", "memory_size", "long_sequence",
+}  # fmt: skip
 # What each experiment shows beside the table: the page's figures that others have not.
 FIGURES = {
     "memory_size": {"sensitivity"},
