@@ -4,7 +4,8 @@
     python -m scripts.keep
 
 The first writes report.json and runs.jsonl to experiments/results/<name>-<scale> (`--to` takes
-another folder); the second computes every report.json there again from its runs.jsonl.
+another folder), with `--add` beside the runs that are there, such as seeds of another machine; the
+second computes every report.json there again from its runs.jsonl.
 
 The first line of runs.jsonl has what all runs share, each other line is a run: its configuration,
 environment and result, and under `scores` those of single test examples in the cells of which OP
@@ -14,6 +15,7 @@ and BWT are made, by "task.stage" (both from 1): a string of 0 and 1, or the num
 import argparse
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -40,11 +42,18 @@ _BESIDE = (MANIFEST, Sweep.COPY, rounds.FILE)  # files of the sweep itself
 Lines = Sequence[Mapping[str, Any]]
 
 
-def keep(study: Study, folder: Path) -> Path:
-    """Write the finished runs of a study into a folder, and the report on them."""
+def keep(study: Study, folder: Path, add: bool = False) -> Path:
+    """Write the finished runs of a study into a folder, and the report on them.
+
+    Args:
+        add: leave the runs that are there, of which the study has others.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(line, separators=(",", ":")) + "\n" for line in packed(study)]
-    (folder / RUNS).write_text("".join(lines), encoding="utf-8")
+    lines = packed(study)
+    if add and (folder / RUNS).is_file():
+        lines = joined(read_lines(folder / RUNS), lines)
+    written = [json.dumps(line, separators=(",", ":")) + "\n" for line in lines]
+    (folder / RUNS).write_text("".join(written), encoding="utf-8")
     return report_again(folder)
 
 
@@ -67,16 +76,30 @@ def report_again(folder: Path) -> Path:
 
 def packed(study: Study) -> list[dict[str, Any]]:
     """The lines of runs.jsonl."""
-    runs = [_packed_run(run) for run in study.finished]
+    files: dict[str, str] = {}
+    for name in _BESIDE:
+        if (study.folder / name).is_file():
+            files[name] = (study.folder / name).read_text(encoding="utf-8")
+    return _lines(files, [_packed_run(run) for run in study.finished])
+
+
+def joined(before: Lines, now: Lines) -> list[dict[str, Any]]:
+    """The lines of a sweep that was run in parts; of a run that is in both the newer one counts."""
+    runs = {run["key"]: run for run in (*kept_runs(before), *kept_runs(now))}
+    first, manifest = (json.loads(lines[0]["files"][MANIFEST]) for lines in (before, now))
+    trials = {trial["key"]: trial for trial in (*first["trials"], *manifest["trials"])}
+    manifest["trials"] = [*trials.values()]
+    files = {**before[0]["files"], **now[0]["files"], MANIFEST: json.dumps(manifest, indent=1)}
+    return _lines(files, [*runs.values()])
+
+
+def _lines(files: Mapping[str, str], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The files of a sweep and what its runs share, then the runs without that."""
     shared = {name: _shared([run[name] for run in runs]) for name in _CONTENTS}
     for run in runs:
         for name in _CONTENTS:
             for key in shared[name]:
                 del run[name][key]
-    files: dict[str, str] = {}
-    for name in _BESIDE:
-        if (study.folder / name).is_file():
-            files[name] = (study.folder / name).read_text(encoding="utf-8")
     return [{"files": files, "shared": shared}, *runs]
 
 
@@ -96,6 +119,10 @@ def _packed_run(run: Run) -> dict[str, Any]:
     for row in result["matrix"]:
         matrix.append([score if score is None else round(score, 2) for score in row])
     result["matrix"] = matrix
+    config, environment = dict(run.config), read_json(run.directory.environment)
+    for part, field in (("model", "name"), ("data", "root")):
+        config[part] = config[part] | {field: _without_folder(config[part][field])}
+    environment["argv"] = [*map(_without_folder, environment["argv"])]
     looks = [event for event in run.events if event["kind"] == "look"]
     scores: dict[str, Any] = {}
     for i, stage in _cells(result):
@@ -105,8 +132,8 @@ def _packed_run(run: Run) -> dict[str, Any]:
         "variant": run.variant,
         "order": run.order,
         "replayed": run.replayed_rows,
-        "config": dict(run.config),
-        "environment": read_json(run.directory.environment),
+        "config": config,
+        "environment": environment,
         "result": result,
         # What runs must share to be compared: benchmark, order and test examples.
         "tests": hashlib.sha256(repr(run.unit[0]).encode()).hexdigest()[:12],
@@ -114,6 +141,11 @@ def _packed_run(run: Run) -> dict[str, Any]:
         "looks": looks,
         "penalties": penalties_of(run),
     }
+
+
+def _without_folder(word: str | None) -> str | None:
+    """A word of a command, or a path, without a folder of this machine."""
+    return word and re.sub(r"(^|=)/\S*/", r"\1", word)
 
 
 def _cells(result: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
@@ -176,6 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Commit a sweep to experiments/results.")
     parser.add_argument("sweep", nargs="?", type=Path, help="its folder; none: all again")
     parser.add_argument("--to", type=Path, help="a folder; none: <name>-<scale>")
+    parser.add_argument("--add", action="store_true", help="leave the runs that are there")
     asked = parser.parse_args()
     if asked.sweep is None:
         for path in sorted(RESULTS.glob(f"*/{RUNS}")):
@@ -188,7 +221,7 @@ def main() -> None:
     except InputError as error:
         parser.error(str(error))
     scale = json.loads(stored(study))["scale"]
-    print(keep(study, asked.to or RESULTS / f"{study.name}-{scale}"))
+    print(keep(study, asked.to or RESULTS / f"{study.name}-{scale}", add=asked.add))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,30 @@ def test_a_report_is_computed_again_from_what_is_kept(
     assert report_again(tmp_path / "kept").read_text(encoding="utf-8") == first
 
 
+def test_parts_of_a_sweep_are_kept_one_after_the_other(sweep: Path, tmp_path: Path) -> None:
+    """As seeds of several machines; a part that comes again replaces itself."""
+    whole = keep(read_study(sweep), tmp_path / "whole").read_text(encoding="utf-8")
+    manifest = read_json(sweep / "sweep.json")
+    for number, seed in enumerate((0, 1, 1)):
+        part = Path(shutil.copytree(sweep, tmp_path / f"{number}" / "components"))
+        trials = [trial for trial in manifest["trials"] if trial["seed"] == seed]
+        edit(part / "sweep.json", trials=trials)
+        keys = {trial["key"] for trial in trials}
+        for run in part.glob("*/config.yaml"):
+            if run.parent.name not in keys:
+                shutil.rmtree(run.parent)
+        keep(read_study(part), tmp_path / "parts", add=True)
+    assert (tmp_path / "parts" / "report.json").read_text(encoding="utf-8") == whole
+
+
+def test_no_folder_of_a_machine_is_kept(sweep: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sweep, tmp_path / "components"))
+    for path in folder.glob("*/environment.json"):
+        edit(path, argv=["forever", "sweep", "--out", "/home/me/runs", "data.root=/home/me/data"])
+    shared = packed(read_study(folder))[0]["shared"]
+    assert shared["environment"]["argv"][2:] == ["--out", "runs", "data.root=data"]
+
+
 def test_scores_are_kept_of_the_cells_that_make_op_and_bwt(sweep: Path) -> None:
     shared, *runs = packed(read_study(sweep))
     by_key = {run["key"]: run for run in runs}
