@@ -10,12 +10,13 @@ import re
 import sys
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
 from rich import box
-from rich.table import Table
+from rich.cells import cell_len
+from rich.table import Column, Table
 from rich.text import Text
 
 _LONGEST, _LONGEST_LABEL = 10_000, 80  # characters that are shown of one text
@@ -60,7 +61,7 @@ _SURELY = re.compile(
 )
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:PASSWORD|PASSWD|SECRET|TOKEN|KEY|CREDENTIALS?)(?:_ID)?$")
 _SHORTEST = 8  # of a secret in the environment; a shorter one would be found everywhere
-_NAMES, _BESIDE = 20, 2  # of a table: least width of its first column, and blanks before another
+_TEXT = 16  # columns that one of text has at least, or what is in it
 
 
 def without_credentials(text: str) -> str:
@@ -160,27 +161,50 @@ class PlainTable(Table):
             self.title = Text(visible(self.title), style="table.title")
         if isinstance(self.caption, str):
             self.caption = Text(visible(self.caption), style="table.caption")
-        for part in self._parts(options.max_width):
+        parts = self._parts(options.max_width)
+        for part in parts:
             yield from super(PlainTable, part).__rich_console__(console, options)
+        if len(parts) > 1 and self.caption:
+            yield self.caption
 
     def _parts(self, width: int) -> list["PlainTable"]:
-        """The table, or several below one another, each with the first column, if the others have
-        widths of their own that are too much for a console of `width` columns."""
+        """The table. If it is too wide, heads take several lines, and if it still is, then it
+        becomes several tables, each with the first column. Columns to the right hold numbers,
+        which are never cut or folded."""
+        pad = self.padding[1]
+        beside = 1 + (pad if self.collapse_padding else 2 * pad)
+        room = width - 2 * (1 + pad) + beside
+        if sum(_longest(column) + beside for column in self.columns) <= room:
+            return [self]
+        names = replace(self.columns[0], no_wrap=False, overflow="fold")
+        left = room - min(_longest(names), _TEXT) - beside
         parts: list[PlainTable] = []
-        room = 0
-        for column in self.columns[1:]:
-            needed = column.width + _BESIDE if column.width else 0
-            if not parts or needed > room:
+        free = 0
+        for column in map(copy, self.columns[1:]):
+            if column.justify == "right":
+                column.width = _longest_number(column)
+            needed = (column.width or min(_longest(column), _TEXT)) + beside
+            if not parts or needed > free:
                 parts.append(copy(self))
-                parts[-1].columns = self.columns[:1]
-                room = width - _NAMES
+                parts[-1].columns = [names]
+                free = left
             parts[-1].columns.append(column)
-            room -= needed
+            free -= needed
         for part in parts[1:]:
-            part.title = None
-        for part in parts[:-1]:
-            part.caption = None
+            part.title = part.caption = None
+        if len(parts) > 1:  # a narrow table would fold it
+            parts[0].caption = None
         return parts or [self]
+
+
+def _longest(column: Column) -> int:
+    """Columns of the terminal that a column takes if nothing in it is folded."""
+    return max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+
+
+def _longest_number(column: Column) -> int:
+    """Those that it takes if only its head is folded."""
+    return max(cell_len(str(text)) for text in (*str(column.header).split(), *column.cells))
 
 
 class Page:

@@ -237,16 +237,14 @@ def _table(
 ) -> PlainTable:
     """The rows and their sums; a column of zeros is not shown."""
     table = PlainTable(title=f"plan of {name}", collapse_padding=True)
-    table.add_column("variant", overflow="fold")
+    table.add_column("variant")
     everything = Counter[str]()
     for numbers in rows.values():
         everything.update(numbers)  # not +, which drops what is not known
     columns = [column for column, number in everything.items() if number]
     for column in columns:
         header = column.replace("consolidation", "consolid.")
-        shown = [_text(column, numbers[column]) for numbers in (*rows.values(), *sums.values())]
-        width = max(map(len, [*header.split(), *shown]))  # no number is cut
-        table.add_column(header, key=column, justify="right", width=width)
+        table.add_column(header, key=column, justify="right")
     for group in (rows, sums):
         for label, numbers in group.items():
             if numbers:

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from forever.format import duration
+from forever.format import duration, plural
 from forever.sweeps.sweep import Trial
 from forever.text import terminal
 
@@ -89,7 +89,9 @@ class SweepTable:
         """A stage is over. `earlier` of them were over before the trial began this time."""
         row = self.rows[key]
         row.stage, row.stages, row.earlier = stage, stages, earlier
-        row.scores = f"{replays} replays" if op is None else f"OP {op:.1f}, {replays} replays"
+        row.scores = plural(replays, "replay")
+        if op is not None:
+            row.scores = f"OP {op:.1f}, {row.scores}"
         if not self._live.is_started and time.monotonic() - self._last_line >= _LINE_EVERY_S:
             self._line(row)
         self._frame()
@@ -119,7 +121,7 @@ class SweepTable:
         if note:
             text += f": {note}"
         elif over < self.total:
-            text += f" (all: {duration(self.left_s())})"
+            text += f" (ETA {duration(self.left_s())})"
         self.say(text)
 
     def left_s(self) -> float | None:

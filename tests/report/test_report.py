@@ -63,6 +63,18 @@ def test_all_tables_show_the_frame(reported: Path) -> None:
         assert re.search(rf"{re.escape(row.variant)} +{re.escape(op)} ", shown)
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_no_number_is_cut_on_a_narrow_console(reported: Path, width: int) -> None:
+    """Columns that have no room come below, with the variants again."""
+    study = read_study(reported)
+    shown = printed(console_tables(study), width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    for cell in text_table(frame_of(study.rows), "console").to_numpy().flat:
+        assert re.search(rf" {re.escape(cell)} ", shown)
+    assert len(re.findall("(?m)^  mtl ", shown)) == {60: 3, 80: 2, 100: 1, 120: 1}[width]
+
+
 def test_a_new_column_is_one_line(reported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     best = Column("best", lambda row: row.compared("op").value, "best OP", "{:.3f}", ("scores",))
     monkeypatch.setattr("forever.report.frame.COLUMNS", [*COLUMNS, best])

@@ -50,8 +50,8 @@ def test_elsewhere_than_on_a_terminal_a_sweep_prints_a_line_a_run(
         play(table, clock)
     assert text.getvalue().splitlines() == [
         "[1/3] base, order custom, seed 0: running, stage 1/3, OP 50.0, 2 replays, 30 s "
-        "(all: 2 min)",
-        "[2/3] base, order custom, seed 0: done, OP 45.0, 5 replays, 40 s (all: 60 s)",
+        "(ETA 2 min)",
+        "[2/3] base, order custom, seed 0: done, OP 45.0, 5 replays, 40 s (ETA 60 s)",
         "[3/3] slow, order custom, seed 0: failed, 40 s: ValueError: [boom]",
     ]
     assert table.summary() == "1 done, 1 failed, 1 skipped"

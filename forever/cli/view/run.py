@@ -65,7 +65,7 @@ def events_table(seen: Seen) -> PlainTable:
     table = PlainTable(title="events")
     table.add_column("task", no_wrap=True)
     for head in ("replays", "examples", "updates", "beta", "loss"):
-        table.add_column(head, justify="right", no_wrap=head == "loss")
+        table.add_column(head, justify="right")
     by_task: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for event in seen.events:
         if event["kind"] in _REPLAYS:

@@ -63,7 +63,7 @@ def _console_table(
     of_row = {next(iter(record.values())): record for record in records}
     table = PlainTable(title=title, caption=caption, collapse_padding=True)
     for name in texts.columns:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     table.columns[0].justify = "left"
     for cells in texts.itertuples(index=False):
         # The line above the bounds is no row for programs.
