@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 pytest.importorskip("ray")
-from conftest import free_ports, head_node
+from machines import free_ports, head_node
 from marks import ON_RAY
 from ray_commands import begin, sweep_command
 

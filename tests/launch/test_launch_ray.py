@@ -17,9 +17,9 @@ pytest.importorskip("ray")
 pytest.importorskip("mlflow")
 import torch
 import yaml
-from conftest import Head
 from faults.inject import children
 from helpers import Outcome, outcome, wait_until
+from machines import Head
 from marks import ON_RAY
 from ray_commands import FOREVER, RAY, begin, left_in_the_end, statuses, sweep_command
 from rich.console import Console

@@ -17,9 +17,9 @@ import pytest
 pytest.importorskip("ray")
 import torch
 import yaml
-from conftest import Head, cut_power, free_ports, head_node, worker_node
 from faults.inject import environment
 from helpers import Outcome, outcome
+from machines import Head, cut_power, free_ports, head_node, worker_node
 from marks import ON_RAY
 from ray_commands import RAY, begin, sweep_command
 

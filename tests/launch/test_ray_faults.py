@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("ray")
 import ray
-from conftest import Head
 from faults.inject import children, environment
 from helpers import Outcome, lines, outcome
+from machines import Head
 from marks import ON_RAY
 from ray_commands import begin, left_in_the_end, sweep_command
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("ray")
-from conftest import Head
 from helpers import wait_until
+from machines import Head
 from marks import ON_RAY
 from ray_commands import FOREVER, sweep_command
 
