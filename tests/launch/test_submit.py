@@ -76,6 +76,18 @@ def test_a_job_takes_along_what_it_needs(project: Path, tmp_path: Path) -> None:
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
 
 
+def test_a_linked_folder_stays_here_and_is_named(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What .gitignore names is not missed."""
+    for name in ("linked", "dropped.tmp"):
+        (project / name).symlink_to(project / "data")
+    (project / "linked.json").symlink_to(project / "data/a.json")
+    pack(project, tmp_path / "a.zip")
+    assert "linked folders do not travel with the job: linked;" in capsys.readouterr().err
+    assert {name for name in names(tmp_path / "a.zip") if "linked" in name} == {"linked.json"}
+
+
 def test_a_job_takes_this_program_along(project: Path, tmp_path: Path) -> None:
     """With its sweeps and its digest; a checkout has it anyway."""
     pack(project, tmp_path / "a.zip")

@@ -13,6 +13,7 @@ from pathspec import GitIgnoreSpec
 
 from forever.errors import InputError
 from forever.sweeps.files import shipped_folders
+from forever.text import complain
 
 LIMIT = 500 * 2**20  # bytes; Ray takes no larger archive
 _COMPILED = ["__pycache__/", "*.pyc"]
@@ -45,8 +46,9 @@ class _Ignored:
 def pack(folder: Path, archive: Path, limit: int = LIMIT) -> None:
     """Write into `archive` what a job needs of a working directory, and this program's own code.
 
-    What a .gitignore names is left out, and `.git`, `.venv`, `runs` and `mlartifacts`. A checkout
-    of this program has the code in it already.
+    What a .gitignore names is left out, and `.git`, `.venv`, `runs` and `mlartifacts`. So are links
+    to folders, which may lead anywhere; they are named on stderr. A checkout of this program has
+    the code in it already.
 
     Raises:
         InputError: the archive is larger than `limit`; the largest files are named.
@@ -57,6 +59,12 @@ def pack(folder: Path, archive: Path, limit: int = LIMIT) -> None:
     }
     if folder.resolve() != _PACKAGE.parent:
         files |= _program()
+    linked = [name for name in sorted(files) if files[name].is_dir()]
+    if linked:
+        for name in linked:
+            del files[name]
+        remedy = "put copies in their place, or name them in .gitignore"
+        complain(f"linked folders do not travel with the job: {', '.join(linked)}; {remedy}")
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
         for name in sorted(files):
             entry = zipfile.ZipInfo(name, _LONG_AGO)
@@ -72,7 +80,7 @@ def pack(folder: Path, archive: Path, limit: int = LIMIT) -> None:
 
 
 def _files(folder: Path, above: list[_Ignored]) -> Iterator[Path]:
-    """The files of a folder and its folders that nothing leaves out."""
+    """The files of a folder and its folders that nothing leaves out, and links to folders."""
     ignored, own = above, folder / ".gitignore"
     if own.is_file():
         lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -83,7 +91,7 @@ def _files(folder: Path, above: list[_Ignored]) -> Iterator[Path]:
             continue
         if entry.is_dir(follow_symlinks=False):
             yield from _files(path, ignored)
-        elif entry.is_file():
+        elif entry.is_file() or entry.is_dir():
             yield path
 
 
