@@ -42,8 +42,8 @@ CONCURRENT: Any = Option(None, min=1, help="Runs at a time; default: as many as 
 
 
 @dataclass(frozen=True)
-class Launch:
-    """Where and how runs are trained. Nothing here changes what is computed."""
+class Place:
+    """Where runs are trained, as far as it changes how long they take."""
 
     out: Path = OUT
     workers: str | None = Option(
@@ -55,11 +55,17 @@ class Launch:
     gpus_per_run: float | None = Option(
         None, metavar="GPUS", min=0.01, help="Of Ray, for each worker; 0.5: two runs share one."
     )
-    ray_logs: bool = Option(False, "--ray-logs", help="Show what Ray's processes print.")
     device: str = Option("auto", help="auto, cpu, cuda, cuda:1 ...")
     micro_batch: int | None = Option(
         None, min=1, help="Examples at once on a device: saves memory."
     )
+
+
+@dataclass(frozen=True)
+class Launch(Place):
+    """Where and how runs are trained. Nothing here changes what is computed."""
+
+    ray_logs: bool = Option(False, "--ray-logs", help="Show what Ray's processes print.")
     checkpoint_every: float = Option(60.0, min=0, help="Seconds between checkpoints within a task.")
     hang_after: float = Option(
         1800.0, min=0, help="End a run that does nothing for so many seconds; 0: never."

@@ -14,6 +14,7 @@ from forever.data.tasks import Example
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.report.bootstrap import Estimate
 from forever.report.format import estimated, markdown_table
+from forever.report.run import Run
 from forever.report.statistics import compare
 from forever.text import markdown
 
@@ -95,13 +96,8 @@ def _block(language: str, lines: Sequence[str]) -> str:
 def _scores(seen: Seen) -> str:
     """The scores after the last task, with intervals."""
     result = seen.result
-    matrix = PerformanceMatrix(tuple(result["tasks"]), tuple(result["stages"]))
-    for i, row in enumerate(result["matrix"]):
-        for j, score in enumerate(row):
-            if score is not None:
-                answers = seen.directory.read_answers(j, i)
-                matrix.items[i, j] = [float(answer["score"]) for answer in answers]
-    unit = ("", int(result["seed"]))
+    run = Run(seen.directory, "", "", "", result["seed"])
+    matrix, unit = run.matrix, ("", run.seed)
     overall = compare({"": {unit: matrix}})[""]
     rows = [["OP, the mean of all tasks", "", _interval(overall.op)]]
     if overall.bwt is not None:

@@ -7,7 +7,14 @@ from typer import Argument, Option
 
 from forever.cli import options
 from forever.cli.completion import complete_planned
-from forever.cli.options import NAMED_RUN, Launch, Selection, parse_seeds, with_options
+from forever.cli.options import (
+    NAMED_RUN,
+    Place,
+    Selection,
+    parse_seeds,
+    parse_workers,
+    with_options,
+)
 from forever.cli.shown import show
 from forever.errors import InputError
 
@@ -26,7 +33,7 @@ def plan(
     ),
     *,
     selection: Selection,
-    launch: Launch,
+    place: Place,
 ) -> None:
     """What a run or a sweep will cost: runs, updates, tokens, hours; nothing is started.
 
@@ -46,14 +53,14 @@ def plan(
         if file is None or file.is_search or detect <= 0:
             needs = "it needs points above 0 and a sweep with variants, e.g. components"
             raise InputError(f"--detect {detect:g}: {needs}")
-        _show_detection(selection.asked(file, changes).sweep(), launch.out, detect, name)
+        _show_detection(selection.asked(file, changes).sweep(), place.out, detect, name)
         return
     runs = asked_runs(
         name,
         selection.on or (file.base_run(selection.scale) if file else ""),
         parse_assignments(changes or []),
         parse_seeds(selection.seeds),
-        launch.out,
+        place.out,
         selection.only or (),
         selection.trials,
     )
@@ -61,15 +68,16 @@ def plan(
     # Torch is loaded when the runs are known to be possible.
     from forever.planning.table import Terms, plan_table
 
+    workers = parse_workers(place.workers)
     terms = Terms(
         calibrate=calibrate,
         tokens_per_second=tokens_per_second,
         price_per_hour=price_per_hour,
-        device=launch.device,
+        device=place.device,
         concurrent=selection.concurrent,
-        workers=launch.fleet().workers,
-        micro_batch=launch.micro_batch,
-        gpus_per_run=launch.gpus_per_run,
+        workers=workers[1] if workers else None,
+        micro_batch=place.micro_batch,
+        gpus_per_run=place.gpus_per_run,
     )
     planned = runs if selection.retry_failed else without_failed(runs)
     show(plan_table(name, planned, terms))
