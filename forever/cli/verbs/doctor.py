@@ -16,6 +16,7 @@ import typer
 from typer import Option
 
 from forever.cli.shown import note, print_lines, show
+from forever.format import plural
 from forever.runs.environment import revision, version
 from forever.text import PlainTable, without_credentials
 
@@ -111,8 +112,8 @@ def _requirements() -> list[tuple[str, str]]:
 def _hardware(table: PlainTable) -> None:
     import torch
 
-    threads = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads in torch"
-    table.add_row("CPU", threads, "ok")
+    cores, threads = plural(os.cpu_count() or 1, "core"), plural(torch.get_num_threads(), "thread")
+    table.add_row("CPU", f"{cores}, {threads} in torch", "ok")
     if not torch.cuda.is_available():
         table.add_row("GPU", "none", "ok: runs use the CPU in fp32")
     for index in range(torch.cuda.device_count()):
