@@ -76,6 +76,23 @@ def read_value(text: str) -> Any:
     return _Reader().read(text)
 
 
+def to_yaml(value: Any, **layout: Any) -> str:
+    """Text that `YamlFile` reads as the value; `layout` is PyYAML's, such as `width`."""
+    return yaml.dump(value, Dumper=_Writer, sort_keys=False, **layout)
+
+
+class _Writer(yaml.SafeDumper):
+    """Puts text in quotes that begins like a number: 1e3 and 08 are text for YAML 1.1 only."""
+
+
+def _written(writer: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    quotes = "'" if text[:1] in "+-.0123456789" else None
+    return writer.represent_scalar("tag:yaml.org,2002:str", text, style=quotes)
+
+
+_Writer.add_representer(str, _written)
+
+
 class _Composer(yaml.SafeLoader):
     """Makes a tree of nodes, which must not be so deep that functions call themselves too often."""
 

@@ -15,8 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
 from forever.errors import InputError, one_line
@@ -56,6 +54,7 @@ from forever.runs.shapes import (
     check_version,
 )
 from forever.text import complain
+from forever.yaml_file import to_yaml
 
 
 class RunDirectory:
@@ -296,4 +295,4 @@ class RunDirectory:
 
 def _settings_text(config: RunConfig) -> str:
     """The text of config.yaml."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return to_yaml(config.model_dump(mode="json"))

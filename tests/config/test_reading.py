@@ -10,7 +10,7 @@ from forever.config.overrides import parse_assignments
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.sweeps.named_runs import load_run
-from forever.yaml_file import YamlFile, read_value
+from forever.yaml_file import YamlFile, read_value, to_yaml
 
 
 def bomb(levels: int = 9) -> str:
@@ -118,6 +118,13 @@ def test_what_is_read_is_what_is_meant() -> None:
         "same": [{"a": [1]}] * 2,
     }
     assert isinstance(values["numbers"][5], float)
+
+
+@pytest.mark.parametrize(
+    "text", ["1e999", "1e-3", "08", "010", "-1E5", "+3", ".5", "1_0", "2024-1-1", "~"]
+)
+def test_text_that_looks_like_a_number_survives_being_written(text: str) -> None:
+    assert read_value(to_yaml({"a": text, text: [text]})) == {"a": text, text: [text]}
 
 
 @pytest.mark.parametrize("folder", ["ablations", "experiments"])

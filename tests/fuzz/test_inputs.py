@@ -20,6 +20,7 @@ from forever.data.tasks import Benchmark
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.search import find_search
+from forever.yaml_file import to_yaml
 
 ROOT = Path(__file__).parents[2]
 KEYS = dotted_keys(RunConfig)
@@ -44,7 +45,7 @@ def same_again(config: RunConfig | None, folder: Path) -> None:
     if config is None:
         return
     path = folder / "again.yaml"
-    path.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+    path.write_text(to_yaml(config.model_dump(mode="json")), encoding="utf-8")
     again = load_run(str(path))
     assert again == config
     assert again.fingerprint() == config.fingerprint()

@@ -17,6 +17,7 @@ from forever.report.format import estimated, markdown_table
 from forever.report.run import Run
 from forever.report.statistics import compare
 from forever.text import markdown
+from forever.yaml_file import to_yaml
 
 _TICKS = re.compile("`+")
 
@@ -127,7 +128,7 @@ def _training(seen: Seen) -> str:
     settings["data"].pop("root")
     if settings["model"]["name"].startswith(("/", ".", "~")):
         settings["model"]["name"] = settings["model"]["name"].rstrip("/").rpartition("/")[2]
-    text = yaml.safe_dump(settings, sort_keys=False, default_flow_style=None, width=96)
+    text = to_yaml(settings, default_flow_style=None, width=96)
     place = seen.directory.read_environment()
     made = _made(place)
     return f"## How it was trained\n\n{made}\n\n{_block('yaml', text.splitlines())}"

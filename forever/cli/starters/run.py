@@ -9,12 +9,12 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
+from forever.yaml_file import to_yaml
 
 _WIDTH = 96
 
@@ -79,5 +79,5 @@ def as_yaml(value: Any) -> str:
         value = value.model_dump(mode="json")
     if isinstance(value, tuple):
         value = list(value)
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)
+    text = to_yaml(value, default_flow_style=True, allow_unicode=True, width=math.inf)
     return text.removesuffix("...\n").rstrip("\n")  # the end of a document that is one word
