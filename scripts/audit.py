@@ -47,9 +47,10 @@ def main(
         print(f"{name} {installed[name]}: {advisory['id']}: {reason or 'update it'}")
     if unknown := sorted(installed.keys() - {*known["packages"]}):
         print(f"{len(unknown)} packages were never looked up (--refresh): {', '.join(unknown)}")
+    by_hand = sum("source" in advisory for advisory in known["advisories"])
     print(
-        f"{len(installed)} packages, {len(known['advisories'])} advisories known until "
-        f"{known['until']}: {open_holes} holes"
+        f"{len(installed)} packages, {len(known['advisories']) - by_hand} advisories of the "
+        f"database until {known['until']}, {by_hand} entered by hand: {open_holes} holes"
     )
     raise typer.Exit(open_holes > 0)
 
@@ -80,7 +81,7 @@ def refreshed(clone: Path) -> dict[str, Any]:
     read = [*_read(clone)]
     known = {alias for advisory in read for alias in [advisory["id"], *advisory["aliases"]]}
     advisories = read + [advisory for advisory in by_hand if advisory["id"] not in known]
-    until = max(advisory["published"] for advisory in advisories)
+    until = max(advisory["published"] for advisory in read)
     advisories.sort(key=lambda advisory: (advisory["package"], advisory["id"]))
     return {"until": until, "packages": _pinned(), "advisories": advisories}
 
