@@ -28,8 +28,8 @@ from forever.training.world import World, pick_device
 
 RESULTS = Path(__file__).with_name("replay_times.json")
 SCHEDULES: dict[str, dict[str, Any]] = {
-    "constant": {},
-    "warm-up 10": {"optim.warmup_steps": 10},
+    "constant": {"optim.warmup_steps": 0, "optim.schedule": "constant"},
+    "warm-up 10": {"optim.warmup_steps": 10, "optim.schedule": "constant"},
     "laboratory": {"optim.warmup_steps": 50, "optim.schedule": "linear"},
 }
 

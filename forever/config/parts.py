@@ -200,7 +200,8 @@ class OptimConfig(Part):
     clip: Annotated[float, Field(gt=0), NUMBER] = 1.0
     """The largest norm of a gradient; longer ones are cut to it."""
     schedule: Literal["constant", "linear"] = "constant"
-    """The paper is silent; decay contradicts its trigger steps (docs/protocol.md#optimiser)."""
+    """The paper is silent; named runs of its scale have 50 updates of warm-up and a linear decay:
+    so its days come where it has them (docs/protocol.md#replay-times)."""
     warmup_steps: Whole = 0
     """Updates of each task in which the learning rate rises to `lr`."""
     nonfinite_skips: Whole = 0

@@ -23,15 +23,14 @@ def learning_rate(config: OptimConfig, step: int, planned_steps: int) -> float:
     """The rate of the task update that follows `step` earlier ones, of `planned_steps` in all.
 
     Warm-up rises linearly over `warmup_steps`: lr * (step + 1) / warmup_steps. Then constant, or
-    linear to zero at the end of the task. Replay updates use the current rate and do not advance it
-    (docs/protocol.md#optimiser).
+    linear to zero at the end of the task, after which updates have the whole rate again. Replay
+    updates use the current rate and do not advance it (docs/protocol.md#optimiser).
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
-    if config.schedule == "constant":
+    if config.schedule == "constant" or step >= planned_steps:
         return config.lr
-    remaining = max(planned_steps - step, 0)
-    return config.lr * remaining / max(planned_steps - config.warmup_steps, 1)
+    return config.lr * (planned_steps - step) / (planned_steps - config.warmup_steps)
 
 
 def clip_gradient(parameters: FlatParameters, clip: float) -> Tensor:

@@ -27,24 +27,25 @@ SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_searc
 
 # The first 16 digits of the SHA-256 of the keys of all runs, a line each: seed 0 at scales mini and
 # cpu, seeds 0 to 2 at scale paper. Another key is another folder: finished runs would not be found.
-# Those of mini are of its second version, those of cpu of its second sizes.
+# Those of mini are of its second version, those of cpu of its second sizes, those of paper have the
+# laboratory's learning rate.
 KEYS = """
-main_results 2d61276c418837a9 888251e4d0b4ab78 08804ef16c8d79c3
-backbones b2e247bd0b29390b cd96bef5b70088ef 88e185f41c58cdc4
-components 09b6c7e27c3cf231 b53de42f11c6d213 124729c72db5b844
-spacing d879a656366b1132 34407c46b422cd22 8b16e2bc1d07ada3
-memory_size d271b971e6c8b4b9 6b4f22f13fba668a 6d57c4918b9f419b
-warmup_window 5ea81c0bd20744eb e6ca2b244354eba1 789b43fec7cc3734
-memory_epochs 6cfb2ea22ae5b239 b3f9e45bfbf0ecf0 65aa9167f09193a0
-full_finetuning 456584940b4ffd41 de44e316433b960c 3951db3ccbb8456b
-long_sequence 8e76c62d2ea084ac 49b4189083a00ecc 994a25ba2bcdde8b
-forgetting_rate ff73d92874d51a8a dabf4ae7fba72159 2e85508d63fe9c7a
-model_day 5e4919d4ac0391ee 9a7f697f5597080f 8cc800a116f8f558
-training_time 29802d8e69708f16 5c195c8476d6bd1f ef3d8bc2d4730b7a
-replay_loss beb56da0a55c99a8 cb2c44ae10beec4f 1e6fdc06985244b7
-baselines 8d80f9b322ce9101 07c0fd713799577b e5ea8feec3799731
-baseline_variants 9efdb9fdc365868c e13a5883c095d698 2c696bf999a81bfa
-demo de55dd6951261827 af37fc6ffcee84a3 e99ec9d4d61e2161
+main_results 2d61276c418837a9 888251e4d0b4ab78 c998c9e0537778ce
+backbones b2e247bd0b29390b cd96bef5b70088ef a27822579cd1a300
+components 09b6c7e27c3cf231 b53de42f11c6d213 56bf30eda0eb8390
+spacing d879a656366b1132 34407c46b422cd22 4ccfae5b0ad0c0a1
+memory_size d271b971e6c8b4b9 6b4f22f13fba668a c3fa908822021397
+warmup_window 5ea81c0bd20744eb e6ca2b244354eba1 265263b9dc6a3011
+memory_epochs 6cfb2ea22ae5b239 b3f9e45bfbf0ecf0 cdab09f0fe864023
+full_finetuning 456584940b4ffd41 de44e316433b960c c264116de1327e6e
+long_sequence 8e76c62d2ea084ac 49b4189083a00ecc 40c0987f43e82308
+forgetting_rate ff73d92874d51a8a dabf4ae7fba72159 231efecbf6e121b3
+model_day 5e4919d4ac0391ee 9a7f697f5597080f ef57030b7f88a331
+training_time 29802d8e69708f16 5c195c8476d6bd1f 807c6803bd12cf70
+replay_loss beb56da0a55c99a8 cb2c44ae10beec4f f922c9acd605689a
+baselines 8d80f9b322ce9101 07c0fd713799577b f9cfafce5678a03f
+baseline_variants 9efdb9fdc365868c e13a5883c095d698 42b072ba1d7c8012
+demo de55dd6951261827 af37fc6ffcee84a3 e91ecda3346b472e
 """
 
 # Variants that came later or are read anew; the runs of all others stay where they are.

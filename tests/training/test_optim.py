@@ -81,6 +81,5 @@ def test_learning_rate(schedule: str, warmup: int, expected: list[float]) -> Non
     theirs = get_scheduler(kind, optimizer, warmup, count).lr_lambdas[0]
     for step in range(count):
         assert learning_rate(config, step, count) == pytest.approx(theirs(step + (step < warmup)))
-    if schedule == "linear" and warmup <= count:
-        # After the last update of a task: consolidation would be void.
-        assert [learning_rate(config, step, count) for step in (count, count + 5)] == [0, 0]
+    if warmup <= count:  # with a rate of zero the consolidation after the last update would be void
+        assert [learning_rate(config, step, count) for step in (count, count + 5)] == [1, 1]
