@@ -46,6 +46,7 @@ def ran(code: str, folder: Path) -> str:
 SUM = "import torch\nprint(model(torch.tensor([[3, 4, 5]])).logits.abs().sum().item())\n"
 
 
+@pytest.mark.slow
 def test_an_adapter_is_loaded_by_the_lines_of_its_card(
     run: Path, tmp_path: Path, call: Call
 ) -> None:

@@ -31,7 +31,10 @@ def forever(arguments: list[str], stdout: int, stderr: int = subprocess.PIPE) ->
     return done.returncode, done.stderr or ""
 
 
-@pytest.mark.parametrize("where", ["closed pipe", "closed pipe for both", "full disk"])
+@pytest.mark.parametrize(
+    "where",
+    ["closed pipe", pytest.param("closed pipe for both", marks=pytest.mark.slow), "full disk"],
+)
 def test_a_run_whose_output_nobody_reads_ends_well(
     run_file: str, tmp_path: Path, pipe_without_reader: int, where: str
 ) -> None:

@@ -67,7 +67,10 @@ def hang(config: RunConfig, path: Path, where: str) -> None:
     run_local(config, path, trackers=trackers, placement=placement)
 
 
-@pytest.mark.parametrize("where", ["perform", "evaluate", "tracker"])
+@pytest.mark.parametrize(
+    "where",
+    ["perform", *(pytest.param(x, marks=pytest.mark.slow) for x in ("evaluate", "tracker"))],
+)
 def test_a_run_that_hangs_is_ended_and_says_where(
     small_config: RunConfig, tmp_path: Path, where: str
 ) -> None:

@@ -27,7 +27,8 @@ SMALL = {
 # Of many variants, each of which another test trains, too.
 LONG = {
     "main_results", "doses", "baselines", "baseline_variants", "arena", "arena_seconds", "protocol",
-    "spacing", "full_finetuning", "memory_size", "long_sequence",
+    "spacing", "full_finetuning", "memory_size", "long_sequence", "language_model", "backbones",
+    "memory_epochs",
 }  # fmt: skip
 # What each experiment shows beside the table: the page's figures that others have not.
 FIGURES = {
