@@ -17,6 +17,7 @@ import typer
 
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
+from forever.files import read_json
 from forever.methods.registry import build_method
 from forever.runs.environment import describe
 from forever.sweeps.named_runs import named_run
@@ -47,24 +48,23 @@ def main(
     out: Path = RESULTS,
 ) -> None:
     """Measure each schedule with each size of batch for at most so many updates, print a line each
-    and write them to a file."""
+    and write them to a file, beside what it has of other schedules and sizes."""
     world = World(device=pick_device(device))
     base = named_run(run).override({"model.name": model, "data.root": root and str(root)})
     base = base.override({"data.order": [task], "seed": seed})
-    content = describe() | {
-        "argv": ["replay_times.py"],  # without the folders of this machine
-        "threads": torch.get_num_threads(),
-        "model": Path(model).name,
-        "run": run,
-        "task": task,
-        "seed": seed,
-        "measured": [],
-    }
+    place = describe()
+    made = {key: place[key] for key in ("cpu", "revision")} | {"threads": torch.get_num_threads()}
+    content = {"model": Path(model).name, "run": run, "task": task, "seed": seed}
+    measured: dict[tuple[str, int], dict[str, Any]] = {}
+    if out.is_file():
+        for line in read_json(out)["measured"]:
+            measured[line["schedule"], line["batch"]] = line
     print("schedule     batch  planned  day 7   share clock  seconds")
     for name in schedules.split(","):
         for batch_size in map(int, batches.split(",")):
             config = base.override({**SCHEDULES[name], "optim.batch_size": batch_size})
-            line = {"schedule": name, "batch": batch_size, **first_week(config, updates, world)}
+            line = {"schedule": name, "batch": batch_size, **made}
+            line |= first_week(config, updates, world)
             shown = "never" if line["day_7"] is None else f"{line['day_7']}"
             share = "" if line["day_7"] is None else f"{line['day_7'] / line['planned']:.1%}"
             print(
@@ -72,7 +72,8 @@ def main(
                 f"{line['clock']:5.2f} {line['seconds']:8.0f}",
                 flush=True,
             )
-            content["measured"].append(line)
+            measured[name, batch_size] = line
+            content["measured"] = [*measured.values()]
             out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
