@@ -18,6 +18,7 @@ from stored import artifacts, histories, runs
 pytest.importorskip("mlflow")
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
@@ -93,6 +94,26 @@ def test_sending_again_adds_nothing(uri: str, folder: Path, tmp_path: Path) -> N
     shutil.copytree(folder, tmp_path / "other", ignore=shutil.ignore_patterns("mlflow.json"))
     sync(tmp_path / "other", uri)
     assert len(runs(uri)) == 2
+
+
+def test_a_dataset_that_another_process_adds_in_the_same_moment_is_no_failure(
+    uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow looks for it, does not find it, and cannot add it."""
+    send, refused = MlflowClient.log_inputs, ["UNIQUE constraint failed", "no such column"]
+
+    def log_inputs(*arguments: Any) -> None:
+        if refused:
+            raise MlflowException(refused.pop(0))
+        send(*arguments)
+
+    monkeypatch.setattr(MlflowClient, "log_inputs", log_inputs)
+    with pytest.raises(InputError, match="no such column"):
+        sync(folder, uri)
+    refused[:] = ["duplicate key value violates unique constraint"]
+    sync(folder, uri)
+    (run,) = runs(uri)
+    assert len(datasets(run)) == 3
 
 
 class Stop(BaseException):

@@ -150,8 +150,7 @@ class Mirror:
             profile = json.dumps(result["rows"][task])
             dataset = Dataset(task, digest, "local", source, profile=profile)
             inputs.append(DatasetInput(dataset, [context]))
-        # The store knows a dataset by name and digest, so repeating it does not add up.
-        client.log_inputs(run, inputs)
+        self._note_data(inputs)
         client.log_artifact(run, str(directory.environment))
         client.log_artifact(run, str(directory.result))
         matrix = {key: result[key] for key in ("tasks", "stages", "matrix")}
@@ -169,6 +168,19 @@ class Mirror:
         client.set_tag(run, NOTE, run_note(result, run, self._compared))
         client.set_terminated(run, "FINISHED", ended_ms(directory, self.begun))
         self.complete = True
+
+    def _note_data(self, inputs: Sequence[Any]) -> None:
+        """Send the datasets of the run. The store knows each by name and digest, so repeating it
+        does not add up; but it fails if another process adds the same one in the same moment."""
+        from mlflow.exceptions import MlflowException
+
+        for left in reversed(range(len(inputs) + 1)):
+            try:
+                self.store.client.log_inputs(self.run, inputs)
+                break
+            except MlflowException as error:
+                if not left or "unique" not in str(error).lower():
+                    raise
 
     def _draw(self) -> None:
         from forever.report.figures import png_of
