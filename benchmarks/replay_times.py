@@ -57,7 +57,10 @@ def main(
     content = {"model": Path(model).name, "run": run, "task": task, "seed": seed}
     measured: dict[tuple[str, int], dict[str, Any]] = {}
     if out.is_file():
-        for line in read_json(out)["measured"]:
+        before = read_json(out)
+        if before | content != before:
+            raise typer.BadParameter(f"{out} is of another model, task or seed; give another --out")
+        for line in before["measured"]:
             measured[line["schedule"], line["batch"]] = line
     print("schedule     batch  planned  day 7   share clock  seconds")
     for name in schedules.split(","):

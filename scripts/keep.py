@@ -22,8 +22,6 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import yaml
-
 from forever.errors import InputError
 from forever.files import read_json, read_lines, write_noted
 from forever.planning import rounds
@@ -32,6 +30,7 @@ from forever.report.run import Run
 from forever.report.study import Study, read_study
 from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import MANIFEST, Sweep
+from forever.yaml_file import to_yaml
 from scripts.text_claims import findings, penalties_of
 
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
@@ -192,7 +191,7 @@ def _unpack_run(directory: RunDirectory, run: Mapping[str, Any]) -> None:
             answers.append({"id": f"{run['tests']}/{number}", "reference": "", "score": score})
         _write_lines(directory.predictions(stage, i), answers)
     _write_lines(directory.events, run["looks"])
-    directory.config.write_text(yaml.safe_dump(run["config"]), encoding="utf-8")
+    directory.config.write_text(to_yaml(run["config"]), encoding="utf-8")
     directory.environment.write_text(json.dumps(run["environment"]), encoding="utf-8")
     directory.result.write_text(json.dumps(result), encoding="utf-8")
 

@@ -60,6 +60,12 @@ class Place:
         None, min=1, help="Examples at once on a device: saves memory."
     )
 
+    @property
+    def most_workers(self) -> int | None:
+        """Of Ray Train; None leaves it to the cluster."""
+        workers = parse_workers(self.workers)
+        return workers[1] if workers else None
+
 
 @dataclass(frozen=True)
 class Launch(Place):
@@ -97,10 +103,9 @@ class Launch(Place):
         from forever.launch.fleet import Fleet
 
         workers = parse_workers(self.workers)
-        most = None if workers is None else workers[1]
         least = workers[0] if workers and workers[0] < workers[1] else None
         return Fleet(
-            workers=most,
+            workers=self.most_workers,
             least=least,
             gpus_per_run=self.gpus_per_run,
             ray_logs=self.ray_logs,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from forever.errors import InputError, shown
 from forever.models import attention
 from forever.models.identity import digests
-from forever.models.loading import check_finite, check_report, check_size, explained
+from forever.models.loading import check_finite, check_report, check_size, check_tokens, explained
 from forever.models.location import fetch
 from forever.models.tokenizer import read_tokenizer, source
 
@@ -81,14 +81,8 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
             "eos_token_id must be a number or a list of numbers"
         )
     ends = list(dict.fromkeys(token for token in ends if token is not None))
-    rows = model.get_input_embeddings().weight.shape[0]
-    for token in filter(None, [tokenizer.pad_token_id, *ends]):
-        if not 0 <= token < rows:
-            raise InputError(
-                f"model.name: {path} pads or ends with token {shown(token)}, and its model has "
-                f"{rows}, numbered from 0; take it out of the tokenizer's files, or give the "
-                "model that was trained with it"
-            )
+    used = ends if tokenizer.pad_token_id is None else [tokenizer.pad_token_id, *ends]
+    check_tokens("model.name", path, model, used)
     model.generation_config = GenerationConfig(
         eos_token_id=ends, pad_token_id=tokenizer.pad_token_id
     )

@@ -1,7 +1,7 @@
 """What can be wrong with a model that only its architecture tells: sizes, names, numbers."""
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -98,4 +98,16 @@ def check_finite(setting: str, path: Path, model: nn.Module) -> None:
             raise InputError(
                 f"{setting}: {path} has NaN or Inf in {shown(name)}; the file is damaged, or its "
                 "training diverged"
+            )
+
+
+def check_tokens(setting: str, path: Path, model: Any, used: Iterable[int]) -> None:
+    """Refuse a tokenizer that pads or ends with a token which the model has no embedding of."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    for token in used:
+        if not 0 <= token < rows:
+            raise InputError(
+                f"{setting}: {path} pads or ends with token {shown(token)}, and its model has "
+                f"{rows}, numbered from 0; take it out of the tokenizer's files, or give the "
+                "model that was trained with it"
             )

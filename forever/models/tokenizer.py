@@ -45,6 +45,6 @@ def read_tokenizer(path: Path) -> Any:
 
 def source(path: Path) -> tuple[str, dict[str, str]]:
     """A model's folder and, for a GGUF file, its name, as transformers takes them."""
-    return (
-        (str(path.parent), {"gguf_file": path.name}) if path.suffix == ".gguf" else (str(path), {})
-    )
+    if path.suffix == ".gguf":
+        return str(path.parent), {"gguf_file": path.name}
+    return str(path), {}

@@ -4,10 +4,9 @@ import json
 import shlex
 from pathlib import Path
 
-import yaml
-
 from forever.launch.submit.kuberay import manifests, read_values
 from forever.launch.submit.submission import Submission
+from forever.yaml_file import to_yaml
 
 
 def render(submission: Submission, form: str, address: str | None, values: Path | None) -> str:
@@ -19,7 +18,7 @@ def render(submission: Submission, form: str, address: str | None, values: Path 
     """
     if form == "rayjob":
         (job,) = manifests("rayjob", read_values(values) | _of_job(submission))
-        return yaml.safe_dump(job, sort_keys=False, width=100)
+        return to_yaml(job, width=100)
     if form == "slurm":
         return _slurm(submission)
     return _job(submission, address or "http://127.0.0.1:8265")
@@ -30,7 +29,7 @@ def _of_job(submission: Submission) -> dict[str, str]:
     return {
         "job": submission.id,
         "entrypoint": submission.entrypoint,
-        "environment": yaml.safe_dump(environment),
+        "environment": to_yaml(environment),
     }
 
 
