@@ -7,6 +7,7 @@ what would have been there besides, such as progress, goes to stderr.
 import functools
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -19,8 +20,9 @@ from typer import Option
 
 from forever.text import terminal
 
-# A pipe has no width of its own; 80 columns would fold every table.
-console = Console() if sys.stdout is not None and sys.stdout.isatty() else Console(width=120)
+# A pipe has no width of its own, unless COLUMNS gives it one; 80 columns would fold every table.
+_HAS_WIDTH = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
+console = Console() if _HAS_WIDTH else Console(width=120)
 _AS_JSON: Any = Option(False, "--json", help="Print one JSON document, and nothing else on stdout.")
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from forever.runs.environment import code
+
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy/Dockerfile"
 
@@ -49,6 +51,39 @@ def test_the_last_stage_has_no_compiler_and_is_run_by_the_pods_user() -> None:
     assert [name for name, _ in last if name == "ADD"] == []
 
 
+def copied() -> list[str]:
+    """Files and folders of this repository that are in the image."""
+    lines = [words.split() for name, words in instructions() if name == "COPY"]
+    return [source for *sources, _ in lines for source in sources if "--from=build" not in sources]
+
+
+@pytest.mark.slow
+def test_what_is_copied_makes_this_program(tmp_path: Path) -> None:
+    """The wheel of the copied files has this code, as far as that can be seen without Docker."""
+    pytest.importorskip("hatchling")
+    build, installed = tmp_path / "build", tmp_path / "installed"
+    for source in copied():
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, build / source, dirs_exist_ok=True)
+        else:
+            (build / source).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / source, build / source)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=build, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    shutil.unpack_archive(wheel, installed, "zip")
+    told = "from forever.runs.environment import code; print(code())"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", told],
+        env={"PYTHONPATH": str(installed)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == code(), done.stderr
+
+
 def test_packages_are_those_of_the_constraints_and_files_are_there() -> None:
     """And those of the constraints build them, too."""
     (place,) = (words for name, words in instructions() if name == "WORKDIR" and "build" in words)
@@ -56,7 +91,6 @@ def test_packages_are_those_of_the_constraints_and_files_are_there() -> None:
     for variable in ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"):
         assert f"{variable}={place}/constraints.txt" in variables
     assert "\nhatchling==" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    for name, words in instructions():
-        if name == "COPY" and not words.startswith("--from"):
-            for source in words.split()[:-1]:
-                assert (ROOT / source).exists(), source
+    assert copied()
+    for source in copied():
+        assert (ROOT / source).exists(), source

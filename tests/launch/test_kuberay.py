@@ -178,6 +178,10 @@ def test_gpus_on_spot_come_from_zero_and_secrets_stay_secret() -> None:
     resources = json.loads(json.loads(head["rayStartParams"]["resources"]))
     assert resources["later_gpus"] == values["gpu_max"] * values["gpu_count"]
     assert resources["trial_slot"] > 0
+    pod = gpu["template"]["spec"]
+    waits = {entry["name"]: entry.get("value") for entry in pod["containers"][0]["env"]}
+    drained_after = float(waits["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
+    assert 60 <= drained_after < pod["terminationGracePeriodSeconds"]  # Ray's own default is 30
     for template in pods():
         for variable in template["spec"]["containers"][0].get("env", []):
             hides = re.search("PASSWORD|URI|USER|KEY", variable["name"])

@@ -28,7 +28,7 @@ from forever.launch.submit import follow as following
 from forever.launch.submit import jobs
 from forever.launch.submit.follow import Screen, follow
 from forever.launch.submit.jobs import start_or_join
-from forever.launch.submit.packing import pack
+from forever.launch.submit.packing import LIMIT, pack
 from forever.launch.submit.pinned import CODE, check_code
 from forever.launch.submit.submission import Submission
 from forever.runs.environment import code
@@ -116,6 +116,9 @@ def test_an_archive_that_is_too_large_names_the_largest_files(
         InputError, match=rf"a cluster takes 0.0 MiB; name in .gitignore.*{largest}"
     ):
         pack(project, tmp_path / "a.zip", limit=1000)
+    from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE as taken
+
+    assert taken == LIMIT  # Ray's dashboard refuses a body of so many bytes
 
 
 # ---- the command
@@ -182,7 +185,9 @@ def test_a_submission_as_a_file_for_sbatch(here: Path) -> None:
     assert out.returncode == 0, out.stderr
     started, variable = out.stdout.splitlines()
     assert started.startswith("<ray><symmetric-run><--address><one:6379><--min-nodes><2>")
-    assert started.endswith("<sweep><mine.yaml><--out></shared/runs>")
+    job = started.partition("<-->")[2]
+    assert job.startswith("<env><RAY_ADDRESS=one:6379><python>")  # else it would start another Ray
+    assert job.endswith("<sweep><mine.yaml><--out></shared/runs>")
     assert variable == "it's"
 
 

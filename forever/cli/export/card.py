@@ -14,8 +14,8 @@ from forever.data.tasks import Example
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.report.bootstrap import Estimate
 from forever.report.format import estimated, markdown_table
-from forever.report.run import Run
 from forever.report.statistics import compare
+from forever.report.study import plain_run
 from forever.text import markdown
 from forever.yaml_file import to_yaml
 
@@ -96,9 +96,8 @@ def _block(language: str, lines: Sequence[str]) -> str:
 
 def _scores(seen: Seen) -> str:
     """The scores after the last task, with intervals."""
-    result = seen.result
-    run = Run(seen.directory, "", "", "", result["seed"])
-    matrix, unit = run.matrix, ("", run.seed)
+    run = plain_run(seen.directory.path)
+    matrix, unit = run.matrix, (run.order, run.seed)
     overall = compare({"": {unit: matrix}})[""]
     rows = [["OP, the mean of all tasks", "", _interval(overall.op)]]
     if overall.bwt is not None:
@@ -106,7 +105,7 @@ def _scores(seen: Seen) -> str:
     last = len(matrix.stages) - 1
     for number, task in enumerate(matrix.tasks):
         alone = PerformanceMatrix((task,), (task,), {(0, 0): matrix.items[number, last]})
-        metric = result.get("metrics", {}).get(task, "")
+        metric = seen.result.get("metrics", {}).get(task, "")
         estimate = compare({"": {unit: alone}})[""].op
         rows.append([markdown(task), metric, _interval(estimate)])
     table = markdown_table(("score after the last task", "metric", "% [95 % interval]"), rows)

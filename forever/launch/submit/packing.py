@@ -15,7 +15,7 @@ from forever.errors import InputError
 from forever.sweeps.files import shipped_folders
 from forever.text import complain
 
-LIMIT = 500 * 2**20  # bytes; Ray takes no larger archive
+LIMIT = 100 * 2**20  # bytes; the dashboard, through which jobs come, takes less than that
 _COMPILED = ["__pycache__/", "*.pyc"]
 # What runs leave behind and installations bring, whatever .gitignore says.
 _NEVER = [".git/", ".venv/", "venv/", "/runs/", "/mlartifacts/", "/mlruns/", "/mlflow.db"]
@@ -51,7 +51,7 @@ def pack(folder: Path, archive: Path, limit: int = LIMIT) -> None:
     the code in it already.
 
     Raises:
-        InputError: the archive is larger than `limit`; the largest files are named.
+        InputError: the archive has `limit` bytes or more; the largest files are named.
     """
     files = {
         path.relative_to(folder).as_posix(): path
@@ -72,7 +72,7 @@ def pack(folder: Path, archive: Path, limit: int = LIMIT) -> None:
             entry.external_attr = 0o644 << 16
             target.writestr(entry, files[name].read_bytes())
     size = archive.stat().st_size
-    if size > limit:
+    if size >= limit:
         raise InputError(
             f"{folder} makes an archive of {_mib(size)}, and a cluster takes {_mib(limit)}; name "
             f"in .gitignore what runs do not need; the largest files: {_largest(files)}"

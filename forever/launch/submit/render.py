@@ -66,7 +66,9 @@ def _slurm(submission: Submission) -> str:
             "# The shell hears the signal, and passes it on so that runs save.",
             'trap \'kill -TERM "$steps"; wait "$steps"\' TERM',
             'srun ray symmetric-run --address "$head:6379" --min-nodes "$SLURM_JOB_NUM_NODES" \\',
-            f"    --disable-usage-stats -- {submission.entrypoint} &",
+            # symmetric-run does not tell its command where the cluster is.
+            '    --disable-usage-stats -- env RAY_ADDRESS="$head:6379" \\',
+            f"    {submission.entrypoint} &",
             "steps=$!",
             'wait "$steps"',
             "",
