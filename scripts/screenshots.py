@@ -9,10 +9,7 @@ its own, which is gone afterwards, and its folder is copied before.
 
 import argparse
 import io
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,38 +17,24 @@ from typing import Any
 from forever.launch.mlflow.pages import free_port, served
 from forever.launch.mlflow.place import Place, place_of
 from forever.launch.mlflow.sync import sync
+from scripts.browser import browser
 
 DOCS = Path(__file__).parents[1] / "docs"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _WIDTH, _HEIGHT, _TALL = 1400, 900, 1400  # of a window, in points
 _COLOURS, _LARGEST = 128, 150_000  # of a picture, and its bytes
 _WAIT_MS = 60_000  # a page may take so long beside other work
 
 
-def browser_path() -> str | None:
-    """Where a browser is that Playwright can lead; None if there is none."""
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
-
-
-@contextmanager
-def browsing(executable: str) -> Iterator[Any]:
-    """A page of a headless browser, which reaches this machine alone."""
-    from playwright.sync_api import sync_playwright
-
-    flags = ["--no-sandbox"] if os.geteuid() == 0 else []  # else it does not start
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=flags)
-        context = browser.new_context(viewport={"width": _WIDTH, "height": _HEIGHT})
-        context.set_default_timeout(_WAIT_MS)
-        context.route("**/*", _stay_here)
-        # MLflow's chat would take a third of each page.
-        closed = "localStorage.setItem('mlflow.assistant.panelOpen_v1', 'false');"
-        opened = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true');"
-        context.add_init_script(closed + opened)
-        try:
-            yield context.new_page()
-        finally:
-            browser.close()
+def new_page(browser: Any) -> Any:
+    """A page of a browser, which reaches this machine alone."""
+    context = browser.new_context(viewport={"width": _WIDTH, "height": _HEIGHT})
+    context.set_default_timeout(_WAIT_MS)
+    context.route("**/*", _stay_here)
+    # MLflow's chat would take a third of each page.
+    closed = "localStorage.setItem('mlflow.assistant.panelOpen_v1', 'false');"
+    opened = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true');"
+    context.add_init_script(closed + opened)
+    return context.new_page()
 
 
 def _stay_here(route: Any) -> None:
@@ -124,17 +107,15 @@ def main() -> None:
     options.add_argument("--to", type=Path, default=DOCS, help="the folder of the pictures")
     options.add_argument("--trial", default="plus_IAR_and_PIR", help="how a trial's folder begins")
     asked = options.parse_args()
-    executable = browser_path()
-    if executable is None:
-        options.error(f"none of {', '.join(BROWSERS)} is on the PATH")
-    with TemporaryDirectory() as scratch:
+    with TemporaryDirectory() as scratch, browser() as opened:
         folder = Path(shutil.copytree(asked.folder, Path(scratch, asked.folder.name)))
         uri = f"sqlite:///{scratch}/mlflow.db"
         sync(folder, uri)
         sweep, trial = place_of(folder), place_of(next(folder.glob(f"{asked.trial}*-s0-*")))
         assert sweep is not None
         assert trial is not None
-        with served(uri, free_port(None)) as (server, _), browsing(executable) as page:
+        page = new_page(opened)
+        with served(uri, free_port(None)) as (server, _):
             open_runs(page, server, sweep)
             take(page, asked.to / "mlflow-runs.png")
             open_comparison(page, server, sweep)

@@ -1,14 +1,15 @@
 """What tests of pages share: the text of a page without its scripts, and a browser."""
 
 import re
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+
+from scripts.browser import browser
 
 _SCRIPT = re.compile(r'(<script type="module">)(.*?)(</script>)', re.DOTALL)
 
@@ -33,14 +34,13 @@ def printed(shown: Any, width: int) -> str:
 @contextmanager
 def chromium() -> Iterator[Any]:
     """A browser without a window; the test is skipped where there is none."""
-    api = pytest.importorskip("playwright.sync_api")
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        pytest.skip("no Chromium on the PATH")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path)
-        yield browser
-        browser.close()
+    pytest.importorskip("playwright")
+    with ExitStack() as stack:
+        try:
+            opened = stack.enter_context(browser())
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
+        yield opened
 
 
 class Listened:

@@ -70,7 +70,7 @@ def show_report(*folders: Path, to: Path | None = None) -> Any:
     else:
         to = destination(folders, to)
         study = read_studies(folders, to)
-    show(console_tables(study))
+    show(console_tables(study), "benchmarks")
     page = write_report(study, to)
     if to is None:
         from forever.launch.copies import publish

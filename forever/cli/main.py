@@ -34,11 +34,16 @@ _EXAMPLES = "Examples:"
 
 app = typer.Typer(
     help="Continual learning of language models around FOREVER: run, sweep, compare.",
-    epilog="--debug, with any command, shows where an error arose.",
+    epilog="Examples: forever demo, forever run mini/forever, forever sweep components. "
+    "--debug, with any command, shows where an error arose.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="Look at benchmark data, and prepare it.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="Look at benchmark data, and prepare it.",
+    epilog="Examples: forever data check DATA, forever data prepare RELEASE --to DATA.",
+    no_args_is_help=True,
+)
 
 
 def add(verb: Callable[..., Any], to: typer.Typer, name: str = "", settings: Any = None) -> None:

@@ -129,7 +129,7 @@ class DatasetConfig(Part):
     filter: dict[str, Scalar | list[Scalar]] = {}
     """Only rows whose column holds this value, or one of these; labels go by their names."""
     train_rows: Count | None = None
-    """At most so many training examples, the same ones in every run; None is all."""
+    """At most so many training examples, the same ones in every run; without it, all."""
     test_rows: Count | None = None
     """Likewise of the test examples."""
 
@@ -156,7 +156,7 @@ class DataConfig(Part):
     root: str | None = None
     """Folder with the benchmarks' folders: where, not what, so no part of the fingerprint."""
     train_rows: Count | None = None
-    """At most so many training examples a task, the same ones in every run; None is all."""
+    """At most so many training examples a task, the same ones in every run; without it, all."""
     test_rows: Count | None = None
     """Likewise of the test examples."""
     validation: Annotated[float, Field(gt=0, lt=1), NUMBER] | None = None

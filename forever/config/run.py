@@ -16,7 +16,9 @@ from forever.config.overrides import dotted_keys, explain, flatten
 from forever.config.parts import RunParts
 from forever.data.orders import default_order
 from forever.errors import InputError, shown, unknown
+from forever.storage.address import from_anywhere
 from forever.text import holds_secret, without_credentials
+from forever.yaml_file import to_yaml
 
 
 class RunConfig(RunParts):
@@ -88,6 +90,13 @@ class RunConfig(RunParts):
             if values["method"][name] == type(self.method).model_fields[name].default:
                 del values["method"][name]
         return values
+
+    def text(self) -> str:
+        """Return it as YAML, with `data.root` as it is found from any folder."""
+        values = self.model_dump(mode="json")
+        if self.data.root is not None:
+            values["data"]["root"] = from_anywhere(self.data.root)
+        return to_yaml(values)
 
     def fingerprint(self) -> str:
         """Return twelve hex digits of the SHA-256 of `identity`."""

@@ -96,7 +96,8 @@ def find_source(config: DataConfig) -> Source:
     for folder in homes:
         if not is_folder(folder):
             raise InputError(
-                f"data.root: there is no folder {folder}; docs/verbs/data.md lists the layouts"
+                f"data.root: there is no folder {folder.absolute()}; docs/verbs/data.md lists the "
+                "layouts"
             )
         tasks |= find_tasks(folder)
     place = " or ".join(map(str, homes))

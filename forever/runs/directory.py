@@ -54,7 +54,6 @@ from forever.runs.shapes import (
     check_version,
 )
 from forever.text import complain
-from forever.yaml_file import to_yaml
 
 
 class RunDirectory:
@@ -200,7 +199,7 @@ class RunDirectory:
             noted = (read_sums(self.path) or {}).get(self.config.name)
             # A fork that was planted has a journal before it begins, which is when `create` notes
             # the configuration and then writes it.
-            begins = noted is None or sha256(_settings_text(config).encode()) in noted
+            begins = noted is None or sha256(config.text().encode()) in noted
             if self.steps.is_file() and not (self.fork.is_file() and begins):
                 raise InputError(f"{self.config} is missing; {DAMAGED}")
             return
@@ -223,7 +222,7 @@ class RunDirectory:
             self.adopt(self.config, self.environment, self.fork, self.shared)
         self._write_environment(environment)
         if not self.config.is_file():
-            self.write(self.config, _settings_text(config))
+            self.write(self.config, config.text())
 
     def _write_environment(self, environment: Mapping[str, Any]) -> None:
         lives: list[Mapping[str, Any]] = []
@@ -291,8 +290,3 @@ class RunDirectory:
         if self.result.is_file() or not self.ended.is_file():
             return None
         return shaped(self.ended, read_json(self.ended), Ended)
-
-
-def _settings_text(config: RunConfig) -> str:
-    """The text of config.yaml."""
-    return to_yaml(config.model_dump(mode="json"))

@@ -38,6 +38,11 @@ def is_address(text: str) -> bool:
     return _ADDRESS.fullmatch(text) is not None and not _is_file(text)
 
 
+def from_anywhere(text: str) -> str:
+    """A folder or an address that a user wrote, so that it means the same in any folder."""
+    return text if is_address(text) else str(local_folder(text).expanduser().absolute())
+
+
 def local_folder(text: str) -> Path:
     """The folder of this machine for what a user wrote: itself, or the scratch of an address.
 

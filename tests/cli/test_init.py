@@ -43,7 +43,9 @@ def test_a_runs_file_has_every_key(name: str) -> None:
     assert ("default Qwen" in text) == (config.model.name != RunConfig().model.name)
 
 
-def test_a_task_that_is_begun_is_learned(call: Call) -> None:
+def test_a_task_that_is_begun_is_learned(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("first", "second"):
         assert call("init", "--task", name)[0] == 0
     assert load_run("second.yaml").data.order == ("first", "second")
@@ -52,7 +54,11 @@ def test_a_task_that_is_begun_is_learned(call: Call) -> None:
         ("first", 2, 0),
         ("second", 2, 0),
     ]
-    assert document(call, "run", "second.yaml", "--mlflow", "off")["lost"] == []  # it is learned
+    told = document(call, "run", "second.yaml", "--mlflow", "off")
+    assert told["lost"] == []  # it is learned
+    config = Path(told["run"], "config.yaml").absolute()
+    monkeypatch.chdir(tmp_path.parent)  # from where the run's own configuration finds the data
+    assert document(call, "data", "check", str(config))["problems"] == []
 
 
 def test_a_sweep_that_is_begun_can_be_planned(call: Call) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 from commands import Call, document
+from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 from forever.cli import completion
@@ -45,6 +46,11 @@ def test_a_run_is_one_document(run_file: str, tmp_path: Path, call: Call) -> Non
     assert "after 3/3 weight" in progress
     again = document(call, *run)
     assert again["scores"] == told["scores"]
+    # Nothing is learned at such a rate, and that is told in a line.
+    slow = [*run, "optim.lr=1e-12"]
+    lost = document(call, *slow)["lost"]
+    assert lost[0].startswith("colour ends at ")
+    assert lost[0] in call(*slow)[1]
 
 
 def test_each_table_is_a_document(run_file: str, data_root: Path, call: Call) -> None:
@@ -71,7 +77,7 @@ def test_a_report_is_a_document(tmp_path: Path, call: Call) -> None:
     folder = make_up(tmp_path / "toy", Sweep("toy", base_run(), variants, (0, 1)))
     told = document(call, "report", str(folder))
     stored = json.loads((folder / "report.json").read_text("utf-8"))
-    rows = {row["variant"]: row for row in told["toy"]["rows"]}
+    rows = {row["variant"]: row for row in told["benchmarks"]["toy"]["rows"]}
     assert rows.keys() == variants.keys()
     assert list(rows.values()) == stored["parts"][0]["rows"][: len(rows)]
     assert told["report"] == str(folder / "report.html")
@@ -157,6 +163,11 @@ def verbs(command: Any, above: str = "") -> list[tuple[str, Any]]:
 VERBS = verbs(typer.main.get_command(app))
 
 
+def test_verbs_that_show_a_table_have_json() -> None:
+    without = {name for name, verb in VERBS if "as_json" not in {p.name for p in verb.params}}
+    assert without == {"init", "export", "submit", "sync", "ui", "data prepare"}
+
+
 @pytest.mark.parametrize(("name", "command"), VERBS, ids=[name for name, _ in VERBS])
 def test_help_has_examples_that_are_understood(name: str, command: Any) -> None:
     head, *examples = command.epilog.splitlines()
@@ -196,16 +207,23 @@ def test_doctor_says_what_installs_what_is_missing(
 ) -> None:
     from forever.cli.verbs import doctor
 
-    needs = [("torch", ""), ("rich", ""), ("ray", "ray"), ("optuna", "ray"), ("gguf", "gguf")]
-    there = {"rich": "15", "optuna": "5"}
-    monkeypatch.setattr(doctor, "_requirements", lambda: needs)
+    needs = {"torch>=2.10": "", "rich": "", "datasets>=4": "", "ray==2.60.0": "ray"}
+    needs |= {"optuna>=5": "ray", "gguf": "gguf"}
+    there = {"rich": "15", "datasets": "3.6", "ray": "2.50.0", "optuna": "5.1"}
+    asked = [(Requirement(package), extra) for package, extra in needs.items()]
+    monkeypatch.setattr(doctor, "_requirements", lambda: asked)
     monkeypatch.setattr(doctor, "version", there.get)
     monkeypatch.setattr(doctor, "_place", lambda: "forever-cl")
     code, printed, _ = call("doctor", "--fix")
     assert code == 1  # torch is needed
     pip = f"{shlex.quote(sys.executable)} -m pip install"
-    assert printed.splitlines()[-2:] == [f"{pip} torch", f"{pip} 'forever-cl[ray,gguf]'"]
+    commands = [f"{pip} 'torch>=2.10' 'datasets>=4'", f"{pip} 'forever-cl[ray,gguf]'"]
+    assert printed.splitlines()[-2:] == commands
     told = document(call, "doctor", code=1)
-    assert told["commands"] == [f"{pip} torch", f"{pip} 'forever-cl[ray,gguf]'"]
-    monkeypatch.setattr(doctor, "version", lambda name: "1")
+    assert told["commands"] == commands
+    verdicts = {row["what"]: row["verdict"] for row in told["rows"]}
+    assert verdicts["datasets"] == "needed: pip install 'datasets>=4'"
+    assert verdicts["ray"] == "==2.60.0 is needed: pip install 'forever-cl[ray]'"
+    assert verdicts["optuna"] == "ok"
+    monkeypatch.setattr(doctor, "_fits", lambda package: True)
     assert call("doctor", "--fix")[1].splitlines()[-1] == "nothing is missing"

@@ -76,6 +76,9 @@ def test_a_run_is_checked_with_its_model(
     assert [*told["examples"]] == ["shape"]
     assert len(told["examples"]["shape"]["examples"]) == 2
     assert told["lengths"]["rows"][0]["cut in training"] == 0
+    short = saved(base_config.override({"model.max_length": 50}), tmp_path / "short.yaml")
+    (row,) = document(call, "data", "check", short, "--task", "shape")["lengths"]["rows"]
+    assert row["cut in training"] > 0
     # A folder has no model of its own; one may be named.
     folder = ["data", "check", str(data_root)]
     assert "examples" not in document(call, *folder)

@@ -5,6 +5,8 @@ A command after `<!-- run -->` is run, too, at a tiny size.
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,36 @@ def test_what_is_marked_runs(
     tiny = [*TINY, "--mlflow", "off"] if words[0] == "run" else []
     done = CliRunner().invoke(app, [*words, *tiny])
     assert done.exit_code == 0, done.output
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_the_tutorial_is_followed(tmp_path: Path) -> None:
+    """From the tasks of one's own to the report: its script, files and commands, at a tiny size."""
+    pytest.importorskip("ray")
+    page = ROOT / "docs" / "tutorial.md"
+    (script,) = (block for block, _ in blocks(page, "python"))
+    for name, (block, _) in zip(("my.yaml", "days.yaml"), blocks(page, "yaml"), strict=True):
+        (tmp_path / name).write_text(block, encoding="utf-8")
+    words = list(commands(page))
+    own = words[words.index(["data", "check", "data"]) :]
+    own[-2][-1] = "0"  # instead of three seeds
+    assert [command[0] for command in own] == [
+        "data",
+        "data",
+        "plan",
+        "run",
+        "run",
+        "sweep",
+        "report",
+    ]
+    forever = [sys.executable, "-m", "forever.cli.start"]
+    for command in [[sys.executable, "-c", script], *([*forever, *command] for command in own)]:
+        tiny = [*TINY, "--mlflow", "off"] if {"run", "sweep"} & {*command} else []
+        done = subprocess.run([*command, *tiny], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "days" / "report.html").is_file()
+    assert "at the end" in done.stdout
 
 
 FILES = [block for page in PAGES for block, _ in blocks(page, "yaml")]

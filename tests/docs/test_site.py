@@ -1,7 +1,6 @@
 """The site of docs/ is built without a warning and needs nothing from elsewhere."""
 
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import chromium
 
 pytest.importorskip("material", reason="mkdocs-material is not installed: extra docs")
 
@@ -150,8 +150,6 @@ def test_a_link_out_of_the_site_becomes_text_and_a_wrong_one_a_warning(
 
 # ---- in a browser
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
-
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *arguments: Any) -> None:
@@ -172,13 +170,8 @@ def address(built: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM:
-        pytest.skip("there is no chromium here")
-    with api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
+    with chromium() as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

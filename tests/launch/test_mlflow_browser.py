@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from marks import MLFLOW_WARNS
+from pages import chromium
 
 pytest.importorskip("mlflow")
 
@@ -18,8 +19,7 @@ from forever.launch.mlflow.store import Store
 from forever.launch.mlflow.sync import sync
 from forever.runs.directory import RunDirectory
 from scripts.screenshots import (
-    browser_path,
-    browsing,
+    new_page,
     open_artifact,
     open_comparison,
     open_curves,
@@ -47,8 +47,6 @@ def sent(
 
 @pytest.fixture(scope="module")
 def server(sent: tuple[Path, str]) -> Iterator[str]:
-    if find_spec("playwright") is None or browser_path() is None:
-        pytest.skip("Playwright or Chromium is not installed")
     if find_spec("matplotlib") is None:
         pytest.skip("there are no pictures without Matplotlib")
     with served(sent[1], free_port(None)) as (address, _):
@@ -56,9 +54,9 @@ def server(sent: tuple[Path, str]) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def page(server: str) -> Iterator[Any]:
-    with browsing(str(browser_path())) as opened:
-        yield opened
+def page() -> Iterator[Any]:
+    with chromium() as browser:
+        yield new_page(browser)
 
 
 def trial(sent: tuple[Path, str], beginning: str = "plus") -> tuple[Path, Place]:
@@ -136,11 +134,11 @@ def test_artifacts_of_a_sweep_are_shown_inline(
     inside.get_by_text(text).locator("visible=true").first.wait_for()
 
 
-@pytest.mark.parametrize("name", ["matrix.png", "timeline.png"])
-def test_pictures_of_a_trial_are_shown_inline(
-    page: Any, server: str, sent: tuple[Path, str], name: str
+@pytest.mark.parametrize("name", ["matrix.png", "timeline.png", "figures/intervals.png"])
+def test_pictures_are_shown_inline(
+    page: Any, server: str, sent: tuple[Path, str], parent: Place, name: str
 ) -> None:
-    open_artifact(page, server, trial(sent)[1], name)
+    open_artifact(page, server, parent if "/" in name else trial(sent)[1], name)
     page.locator(
         ".js-plotly-plot .imagelayer image, img[src*='blob'], img[src*='png']"
     ).first.wait_for()

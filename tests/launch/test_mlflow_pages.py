@@ -4,7 +4,12 @@ import base64
 import csv
 import io
 import json
+import shutil
+import signal
 import socket
+import subprocess
+import sys
+import urllib.request
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +74,27 @@ def test_a_sweep_is_shown_as_people_speak_of_it(uri: str, sweep_folder: Path) ->
     assert f"get-artifact?path=overview.png&run_uuid={trial.info.run_id}" in told
     assert "Replays: " in told
     assert "Less the reference" not in named["base, order custom, seed 0"].data.tags[NOTE]
+
+
+@pytest.mark.slow
+def test_ui_shows_the_store_and_leaves_nothing(
+    sweep_folder: Path, empty_store: Path, tmp_path: Path
+) -> None:
+    uri = f"sqlite:///{shutil.copy(empty_store, tmp_path / 'mlflow.db')}"
+    sync(sweep_folder, uri)
+    port = free_port(None)
+    command = [sys.executable, "-m", "forever.cli.start", "ui", str(sweep_folder)]
+    command += ["--no-browser", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as shown:
+        try:
+            assert shown.stdout is not None
+            page = shown.stdout.readline()  # written when the server answers
+            assert page.startswith(f"MLflow  http://127.0.0.1:{port}/#/experiments/")
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+                assert answer.status == 200
+        finally:
+            shown.send_signal(signal.SIGINT)
+    assert free_port(port) == port  # and nothing is left
 
 
 class Written:

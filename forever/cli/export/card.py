@@ -31,7 +31,7 @@ def card(seen: Seen, base: Base, licences: tuple[str, str], whole: bool, merged:
         merged: it has the merged model, too, in `merged`.
     """
     parts = [
-        _front(seen, base, licences[0], whole),
+        _front(seen, base, licences, whole),
         _title(seen, base, whole),
         _loading(base, whole, merged),
         _scores(seen),
@@ -42,12 +42,13 @@ def card(seen: Seen, base: Base, licences: tuple[str, str], whole: bool, merged:
     return "\n".join(parts)
 
 
-def _front(seen: Seen, base: Base, licence: str, whole: bool) -> str:
-    """What the hub reads."""
+def _front(seen: Seen, base: Base, licences: tuple[str, str], whole: bool) -> str:
+    """What the hub reads; no licence where that of the model or of the data is not known."""
+    licence, of_data = licences
     fields: dict[str, Any] = {"library_name": "transformers" if whole else "peft"}
     if base.on_hub:
         fields["base_model"] = base.name
-    if licence.partition(" ")[0] and not licence.startswith(UNKNOWN) and " " not in licence:
+    if licence and " " not in licence and not of_data.startswith(UNKNOWN):
         fields["license"] = licence.lower()
     sets = [dataset.path for dataset in seen.config.data.datasets.values() if not dataset.is_path]
     if sets:
@@ -72,6 +73,9 @@ def _loading(base: Base, whole: bool, merged: bool) -> str:
     """The lines of Python, and the prompt that they are for."""
     lines = model_lines(".") if whole else adapter_lines(base)
     text = f"## Load it\n\n{_block('python', lines)}"
+    if not base.on_hub and not whole:
+        title = markdown(base.title)
+        text += f"\nThe path is that of one machine: put your own copy of {title} in its place.\n"
     if merged:
         text += (
             f"\nThe folder `merged` has both in one:\n\n{_block('python', model_lines('merged'))}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import typer
+from packaging.requirements import Requirement
 from typer import Option
 
 from forever.cli.shown import note, print_lines, show
@@ -21,7 +22,7 @@ from forever.runs.environment import revision, version
 from forever.text import PlainTable, without_credentials
 
 _FREE_GB = 5  # a run keeps two checkpoints
-_PACKAGE_AND_EXTRA = re.compile(r"""([\w.-]+)(?:.*extra == ["']([\w-]+))?""")
+_EXTRA = re.compile(r"""extra == ["']([\w-]+)""")
 _NAME = "forever-cl"
 
 
@@ -35,8 +36,8 @@ def doctor(
         forever doctor --fix
     """
     show(_findings())
-    missing = [(package, extra) for package, extra in _requirements() if not version(package)]
-    needed = [package for package, extra in missing if not extra]
+    missing = [(package, extra) for package, extra in _requirements() if not _fits(package)]
+    needed = [_asked(package) for package, extra in missing if not extra]
     extras = [extra for _, extra in missing if extra]
     commands = _commands(needed, extras)
     note(sound=not needed, commands=commands)
@@ -55,9 +56,11 @@ def _findings() -> PlainTable:
     for package, extra in _requirements():
         remedy = f"optional: pip install 'forever-cl[{extra}]'"
         if not extra:
-            remedy = f"needed: pip install {package}"
-        installed = version(package)
-        table.add_row(package, installed or "-", "ok" if installed else remedy)
+            remedy = f"needed: pip install {shlex.quote(_asked(package))}"
+        elif version(package.name):
+            remedy = f"{package.specifier} is needed: pip install 'forever-cl[{extra}]'"
+        found = version(package.name) or "-"
+        table.add_row(package.name, found, "ok" if _fits(package) else remedy)
     if version("torch"):
         _hardware(table)
     free = shutil.disk_usage(Path.cwd()).free / 2**30
@@ -95,18 +98,29 @@ def _place() -> str:
     return _NAME
 
 
-def _requirements() -> list[tuple[str, str]]:
+def _requirements() -> list[tuple[Requirement, str]]:
     """List the packages of pyproject.toml with their extras, without those for developers."""
     try:
         lines = requires(_NAME) or []
     except PackageNotFoundError:  # a checkout that is not installed
         lines = [_NAME]
-    packages: list[tuple[str, str]] = []
-    for line in lines:
-        match = _PACKAGE_AND_EXTRA.match(line)
-        if match and match[2] != "dev":
-            packages.append((match[1], match[2] or ""))
+    packages: list[tuple[Requirement, str]] = []
+    for package in map(Requirement, lines):
+        extra = _EXTRA.search(str(package.marker))
+        if extra is None or extra[1] != "dev":
+            packages.append((package, extra[1] if extra else ""))
     return packages
+
+
+def _fits(package: Requirement) -> bool:
+    """Whether it is installed in a version that will do."""
+    installed = version(package.name)
+    return installed is not None and package.specifier.contains(installed, prereleases=True)
+
+
+def _asked(package: Requirement) -> str:
+    """What pip is asked for."""
+    return f"{package.name}{package.specifier}"
 
 
 def _hardware(table: PlainTable) -> None:

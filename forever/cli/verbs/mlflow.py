@@ -61,6 +61,7 @@ def ui(
     if uri.startswith("http"):  # a server shows its pages itself
         show(uri.rstrip("/"))
         return
+    print("starting MLflow's server ...", file=sys.stderr)
     with served(uri, free_port(port)) as (address, server):
         show(address)
         server.wait()

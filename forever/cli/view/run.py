@@ -128,7 +128,8 @@ def _costs(result: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
         yield "tokens trained", tokens, f"{tokens:,}"
     seconds = dict(sorted(result["seconds"].items(), key=lambda phase: -phase[1]))
     phases = [f"{name} {duration(time)}" for name, time in seconds.items() if time >= 0.5]
-    yield "time", seconds, f"{duration(sum(seconds.values()))}: {', '.join(phases)}"
+    whole = duration(sum(seconds.values()))
+    yield "time", seconds, f"{whole}: {', '.join(phases)}" if phases else whole
     if memory := result.get("peak_memory_bytes"):
         yield "memory at most", memory, f"{memory / 2**30:.2f} GiB"
     if parameters := result.get("parameters"):
