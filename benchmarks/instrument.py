@@ -26,6 +26,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from benchmarks.regime import day_seven, pace, penalty_over_loss, share_of_tasks
 from forever.data.mini import TASKS
@@ -90,7 +91,7 @@ def table(figures: list[Figure]) -> Table:
 
 def _measured(out: Path, seeds: int, placebos: int) -> Iterator[Figure]:
     yield from butterfly(out)
-    study = _sweep(out / "range", _range_variants(), seeds)
+    study = run_sweep(out / "range", _range_variants(), seeds)
     yield from ranges(study)
     yield from regime(study)
     yield from resolution(study)
@@ -105,17 +106,17 @@ def butterfly(out: Path) -> Iterator[Figure]:
     for number, method in product(range(10), BUTTERFLY):
         model = moved(out / "models" / str(number), number)
         variants[f"{method} {number}"] = {"method": method, "model.name": str(model)}
-    study = _sweep(out / "butterfly", variants)
+    study = run_sweep(out / "butterfly", variants)
     for method in BUTTERFLY:
         ops = [run.outcome["op"] for run in study.runs if run.variant.startswith(f"{method} ")]
         name = f"OP of {method}, sd over weights moved by 1e-6"
         yield Figure(name, "<= 0.7", stdev(ops) <= 0.7, [stdev(ops)])
     plain = {method: {"method": method} for method in BUTTERFLY}
     # A sweep gives each run its share of the cores, so one that is alone has all.
-    studies = [_sweep(out / "all_cores", plain, options=("--concurrent", "1"))]
+    studies = [run_sweep(out / "all_cores", plain, options=("--concurrent", "1"))]
     for name, sets in ROUNDING.items():
         limits: dict[str, str] = dict(zip(_SETS, sets, strict=False))
-        studies.append(_sweep(out / name.replace(" ", "_"), plain, environment=limits))
+        studies.append(run_sweep(out / name.replace(" ", "_"), plain, environment=limits))
     ops_of: dict[str, list[float]] = {method: [] for method in BUTTERFLY}
     for run in chain.from_iterable(study.runs for study in studies):
         ops_of[run.variant].append(run.outcome["op"])
@@ -130,13 +131,19 @@ def moved(folder: Path, number: int) -> Path:
     for file in TINY.iterdir():
         if file.suffix == ".json":
             (folder / file.name).write_bytes(file.read_bytes())
-    draws = torch.Generator().manual_seed(number)
-    weights = load_file(TINY / "model.safetensors")
-    for name in sorted(weights):
-        noise = torch.randn(weights[name].shape, generator=draws)
-        weights[name] = weights[name] * (1 + 1e-6 * noise)
+    weights = shaken(load_file(TINY / "model.safetensors"), number)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     return folder
+
+
+def shaken(weights: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
+    """The weights, each moved by a relative 1e-6."""
+    draws = torch.Generator().manual_seed(number)
+    moved: dict[str, Tensor] = {}
+    for name in sorted(weights):
+        noise = torch.randn(weights[name].shape, generator=draws)
+        moved[name] = weights[name] * (1 + 1e-6 * noise)
+    return moved
 
 
 def _range_variants() -> dict[str, Any]:
@@ -216,7 +223,7 @@ def truths(study: Study, out: Path, placebos: int) -> Iterator[Figure]:
     gain = rows["oracle"].compared("difference").value
     yield Figure("ten times the memory, Δ OP", "wins", won, [gain])
     # The same variant with seeds of its own, sweep by sweep of five seeds.
-    pool = _sweep(out / "placebo", {"base": {}}, 10 * placebos, first=1000)
+    pool = run_sweep(out / "placebo", {"base": {}}, 10 * placebos, first=1000)
     runs = list(_runs(pool, "base").values())
     silent: list[float] = []
     for number in range(placebos):
@@ -244,7 +251,7 @@ def _ops(study: Study, order: str = "") -> dict[str, dict[int, float]]:
     return ops
 
 
-def _sweep(
+def run_sweep(
     folder: Path,
     variants: Mapping[str, Any],
     seeds: int = 1,
