@@ -11,6 +11,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from pathlib import Path
 from typing import Any
 
+from forever.launch.copies import log_sent
 from forever.runs.environment import code
 from forever.text import without_credentials
 
@@ -40,9 +41,16 @@ def logged(run: Path, rank: int) -> Iterator[None]:
 
     Its first line names the code, so that ranks can be compared; an error is its last one.
     """
+    name = f"{FOLDER}/rank-{rank}.log"
+    with log_sent(run, name), _written(run / name, rank):
+        yield
+
+
+@contextmanager
+def _written(path: Path, rank: int) -> Iterator[None]:
     try:
-        (run / FOLDER).mkdir(parents=True, exist_ok=True)
-        file = (run / FOLDER / f"rank-{rank}.log").open("a", encoding="utf-8", errors="replace")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a", encoding="utf-8", errors="replace")
     except OSError:  # the run will say what is wrong with its folder
         yield
         return

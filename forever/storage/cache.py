@@ -6,7 +6,7 @@ from filelock import FileLock
 
 from forever.files import make_folder, writing
 from forever.storage.address import address_of
-from forever.storage.copying import HIDDEN, local_files, of_run
+from forever.storage.copying import HIDDEN, local_files, visible
 from forever.storage.remote import reaching
 from forever.storage.state import Local
 
@@ -26,7 +26,7 @@ def fetch(folder: Path, endings: tuple[str, ...] = ("",)) -> bool:
         return folder.is_dir()
 
     def chosen(name: str) -> bool:
-        return of_run(name) and name.endswith(endings)
+        return visible(name) and name.endswith(endings)
 
     with reaching(address) as remote:
         if not folder.is_dir() and not any(map(chosen, remote.list())):

@@ -23,15 +23,21 @@ _JOURNAL = ("steps.jsonl", "events.jsonl")
 _MANIFEST = "manifest.json"
 _CHECKPOINTS = "checkpoints/"
 _WEIGHTS = (_CHECKPOINTS, "stages/")
+_LOGS = "logs/"
 _LARGE = (*_WEIGHTS, "adapter/", "model/", "profile/")  # these are not read into memory
 _CHECKPOINT = re.compile(r"(checkpoints/[^/]+)/")
 _KEPT = 2  # checkpoints in a mirror
 Chosen = Callable[[str], bool]
 
 
-def of_run(name: str) -> bool:
-    """Whether a file belongs to a run: all that is not hidden."""
+def visible(name: str) -> bool:
+    """Whether a file is not hidden."""
     return not any(part.startswith(".") for part in name.split("/"))
+
+
+def of_run(name: str) -> bool:
+    """Whether a file belongs to a run; its logs belong to the processes that write them."""
+    return visible(name) and not name.startswith(_LOGS)
 
 
 def of_sweep(name: str) -> bool:

@@ -21,6 +21,7 @@ from forever.errors import InputError
 from forever.launch.copies import settle
 from forever.launch.local import Placement, run_local
 from forever.launch.mlflow import sync as mlflow_sync
+from forever.launch.worker_log import logged
 from forever.runs.directory import RunDirectory
 from forever.storage import mirror
 from forever.storage.address import SCRATCH, local_folder
@@ -268,8 +269,10 @@ def rank(number: int, folder: Path, config: RunConfig, address: str) -> None:
     dist.init_process_group("gloo", init_method=store, rank=number, world_size=2)
     try:
         world = World(number, 2, torch.device("cpu"))
-        settle(local_folder(address))
-        run_local(config, local_folder(address), resume=True, placement=SAVED, world=world)
+        path = local_folder(address)
+        settle(path)
+        with logged(path, number):
+            run_local(config, path, resume=True, placement=SAVED, world=world)
     finally:
         dist.destroy_process_group()
 
@@ -297,6 +300,8 @@ def test_workers_on_two_machines_go_on_together(
     for process in processes:
         process.join(240)
     assert [process.exitcode for process in processes] == [0, 0]
+    for number in (0, 1):
+        assert f"runs/ranks/logs/rank-{number}.log" in s3.keys("runs/ranks/logs")
     machine(2)
     settle(local_folder(address))
     result = RunDirectory(local_folder(address)).verify()

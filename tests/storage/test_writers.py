@@ -13,8 +13,10 @@ from stores import ADDRESS, SAVED, Become, Killed, Store, dying, files_of, go_on
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.files import WriteError
+from forever.launch import copies
 from forever.launch.copies import ask_to_save, follow, held, settle
 from forever.launch.local import run_local
+from forever.launch.worker_log import logged
 from forever.runs.lock import locked
 from forever.stopping import Stopped
 from forever.storage import mirror
@@ -246,3 +248,30 @@ def test_a_planted_fork_is_sent_as_a_whole(config: RunConfig, store: Store, tmp_
     (path / "fork.json").write_text("{}")
     settle(path)
     assert files_of(path) == {"fork.json": b"{}"}
+
+
+def test_a_log_reaches_the_storage_from_the_machine_of_its_process(
+    config: RunConfig, store: Store, machine: Become, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the process lives, and of each of two lives, whose ranks are on four machines."""
+
+    def leave(point: Point) -> None:
+        if (point.phase, point.task) == ("task", 1):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(copies, "_SEND_EVERY_S", 0.05)
+    with watched(leave), pytest.raises(KeyboardInterrupt), logged(local_folder(ADDRESS), 0):
+        go_on(config)
+    for number in (2, 3):
+        machine(number)
+        settle(local_folder(ADDRESS), readable)
+        with logged(local_folder(ADDRESS), 1):
+            follow(local_folder(ADDRESS))
+            settle(local_folder(ADDRESS), readable)  # as the driver does that sits there
+            wait_until((store.run / "logs/rank-1.log").is_file)
+    machine(4)
+    with logged(local_folder(ADDRESS), 0):
+        go_on(config)
+    for rank, log in enumerate(sorted((store.run / "logs").iterdir())):
+        assert log.read_text().count(f" rank {rank} on ") == 2
+    assert "KeyboardInterrupt" in (store.run / "logs/rank-0.log").read_text()
