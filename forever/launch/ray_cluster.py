@@ -54,6 +54,7 @@ _LATER_GPUS = "later_gpus"
 _DASHBOARD = "RAY_API_SERVER_ADDRESS"
 # How long what fits on the cluster waits for room that others hold.
 PATIENCE_S = 50.0
+PREEMPTIONS = 100  # a spot machine that is taken away is nobody's fault
 _TO_SAVE_S = 15.0  # who sends SIGTERM usually waits for half a minute before SIGKILL
 _RAISED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
 

@@ -34,7 +34,6 @@ from forever.storage.address import local_folder, portable
 from forever.storage.copying import readable
 
 _FAILURES = 3
-_PREEMPTIONS = 100  # a spot machine that is taken away is nobody's fault
 _SCRATCH = ".ray_train"
 _LOOK_EVERY_S = 1.0
 _RESIZE_EVERY_S = 60.0  # how often it is seen whether more workers, or fewer, have room
@@ -135,7 +134,7 @@ def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch
     failures = ray.train.FailureConfig(
         max_failures=_FAILURES,
         controller_failure_limit=_FAILURES,
-        max_preemption_failures=_PREEMPTIONS,
+        max_preemption_failures=ray_cluster.PREEMPTIONS,
     )
     share = setting.share
     return ray.train.torch.TorchTrainer(

@@ -37,7 +37,7 @@ from forever.sweeps.sweep import Sweep, Trial
 from forever.sweeps.table import SweepTable
 
 _SCRATCH = ".tune"
-_ROUNDS = 3
+_BREAKDOWNS = 3  # of Tune itself
 
 
 def run_sweep(
@@ -102,7 +102,8 @@ def fan_out(
     """Run trials in `folder`, as many at a time as fit, and add to `outcome` what becomes of them.
 
     The next trial is asked for when there is room for it. If Tune itself breaks down, the trials
-    that were running go on in another round; after the last one, what is left has failed.
+    that were running go on in another round, as do those that were told to stop; after the last
+    round what is left has failed.
 
     Args:
         count: of the trials, or the most that will come; with fewer, each gets more threads.
@@ -117,20 +118,21 @@ def fan_out(
 
         mirrored = mirrored_sweep(folder, fleet.mlflow, table.say)
     source, problem = iter(trials), "ended without a result"
+    breakdowns = notices = 0
     with mirrored as tell_mlflow:
         listener = _Listener(folder, table, outcome, studies, tell_mlflow)
-        for _ in range(_ROUNDS):
+        while breakdowns < _BREAKDOWNS and notices < ray_cluster.PREEMPTIONS:
             running = [*listener.running.values()]
             listener.told.clear()
             try:
                 _experiment(chain(running, source), listener, fleet, count)
                 if not listener.told:
                     break
-                problem = "was told to stop again and again"
+                problem, notices = "was told to stop again and again", notices + 1
             except InputError:
                 raise
             except Exception as error:  # as when Ray's memory monitor ends a trial
-                problem = ray_cluster.one_line(error)
+                problem, breakdowns = ray_cluster.one_line(error), breakdowns + 1
                 table.say(f"Ray Tune broke down ({problem}); going on with what is left")
         else:
             if studies is None:

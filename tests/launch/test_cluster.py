@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 pytest.importorskip("ray")
+from faults.inject import children
 from machines import free_ports, head_node
 from marks import ON_RAY
 from ray_commands import begin, sweep_command
@@ -136,6 +137,8 @@ def test_gpu_nodes_come_for_a_sweep_and_go_when_it_is_over(
     )
     with head_node(private_ray, ports, *flags, **environment) as head:
         head.await_nodes(1)
+        commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children(head.pid)]
+        assert any("/autoscaler/v2/monitor.py" in command for command in commands)
         address = {"RAY_ADDRESS": head.environment["ADDRESS"], "RAY_AUTH_MODE": "token"}
         address["RAY_API_SERVER_ADDRESS"] = head.environment["RAY_API_SERVER_ADDRESS"]
         seen: list[int] = []

@@ -22,6 +22,7 @@ from helpers import Outcome, outcome
 from machines import Head, cut_power, free_ports, head_node, worker_node
 from marks import ON_RAY
 from ray_commands import RAY, begin, sweep_command
+from test_told_to_stop import newest_checkpoint, saved_in_the_middle
 
 from forever.config.run import RunConfig
 from forever.runs.directory import RunDirectory
@@ -86,6 +87,7 @@ from forever.launch import ray_train
 ray_train._RESIZE_EVERY_S = 1.0
 start.main()
 """
+NOTICE_S = 60  # between a notice and the end of a machine
 
 
 @pytest.mark.parametrize("goes", ["with a notice", "without a word"])
@@ -99,8 +101,10 @@ def test_workers_come_and_go_with_their_machines(
     goes: str,
 ) -> None:
     """A run begins with two, goes on with three when a machine comes in its second task, and ends
-    with two when that goes in the third. It ends as a run of one worker does."""
+    with two when that goes in the third. It ends as a run of one worker does. After a notice it
+    goes on from where that found it, though no other checkpoint within a task is made."""
     comes, leaves = tmp_path / "machine comes", tmp_path / "machine leaves"
+    goes_on, noticed = tmp_path / "run goes on", goes == "with a notice"
     faults.write_text(
         f"hold phase=task task=1 rank=0 nth=3 once='{comes}'\n"
         f"hold phase=task task=2 rank=0 nth=3 once='{leaves}'"
@@ -108,7 +112,7 @@ def test_workers_come_and_go_with_their_machines(
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(base_config.model_dump(mode="json")))
     command = [sys.executable, "-c", DRIVER, "run", "base.yaml", "--mlflow", "off"]
     command += ["--workers", "2-3", "--gpus-per-run", "1", "--device", "cpu"]
-    command += ["--checkpoint-every", "0"]
+    command += ["--checkpoint-every", "1000000" if noticed else "0"]
     with machines(private_ray, 2, monkeypatch) as head, ExitStack() as others:
         address = {"RAY_ADDRESS": head.environment["ADDRESS"], "RAY_AUTH_MODE": "token"}
         driver = begin(command, tmp_path, "runs/*/steps.jsonl", 1, **address)
@@ -120,11 +124,17 @@ def test_workers_come_and_go_with_their_machines(
             machine.enter_context(worker_node(head.environment["ADDRESS"], gpus=1))
             await_file(leaves, driver)  # by which it has three
             assert (lives(run, 0), lives(run, 2)) == (2, 1)
-            if goes == "with a notice":
+            if noticed:
+                since = time.time()
                 drain(head)
                 await_file(run / ".stop", driver)
-                faults.write_text("")
+                faults.write_text(f"hold phase=task task=2 rank=0 once='{goes_on}'")
                 leaves.unlink()
+                await_file(goes_on, driver)
+                assert saved_in_the_middle(run, updates=2)
+                assert newest_checkpoint(run).stat().st_mtime - since < NOTICE_S
+                faults.write_text("")
+                goes_on.unlink()
             else:
                 machine.close()
             out, errors = driver.communicate(timeout=400)
@@ -147,11 +157,11 @@ def lives(run: Path, rank: int) -> int:
 
 def drain(head: Head) -> None:
     """Let Ray say that the machine beside the head will be taken away, as clouds say of spot ones,
-    a minute before."""
+    some time before."""
     (node,) = (node["node_id"] for node in head.nodes() if not node["is_head_node"])
     words = [*RAY, "drain-node", "--address", head.environment["ADDRESS"], "--node-id", node]
     words += ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "taken away"]
-    words += ["--deadline-remaining-seconds", "60"]
+    words += ["--deadline-remaining-seconds", f"{NOTICE_S}"]
     subprocess.run(words, env=head.environment, check=True, capture_output=True, timeout=60)
 
 

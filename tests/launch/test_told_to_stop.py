@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,45 +38,53 @@ def long(base_config: RunConfig) -> RunConfig:
     return base_config.override({"optim.epochs": 10})
 
 
-def when_it_trains(folder: Path, do: Callable[[int], None]) -> None:
-    """Call `do` with the process that trains a run in a folder, after some updates of it."""
+def when_it_trains(folder: Path, do: Callable[[int], None], unless: Sequence[int] = ()) -> None:
+    """Call `do` with the process that trains a run in a folder, after some updates of it, unless it
+    is one of those."""
     give_up = time.monotonic() + 120
     while time.monotonic() < give_up:
         for steps in folder.glob("**/steps.jsonl"):
             holder = (steps.parent / ".lock").read_text().split()
-            if holder and steps.read_bytes().count(b"\n") > 5:
-                do(int(holder[1]))
+            pid = int(holder[1]) if holder else 0
+            if pid and pid not in unless and steps.read_bytes().count(b"\n") > 5:
+                do(pid)
                 return
         time.sleep(0.01)
 
 
 @contextmanager
-def spot_notice(folder: Path) -> Iterator[list[int]]:
-    """SIGTERM for the process that trains in a folder, once; yields who got it."""
+def spot_notice(folder: Path, times: int = 1) -> Iterator[list[int]]:
+    """SIGTERM for so many processes that train in a folder, each once; yields who got it."""
     told: list[int] = []
 
     def tell(pid: int) -> None:
         os.kill(pid, signal.SIGTERM)
         told.append(pid)
 
-    teller = threading.Thread(target=when_it_trains, args=(folder, tell))
+    def tell_all() -> None:
+        for _ in range(times):
+            when_it_trains(folder, tell, unless=told)
+
+    teller = threading.Thread(target=tell_all)
     teller.start()
     yield told
     teller.join()
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_trial_that_was_told_to_stop_goes_on_and_has_not_failed(
     two_cores: None,
     tmp_path: Path,
     long: RunConfig,
     alone: Callable[..., Outcome],
     capsys: pytest.CaptureFixture[str],
+    times: int,
 ) -> None:
     sweep, out = Sweep("toys", long, {"base": {}}), tmp_path / "toys"
     (trial,) = sweep.trials()
-    with spot_notice(out) as told:
+    with spot_notice(out, times) as told:
         ends = run_sweep(sweep, out, Fleet(placement=CPU, workers=0, retries=0))
-    assert len(told) == 1
+    assert len(told) == times
     assert (ends.finished, ends.failed) == ([trial.key], {})
     assert f"{trial.key} saved and left when it was told to stop" in capsys.readouterr().out
     assert outcome(out / trial.key).differences(alone(trial.config, threads=2)) == []
@@ -99,18 +107,25 @@ def test_workers_that_were_told_to_stop_are_started_again(
     assert outcome(tmp_path / "run").differences(alone(long, threads=2)) == []
 
 
-def saved_in_the_middle(folder: Path) -> bool:
-    """Whether the newest checkpoint is one within a task."""
-    newest = max(folder.glob("checkpoints/[0-9]*"))
-    state: dict[str, Any] = json.loads((newest / "state.json").read_text())
-    return not state["trained"] and len(state["records"]) > 5
+def newest_checkpoint(folder: Path) -> Path:
+    return max(folder.glob("checkpoints/[0-9]*"))
+
+
+def saved_in_the_middle(folder: Path, updates: int = 5) -> bool:
+    """Whether the newest checkpoint is one within a task, after more than so many updates."""
+    state: dict[str, Any] = json.loads((newest_checkpoint(folder) / "state.json").read_text())
+    return not state["trained"] and len(state["records"]) > updates
 
 
 @pytest.mark.parametrize(
     ("command", "number", "again"),
     [
         (["sweep", "toys.yaml", "--on", "base.yaml"], signal.SIGTERM, "the same command"),
-        (["run", "base.yaml", "--workers", "1"], signal.SIGINT, "the same command with --resume"),
+        (
+            ["run", "base.yaml", "--workers", "1", "--ray-logs"],
+            signal.SIGINT,
+            "the same command with --resume",
+        ),
     ],
     ids=["sweep", "run"],
 )
@@ -130,12 +145,13 @@ def test_a_driver_lets_its_runs_save(
     )  # fmt: skip
     try:
         when_it_trains(tmp_path, lambda pid: process.send_signal(number))
-        errors = process.communicate(timeout=90)[1]
+        out, errors = process.communicate(timeout=90)
     finally:
         process.kill()
     assert process.returncode == 128 + number
     assert f"interrupted; {again} goes on from the last checkpoint" in errors
     assert "Traceback" not in errors
+    assert (" rank 0 on " in f"{out}{errors}") == ("--ray-logs" in command)
     (config,) = tmp_path.glob("runs/**/config.yaml")
     assert not in_progress(config.parent)
     assert saved_in_the_middle(config.parent)

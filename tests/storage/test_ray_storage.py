@@ -12,7 +12,9 @@ from helpers import execute, outcome
 from marks import ON_RAY
 from safetensors.torch import load_file, save_file
 from stores import BUCKET, Become, Server
+from typer.testing import CliRunner
 
+from forever.cli.main import app
 from forever.config.run import RunConfig
 from forever.launch.fleet import Fleet
 from forever.launch.local import Placement
@@ -74,3 +76,7 @@ def test_a_sweep_in_storage(
     ended = RunDirectory(local_folder(out) / diverges).end_without_result()
     assert ended is not None
     assert ended["state"] == "failed"
+    machine(3)
+    reported = CliRunner().invoke(app, ["report", out], catch_exceptions=False)
+    assert f"report  {out}/report.html" in reported.output
+    assert f"sweeps/toys-{workers}/report.html" in s3.keys(f"sweeps/toys-{workers}/report")
