@@ -156,20 +156,21 @@ def test_the_name_follows_from_what_the_job_does(here: Path) -> None:
     assert len(others | {first}) == 5
 
 
-def test_a_submission_as_the_plain_command(here: Path) -> None:
+@pytest.mark.parametrize("out", ["/shared/runs", "s3://bucket/runs"])
+def test_a_submission_as_the_plain_command(here: Path, out: str) -> None:
     address = ("--address", "http://127.0.0.1:1")
-    done = submit("mine.yaml", "--seeds", "0,1", *SHARED, "optim.lr=1e-3", "--env", "A=b c",
-                  "--render", "job", *address)  # fmt: skip
+    words = ("mine.yaml", "--seeds", "0,1", "--out", out, "optim.lr=1e-3")
+    done = submit(*words, "--env", "A=b c", "--render", "job", *address)
     assert done.exit_code == 0, done.output
-    words = shlex.split(done.stdout)
-    begin = ["ray", "job", "submit", *address, "--submission-id", words[6]]
-    assert words[:7] == begin
-    variables = json.loads(words[words.index("--runtime-env-json") + 1])["env_vars"]
+    command = shlex.split(done.stdout)
+    begin = ["ray", "job", "submit", *address, "--submission-id", command[6]]
+    assert command[:7] == begin
+    variables = json.loads(command[command.index("--runtime-env-json") + 1])["env_vars"]
     assert variables[CODE] == code()
     assert variables["A"] == "b c"
-    job = words[words.index("--") + 1 :]
+    job = command[command.index("--") + 1 :]
     assert job[:4] == ["python", "-m", "forever.cli.start", "sweep"]
-    assert job[4:] == ["mine.yaml", "--seeds", "0,1", *SHARED, "optim.lr=1e-3"]
+    assert job[4:] == [*words]
 
 
 def test_a_submission_as_a_file_for_sbatch(here: Path) -> None:
@@ -194,7 +195,7 @@ def test_a_submission_as_a_file_for_sbatch(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["mine.yaml"], "--out runs: it would lie in the job's copy"),
+        (["mine.yaml"], "such as --out /shared/runs, or an address such as s3://bucket/runs"),
         (["/etc/x.yaml", *SHARED], "/etc/x.yaml"),
         (["mine.yaml", *SHARED], "submit needs --address URL"),
         (["mine.yaml", *SHARED, "--address", "127.0.0.1:6379"], "the dashboard's URL is expected"),

@@ -110,7 +110,8 @@ def _check_paths(file: Any, out: Path, words: Sequence[str], folder: Path) -> No
     if not out.is_absolute():  # that of an address is
         raise InputError(
             f"--out {out}: it would lie in the job's copy of {folder.resolve().name}, which is "
-            "thrown away; give a folder that all machines share, such as --out /shared/runs"
+            "thrown away; give a folder that all machines share, such as --out /shared/runs, or an "
+            "address such as s3://bucket/runs"
         )
     for word in words:
         path = Path(word.rpartition("=")[2])
