@@ -1,9 +1,11 @@
 """`forever submit` on a cluster: started once, joined, followed over a broken connection, ended."""
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +20,7 @@ from marks import ON_RAY
 from ray_commands import FOREVER, sweep_command
 
 from forever.config.run import RunConfig
+from forever.launch.submit.packing import pack
 from forever.runs.environment import code
 
 pytestmark = [*ON_RAY, pytest.mark.slow]
@@ -78,6 +81,16 @@ class Project:
         self.folder, self.environment = folder, {**head.environment, "PYTHONUNBUFFERED": "1"}
         self.address = self.environment.pop("RAY_API_SERVER_ADDRESS")
 
+    def change_code(self) -> str:
+        """Put a copy of this program beside the sweep, with a line more; returns its digest."""
+        archive = self.folder.with_suffix(".zip")
+        pack(self.folder, archive)
+        shutil.unpack_archive(archive, self.folder)
+        with (self.folder / "forever/__init__.py").open("a", encoding="utf-8") as file:
+            file.write("# changed\n")
+        command = [sys.executable, "-c", "from forever.runs.environment import code; print(code())"]
+        return subprocess.check_output(command, cwd=self.folder, text=True).strip()
+
     def submit(self, *more: str, address: str = "", **variables: str) -> "subprocess.Popen[str]":
         """`forever submit`, which goes on."""
         return subprocess.Popen(
@@ -96,11 +109,15 @@ class Project:
 def test_a_sweep_is_submitted_joined_and_followed(
     head: Head, wire: Wire, tmp_path: Path, small_config: RunConfig
 ) -> None:
-    """By three at once: one whose connection breaks, one, and one who leaves."""
+    """By three at once: one whose connection breaks, one, and one who leaves. All processes run the
+    copy of the code in the folder that is submitted, and not the one that is installed."""
     project = Project(tmp_path / "project", small_config, head)
+    digest = project.change_code()
+    assert digest != code()
     head.await_nodes(1)
     first = project.submit(address=f"http://127.0.0.1:{wire.port}")
     wait_until(lambda: first.poll() or [*project.folder.glob("out/*/one*/steps.jsonl")], 120)
+    assert first.poll() is None, first.communicate()
     second, third = project.submit(), project.submit()
     wire.cut()
     assert third.stdout is not None
@@ -118,12 +135,12 @@ def test_a_sweep_is_submitted_joined_and_followed(
     assert "the connection is lost" in outs[0][0]
     assert "started  forever-toys-" in outs[0][0]
     assert "joined  forever-toys-" in outs[1][0]
-    assert code() in outs[0][0]
+    assert digest in outs[0][0]
     for run in project.folder.glob("out/*/*/environment.json"):
-        assert json.loads(run.read_text())["code"] == code()
+        assert json.loads(run.read_text())["code"] == digest
     logs = [path.read_text() for path in project.folder.glob("out/*/*/logs/rank-0.log")]
     assert len(logs) == 2
-    assert all(f"code {code()}" in text.splitlines()[0] for text in logs)
+    assert all(f"code {digest}" in text.splitlines()[0] for text in logs)
 
 
 def test_what_a_cluster_refuses_and_a_job_that_fails(
