@@ -434,9 +434,11 @@ def test_a_sweep_as_a_ray_job(
     (tmp_path / "job").mkdir()
     command = [*RAY, "job", "submit", "--working-dir", f"{tmp_path}/job", "--"]
     command += sweep_command(tmp_path, store, base_config, {"base": {}}, "--workers", "1")
+    command += ["--ray-logs"]
     head.await_nodes(1)
     done = subprocess.run(
         command, env=head.environment, capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert " rank 0 on " in done.stdout
     assert statuses(tmp_path, "toys") == ["FINISHED"] * 2

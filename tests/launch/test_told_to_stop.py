@@ -121,11 +121,7 @@ def saved_in_the_middle(folder: Path, updates: int = 5) -> bool:
     ("command", "number", "again"),
     [
         (["sweep", "toys.yaml", "--on", "base.yaml"], signal.SIGTERM, "the same command"),
-        (
-            ["run", "base.yaml", "--workers", "1", "--ray-logs"],
-            signal.SIGINT,
-            "the same command with --resume",
-        ),
+        (["run", "base.yaml", "--workers", "1"], signal.SIGINT, "the same command with --resume"),
     ],
     ids=["sweep", "run"],
 )
@@ -151,7 +147,7 @@ def test_a_driver_lets_its_runs_save(
     assert process.returncode == 128 + number
     assert f"interrupted; {again} goes on from the last checkpoint" in errors
     assert "Traceback" not in errors
-    assert (" rank 0 on " in f"{out}{errors}") == ("--ray-logs" in command)
+    assert " rank 0 on " not in f"{out}{errors}"  # without --ray-logs
     (config,) = tmp_path.glob("runs/**/config.yaml")
     assert not in_progress(config.parent)
     assert saved_in_the_middle(config.parent)
