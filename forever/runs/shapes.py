@@ -88,6 +88,7 @@ class Line(Shape):
     mu: float | None = None
     loss: float | None = None
     penalty: float | None = None
+    beta: float | None = None
     update_norm: float | None = None
     loss_before: float | None = None
     loss_after: float | None = None

@@ -20,6 +20,8 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.files import SUMS, note
 from forever.launch.local import Placement, check, run_local
+from forever.launch.mlflow.mirror import points_of
+from forever.launch.mlflow.place import PLACE, place_of
 from forever.report.facts import facts
 from forever.report.study import read_study
 from forever.runs import checkpoint
@@ -155,6 +157,22 @@ def test_a_damaged_sweep_of_the_first_release_is_read_or_refused(sweep: Path, da
     path = sweep / data.draw(st.sampled_from((SWEEP, SWEEP, *names)))
     with holding(path, damage_of(data, path)):
         attempt(lambda: numbers(sweep))
+
+
+@cases
+@given(data=st.data())
+def test_a_hostile_run_is_sent_or_refused(sweep: Path, data: Any) -> None:
+    """What MLflow is told of a run of the first release."""
+    run = min(path.parent for path in sweep.glob("*/config.yaml"))
+    (run / PLACE).write_text('{"id": "ab", "store": "http://host", "experiment": "1", "run": "cd"}')
+    name = data.draw(st.sampled_from((PLACE, "steps.jsonl", "result.json", *ANSWERS[:1])))
+    with holding(run / name, damage_of(data, run / name)):
+        attempt(lambda: place_of(run))
+        attempt(lambda: sent_of(RunDirectory(run)))
+
+
+def sent_of(directory: RunDirectory) -> Any:
+    return [*points_of(directory, directory.read_steps(), directory.finished())]
 
 
 # ---- a fork

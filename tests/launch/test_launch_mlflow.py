@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -11,7 +12,8 @@ from statistics import median
 from typing import Any
 
 import pytest
-from helpers import wait_until
+from helpers import flip, wait_until
+from made_up import base_run, make_up_run
 from marks import MLFLOW_WARNS
 from stored import artifacts, histories, runs
 
@@ -295,6 +297,70 @@ def test_sync_makes_up_for_a_sweep_that_no_server_heard_of(
     assert statuses(uri) == dict.fromkeys(("parent", "base", "slow"), "FINISHED")
     (parent,) = (run for run in runs(uri) if "forever.sweep" in run.data.tags)
     assert "sweep.json" in artifacts(uri, parent)
+
+
+def send_all_but(damaged: Path, folder: Path, uri: str, capsys: Any) -> None:
+    """Send a folder of two runs, one of which is damaged: it is named, and the other arrives."""
+    with pytest.raises(InputError, match=r"1 of 2 runs in .* could not be sent"):
+        sync(folder, uri)
+    assert f"{damaged} is left out: {damaged}" in capsys.readouterr().err
+    finished = [run for run in runs(uri) if run.info.status == "FINISHED"]
+    keys = {run.data.tags["forever.run_key"] for run in finished if "method" in run.data.tags}
+    assert keys == {run.parent.name for run in folder.glob("*/config.yaml")} - {damaged.name}
+
+
+@pytest.mark.parametrize(
+    "name", ["steps.jsonl", "events.jsonl", "predictions/2/1.jsonl", "config.yaml"]
+)
+def test_a_damaged_run_is_not_sent_and_the_others_are(
+    uri: str, toys: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (slow,) = toys.glob("slow*")
+    flip(slow / name)
+    send_all_but(slow, toys, uri, capsys)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """Two runs of the first release, whose files have no sums."""
+    for seed in (0, 1):
+        make_up_run(tmp_path / f"old/s{seed}", "base", base_run(seed=seed))
+    return tmp_path / "old"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mlflow.json", "{}"),
+        ("mlflow.json", '{"id": "a\'b"}'),
+        ("mlflow.json", '{"id": "ab", "run": 3}'),
+        ("steps.jsonl", '{"task": "a", "kind": "task", "step": "1"}\n'),
+        ("result.json", '{"schema_version": 1}'),
+    ],
+)
+def test_a_strange_run_is_named_and_the_others_are_sent(
+    uri: str, old: Path, name: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (old / "s0" / name).write_text(text)
+    send_all_but(old / "s0", old, uri, capsys)
+
+
+def test_what_an_earlier_release_did_not_write_is_not_missed(uri: str, old: Path) -> None:
+    """Such as `beta` in the journal, of which made-up runs know nothing, or `kind`."""
+    result = old / "s0" / "result.json"
+    content = json.loads(result.read_text())
+    for key in ("fwt", "data"):
+        content.pop(key, None)
+    result.write_text(json.dumps(content))
+    (old / "s1" / "steps.jsonl").write_text('{"task": "a"}\n')
+    assert sync(old, uri) == 2
+
+
+def test_a_missing_driver_is_named(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    with pytest.raises(InputError, match="pymysql, which is not here; install it") as refused:
+        sync(old, "mysql+pymysql://me:password@127.0.0.1:9/runs")
+    assert "password" not in str(refused.value)
 
 
 def test_a_deleted_experiment_is_named(uri: str, folder: Path) -> None:

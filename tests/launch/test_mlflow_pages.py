@@ -282,6 +282,12 @@ def test_the_store_of_a_folder(
     assert store_of(sweep_folder, f"sqlite:///{auto}") == (f"sqlite:///{auto}", None)
     with pytest.raises(InputError, match=r"nowhere is no folder"):
         store_of(tmp_path / "nowhere", "auto")
+    (sweep_folder / "mlflow.json").write_text('{"id": "ab", "store": "http://host"}')
+    assert store_of(tmp_path, "auto") == (f"sqlite:///{auto}", None)
+    (sweep_folder / "mlflow.json").write_text("{}")
+    assert store_of(tmp_path, "auto") == (f"sqlite:///{auto}", None)
+    with pytest.raises(InputError, match=r"mlflow\.json has a strange field 'id'"):
+        store_of(sweep_folder, "auto")
 
 
 def test_ui_names_the_page_of_a_server(

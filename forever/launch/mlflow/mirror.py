@@ -28,7 +28,6 @@ from typing import Any
 from forever.config.overrides import flatten
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.files import read_json, read_lines
 from forever.format import as_csv
 from forever.launch.mlflow.adapter import send_adapter
 from forever.launch.mlflow.notes import (
@@ -61,9 +60,12 @@ def push_run(folder: Path, uri: str | None, over: bool = False) -> None:
     Raises:
         InputError: a file of the run is damaged.
     """
-    RunDirectory(folder).verify()
-    with alone(folder):
-        Mirror(folder, uri, over).push()
+    try:
+        RunDirectory(folder).verify()
+        with alone(folder):
+            Mirror(folder, uri, over).push()
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder} has a file with missing or strange fields ({error})") from None
 
 
 class Mirror:
@@ -106,7 +108,7 @@ class Mirror:
         folder, store, order = self.directory.path, self.store, config.data.order
         tags = {"forever.run_key": folder.name, "method": config.method.name}
         tags |= {"seed": str(config.seed), "order": order if isinstance(order, str) else "custom"}
-        revision = read_json(self.directory.environment).get("revision")
+        revision = self.directory.read_environment().get("revision")
         if revision:
             tags["mlflow.source.git.commit"] = revision
         if (folder.parent / MANIFEST).is_file():
@@ -127,7 +129,7 @@ class Mirror:
 
         if self.complete:
             return
-        lines, result = read_lines(self.directory.steps), self.directory.finished()
+        lines, result = self.directory.read_steps(), self.directory.finished()
         now = int(time.time() * 1000)
         fresh: list[Metric] = []
         for name, value, step in points_of(self.directory, lines, result):
@@ -146,7 +148,7 @@ class Mirror:
         source = json.dumps({"benchmark": result["benchmark"], "order": result["order"]})
         context = InputTag("mlflow.data.context", "train and test")
         inputs: list[DatasetInput] = []
-        for task, digest in result["data"].items():
+        for task, digest in result.get("data", {}).items():
             profile = json.dumps(result["rows"][task])
             dataset = Dataset(task, digest, "local", source, profile=profile)
             inputs.append(DatasetInput(dataset, [context]))
@@ -220,19 +222,20 @@ def points_of(
     """Yield the points of some updates, of the start of each replay, of each stage, of the run."""
     replay = None
     for number, line in enumerate(lines, 1):
-        if line["kind"] == "task" and keeps(line["step"]):
-            yield "train/loss", line["loss"], number
+        kind, beta = line.get("kind"), line.get("beta")
+        if kind == "task" and keeps(line.get("step", 0)):
+            yield "train/loss", line.get("loss"), number
             yield "clock/tau_days", line.get("days"), number
-        if (line["kind"], line["beta"]) != replay:
-            yield "replay/beta", line["beta"], number
-        replay = line["kind"], line["beta"]
+        if (kind, beta) != replay:
+            yield "replay/beta", beta, number
+        replay = kind, beta
     first = 0 if directory.read_config().method.joint else 1
     for stage, scores in enumerate(stage_scores(directory), first):
         yield from ((key, value, stage) for key, value in scores.items())
     if result is not None:
         for key in ("op", "bwt", "fwt", "forgetting"):
-            yield f"final/{key}", result[key], 0
-        day_7 = day_seven([result])
+            yield f"final/{key}", result.get(key), 0
+        day_7 = day_seven([result]) if "notes" in result else None
         if day_7 and isfinite(day_7.update):
             yield "final/day_7", day_7.update, 0
 

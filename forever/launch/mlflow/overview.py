@@ -6,6 +6,7 @@ All of it is made of the sweep's folder and replaces what was there, so it may b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def _compare(store: Store, place: Place, folder: Path, runs: list[Any]) -> None:
     for trial in read_manifest(folder)["trials"]:
         directory = RunDirectory(folder / trial["key"])
         if directory.config.is_file():
-            settings.append(flatten(directory.read_config().identity()))
+            with suppress(InputError):  # it is damaged, which is said where that run is sent
+                settings.append(flatten(directory.read_config().identity()))
     view = view_of(place.run, sorted(metrics), differing(settings))
     store.client.set_experiment_tag(place.experiment, f"{VIEW}{place.run}", view)
 
@@ -91,7 +93,9 @@ def _annotate(store: Store, folder: Path, runs: list[Any]) -> None:
         run = by_key.get(trial["key"])
         if run is None or run.info.status != "FINISHED":
             continue
-        result = RunDirectory(folder / trial["key"]).finished()
+        result = None
+        with suppress(InputError):  # as above
+            result = RunDirectory(folder / trial["key"]).finished()
         if result is not None:
             other = compared_with(manifest, trial, folder)
             note = run_note(result, run.info.run_id, other)

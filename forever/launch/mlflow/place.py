@@ -7,15 +7,28 @@ need reach the store to know an address.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from forever.files import read_json
+from pydantic import Field
+
+from forever.errors import InputError
+from forever.files import Shape, read_json, shaped
 from forever.sweeps.sweep import MANIFEST
-from forever.text import without_credentials
+from forever.text import complain, without_credentials
 
 PLACE = "mlflow.json"
 LOCAL = "http://127.0.0.1"  # where `forever ui` shows the pages of a store without a server
 PORT = 5000
 _MODE = "workflowType=machine_learning"  # pages of training; MLflow's usual ones are of chats
+
+
+class Sent(Shape):
+    """Fields of mlflow.json; earlier releases did not write where the folder was sent."""
+
+    id: str = Field(pattern="^[0-9a-f]{1,64}$")
+    store: str = ""
+    experiment: str = ""
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,14 +65,19 @@ class Place:
         return f"{server}/#/{path}?{_MODE}"
 
 
+def read_sent(folder: Path) -> dict[str, Any]:
+    """The identity of a run's or a sweep's folder and where it was sent; InputError if damaged."""
+    return shaped(folder / PLACE, read_json(folder / PLACE), Sent)
+
+
 def place_of(folder: Path) -> Place | None:
     """Where a run's or a sweep's folder was sent last; None if it never was."""
     if not (folder / PLACE).is_file():
         return None
-    known = read_json(folder / PLACE)
-    if not isinstance(known, dict) or "store" not in known:  # of an earlier release
+    known = read_sent(folder)
+    if not all(known.get(key) for key in ("store", "experiment", "run")):  # of an earlier release
         return None
-    return Place(*(str(known[key]) for key in ("store", "experiment", "run")))
+    return Place(known["store"], known["experiment"], known["run"])
 
 
 def best_page(folder: Path, place: Place, server: str) -> str:
@@ -73,7 +91,11 @@ def sent_below(folder: Path) -> Iterator[Place]:
     """Where the folders in `folder` were sent, those that were sent last first."""
     notes = sorted(folder.glob(f"*/{PLACE}"), key=lambda note: -note.stat().st_mtime)
     for note in notes:
-        place = place_of(note.parent)
+        try:
+            place = place_of(note.parent)
+        except InputError as error:
+            complain(f"{note.parent} is left out: {error}")
+            continue
         if place is not None:
             yield place
 

@@ -19,8 +19,8 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock, Timeout
 
 from forever.errors import InputError
-from forever.files import WriteError, read_json, write_text
-from forever.launch.mlflow.place import PLACE, Place, without_user
+from forever.files import WriteError, write_text
+from forever.launch.mlflow.place import PLACE, Place, read_sent, without_user
 from forever.sweeps.sweep import read_manifest
 from forever.text import complain, visible, without_credentials
 
@@ -113,7 +113,7 @@ class Store:
     User and password leave the address, since MLflow prints it; it finds them in the environment.
 
     Raises:
-        InputError: a database that cannot be written.
+        InputError: a database that cannot be written, or for which no driver is installed.
     """
 
     def __init__(self, uri: str | None) -> None:
@@ -128,7 +128,13 @@ class Store:
             os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password)
             uri = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         self.uri = uri
-        self.client = MlflowClient(uri)
+        try:
+            self.client = MlflowClient(uri)
+        except ImportError as error:  # a database's driver, which does not come with MLflow
+            raise InputError(
+                f"MLflow at {without_credentials(uri)} needs the package {error.name}, which is "
+                "not here; install it, or give another --mlflow"
+            ) from None
 
     def experiment(self, name: str) -> str:
         """The id of the experiment `name`, created if need be; InputError if it was deleted."""
@@ -158,7 +164,7 @@ class Store:
         path = folder / PLACE
         if not path.is_file():
             write_text(path, json.dumps({"id": uuid.uuid4().hex}) + "\n")
-        known = read_json(path)
+        known = read_sent(folder)
         runs = self.client.search_runs(
             [experiment], f"tags.`forever.id` = '{known['id']}'", max_results=1
         )
