@@ -205,6 +205,10 @@ def test_a_submission_as_a_file_for_sbatch(here: Path) -> None:
         (["mine.yaml", *SHARED, "optim.lrr=1"], "lrr"),
         (["mine.yaml", *SHARED, "--seeds", "a"], "whole numbers"),
         (["--list", *SHARED], "submit needs a sweep"),
+        (
+            ["mine.yaml", *SHARED, "--mlflow", "http://me:pw@host", "--render", "job"],
+            "http://***@host: what is shown as *** looks like a password",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forever.config.run import RunConfig
+from forever.errors import InputError
 from forever.launch.submit.pinned import CODE
 from forever.runs.environment import code
 from forever.sweeps.files import SweepFile
 from forever.sweeps.sweep import slug
+from forever.text import holds_secret, without_credentials
 
 # In an id. KubeRay refuses a RayJob whose name has more than 47 characters.
 _LONGEST_NAME = 47 - len("forever-") - len("-0123456789ab")
@@ -69,7 +71,18 @@ class Submission:
 def make_submission(
     file: SweepFile, base: RunConfig, words: Sequence[str], extra: Mapping[str, str]
 ) -> Submission:
-    """The job of `forever sweep` with these words, which mean this sweep on this base run."""
+    """The job of `forever sweep` with these words, which mean this sweep on this base run.
+
+    Raises:
+        InputError: there is a password or a token in them, which the cluster would show.
+    """
+    for word in words:
+        if holds_secret(word):
+            raise InputError(
+                f"{without_credentials(word)}: what is shown as *** looks like a password or a "
+                "token, and all users of the cluster can read a job's command; set "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD on the cluster"
+            )
     content = [list(words), dict(sorted(extra.items())), code()]
     content += [file.model_dump(mode="json"), base.model_dump(mode="json")]
     text = json.dumps(content, sort_keys=True)
