@@ -32,7 +32,7 @@ from forever.launch.mlflow.comparison import differing
 from forever.launch.mlflow.mirror import points_of
 from forever.launch.mlflow.notes import LONGEST, NOTE, run_name, run_note, sweep_note
 from forever.launch.mlflow.overview import show_table
-from forever.launch.mlflow.pages import free_port, store_of
+from forever.launch.mlflow.pages import free_port, served, store_of
 from forever.launch.mlflow.place import Place, place_of, without_user
 from forever.launch.mlflow.sync import sync
 from forever.launch.mlflow.tracker import show_sweep
@@ -314,6 +314,27 @@ def test_a_port_that_is_taken() -> None:
         with pytest.raises(InputError, match=f"port {port} is taken"):
             free_port(port)
     assert free_port(None) > 0
+
+
+def test_the_server_of_ui_listens_to_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its command, which others see, has no password."""
+    started: list[list[str]] = []
+    quiet = {"terminate": lambda: None, "wait": lambda seconds: None}
+    server = SimpleNamespace(poll=lambda: 3, returncode=3, **quiet)
+
+    def popen(command: list[str], **options: Any) -> Any:
+        started.append(command)
+        return server
+
+    monkeypatch.setattr("forever.launch.mlflow.pages.subprocess.Popen", popen)
+    with (
+        pytest.raises(InputError, match="MLflow's server ended with 3"),
+        served("postgresql://me:password@host/runs", 5001),
+    ):
+        pass
+    (command,) = started
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert "password" not in " ".join(command)
 
 
 def test_the_last_line_of_a_sweep_is_the_address_of_its_comparison(
