@@ -32,7 +32,7 @@ from forever.training.steps import Action, Kind, Probe, Step, StepRecord, drive
 from forever.training.world import World
 
 UPDATES = get_args(Kind)
-MOST_UPDATES = 300_000  # of a run, which are counted one by one; the paper's have 20,000
+MOST_UPDATES = 100_000  # of a run, which are counted one by one; the paper's have 20,000
 AT_THE_END = ("single", "openings", "texts")  # the kinds of work that `end_task` estimates
 # Methods whose training has a say in what they do next.
 ESTIMATES = {

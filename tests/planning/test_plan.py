@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import time
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,7 +20,7 @@ from forever.data.encoding import Encoder
 from forever.errors import InputError
 from forever.launch import ray_cluster
 from forever.models.backbone import load
-from forever.planning.counts import Counts, plan
+from forever.planning.counts import MOST_UPDATES, Counts, plan
 from forever.planning.speed import Rate, Speed, calibrate, kind_of
 from forever.planning.table import Terms, find_place, plan_table
 from forever.replay.times import day_seven
@@ -383,16 +384,23 @@ def test_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"optim.epochs": 100_000}, {"method.memory_epochs": 1_000_000}], ids=str
+    ("changes", "most"),
+    [({"optim.epochs": 100_000}, MOST_UPDATES), ({"method.memory_epochs": 1_000_000}, 1000)],
+    ids=str,
 )
 def test_a_plan_without_end_is_refused(
-    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forever.planning.counts.MOST_UPDATES", 1000)
+    """At once if the task updates are too many. What a method replays is counted one by one, which
+    takes some seconds up to the real bound."""
+    assert MOST_UPDATES <= 100_000
+    monkeypatch.setattr("forever.planning.counts.MOST_UPDATES", most)
+    began = time.process_time()
     with pytest.raises(
-        InputError, match=r"updates or more, and a plan counts 1000; lower optim\.ep"
+        InputError, match=rf"updates or more, and a plan counts {most}; lower optim\.ep"
     ):
         planned(load_run("mini/forever").override(changes))
+    assert time.process_time() - began < 5
 
 
 def test_more_runs_than_anybody_means_are_refused(tmp_path: Path) -> None:
