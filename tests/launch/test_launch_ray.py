@@ -417,7 +417,7 @@ def test_a_sweep_goes_on_however_it_was_ended(
             assert "interrupted; the same command goes on from the last checkpoint" in errors
             assert "Traceback" not in errors
             assert "RUNNING" not in statuses(tmp_path, "toys")
-    wait_until(lambda: not children(process.pid), within_s=10)
+        wait_until(lambda pid=process.pid: not children(pid), within_s=10)
     finished = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stdout[-3000:]
     assert all(path.stat().st_mtime_ns == when for path, when in written.items())
