@@ -7,11 +7,15 @@ from threading import Event
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from faults.inject import Fault, watched
 from helpers import Then, execute, outcome
 
 from forever.config.run import RunConfig
 from forever.launch.local import Placement, run_local
 from forever.training import loop
+from forever.training.world import World
 from forever.watchdog import Watchdog
 
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -88,3 +92,42 @@ def test_a_run_that_hangs_is_ended_and_says_where(
     run_local(small_config, path, resume=True, placement=placement)
     execute(small_config, tmp_path / "whole")
     assert outcome(tmp_path / "whole").differences(outcome(path)) == []
+
+
+def run_as_rank(rank: int, config: RunConfig, folder: Path, fault: Fault | None) -> None:
+    """One of two: a run that hangs, or one that goes on and one that nothing happened to."""
+    where = f"file://{folder}/meeting{fault is None}"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
+    world = World(rank, 2, torch.device("cpu"))
+    if fault is not None:
+        # The one that is waited for is ended later: else the other one would see it leave.
+        placement = Placement(device="cpu", checkpoint_s=0.0, hang_s=HANG_S + 2 * rank)
+        with watched(fault):
+            run_local(config, folder / "run", placement=placement, world=world)
+    for name in ("run", "whole"):
+        placement = Placement(device="cpu")
+        run_local(config, folder / name, resume=True, placement=placement, world=world)
+    dist.destroy_process_group()
+
+
+def exit_codes(*arguments: Any) -> list[int | None]:
+    """Of both ranks."""
+    ranks = [PROCESSES.Process(target=run_as_rank, args=(rank, *arguments)) for rank in (0, 1)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+    return [process.exitcode for process in ranks]
+
+
+@pytest.mark.slow
+def test_a_collective_that_hangs_is_ended_on_both_sides(
+    small_config: RunConfig, tmp_path: Path
+) -> None:
+    """A rank does not come to a replay, in whose gradient the other one waits for it."""
+    where, once = {"phase": "replay", "task": "1", "rank": "1"}, tmp_path / "held"
+    assert exit_codes(small_config, tmp_path, Fault("hold", where, once=once)) == [1, 1]
+    assert "all_reduce" in (tmp_path / "run/stacks.txt").read_text()
+    assert "in _happen" in (tmp_path / "run/stacks-1.txt").read_text()
+    assert exit_codes(small_config, tmp_path, None) == [0, 0]
+    assert outcome(tmp_path / "whole").differences(outcome(tmp_path / "run")) == []
