@@ -159,22 +159,6 @@ def test_a_damaged_sweep_of_the_first_release_is_read_or_refused(sweep: Path, da
         attempt(lambda: numbers(sweep))
 
 
-@cases
-@given(data=st.data())
-def test_a_hostile_run_is_sent_or_refused(sweep: Path, data: Any) -> None:
-    """What MLflow is told of a run of the first release."""
-    run = min(path.parent for path in sweep.glob("*/config.yaml"))
-    (run / PLACE).write_text('{"id": "ab", "store": "http://host", "experiment": "1", "run": "cd"}')
-    name = data.draw(st.sampled_from((PLACE, "steps.jsonl", "result.json", *ANSWERS[:1])))
-    with holding(run / name, damage_of(data, run / name)):
-        attempt(lambda: place_of(run))
-        attempt(lambda: sent_of(RunDirectory(run)))
-
-
-def sent_of(directory: RunDirectory) -> Any:
-    return [*points_of(directory, directory.read_steps(), directory.finished())]
-
-
 # ---- a fork
 
 
@@ -249,3 +233,22 @@ def went_on(folder: Path, config: RunConfig) -> dict[str, Any]:
         "answers": directory.sound_answers(0, 0),
         "records": state.records,
     }
+
+
+# ---- what MLflow is told
+
+
+@cases
+@given(data=st.data())
+def test_a_hostile_run_is_sent_or_refused(sweep: Path, data: Any) -> None:
+    """What MLflow is told of a run of the first release."""
+    run = min(path.parent for path in sweep.glob("*/config.yaml"))
+    (run / PLACE).write_text('{"id": "ab", "store": "http://host", "experiment": "1", "run": "cd"}')
+    name = data.draw(st.sampled_from((PLACE, "steps.jsonl", "result.json", *ANSWERS[:1])))
+    with holding(run / name, damage_of(data, run / name)):
+        attempt(lambda: place_of(run))
+        attempt(lambda: sent_of(RunDirectory(run)))
+
+
+def sent_of(directory: RunDirectory) -> Any:
+    return [*points_of(directory, directory.read_steps(), directory.finished())]
