@@ -1,11 +1,13 @@
 """Secrets that lie around a run are in nothing that it leaves or says."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 from commands import Call, said
 from marks import MLFLOW_WARNS
+from ray_commands import sweep_command
 from stored import runs
 
 from forever.config.run import RunConfig
@@ -49,6 +51,24 @@ def test_a_run_its_report_and_its_store_have_none(
         without_secrets(file.read_bytes(), file)
     (run,) = runs(uri)
     assert run.info.status == "FINISHED"
+
+
+@pytest.mark.slow
+def test_a_sweep_on_ray_has_none(
+    private_ray: Path, tmp_path: Path, small_config: RunConfig
+) -> None:
+    """Neither in its folder, with what each worker printed, nor in that of Ray's session."""
+    pytest.importorskip("ray")
+    command = sweep_command(tmp_path, None, small_config, {"base": {}}, "--workers", "1")
+    command[command.index("--mlflow") + 1] = "http://me:planted-p@ss/word@127.0.0.1:9"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    without_secrets((done.stdout + done.stderr).encode(), "output")
+    files = [file for file in (*tmp_path.rglob("*"), *private_ray.rglob("*")) if file.is_file()]
+    assert {"rank-0.log", "sweep.json", "raylet.out"} <= {file.name for file in files}
+    secrets = [value.encode() for value in (*SECRETS.values(), "planted-p@ss")]
+    contents = {file: file.read_bytes() for file in files}
+    assert [file for file in files if any(value in contents[file] for value in secrets)] == []
 
 
 ADDRESSES = [
