@@ -1,7 +1,9 @@
 """Errors that a user can mend: each names the value, the rule and the nearest valid name."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -20,6 +22,17 @@ def unknown(what: str, name: str, valid: Iterable[str]) -> InputError:
     near = get_close_matches(name[:100], valid, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(valid)}"
     return InputError(f"unknown {what} {shown(name)}; {hint}")
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Say in one line, by an InputError, that a folder's files lack fields or have strange ones."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{folder} holds a file with missing or strange fields ({error})"
+        ) from None
 
 
 def one_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from forever.errors import InputError
+from forever.errors import InputError, reading
 from forever.files import check_noted
 from forever.planning.rounds import read_stopping
 from forever.planning.sequential import decide
@@ -172,7 +172,7 @@ def read_study(folder: Path) -> Study:
         InputError: there are no finished runs in the folder, or the sweep's own file is damaged.
     """
     folder = Path(folder).absolute()
-    try:
+    with reading(folder):
         study = _find(folder)
         damage = [run.damage for run in study.runs if run.damage]
         if damage and not study.finished:
@@ -183,10 +183,6 @@ def read_study(folder: Path) -> Study:
         if not (study.finished and study.rows):  # which reads all results and answers
             raise InputError(f"{folder}: none of its {len(study.runs)} runs is finished yet")
         return study
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{folder} holds a file with missing or strange fields ({error})"
-        ) from None
 
 
 def refuse_versions(runs: Sequence[Run]) -> None:

@@ -153,30 +153,32 @@ class RunDirectory:
         """The replays and looks so far; none if their file was not kept."""
         return [shaped(self.events, line, Line) for line in read_lines(self.events)]
 
-    def verify(self) -> dict[str, Any] | None:
+    def verify(self, complete: bool = True) -> dict[str, Any] | None:
         """The result, if the run is over; the journal of another is left to who goes on with it.
 
         Raises:
-            InputError: a file is missing, is not what was written, or leads out of the folder.
+            InputError: a file is not what was written, leads out of the folder, or is missing from
+                a result that must be `complete`.
         """
         check_links(self.path)
         result, sums = self.finished(), read_sums(self.path)
-        check_noted(self.path, complete=result is not None)
+        check_noted(self.path, complete and result is not None)
         if result is None:
             return None
         for path in self._needed(result):
-            if sums is not None and path.relative_to(self.path).as_posix() not in sums:
+            name = path.relative_to(self.path).as_posix()
+            if sums is not None and name not in sums and (complete or path.is_file()):
                 raise InputError(f"{path} has no line in {SUMS}, which is damaged; {DAMAGED}")
         if result["schema_version"] > 1:
             journal: dict[str, str] = result.get("journal", {})
             for path in (self.steps, self.events):
-                check_digest(path, read_bytes(path), journal.get(path.name))
+                if complete or path.is_file():
+                    check_digest(path, read_bytes(path), journal.get(path.name))
         return result
 
     def _needed(self, result: Mapping[str, Any]) -> Iterator[Path]:
         """The files without which a result says nothing."""
-        yield self.config
-        yield self.environment
+        yield from (self.config, self.environment)
         for task, row in enumerate(result.get("matrix", ())):
             for stage, score in enumerate(row):
                 if score is not None:

@@ -200,6 +200,37 @@ def test_a_run_that_is_not_over_shows_what_it_has(
     assert "budget" not in told
 
 
+@pytest.mark.parametrize("name", ["steps.jsonl", "events.jsonl"])
+def test_a_damaged_run_is_refused_and_one_of_which_less_was_kept_is_shown(
+    runs: tuple[Path, Path], tmp_path: Path, call: Call, name: str
+) -> None:
+    """Never another number in silence."""
+    run = copied(runs[0], tmp_path)
+    journal = run / name
+    journal.write_text(journal.read_text("utf-8").replace('"rows": ', '"rows": 1'), "utf-8")
+    for words in (("show", str(run)), ("diff", str(runs[1]), str(run))):
+        code, _, error = call(*words)
+        assert (code, error.count("\n")) == (2, 1)
+        assert f"{journal} is damaged" in error
+    journal.unlink()
+    (run / "predictions" / "1" / "1.jsonl").unlink()
+    assert call("show", str(run))[0] == 0
+    assert call("diff", str(runs[1]), str(run))[0] == 0
+
+
+def test_strange_fields_are_no_traceback(
+    runs: tuple[Path, Path], tmp_path: Path, call: Call
+) -> None:
+    run = copied(runs[0], tmp_path)
+    (run / "result.json").write_text("{}", "utf-8")
+    (run / "SHA256SUMS").unlink()
+    old(run)
+    for words in (("show", str(run)), ("diff", str(run), str(run))):
+        code, _, error = call(*words)
+        assert (code, error.count("\n")) == (2, 1)
+        assert f"{run} holds a file with missing or strange fields ('" in error
+
+
 def test_what_is_no_run_is_refused(runs: tuple[Path, Path], call: Call) -> None:
     code, _, error = call("show", str(runs[0].parent))
     assert code == 2

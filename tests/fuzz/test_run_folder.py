@@ -16,8 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import base_run, make_up
 
+from forever.cli.view.difference import difference_page
+from forever.cli.view.run import run_page
+from forever.cli.view.seen import look
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
+from forever.errors import reading
 from forever.files import SUMS, note
 from forever.launch.local import Placement, check, run_local
 from forever.launch.mlflow.mirror import points_of
@@ -108,6 +112,13 @@ def numbers(folder: Path) -> Any:
     ]
 
 
+def pages(folder: Path) -> Any:
+    """What `show` and `diff` say."""
+    with reading(folder):
+        left, right = look(folder), look(folder)
+        return run_page(left).data(), difference_page(left, right).data()
+
+
 def damage_of(data: st.DataObject, path: Path) -> bytes:
     """A file with bytes flipped, cut or put in, or with other values, or gone on an earlier
     write."""
@@ -130,9 +141,10 @@ def damage_of(data: st.DataObject, path: Path) -> bytes:
 @given(data=st.data())
 def test_no_number_of_a_finished_run_changes_in_silence(finished: Path, data: Any) -> None:
     name = data.draw(st.sampled_from((*WHOLE, SUMS)))
-    sound = numbers(finished)
+    sound, told = numbers(finished), pages(finished)
     with holding(finished / name, damage_of(data, finished / name)) as differs:
-        read = attempt(lambda: numbers(finished))
+        read, shown = attempt(lambda: numbers(finished)), attempt(lambda: pages(finished))
+    assert shown is None or shown == told
     assert read is None or read == sound
     assert read is None or not differs or name == SUMS
 
@@ -146,6 +158,7 @@ def test_a_hostile_run_is_read_or_refused(finished: Path, data: Any) -> None:
     with holding(finished / name, content), holding(finished / SUMS, sums):
         note(finished, {name: content})
         attempt(lambda: numbers(finished))
+        attempt(lambda: pages(finished))
         attempt(lambda: find_origin(f"{finished}@1"))
 
 

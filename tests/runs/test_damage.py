@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers import KILLED_CLOSES_NO_FILES, Outcome, Then, execute, flip, outcome
 
+from forever.cli.view.seen import look
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
@@ -135,6 +136,9 @@ def test_a_damaged_file_of_a_finished_run_is_named_by_every_reader(
         RunDirectory(path).verify()
     with pytest.raises(InputError, match=str(told if (path / "config.yaml").is_file() else path)):
         read_study(path)
+    if (path / name).is_file() or name in ("config.yaml", SUMS):  # others may not have been kept
+        with pytest.raises(InputError, match=str(path)):
+            look(path)
     if name == "result.json":
         asked = AskedRun("forever", runs.config, load_benchmark(runs.config.data), None)  # type: ignore[arg-type]
         with pytest.raises(InputError, match=str(told)):

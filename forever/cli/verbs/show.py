@@ -28,9 +28,12 @@ def show_run(run: Path = _RUN) -> None:
     """
     from forever.cli.view.run import run_page
     from forever.cli.view.seen import look
+    from forever.errors import reading
 
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a look fetches no data
-    show(run_page(look(run), console.width))
+    with reading(run):
+        page = run_page(look(run), console.width)
+    show(page)
 
 
 def diff(first: Path = _FIRST, second: Path = _SECOND) -> None:
@@ -42,5 +45,9 @@ def diff(first: Path = _FIRST, second: Path = _SECOND) -> None:
     """
     from forever.cli.view.difference import difference_page
     from forever.cli.view.seen import look
+    from forever.errors import reading
 
-    show(difference_page(look(first), look(second)))
+    left, right = look(first), look(second)
+    with reading(Path(f"{first} or {second}")):
+        page = difference_page(left, right)
+    show(page)

@@ -12,7 +12,6 @@ from forever.data.benchmarks import find_source
 from forever.data.tasks import Example
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.files import check_links
 from forever.launch.copies import bring
 from forever.runs.directory import RunDirectory
 from forever.storage.address import portable
@@ -89,11 +88,15 @@ class Seen:
 
 
 def look(path: Path) -> Seen:
-    """Find a run in a folder, which may stand for an address; InputError if there is none."""
+    """Find a run in a folder, which may stand for an address.
+
+    Raises:
+        InputError: there is none, or a file of it is not what was written.
+    """
     bring(path)
     directory = RunDirectory(path)
     if directory.config.is_file():
-        check_links(directory.path)
+        directory.verify(complete=False)
         return Seen(directory)
     inside = sorted(file.parent.name for file in directory.path.glob("*/config.yaml"))
     rule = "a run's folder has a config.yaml"
