@@ -5,15 +5,18 @@ Run directories say what became of each run, so an interrupted search goes on, a
 builds on what a shorter one found.
 """
 
+import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from forever.errors import InputError
+from forever.errors import InputError, one_line
+from forever.files import read_bytes, writing
 from forever.runs.directory import RunDirectory
 from forever.seeding import derive
 from forever.sweeps.search import Search
@@ -26,6 +29,9 @@ DIRECTIONS = ("maximize", "maximize", "minimize")  # OP, BWT, seconds
 _GRACE, _REDUCTION = 2, 2
 _ASKS = 100  # in a row that give nothing new: the space is used up
 _ENOUGH = 4  # finished runs, of which something can be said
+# What Optuna raises that reads what it did not write.
+_STRANGE = (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_REMEDY = "take it from a backup, or move it away: runs that are over count when they come up again"
 
 
 @dataclass(frozen=True)
@@ -53,23 +59,27 @@ class Studies:
         self.search, self.folder = search, folder
         self.states = optuna.trial.TrialState
         folder.mkdir(parents=True, exist_ok=True)
-        name, about = search.study_name(), {"storage": _storage(folder), "load_if_exists": True}
+        _mend(folder / JOURNAL)
         pruner = optuna.pruners.SuccessiveHalvingPruner(_GRACE, _REDUCTION)
-        self.study = optuna.create_study(study_name=name, directions=DIRECTIONS, **about)
-        self.stops = optuna.create_study(
-            study_name=f"{name}, OP after each task", direction="maximize", pruner=pruner, **about
-        )
-        # Another stream in each call: the same one would choose the same points again.
-        seed = derive(search.base.seed, "search", len(self.study.trials)) % 2**32
+        with _reading(folder / JOURNAL):
+            name, about = search.study_name(), {"storage": _storage(folder), "load_if_exists": True}
+            twin = f"{name}, OP after each task"
+            self.study = optuna.create_study(study_name=name, directions=DIRECTIONS, **about)
+            self.stops = optuna.create_study(
+                study_name=twin, direction="maximize", pruner=pruner, **about
+            )
+            # Another stream in each call: the same one would choose the same points again.
+            seed = derive(search.base.seed, "search", len(self.study.trials)) % 2**32
         self.study.sampler = optuna.samplers.TPESampler(seed=seed)
         self.running: dict[str, tuple[Any, Any]] = {}
         self.again: list[dict[str, Any]] = []
 
     def known(self) -> list[Known]:
         """The runs that were asked for, once each, in the order of the first time."""
-        asked = self.study.get_trials(deepcopy=False)
-        points = [trial.user_attrs["point"] for trial in asked if "point" in trial.user_attrs]
-        return list({run.trial.key: run for run in map(self._run, points)}.values())
+        with _reading(self.folder / JOURNAL):
+            asked = self.study.get_trials(deepcopy=False)
+            points = [trial.user_attrs["point"] for trial in asked if "point" in trial.user_attrs]
+            return list({run.trial.key: run for run in map(self._run, points)}.values())
 
     def best(self) -> list[Known]:
         """The finished runs that no other beats in OP, BWT and time; highest OP first."""
@@ -156,9 +166,17 @@ def importances(folder: Path) -> dict[str, float]:
 
     They are those of the largest study in the folder, over the keys that all its finished runs
     have. Nothing is said of fewer than four runs, or where Optuna is not installed.
+
+    Raises:
+        InputError: the study is damaged.
     """
     if not (folder / JOURNAL).is_file() or find_spec("optuna") is None:
         return {}
+    with _reading(folder / JOURNAL):
+        return _importances(folder)
+
+
+def _importances(folder: Path) -> dict[str, float]:
     optuna, storage = _optuna(), _storage(folder)
     studies = optuna.get_all_study_summaries(storage)
     searches = [study for study in studies if len(study.directions) == len(DIRECTIONS)]
@@ -172,6 +190,38 @@ def importances(folder: Path) -> dict[str, float]:
         return optuna.importance.get_param_importances(
             study, evaluator=evaluator, target=lambda trial: trial.values[0]
         )
+
+
+def _mend(journal: Path) -> None:
+    """Cut away a last line that was not written to its end, lest Optuna appends to it."""
+    from optuna.storages.journal import JournalFileSymlinkLock
+
+    if not _torn(journal):
+        return
+    lock = JournalFileSymlinkLock(str(journal))  # Optuna's own: others may be writing
+    lock.acquire()
+    try:
+        if _torn(journal):
+            with writing(journal):
+                os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
+    finally:
+        lock.release()
+
+
+def _torn(journal: Path) -> bool:
+    return journal.is_file() and not (b"\n" + read_bytes(journal)).endswith(b"\n")
+
+
+@contextmanager
+def _reading(journal: Path) -> Iterator[None]:
+    """Say in one line, by an InputError, that Optuna cannot make sense of its journal."""
+    try:
+        yield
+    except InputError:
+        raise
+    except _STRANGE as error:
+        problem = one_line(error)
+        raise InputError(f"{journal} is damaged ({problem}); {_REMEDY}") from None
 
 
 def _storage(folder: Path) -> Any:

@@ -1,6 +1,7 @@
 """A search: its space, Optuna's study of it in the folder, and a small one on a real local Ray."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep
 from forever.sweeps.lists import front_table
 from forever.sweeps.search import Search, find_search
-from forever.sweeps.studies import Studies, importances
+from forever.sweeps.studies import JOURNAL, Studies, importances
 from forever.sweeps.sweep import Trial, read_manifest
 
 optuna = pytest.importorskip("optuna")
@@ -140,6 +141,28 @@ def test_a_study_goes_on_where_it_was_interrupted(small_search: Search, tmp_path
     assert values[STATES.PRUNED] is None  # OP over two tasks is no OP over three
     assert len(again.known()) == 4
     assert [run.trial for run in again.best()] == trials[:1]
+
+
+def test_a_study_whose_last_line_was_cut_goes_on(small_search: Search, tmp_path: Path) -> None:
+    """By a kill, a full disk or a power cut in mid-write."""
+    trials = asked(begun(small_search, tmp_path), 3)
+    journal = tmp_path / JOURNAL
+    sound = journal.read_bytes()
+    journal.write_bytes(sound[:-30])
+    assert [run.trial for run in Studies(small_search, tmp_path).known()] == trials
+    assert journal.read_bytes().startswith(sound[: sound[:-1].rfind(b"\n") + 1])
+    trials += asked(begun(small_search, tmp_path), 1)
+    assert [run.trial for run in Studies(small_search, tmp_path).known()] == trials
+
+
+@pytest.mark.parametrize("damage", [b"\xff\n", b"[]\n", b"{}\n", b"[" * 100_000 + b"\n", b'{"op\n'])
+def test_a_damaged_study_is_one_line(small_search: Search, tmp_path: Path, damage: bytes) -> None:
+    begun(small_search, tmp_path).ask()
+    journal = tmp_path / JOURNAL
+    journal.write_bytes(damage + journal.read_bytes())
+    for read in (partial(Studies, small_search), importances):
+        with pytest.raises(InputError, match=rf"^{journal} is damaged \(.*\); [^\n]*$"):
+            read(tmp_path)
 
 
 def test_another_base_in_the_same_folder_has_a_study_of_its_own(
