@@ -17,6 +17,7 @@ from threading import Event, Thread
 from filelock import FileLock, Timeout
 
 from forever.errors import InputError
+from forever.files import make_folder, writing
 from forever.text import complain
 
 _PATIENCE_S = 120.0
@@ -40,7 +41,8 @@ def locked(folder: Path, needed: bool = True, patience_s: float | None = None) -
     if not needed:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        make_folder(folder)
     lock, over = _lock(folder), Event()
     path = Path(lock.lock_file)
     _acquire(lock, folder, _PATIENCE_S if patience_s is None else patience_s)

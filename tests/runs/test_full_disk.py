@@ -22,6 +22,9 @@ from forever.models import adapter, lora
 from forever.runs import checkpoint, journal
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import leave_first_task
+from forever.sweeps.files import load_sweep
+from forever.sweeps.search import find_search
+from forever.sweeps.sweep import Sweep
 
 pytestmark = KILLED_CLOSES_NO_FILES
 REMEDY = r" cannot be written \(.*\); make room there, or give another folder; the same command"
@@ -168,6 +171,23 @@ def test_out_is_a_file(config: RunConfig, tmp_path: Path, below: str) -> None:
         execute(config, file / below / "run")
     with pytest.raises(InputError, match=rf"{file}{REMEDY}"):
         execute(config, file)
+    assert file.read_text() == "mine"
+
+
+def test_the_folder_of_a_sweep_is_a_file(config: RunConfig, tmp_path: Path) -> None:
+    """Also of a search; `below` a file there is none, either."""
+    pytest.importorskip("ray")
+    from forever.launch.ray_search import run_search
+    from forever.launch.ray_tune import run_sweep
+
+    search = find_search(load_sweep("search"), config.override({"method.name": "forever"}))
+    file = tmp_path / "components"
+    file.write_text("mine")
+    for folder in (file, file / "below"):
+        with pytest.raises(WriteError, match=rf"^{folder}{REMEDY}"):
+            run_sweep(Sweep("components", config, {"base": {}}), folder)
+        with pytest.raises(WriteError, match=rf"^{folder}{REMEDY}"):
+            run_search(search, folder)
     assert file.read_text() == "mine"
 
 
