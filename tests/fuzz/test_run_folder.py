@@ -4,7 +4,7 @@ the sound folder."""
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from forever.cli.view.seen import look
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import reading
-from forever.files import SUMS, note
+from forever.files import SUMS, note, read_sums
 from forever.launch.local import Placement, check, run_local
 from forever.launch.mlflow.mirror import points_of
 from forever.launch.mlflow.place import PLACE, place_of
+from forever.planning.rounds import FILE as ROUNDS
 from forever.report.facts import facts
 from forever.report.study import read_study
 from forever.runs import checkpoint
@@ -35,6 +36,10 @@ from forever.runs.fork import find_origin, plant
 from forever.runs.journal import Journal
 from forever.runs.progress import stage_scores
 from forever.runs.tracking import Tracker
+from forever.sweeps.files import load_sweep
+from forever.sweeps.search import Search, find_search
+from forever.sweeps.studies import JOURNAL as JOURNAL_OF_STUDY
+from forever.sweeps.studies import Studies, importances
 from forever.sweeps.sweep import Sweep
 
 pytestmark = KILLED_CLOSES_NO_FILES
@@ -89,6 +94,32 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_up(
         folder, Sweep("toy", base_run(), {"base": {}, "+FIR": {"method.clock": "steps"}})
     )
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Files of sweeps and of runs that are no results: a fork's, an end's, those of rounds and of
+    a search."""
+    pytest.importorskip("optuna")
+    folder, search = (tmp_path_factory.mktemp(name) for name in ("beside", "search"))
+    toy = Sweep("toy", base_run(), {"base": {}, "+FIR": {"method.clock": "steps"}})
+    make_up(folder, toy)
+    whole, ended = (RunDirectory(folder / trial.key) for trial in toy.trials())
+    whole.write(whole.fork, json.dumps({"run": "a", "task": "colour", "stage": 1, "origin": "b"}))
+    whole.write(whole.shared, json.dumps({"run": "a"}))
+    ended.result.unlink()
+    ended.end("failed", "no room")
+    rounds = folder / ROUNDS
+    rounds.write_text(json.dumps({"alpha": 0.05, "comparisons": 1, "points": 1.0}))
+    studies = Studies(searched(), search)
+    trial = studies.ask()
+    assert trial is not None
+    studies.tell(trial.key, "failed")
+    return [whole.fork, whole.shared, ended.ended, rounds, search / JOURNAL_OF_STUDY]
+
+
+def searched() -> Search:
+    return find_search(load_sweep("search"), base_run())
 
 
 @contextmanager
@@ -170,6 +201,27 @@ def test_a_damaged_sweep_of_the_first_release_is_read_or_refused(sweep: Path, da
     path = sweep / data.draw(st.sampled_from((SWEEP, SWEEP, *names)))
     with holding(path, damage_of(data, path)):
         attempt(lambda: numbers(sweep))
+
+
+@cases
+@given(data=st.data())
+def test_what_lies_beside_results_is_read_or_refused(beside: list[Path], data: Any) -> None:
+    """One whose sums, if it has some, are those of what it holds."""
+    path = data.draw(st.sampled_from(beside))
+    content, folder = damage_of(data, path), path.parent
+    noted = path.name in (read_sums(folder) or {})
+    sums = holding(folder / SUMS, (folder / SUMS).read_bytes()) if noted else nullcontext()
+    with holding(path, content), sums:
+        if noted:
+            note(folder, {path.name: content})
+        if path.name == JOURNAL_OF_STUDY:
+            attempt(lambda: importances(folder))
+            attempt(lambda: Studies(searched(), folder).known())
+        elif path.name == ROUNDS:
+            attempt(lambda: numbers(folder))
+        else:
+            attempt(lambda: numbers(folder.parent))
+            attempt(lambda: pages(folder))
 
 
 # ---- a fork
