@@ -41,6 +41,7 @@ RESULT = {
     "model": "The digests of the backbone's files.",
     "seconds": "By phase: how long it took.",
     "journal": "The digests of steps.jsonl and events.jsonl.",
+    "weights": "The digests of the files in `adapter/` or `model/`, by their names.",
 }
 STEP = {
     "task": "The task that is learned.",

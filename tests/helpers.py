@@ -293,7 +293,8 @@ def load_adapter(model: torch.nn.Module, folder: Path, adapter: int = 0) -> None
         own[names[name]][adapter].copy_(tensor)
 
 
-MACHINE = ("seconds", "peak_memory_bytes", "world_size", "at_once")
+# The digests of `weights` are of files with paths and sets; their tensors are compared themselves.
+MACHINE = ("seconds", "peak_memory_bytes", "world_size", "at_once", "weights")
 
 
 def outcome(path: Path) -> Outcome:

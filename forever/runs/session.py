@@ -30,6 +30,7 @@ from forever.runs.journal import Journal, step_line
 from forever.runs.results import costs, summary
 from forever.runs.shapes import SCHEMA_VERSION
 from forever.runs.tracking import Tracker, tell
+from forever.runs.weights import weight_digests
 from forever.text import complain
 from forever.training.learner import Learner, part
 from forever.training.steps import Action, Step, StepRecord
@@ -260,13 +261,15 @@ class Session:
         self._sync_answers()
         self.directory.verify()  # a disk that lost something meanwhile would do so in silence
         with writing(self.directory.path):
-            sync_folder(self.method.save(self.learner, self.directory.path))
+            saved = self.method.save(self.learner, self.directory.path)
+            sync_folder(saved)
             sync(self.directory.path)
         content = summary(
             self.config, self.benchmark, self.matrix, self.state.notes, self.directory
         )
         content |= costs(self.learner, self.method, self.state)
         content["journal"] = self.journal.digests
+        content["weights"] = weight_digests(self.directory.path, saved)
         self.directory.write(self.directory.result, json.dumps(content, indent=1) + "\n")
         tell(self._trackers, "finished", content)
 

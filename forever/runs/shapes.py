@@ -56,6 +56,7 @@ class Result(Shape):
     seconds: dict[str, float] = {}
     world_size: int = 1
     journal: dict[str, str] = {}  # digests of the journal's files
+    weights: dict[str, str] = {}  # digests of what is there for others to use
 
 
 class Place(Shape):

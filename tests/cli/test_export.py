@@ -1,7 +1,9 @@
 """`forever export`: the adapter, its card, the lines that load it, and the merged model."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,13 +12,14 @@ import pytest
 import torch
 import yaml
 from commands import Call
-from helpers import execute
+from helpers import execute, flip
 from safetensors.torch import load_file
 
 from forever.cli.export.licence import data_licence
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.models.backbone import load
+from forever.runs.directory import RunDirectory
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,27 @@ def test_an_adapter_is_loaded_by_the_lines_of_its_card(
     base = re.sub(r"^model = .*$", "model = base", lines, flags=re.M)
     assert float(there) == pytest.approx(float(merged), rel=1e-4)
     assert float(there) != pytest.approx(float(ran(base + SUM, out)), rel=1e-4)
+
+
+def test_weights_that_are_not_what_was_written_are_refused(
+    run: Path, tmp_path: Path, call: Call
+) -> None:
+    """A result of an earlier release says nothing of them."""
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    weights = copy / "adapter" / "adapter_model.safetensors"
+    flip(weights)
+    code, _, error = call("export", str(copy), "--to", str(tmp_path / "out"))
+    assert (code, error.count("\n")) == (2, 1)
+    assert f"{weights} is damaged" in error
+    assert not (tmp_path / "out").exists()
+    content = json.loads((copy / "result.json").read_text("utf-8"))
+    assert content.pop("weights").keys() == {
+        "adapter/adapter_config.json",
+        "adapter/adapter_model.safetensors",
+    }
+    directory = RunDirectory(copy)
+    directory.write(directory.result, json.dumps(content))
+    assert call("export", str(copy), "--to", str(tmp_path / "out"))[0] == 0
 
 
 def test_a_card_says_how_it_was_made(

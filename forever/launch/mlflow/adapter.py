@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from forever.launch.mlflow.store import Store
+from forever.runs.directory import RunDirectory
+from forever.runs.weights import check_weights
 from forever.text import visible
 
 FOLDER = "adapter"  # of a run's directory
@@ -19,6 +21,9 @@ def send_adapter(store: Store, run: str, folder: Path) -> None:
     """Show the adapter in the run's `folder`, if it has one, as a model that the MLflow run made.
 
     What an earlier call sent is not sent again: a model that is ready is complete.
+
+    Raises:
+        InputError: it is not what the run wrote.
     """
     from mlflow.entities import LoggedModelOutput
 
@@ -28,6 +33,7 @@ def send_adapter(store: Store, run: str, folder: Path) -> None:
     model = _model(store, known)
     if str(model.status) == "READY":
         return
+    check_weights(RunDirectory(folder))
     client.log_model_artifacts(model.model_id, str(folder / FOLDER))
     outputs = known.outputs.model_outputs if known.outputs else []
     if not outputs:
