@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers import flip
 from made_up import base_run, make_up, make_up_run
 from marks import MLFLOW_WARNS
 from stored import artifacts, histories, runs
@@ -205,7 +206,14 @@ CALLS = ["create_logged_model", "log_model_artifacts", "log_outputs", "finalize_
 def test_the_adapter_is_a_logged_model_with_its_metrics_once(
     uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the answer to one of the calls is lost, and the call is made again."""
+    """Also if the answer to one of the calls is lost, and the call is made again. A damaged one is
+    not sent."""
+    weights = folder / "adapter" / "adapter_model.safetensors"
+    sound = weights.read_bytes()
+    flip(weights)
+    with pytest.raises(InputError, match=f"{weights} is damaged"):
+        sync(folder, uri)
+    weights.write_bytes(sound)
     for name in CALLS:
         with monkeypatch.context() as patch:
             patch.setattr(MlflowClient, name, losing(getattr(MlflowClient, name)))

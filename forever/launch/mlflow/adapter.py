@@ -29,11 +29,11 @@ def send_adapter(store: Store, run: str, folder: Path) -> None:
 
     if not (folder / FOLDER).is_dir():
         return
+    check_weights(RunDirectory(folder))
     client, known = store.client, store.client.get_run(run)
     model = _model(store, known)
     if str(model.status) == "READY":
         return
-    check_weights(RunDirectory(folder))
     client.log_model_artifacts(model.model_id, str(folder / FOLDER))
     outputs = known.outputs.model_outputs if known.outputs else []
     if not outputs:
