@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from forever.errors import InputError, one_line
-from forever.files import read_bytes, writing
+from forever.files import writing
 from forever.runs.directory import RunDirectory
 from forever.seeding import derive
 from forever.sweeps.search import Search
@@ -59,7 +59,6 @@ class Studies:
         self.search, self.folder = search, folder
         self.states = optuna.trial.TrialState
         folder.mkdir(parents=True, exist_ok=True)
-        _mend(folder / JOURNAL)
         pruner = optuna.pruners.SuccessiveHalvingPruner(_GRACE, _REDUCTION)
         with _reading(folder / JOURNAL):
             name, about = search.study_name(), {"storage": _storage(folder), "load_if_exists": True}
@@ -193,7 +192,7 @@ def _importances(folder: Path) -> dict[str, float]:
 
 
 def _mend(journal: Path) -> None:
-    """Cut away a last line that was not written to its end, lest Optuna appends to it."""
+    """Cut away a last line that was not written to its end, before Optuna appends to it."""
     from optuna.storages.journal import JournalFileSymlinkLock
 
     if not _torn(journal):
@@ -202,14 +201,16 @@ def _mend(journal: Path) -> None:
     lock.acquire()
     try:
         if _torn(journal):
-            with writing(journal):
-                os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
+            os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
     finally:
         lock.release()
 
 
 def _torn(journal: Path) -> bool:
-    return journal.is_file() and not (b"\n" + read_bytes(journal)).endswith(b"\n")
+    with journal.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read() not in (b"", b"\n")
 
 
 @contextmanager
@@ -217,7 +218,7 @@ def _reading(journal: Path) -> Iterator[None]:
     """Say in one line, by an InputError, that Optuna cannot make sense of its journal."""
     try:
         yield
-    except InputError:
+    except InputError:  # a file of a run, or the journal cannot be written
         raise
     except _STRANGE as error:
         problem = one_line(error)
@@ -228,7 +229,16 @@ def _storage(folder: Path) -> Any:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
+    journal = folder / JOURNAL
+
+    class Backend(JournalFileBackend):
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            with writing(journal):
+                _mend(journal)
+                super().append_logs(logs)
+
+    with writing(journal):
+        return JournalStorage(Backend(str(journal)))
 
 
 def _optuna() -> Any:

@@ -1,6 +1,8 @@
 """A search: its space, Optuna's study of it in the folder, and a small one on a real local Ray."""
 
+import errno
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from marks import RAY_WARNS
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.files import WriteError
 from forever.launch.fleet import Fleet
 from forever.launch.local import Placement
 from forever.runs.directory import RunDirectory
@@ -151,6 +154,27 @@ def test_a_study_whose_last_line_was_cut_goes_on(small_search: Search, tmp_path:
     journal.write_bytes(sound[:-30])
     assert [run.trial for run in Studies(small_search, tmp_path).known()] == trials
     assert journal.read_bytes().startswith(sound[: sound[:-1].rfind(b"\n") + 1])
+    trials += asked(begun(small_search, tmp_path), 1)
+    assert [run.trial for run in Studies(small_search, tmp_path).known()] == trials
+
+
+def test_a_study_on_a_full_disk_is_one_line(
+    small_search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And goes on when there is room again."""
+    studies = begun(small_search, tmp_path)
+    trials = asked(studies, 1)
+    journal = tmp_path / JOURNAL
+
+    def full(handle: int) -> None:
+        with journal.open("rb+") as file:
+            file.truncate(journal.stat().st_size - 30)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(WriteError, match=f"^{journal} cannot be written .No space left"):
+            studies.tell(trials[0].key, "failed")
     trials += asked(begun(small_search, tmp_path), 1)
     assert [run.trial for run in Studies(small_search, tmp_path).known()] == trials
 
