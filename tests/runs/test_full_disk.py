@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers import KILLED_CLOSES_NO_FILES, Outcome, execute, outcome
+from made_up import base_run, make_up
 from safetensors import SafetensorError
 
 from forever.config.run import RunConfig
@@ -19,6 +20,7 @@ from forever.errors import InputError
 from forever.files import WriteError, write_bytes
 from forever.launch.local import Placement, run_local
 from forever.models import adapter, lora
+from forever.report.report import write_report
 from forever.runs import checkpoint, journal
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import leave_first_task
@@ -197,6 +199,27 @@ def test_a_folder_that_takes_no_file(config: RunConfig, tmp_path: Path, number: 
     said = live(config, tmp_path / "run", Disk(1, number))
     assert said
     assert os.strerror(number) in said
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
+def test_a_report_that_cannot_be_written_is_named(tmp_path: Path, number: int) -> None:
+    folder = make_up(tmp_path / "toy", Sweep("toy", base_run(), {"base": {}}, (0, 1)))
+    with Disk(1, number).inserted(), pytest.raises(WriteError, match=REMEDY) as refusal:
+        write_report(folder)
+    assert str(refusal.value).startswith(str(folder))
+    assert os.strerror(number) in str(refusal.value)
+
+
+@pytest.mark.filterwarnings("ignore")  # those of MLflow and its dependencies
+def test_a_sweep_that_is_sent_from_a_disk_that_takes_nothing(tmp_path: Path) -> None:
+    """Where it was sent to is written down beside it."""
+    pytest.importorskip("mlflow")
+    from forever.launch.mlflow.sync import sync
+
+    folder = make_up(tmp_path / "toy", Sweep("toy", base_run(), {"base": {}}))
+    refused = pytest.raises(WriteError, match=rf"^{folder}/mlflow\.json{REMEDY}")
+    with Disk(1, errno.EROFS).inserted(), refused:
+        sync(folder, f"sqlite:///{tmp_path}/mlflow.db")
 
 
 def test_a_file_that_cannot_be_written_keeps_its_content(tmp_path: Path) -> None:
