@@ -87,6 +87,14 @@ def test_a_run_shows_hostile_names_and_keeps_them(
     assert "<i>" not in re.sub(r"^```.*?^```$", "", card, flags=re.M | re.S)
     assert "\x1b" not in card
     assert markdown(TASKS[2]) in card
+    unfinished = RunDirectory(run)
+    unfinished.result.unlink()
+    answers = unfinished.read_answers(2, 0)
+    unfinished.write_answers(2, 0, [{**answer, "prediction": ANSWER} for answer in answers])
+    text = shown(call, "show", str(run))
+    assert visible(ANSWER[:12]) in text
+    assert len(text) < 2**15
+    assert [answer["prediction"] for answer in unfinished.read_answers(2, 0)] == [ANSWER] * 2
     damaged = run / "result.json"
     damaged.write_text("{", encoding="utf-8")
     assert visible(FOLDER) in shown(call, "report", str(run), code=2)
