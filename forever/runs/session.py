@@ -28,9 +28,8 @@ from forever.runs.environment import code
 from forever.runs.fork import leave_first_task
 from forever.runs.journal import Journal, step_line
 from forever.runs.results import costs, summary
-from forever.runs.shapes import SCHEMA_VERSION
+from forever.runs.shapes import SCHEMA_VERSION, weight_digests
 from forever.runs.tracking import Tracker, tell
-from forever.runs.weights import weight_digests
 from forever.text import complain
 from forever.training.learner import Learner, part
 from forever.training.steps import Action, Step, StepRecord

@@ -1,5 +1,7 @@
 """What the fields of a run's files must be, and which releases' files are read."""
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,3 +127,28 @@ def check_digest(path: Path, content: bytes, digest: str | None) -> None:
     """Refuse a part of the journal that is not what was counted, by an InputError."""
     if sha256(content) != digest:
         raise InputError(f"{path} is damaged: it is not what was counted; {DAMAGED}")
+
+
+# ---- the weights that a run leaves for others: large, or not kept, so who reads them checks them
+
+
+def weight_digests(run: Path, folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file in a folder of a run, by its name relative to the run."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(run).as_posix(): _digest(path) for path in files}
+
+
+def check_weights(run: Path, result: Mapping[str, Any]) -> None:
+    """Refuse weights that are there and are not what was written, by an InputError.
+
+    The results of earlier releases say nothing of them.
+    """
+    for name, digest in result.get("weights", {}).items():
+        path = run / name
+        if path.is_file() and _digest(path) != digest:
+            raise InputError(f"{path} is damaged: it is not what result.json says; {DAMAGED}")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

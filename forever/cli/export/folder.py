@@ -15,7 +15,7 @@ from forever.cli.export.snippet import Base, locate_base
 from forever.cli.view.seen import Seen, look
 from forever.errors import InputError
 from forever.files import writing
-from forever.runs.weights import check_weights
+from forever.runs.shapes import check_weights
 from forever.storage.address import portable
 
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
@@ -42,7 +42,7 @@ def export_run(run: Path, to: Path, merge: Merge | None = None) -> list[str]:
     whole = seen.config.model.tuning == "full"
     source = seen.directory.path / ("model" if whole else "adapter")
     _check(seen, source, whole)
-    check_weights(seen.directory)
+    check_weights(seen.directory.path, seen.result)
     temporary = to.with_name(f".{to.name}.{os.getpid()}")
     with writing(to):
         shutil.rmtree(temporary, ignore_errors=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from forever.launch.mlflow.store import Store
 from forever.runs.directory import RunDirectory
-from forever.runs.weights import check_weights
+from forever.runs.shapes import check_weights
 from forever.text import visible
 
 FOLDER = "adapter"  # of a run's directory
@@ -29,7 +29,7 @@ def send_adapter(store: Store, run: str, folder: Path) -> None:
 
     if not (folder / FOLDER).is_dir():
         return
-    check_weights(RunDirectory(folder))
+    check_weights(folder, RunDirectory(folder).finished() or {})
     client, known = store.client, store.client.get_run(run)
     model = _model(store, known)
     if str(model.status) == "READY":
