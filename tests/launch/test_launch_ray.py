@@ -420,6 +420,7 @@ def test_a_sweep_goes_on_however_it_was_ended(
         wait_until(lambda pid=process.pid: not children(pid), within_s=10)
     finished = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stdout[-3000:]
+    assert finished.stdout.splitlines()[-1].startswith("compare  http")
     assert all(path.stat().st_mtime_ns == when for path, when in written.items())
     for path in tmp_path.glob("out/*/*/result.json"):
         config = RunDirectory(path.parent).read_config()

@@ -27,7 +27,7 @@ from typing import Any
 
 from forever.config.overrides import flatten
 from forever.config.run import RunConfig
-from forever.errors import InputError
+from forever.errors import reading
 from forever.format import as_csv
 from forever.launch.mlflow.adapter import send_adapter
 from forever.launch.mlflow.notes import (
@@ -60,12 +60,10 @@ def push_run(folder: Path, uri: str | None, over: bool = False) -> None:
     Raises:
         InputError: a file of the run is damaged.
     """
-    try:
+    with reading(folder):
         RunDirectory(folder).verify()
         with alone(folder):
             Mirror(folder, uri, over).push()
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder} has a file with missing or strange fields ({error})") from None
 
 
 class Mirror:
