@@ -1,7 +1,6 @@
 """A Ray cluster to run on: joined or started, quiet; how many runs fit on it at once, and what each
 of their processes must know."""
 
-import gc
 import logging
 import os
 import re
@@ -173,6 +172,8 @@ class Setting:
         load_libraries()
         import torch
 
+        from forever.models.room import make_room
+
         if self.share.threads:
             torch.set_num_threads(self.share.threads)
         if torch.cuda.is_available():
@@ -192,8 +193,7 @@ class Setting:
                     benchmark=benchmark,
                 )
         finally:
-            gc.collect()
-            torch.cuda.empty_cache()
+            make_room()
 
 
 def capacity() -> tuple[dict[str, float], int]:

@@ -1,6 +1,10 @@
-"""What does not fit into a device's memory at once is done again, half of it at a time."""
+"""What does not fit into a device's memory at once is done again, half of it at a time, and what a
+run leaves is given back."""
 
+import ctypes
+import gc
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import torch
@@ -9,6 +13,18 @@ from forever.errors import InputError, one_line
 from forever.text import complain
 
 R = TypeVar("R")
+
+
+def make_room() -> None:
+    """Give back the memory of a model that nobody uses any more.
+
+    What is freed glibc keeps in pieces of which the next run can use few: without this, a process
+    on a CPU grew by about a gigabyte with each run of a model of 135 million parameters.
+    """
+    gc.collect()  # a model is part of circles
+    torch.cuda.empty_cache()
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def fitting(

@@ -1,7 +1,6 @@
 """How long planned runs take: their counts, at a speed that is measured here, stated, or that of
 finished runs."""
 
-import gc
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from forever.errors import InputError
 from forever.evaluation.decoding import decode
 from forever.methods.base import Method
 from forever.methods.registry import build_method
+from forever.models.room import make_room
 from forever.planning.counts import UPDATES, Counts
 from forever.training.build import build_learner
 from forever.training.forward import autocast
@@ -119,8 +119,7 @@ def calibrate(
     for kind, (config, benchmark) in kinds.items():
         budget_s = CALIBRATION_S / len(kinds)
         speeds[kind] = _measure(config, benchmark, world, budget_s, micro_batch)
-        gc.collect()  # the model is gone, and the next one may need its place
-        torch.cuda.empty_cache()
+        make_room()
     torch.set_num_threads(before)
     return speeds
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from forever.config.overrides import flatten
 from forever.config.run import RunConfig
-from forever.errors import reading
+from forever.errors import InputError, reading
 from forever.format import as_csv
 from forever.launch.mlflow.adapter import send_adapter
 from forever.launch.mlflow.notes import (
