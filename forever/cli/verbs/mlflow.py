@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from forever.cli import commands, options
 from forever.errors import InputError
+from forever.text import complain
 
 _MISSING = "MLflow is off or not installed; pip install 'forever-cl[mlflow]' and give --mlflow URI"
 
@@ -61,7 +62,7 @@ def ui(
     if uri.startswith("http"):  # a server shows its pages itself
         show(uri.rstrip("/"))
         return
-    print("starting MLflow's server ...", file=sys.stderr)
+    complain("starting MLflow's server ...")
     with served(uri, free_port(port)) as (address, server):
         show(address)
         server.wait()
