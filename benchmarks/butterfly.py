@@ -3,7 +3,7 @@
     python -m benchmarks.butterfly cpu/superni/7 --model MODEL --root DATA --out DIR [--copies 4]
 
 The same runs are made from copies of the model in which every weight is moved by a relative 1e-6.
-benchmarks/butterfly.json keeps what was measured for each benchmark; docs/benchmark.md shows it.
+benchmarks/butterfly.json keeps what was measured for each benchmark.
 """
 
 import json
@@ -31,7 +31,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for the copies and the sweep.")],
     copies: Annotated[int, typer.Option(min=2)] = 4,
 ) -> None:
-    """Make the runs that are not there yet, and write down their OP."""
+    """Make the runs that are not there yet, and write down how far their OP is apart."""
     variants: dict[str, Any] = {}
     for number, method in product(range(copies), METHODS):
         moved = moved_copy(model, out.absolute() / "models" / str(number), number)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ray import tune
+from ray.tune.execution.class_cache import ENV_VARS_TO_PROPAGATE
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
@@ -25,6 +26,10 @@ from forever.runs.tracking import Tracker
 from forever.stopping import Stopped
 from forever.storage.address import local_folder
 from forever.storage.copying import readable
+
+# Tune hands keys of S3 to its processes in a way that Ray writes into its logs; all machines have
+# their own (docs/storage.md).
+ENV_VARS_TO_PROPAGATE -= {name for name in ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
 
 
 def train_trial(params: Mapping[str, Any], folder: str, setting: Setting) -> None:

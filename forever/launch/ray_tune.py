@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray.tune.execution.class_cache import ENV_VARS_TO_PROPAGATE
 from ray.tune.search import Searcher
 from rich.console import Console
 
@@ -39,8 +38,6 @@ from forever.sweeps.table import SweepTable
 
 _SCRATCH = ".tune"
 _BREAKDOWNS = 3  # of Tune itself
-# Keys of S3, which Ray would write into its logs; all machines have their own (docs/storage.md).
-ENV_VARS_TO_PROPAGATE -= {name for name in ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
 
 
 def run_sweep(

@@ -5,7 +5,6 @@ temporary name, synced to disk and renamed. The last two checkpoints are kept, s
 costs only the work since the one before.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -21,7 +20,7 @@ from torch import Tensor
 from forever.config.overrides import difference_lines
 from forever.errors import InputError, shown
 from forever.files import make_folder, sync, writing
-from forever.runs.shapes import SCHEMA_VERSION, check_version
+from forever.runs.shapes import SCHEMA_VERSION, check_version, file_digest
 
 _KEEP = 2
 _FILES = ("tensors.safetensors", "state.json")
@@ -158,8 +157,4 @@ def _complete(folder: Path) -> list[Path]:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    digests: dict[str, str] = {}
-    for name in _FILES:
-        with (folder / name).open("rb") as file:
-            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    return {name: file_digest(folder / name) for name in _FILES}

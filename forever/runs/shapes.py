@@ -135,7 +135,7 @@ def check_digest(path: Path, content: bytes, digest: str | None) -> None:
 def weight_digests(run: Path, folder: Path) -> dict[str, str]:
     """The SHA-256 of each file in a folder of a run, by its name relative to the run."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(run).as_posix(): _digest(path) for path in files}
+    return {path.relative_to(run).as_posix(): file_digest(path) for path in files}
 
 
 def check_weights(run: Path, result: Mapping[str, Any]) -> None:
@@ -145,10 +145,11 @@ def check_weights(run: Path, result: Mapping[str, Any]) -> None:
     """
     for name, digest in result.get("weights", {}).items():
         path = run / name
-        if path.is_file() and _digest(path) != digest:
+        if path.is_file() and file_digest(path) != digest:
             raise InputError(f"{path} is damaged: it is not what result.json says; {DAMAGED}")
 
 
-def _digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file, which may be larger than the memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -54,13 +54,8 @@ def _findings() -> PlainTable:
         table.add_column(column, overflow="fold")
     table.add_row("Python", platform.python_version(), "ok")
     for package, extra in _requirements():
-        remedy = f"optional: pip install 'forever-cl[{extra}]'"
-        if not extra:
-            remedy = f"needed: pip install {shlex.quote(_asked(package))}"
-        elif version(package.name):
-            remedy = f"{package.specifier} is needed: pip install 'forever-cl[{extra}]'"
-        found = version(package.name) or "-"
-        table.add_row(package.name, found, "ok" if _fits(package) else remedy)
+        verdict = "ok" if _fits(package) else _remedy(package, extra)
+        table.add_row(package.name, version(package.name) or "-", verdict)
     if version("torch"):
         _hardware(table)
     free = shutil.disk_usage(Path.cwd()).free / 2**30
@@ -116,6 +111,14 @@ def _fits(package: Requirement) -> bool:
     """Whether it is installed in a version that will do."""
     installed = version(package.name)
     return installed is not None and package.specifier.contains(installed, prereleases=True)
+
+
+def _remedy(package: Requirement, extra: str) -> str:
+    """What to do about a package that is missing or does not fit."""
+    if not extra:
+        return f"needed: pip install {shlex.quote(_asked(package))}"
+    why = f"{package.specifier} is needed" if version(package.name) else "optional"
+    return f"{why}: pip install 'forever-cl[{extra}]'"
 
 
 def _asked(package: Requirement) -> str:
