@@ -150,6 +150,7 @@ def test_refusal_is_quick_and_needs_neither_torch_nor_ray(tmp_path: Path) -> Non
     assert after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime < 3
 
 
+@pytest.mark.slow
 def test_the_base_package_is_enough_for_a_run(run_file: str, tmp_path: Path) -> None:
     """GPU machines are often boxes without what launches, tracks, reads datasets and draws."""
     code = (

@@ -48,6 +48,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "hf"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", ["hub", "offline"])
 def test_without_a_hub_cache_and_folders_work(away: str, home: Path, tmp_path: Path) -> None:
     pytest.importorskip("datasets")

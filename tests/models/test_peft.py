@@ -138,6 +138,7 @@ def test_peft_reads_what_was_saved(finished: Finished) -> None:
     assert description["inference_mode"]
 
 
+@pytest.mark.slow
 def test_two_ranks_equal_one(small_config: RunConfig, tmp_path: Path) -> None:
     torch.multiprocessing.spawn(process, (tmp_path, small_config), nprocs=2)
     for name in SHARED:

@@ -108,6 +108,7 @@ def forever(folder: Path, environment: dict[str, str], *arguments: str) -> tuple
 
 
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
+@pytest.mark.slow
 @pytest.mark.parametrize(("by", "answers"), [("option", True), ("environment", False)])
 def test_a_run_leaves_no_password(
     small_config: RunConfig, tmp_path: Path, server: str, by: str, answers: bool

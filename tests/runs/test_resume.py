@@ -220,6 +220,7 @@ def live_and_die(config: RunConfig, path: Path, at: Point, threads: int) -> None
         ("ewc separate", "fisher"), ("recurrent_kif", "merge"), ("ssr", "synthesis"),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_sigkill(runs: Runs, tmp_path: Path, name: str, phase: str) -> None:
     """In a process of its own."""
     process = PROCESSES.Process(

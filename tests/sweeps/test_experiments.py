@@ -103,6 +103,7 @@ def test_end_to_end(name: str, tmp_path: Path, finished: dict[str, Path]) -> Non
     assert r"\toprule" in (tmp_path / "report.tex").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_search_end_to_end(tmp_path: Path) -> None:
     """Its base and two points of its space, and one that was stopped; on Ray: test_search.py."""
     pytest.importorskip("optuna")
