@@ -134,7 +134,7 @@ def test_artifacts_of_a_sweep_are_shown_inline(
     inside.get_by_text(text).locator("visible=true").first.wait_for()
 
 
-@pytest.mark.parametrize("name", ["matrix.png", "timeline.png", "figures/intervals.png"])
+@pytest.mark.parametrize("name", ["matrix.png", "timeline.png", "figures/op.png"])
 def test_pictures_are_shown_inline(
     page: Any, server: str, sent: tuple[Path, str], parent: Place, name: str
 ) -> None:
