@@ -282,6 +282,21 @@ def test_a_finished_run_is_sent_once_and_an_unreadable_one_is_named(
     assert len(errors) == 1
 
 
+def test_an_end_that_cannot_be_read_keeps_no_other_run_from_mlflow(
+    uri: str, toys: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (slow,) = toys.glob("slow*")
+    (slow / "result.json").unlink()
+    (slow / "ended.json").write_text("{")
+    sent: set[tuple[Path, str]] = set()
+    push_sweep(toys, uri, sent)
+    close_sweep(toys, uri, sent)
+    assert statuses(uri)["base"] == "FINISHED"
+    assert statuses(uri)["parent"] == "FAILED"
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"{slow} is not shown in MLflow: {slow}/ended.json")
+
+
 def test_sync_makes_up_for_a_sweep_that_no_server_heard_of(
     uri: str, toys: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -206,7 +206,8 @@ def _mark(path: Path) -> Mark:
     directory = RunDirectory(path)
     if directory.result.is_file():
         return path, "finished"
-    return path, str((directory.end_without_result() or {}).get("time", ""))
+    ended = directory.ended
+    return path, str(ended.stat().st_mtime_ns) if ended.is_file() else ""
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -221,7 +222,7 @@ def end_parent(store: Store, folder: Path) -> None:
     time_ms = info.start_time
     for trial in read_manifest(folder)["trials"]:
         directory = RunDirectory(folder / trial["key"])
-        ends.add(end_of(directory))
+        ends.add(_readable_end(directory))
         if directory.result.is_file():
             time_ms = ended_ms(directory, time_ms)
     status = "KILLED" if "interrupted" in ends else "FINISHED"
@@ -229,3 +230,11 @@ def end_parent(store: Store, folder: Path) -> None:
         status = "FAILED"
     store.client.log_artifact(info.run_id, str(folder / MANIFEST))
     store.client.set_terminated(info.run_id, status, time_ms)
+
+
+def _readable_end(directory: RunDirectory) -> str:
+    """How a run is over; one that cannot be read has failed."""
+    try:
+        return end_of(directory)
+    except InputError:
+        return "failed"
