@@ -15,11 +15,11 @@ INTERVAL = re.compile(r"([+-]?\d+\.\d) \[([+-]?\d+\.\d), ([+-]?\d+\.\d)\]")
 
 
 def known() -> set[tuple[str, ...]]:
-    """All differences in OP on mini with their intervals, and turned round: "1.3 lower"."""
+    """All differences in OP with their intervals, and turned round: "1.3 lower"."""
     found: set[tuple[str, ...]] = set()
-    for sweep in ("arena", "arena_again", *findings.TABLES):
-        path = RESULTS / f"{sweep}-mini" / REPORT
-        for part in read_json(path)["parts"]:
+    on_mini = [f"{sweep}-mini" for sweep in ("arena", "arena_again", *findings.TABLES)]
+    for folder in (*on_mini, "language_model-superni"):
+        for part in read_json(RESULTS / folder / REPORT)["parts"]:
             for row in filter(lambda row: row["difference"], part["rows"]):
                 numbers = [row["difference"][name] for name in ("value", "low", "high")]
                 found.add(tuple(f"{number:.1f}" for number in numbers))
