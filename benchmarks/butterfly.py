@@ -36,7 +36,7 @@ def main(
     for number, method in product(range(copies), METHODS):
         moved = moved_copy(model, out.absolute() / "models" / str(number), number)
         variants[f"{method} {number}"] = {"method": method, "model.name": str(moved)}
-    place = out.absolute() / base.replace("/", "-")
+    place = out.absolute() / base.replace("/", "_")
     options = ("--on", f"{base}/forever", f"data.root={root.absolute()}")
     ops: dict[str, list[float]] = {method: [] for method in METHODS}
     for run in run_sweep(place, variants, options=options).runs:

@@ -107,7 +107,8 @@ def _train_once(config: RunConfig, path: Path, setting: Setting, follower: Follo
     shutil.rmtree(scratch, ignore_errors=True)
     # In the main thread Ray Train would turn Ctrl-C into an exit without a reason.
     pool = ThreadPoolExecutor(1)
-    training, over = pool.submit(_trainer(config, path, setting).fit), False
+    training = pool.submit(_trainer(config, path, setting).fit)
+    over = told = False
     try:
         while not over:
             over = bool(wait([training], timeout=_LOOK_EVERY_S).done)
@@ -115,9 +116,13 @@ def _train_once(config: RunConfig, path: Path, setting: Setting, follower: Follo
                 glance(path)
                 follower.look()
             if asked() and not over:
-                if not held(path):
+                if held(path):
+                    ask_to_save(path)
+                    told = True
+                elif not told:
                     raise Stopped(asked())  # there is nothing to save yet
-                ask_to_save(path)
+                # Else the workers have saved and left. Ray Train is waited for until it knows: its
+                # thread would go on with a cluster that is gone, and keep this process from ending.
         training.result()
     except ray.train.TrainingFailedError as error:
         cause = ray_cluster.first_cause(error)
