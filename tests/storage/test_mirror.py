@@ -27,8 +27,19 @@ pytestmark = [*KILLED_CLOSES_NO_FILES, pytest.mark.usefixtures("quick")]
 def test_a_run_with_a_mirror_is_one_without(
     config: RunConfig, whole: Outcome, store: Store, tmp_path: Path
 ) -> None:
-    path = go_on(config)
-    there = store.run
+    there, sent = store.run, threading.Event()
+
+    def see(verb: str, name: str) -> None:
+        if (verb, name.rpartition("/")[2]) == ("upload", "manifest.json"):
+            sent.set()
+
+    def wait(point: Point) -> None:
+        if (point.phase, point.task) == ("task", 1):
+            assert sent.wait(60)  # or else the run may be over before the mirror's second look
+
+    store.before = see
+    with watched(wait):
+        path = go_on(config)
     assert whole.differences(outcome(path)) == []
     assert whole.differences(outcome(there)) == []
     # Of what is sent only the weights that nobody reads are gone here.
