@@ -187,9 +187,39 @@ def test_a_submission_as_a_file_for_sbatch(here: Path) -> None:
     started, variable = out.stdout.splitlines()
     assert started.startswith("<ray><symmetric-run><--address><one:6379><--min-nodes><2>")
     job = started.partition("<-->")[2]
-    assert job.startswith("<env><RAY_ADDRESS=one:6379><python>")  # else it would start another Ray
+    assert job.startswith("<env><RAY_ADDRESS=one:6379>")  # else it would start another Ray
+    assert "><python><-m>" in job
     assert job.endswith("<sweep><mine.yaml><--out></shared/runs>")
     assert variable == "it's"
+
+
+def test_slurms_signal_reaches_the_sweep(here: Path) -> None:
+    """srun, told to end, kills what it started at once; so the sweep alone is told, and saves."""
+    text = submit("mine.yaml", *SHARED, "--render", "slurm").stdout
+    played = """
+        scontrol() { echo one; }
+        srun() {
+            while [ "$1" != -- ]; do shift; done; shift
+            "$@" & started=$!
+            trap 'kill -KILL "$started"' TERM
+            wait "$started"
+        }
+        """
+    options = "set -euo pipefail\n"
+    (here / "job.sh").write_text(text.replace(options, options + played))
+    (here / "python").write_text(
+        "#!/bin/bash\ntrap 'echo saved; exit' TERM\necho runs\nsleep 60 & wait\n"
+    )
+    (here / "python").chmod(0o755)
+    environment = {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_NUM_NODES": "1", "TMPDIR": str(here)}
+    environment["PATH"] = f"{here}:/usr/bin:/bin"
+    with subprocess.Popen(
+        ["bash", "job.sh"], env=environment, stdout=subprocess.PIPE, text=True
+    ) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "runs\n"
+        job.terminate()
+        assert job.stdout.readline() == "saved\n"
 
 
 @pytest.mark.parametrize(
