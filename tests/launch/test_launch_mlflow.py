@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+import requests
 from helpers import flip, wait_until
 from made_up import base_run, make_up_run
 from marks import MLFLOW_WARNS
@@ -280,6 +281,26 @@ def test_a_finished_run_is_sent_once_and_an_unreadable_one_is_named(
     errors = capsys.readouterr().err.splitlines()
     assert all(line.startswith(f"{toys}/damaged is not shown in MLflow: ") for line in errors)
     assert len(errors) == 1
+
+
+def test_a_server_that_refuses_a_file_is_asked_again(
+    uri: str, toys: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What requests raises is an OSError, and says nothing of the run."""
+    push, refusals = Mirror.push, iter([requests.HTTPError("503 Server Error")])
+
+    def refused_once(run: Mirror) -> None:
+        for refusal in refusals:
+            raise refusal
+        push(run)
+
+    monkeypatch.setattr(Mirror, "push", refused_once)
+    sent: set[tuple[Path, str]] = set()
+    with pytest.raises(requests.HTTPError, match="503"):
+        push_sweep(toys, uri, sent)
+    push_sweep(toys, uri, sent)
+    assert statuses(uri) == {"parent": "RUNNING", "base": "FINISHED", "slow": "FINISHED"}
+    assert not capsys.readouterr().err
 
 
 def test_an_end_that_cannot_be_read_keeps_no_other_run_from_mlflow(

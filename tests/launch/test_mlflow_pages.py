@@ -290,6 +290,14 @@ def test_the_store_of_a_folder(
     assert store_of(sweep_folder, f"sqlite:///{auto}") == (f"sqlite:///{auto}", None)
     with pytest.raises(InputError, match=r"nowhere is no folder"):
         store_of(tmp_path / "nowhere", "auto")
+    place = {"id": "ab", "store": "postgresql://host/db", "experiment": "3", "run": "c"}
+    (sweep_folder / "mlflow.json").write_text(json.dumps(place))
+    with_user = "postgresql://me:pw@host/db"  # which the folder does not keep
+    assert store_of(sweep_folder, with_user) == (with_user, place_of(sweep_folder))
+    assert store_of(sweep_folder, "auto") == ("postgresql://host/db", place_of(sweep_folder))
+    with monkeypatch.context() as other:
+        other.setenv("MLFLOW_TRACKING_URI", with_user)
+        assert store_of(sweep_folder, "auto") == (with_user, place_of(sweep_folder))
     (sweep_folder / "mlflow.json").write_text('{"id": "ab", "store": "http://host"}')
     assert store_of(tmp_path, "auto") == (f"sqlite:///{auto}", None)
     (sweep_folder / "mlflow.json").write_text("{}")
@@ -298,16 +306,20 @@ def test_the_store_of_a_folder(
         store_of(sweep_folder, "auto")
 
 
+@pytest.mark.parametrize("words", [[], ["--mlflow", "http://me:pw@host:5000/"]])
 def test_ui_names_the_page_of_a_server(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A server shows its pages itself, so none is started."""
+    """A server shows its pages itself, so none is started; a password is not shown."""
     opened: list[str] = []
     monkeypatch.setattr("forever.cli.verbs.mlflow.webbrowser.open", opened.append)
     monkeypatch.setenv("DISPLAY", ":0")
     place = {"id": "a", "store": "http://host:5000", "experiment": "3", "run": "abc"}
     (folder / "mlflow.json").write_text(json.dumps(place))
-    monkeypatch.setattr("sys.argv", ["forever", "ui", str(folder)])
+    monkeypatch.setattr("sys.argv", ["forever", "ui", str(folder), *words])
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert not ended.value.code

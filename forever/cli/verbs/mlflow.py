@@ -49,7 +49,7 @@ def ui(
     if commands.mlflow_uri(mlflow) is None:
         raise InputError(_MISSING)
     from forever.launch.mlflow.pages import free_port, served, store_of
-    from forever.launch.mlflow.place import best_page
+    from forever.launch.mlflow.place import best_page, without_user
 
     uri, place = store_of(folder, mlflow)
 
@@ -60,7 +60,7 @@ def ui(
             webbrowser.open(page)
 
     if uri.startswith("http"):  # a server shows its pages itself
-        show(uri.rstrip("/"))
+        show(without_user(uri).rstrip("/"))
         return
     complain("starting MLflow's server ...")
     with served(uri, free_port(port)) as (address, server):

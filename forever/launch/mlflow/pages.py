@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from forever.errors import InputError
-from forever.launch.mlflow.place import PORT, Place, place_of, sent_below
+from forever.launch.mlflow.place import PORT, Place, place_of, sent_below, without_user
 from forever.launch.mlflow.store import tracking_uri
 
 _HOST = "127.0.0.1"
@@ -37,11 +37,17 @@ def store_of(folder: Path | None, choice: str) -> tuple[str, Place | None]:
     uri = tracking_uri(None if choice == "auto" else choice)
     if choice == "auto" and folder is not None:
         known = place or next(sent_below(folder), None)
-        uri = known.store if known else uri
-    if place is not None and choice != "auto" and place.store != uri:
+        if known and not _is_in(known, uri):
+            uri = known.store
+    if place is not None and not _is_in(place, uri):
         place = None  # there it has another number
     _check(uri, folder)
     return uri, place
+
+
+def _is_in(place: Place, uri: str) -> bool:
+    """Whether `uri` is the place's store, of which no folder keeps user and password."""
+    return place.store.rstrip("/") == without_user(uri).rstrip("/")
 
 
 def _check(uri: str, folder: Path | None) -> None:

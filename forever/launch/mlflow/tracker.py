@@ -188,13 +188,19 @@ def close_sweep(folder: Path, uri: str, sent: set[Mark]) -> None:
 
 
 def _push(path: Path, uri: str, sent: set[Mark], over: bool) -> None:
-    """Send what is new of a run of a sweep; one that cannot be read is named once."""
+    """Send what is new of a run of a sweep; one that cannot be read is named once.
+
+    Raises:
+        OSError: the server failed, which says nothing of the run.
+    """
     mark = _mark(path)
     if mark in sent:
         return
     try:
         push_run(path, uri, over)
     except (InputError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is None:
+            raise  # not the disk's but a server's: what sends over HTTP fails with OSErrors as well
         complain(f"{path} is not shown in MLflow: {error}")
         sent.add(mark)
     if mark[1]:
