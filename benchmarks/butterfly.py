@@ -18,7 +18,6 @@ from safetensors.torch import save_file
 
 from benchmarks.instrument import run_sweep, shaken
 from forever.models.backbone import load
-from forever.runs.environment import describe
 
 RESULTS = Path(__file__).with_name("butterfly.json")
 METHODS = ("finetune", "mix_replay", "forever")
@@ -39,11 +38,12 @@ def main(
     place = out.absolute() / base.replace("/", "_")
     options = ("--on", f"{base}/forever", f"data.root={root.absolute()}")
     ops: dict[str, list[float]] = {method: [] for method in METHODS}
-    for run in run_sweep(place, variants, options=options).runs:
+    runs = run_sweep(place, variants, options=options).runs
+    for run in runs:
         ops[run.variant.rpartition(" ")[0]].append(run.outcome["op"])
     measured = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
     spread = {method: stdev(values) for method, values in ops.items()}
-    measured[base] = describe() | {
+    measured[base] = dict(runs[0].environments[0]) | {
         "argv": ["butterfly.py", base],  # places differ between machines
         "model": Path(model).name,
         "op": ops,
