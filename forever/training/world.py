@@ -13,6 +13,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+
+# Defaults of its functions are the process group that is there when it is first imported, as by
+# PEFT. Then `destroy_process_group` leaves the group's threads, and some processes abort at exit.
+import torch.distributed.nn
 from torch import Tensor
 
 from forever.errors import InputError, unknown

@@ -73,6 +73,8 @@ def process(rank: int, folder: Path, configs: dict[str, RunConfig]) -> None:
         run_everything(rank, folder, configs)
     finally:  # without it the process would abort, and an error be hidden
         dist.destroy_process_group()
+    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    (folder / f"threads{rank}.json").write_text(json.dumps(threads), encoding="utf-8")
 
 
 def run_everything(rank: int, folder: Path, configs: dict[str, RunConfig]) -> None:
@@ -254,6 +256,15 @@ def test_communication(two: Path) -> None:
     assert ranks[0]["forever"]["world_size"] == 2
     assert ranks[0]["forever"]["op"] == result["op"]
     assert len(lines(two / "forever" / "steps.jsonl")) == sum(result["updates"].values())
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc names threads here")
+def test_a_group_that_was_destroyed_leaves_no_threads(two: Path) -> None:
+    """They would live into the end of the interpreter, where one in some processes aborts."""
+    for rank in (0, 1):
+        threads = json.loads((two / f"threads{rank}.json").read_text(encoding="utf-8"))
+        assert threads
+        assert not [name for name in threads if "gloo" in name]
 
 
 def test_alone_communication_falls_away() -> None:
