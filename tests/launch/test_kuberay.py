@@ -162,6 +162,30 @@ def test_nobody_reaches_a_pod_whom_no_policy_names() -> None:
             assert any(selects(chosen, t["metadata"]["labels"]) for t in templates)
 
 
+def test_the_head_lets_in_the_operator_and_the_submitter() -> None:
+    """Helm and kustomize name the operator in two ways; before v1.7 KubeRay marks no submitter."""
+    head, *_ = manifests("network", read_values())
+    (rule,) = [each for each in head["spec"]["ingress"] if "ports" in each]
+    assert rule["ports"] == [{"protocol": "TCP", "port": 8265}]
+    component = {"app.kubernetes.io/component": "kuberay-operator"}
+    job = rendered()["spec"]
+    submitter = job["submitterPodTemplate"]["metadata"]["labels"]
+
+    def let_in(labels: dict[str, str], is_elsewhere: bool) -> bool:
+        peers = [p for p in rule["from"] if "namespaceSelector" in p or not is_elsewhere]
+        return any(selects(peer["podSelector"], labels) for peer in peers)
+
+    for name in ("kuberay", "kuberay-operator"):
+        assert let_in({"app.kubernetes.io/name": name, **component}, is_elsewhere=True)
+    assert let_in(submitter, is_elsewhere=False)
+    assert not let_in(submitter, is_elsewhere=True)
+    assert not let_in({"app.kubernetes.io/name": "kuberay"}, is_elsewhere=False)
+    # A Kubernetes Job takes no pod that is always started again, and it needs an image with Ray.
+    pod = job["submitterPodTemplate"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    assert pod["containers"][0]["image"] == read_values()["image"]
+
+
 def test_gpus_on_spot_come_from_zero_and_secrets_stay_secret() -> None:
     values = read_values()
     (cluster,) = manifests("raycluster", values)
