@@ -31,7 +31,7 @@ _BY_MODEL_CLOCK = "Replays by the model clock are an estimate: fewer come if upd
 
 @dataclass(frozen=True)
 class Terms:
-    """What the estimate of time and cost rests on; the last five are as for the sweep itself."""
+    """What the estimate of time and cost rests on; the last six are as for the sweep itself."""
 
     calibrate: bool = False  # measure this machine
     tokens_per_second: float | None = None  # or take this training throughput
@@ -39,6 +39,7 @@ class Terms:
     device: str = "auto"
     concurrent: int | None = None
     workers: int | None = None
+    least: int | None = None  # workers with which a run goes on
     micro_batch: int | None = None
     gpus_per_run: float | None = None
 
@@ -46,7 +47,13 @@ class Terms:
     def fleet(self) -> Fleet:
         """How the runs are spread."""
         place = Placement(self.device)
-        return Fleet(self.concurrent, self.workers, gpus_per_run=self.gpus_per_run, placement=place)
+        return Fleet(
+            self.concurrent,
+            self.workers,
+            self.least,
+            gpus_per_run=self.gpus_per_run,
+            placement=place,
+        )
 
     def __post_init__(self) -> None:
         if self.calibrate and self.tokens_per_second:

@@ -13,7 +13,9 @@ import pytest
 import torch
 from helpers import execute, saved
 from rich.console import Console
+from typer.testing import CliRunner
 
+from forever.cli.main import app
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.encoding import Encoder
@@ -364,7 +366,7 @@ def test_a_table_says_what_it_estimates(small_config: RunConfig, tmp_path: Path)
         Terms(calibrate=True, tokens_per_second=5)
 
 
-def test_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What a cluster has is asked of it; with GPUs there, a run has a worker of its own unless told
     otherwise."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -374,6 +376,11 @@ def test_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="state --tokens-per-second"):
             calibrate([], "cuda")
+    command = ["plan", "mini/forever", "--out", str(tmp_path), "--device", "cpu", "--workers"]
+    done = CliRunner().invoke(app, [*command, "1-4"])  # it begins with what there is
+    assert done.exit_code == 0, done.exception
+    with pytest.raises(InputError, match="with 4 workers"):
+        CliRunner().invoke(app, [*command, "4"], catch_exceptions=False)
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     monkeypatch.setattr(ray_cluster, "cluster", lambda **_: nullcontext())
     monkeypatch.setattr(ray_cluster, "capacity", lambda: ({"CPU": 64.0, "GPU": 8.0}, 3))

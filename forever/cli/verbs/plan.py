@@ -7,7 +7,14 @@ from typer import Argument, Option
 
 from forever.cli import options
 from forever.cli.completion import complete_planned
-from forever.cli.options import NAMED_RUN, Place, Selection, parse_seeds, with_options
+from forever.cli.options import (
+    NAMED_RUN,
+    Place,
+    Selection,
+    parse_seeds,
+    parse_workers,
+    with_options,
+)
 from forever.cli.shown import show
 from forever.errors import InputError
 
@@ -61,13 +68,15 @@ def plan(
     # Torch is loaded when the runs are known to be possible.
     from forever.planning.table import Terms, plan_table
 
+    least, most = parse_workers(place.workers) or (None, None)
     terms = Terms(
         calibrate=calibrate,
         tokens_per_second=tokens_per_second,
         price_per_hour=price_per_hour,
         device=place.device,
         concurrent=selection.concurrent,
-        workers=place.most_workers,
+        workers=most,
+        least=least,
         micro_batch=place.micro_batch,
         gpus_per_run=place.gpus_per_run,
     )
