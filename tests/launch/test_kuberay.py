@@ -78,15 +78,19 @@ def test_one_file_has_all_values(tmp_path: Path) -> None:
     """Each is used, none is missing, and one of a user's takes its place everywhere."""
     texts = [(folder() / f"{part}.yaml").read_text(encoding="utf-8") for part in (*PARTS, "rayjob")]
     used = {name for text in texts for name in re.findall(r"(?<!\$)\$\{(\w+)\}", text)}
-    assert used == read_values().keys()
+    assert used - {"head_resources"} == read_values().keys() - {"trial_slots"}  # made of it
     own = tmp_path / "mine.yaml"
-    own.write_text("namespace: mine\ngpu_max: 3\nimage: r.example.com/a/b@sha256:" + "0" * 64)
+    own.write_text(
+        "namespace: mine\ngpu_max: 3\ngpu_count: 2\nimage: r.example.com/a/b@sha256:" + "0" * 64
+    )
     objects = everything(read_values(own))
     for each in objects:
         VALID.validate(each)
         assert each["metadata"]["namespace"] == "mine"
     group = rendered("--values", str(own))["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
     assert group["maxReplicas"] == 3
+    head = objects[0]["spec"]["headGroupSpec"]["rayStartParams"]["resources"]
+    assert json.loads(json.loads(head)) == {"trial_slot": 8, "later_gpus": 3 * 2}
     assert group["template"]["spec"]["containers"][0]["image"].endswith("0" * 64)
 
 
@@ -95,12 +99,39 @@ def test_one_file_has_all_values(tmp_path: Path) -> None:
     [
         ("gpu_maxx: 3", "unknown value in .*'gpu_maxx'; did you mean 'gpu_max'"),
         ("gpu_max: many", "gpu_max is 'many'; a value of type int is expected"),
+        ("gpu_max: -3", "gpu_max is -3; expected: a whole number, 0 or more"),
+        ("gpu_count: -1", "gpu_count is -1; expected: an amount of Kubernetes"),
+        ("trial_slots: 0", "trial_slots is 0; expected: a whole number, 1 or more"),
+        ("drain_seconds: abc", "drain_seconds is 'abc'; a value of type int"),
+        ("grace_seconds: 30", "drain_seconds is 100 and grace_seconds 30; .* below grace_seconds"),
+        ("namespace: My_Runs", "namespace is 'My_Runs'; expected: small letters"),
+        ("name: " + 54 * "a", "name is 'a+'; expected: 53 characters at most"),
+        ("shared_claim: -x", "shared_claim is '-x'; expected: small letters"),
+        ("head_memory: 16 GB", "head_memory is '16 GB'; expected: an amount of Kubernetes"),
+        ("image: a/b:latest", "image is 'a/b:latest'; expected: an image with a tag"),
+        ("gpu_node: {a: 1}", "gpu_node is .*; expected: text under each key"),
+        ("gpu_tolerations: [{kez: a}]", "gpu_tolerations is .*'kez' was unexpected"),
     ],
 )
 def test_a_value_that_fits_nowhere_is_refused(line: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(line)
     with pytest.raises(InputError, match=message):
         read_values(tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "token_secret: team.ray-token",
+        "image: localhost:5000/a/b:v1@sha256:" + 64 * "0",
+        "gpu_tolerations: [{key: spot, value: 'yes'}, {operator: Exists}]",
+        "postgres_storage: 1Ei",
+        "grace_seconds: 101",
+    ],
+)
+def test_what_kubernetes_takes_is_taken(line: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(line)
+    assert read_values(tmp_path / "mine.yaml") != read_values()
 
 
 def test_a_value_stays_a_value() -> None:

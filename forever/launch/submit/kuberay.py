@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from forever.errors import InputError, unknown
+from forever.errors import InputError, shown, unknown
 from forever.yaml_file import YamlFile
 
 # What a RayCluster and a RayJob are made of; the rest is applied once.
@@ -30,9 +30,10 @@ def read_values(path: Path | None = None) -> dict[str, Any]:
     """The shipped values, with those of a file in their place.
 
     Raises:
-        InputError: the file has a value that no part asks for.
+        InputError: the file has a value that no part asks for, or that Kubernetes would refuse.
     """
-    values = dict(YamlFile.read(folder() / "values.yaml").values)
+    shipped = YamlFile.read(folder() / "values.yaml").values
+    values = dict(shipped)
     if path is None:
         return values
     for name, value in YamlFile.read(path).values.items():
@@ -40,15 +41,47 @@ def read_values(path: Path | None = None) -> dict[str, Any]:
             raise unknown(f"value in {path}", name, values)
         if type(value) is not type(values[name]):
             kind = type(values[name]).__name__
-            raise InputError(f"{path}: {name} is {value!r}; a value of type {kind} is expected")
+            rule = f"a value of type {kind} is expected"
+        else:
+            rule = _rule_against(name, {**shipped, name: value})
+        if rule:
+            raise InputError(f"{path}: {name} is {shown(value)}; {rule}")
         values[name] = value
+    drain, grace = values["drain_seconds"], values["grace_seconds"]
+    if drain >= grace:
+        raise InputError(
+            f"{path}: drain_seconds is {drain} and grace_seconds {grace}; a pod that is killed "
+            "before Ray's wait is over saves nothing: give drain_seconds below grace_seconds"
+        )
     return values
+
+
+def _rule_against(name: str, values: Mapping[str, Any]) -> str | None:
+    """The rule by which Kubernetes or Ray would refuse a value among those that are shipped."""
+    try:
+        from jsonschema import Draft202012Validator
+    except ModuleNotFoundError:
+        raise InputError("values are checked by jsonschema; pip install jsonschema") from None
+
+    if name == "trial_slots" and values[name] < 1:  # a text for Ray, into which no schema looks
+        return "expected: a whole number, 1 or more"
+    schema = json.loads((folder() / "schema.json").read_text(encoding="utf-8"))
+    for part in (*PARTS, "rayjob"):
+        for each in manifests(part, values):
+            for error in Draft202012Validator(schema).iter_errors(each):
+                rule = dict(error.schema).get("description")
+                return f"expected: {rule}" if rule else error.message
+    return None
 
 
 def manifests(part: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The objects of a part (`rayjob`, or one of `PARTS`) as Kubernetes takes them."""
     text = (folder() / f"{part}.yaml").read_text(encoding="utf-8")
-    filled = Template(text).substitute({name: json.dumps(v) for name, v in values.items()})
+    gpus = values["gpu_max"] * values["gpu_count"]  # Ray does not tell to what a cluster may grow
+    resources = json.dumps({"trial_slot": values["trial_slots"], "later_gpus": gpus})
+    # KubeRay wants quotes around them, which its shell takes away.
+    given = {**values, "head_resources": json.dumps(resources)}
+    filled = Template(text).substitute({name: json.dumps(v) for name, v in given.items()})
     objects = list(yaml.safe_load_all(filled))
     if part == "rayjob":  # it has a cluster of its own, made like the one that stays
         (cluster,) = manifests("raycluster", values)
