@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from forever.cli.boundary import end
 from forever.launch.submit.kuberay import PARTS, manifests, read_values
 
 
@@ -20,4 +21,7 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except Exception as error:
+        sys.exit(end(error))

@@ -3,6 +3,8 @@
 import copy
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from typer.testing import CliRunner
 from forever.cli.main import app
 from forever.errors import InputError
 from forever.launch.submit.kuberay import PARTS, folder, manifests, read_values
+from forever.launch.submit.submission import Submission
 from scripts import kuberay
 
+ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((folder() / "schema.json").read_text(encoding="utf-8"))
 VALID = jsonschema.Draft202012Validator(SCHEMA)
 
@@ -151,12 +155,11 @@ def test_a_job_has_the_cluster_that_stays_and_the_command_of_a_submission() -> N
     assert re.fullmatch("[0-9a-f]{12}", variables["FOREVER_CODE"])
 
 
-def test_a_job_is_called_as_kuberay_allows_it(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_job_is_called_as_kuberay_allows_it() -> None:
     """Its cluster's name gets an ending, so 47 characters are left."""
-    monkeypatch.chdir(tmp_path)
     name = "a-sweep-with-the-longest-name-that-anybody-would-give"
-    Path(f"{name}.yaml").write_text("variants: {base: {}, late: {method.days: [4]}}")
-    job = rendered(sweep=f"{name}.yaml")
+    submission = Submission(name, (), "0123456789ab", "c0de")
+    (job,) = manifests("rayjob", {**read_values(), "job": submission.id})
     VALID.validate(job)
     assert len(job["metadata"]["name"]) == 47
 
@@ -248,3 +251,25 @@ def test_the_script_prints_what_is_applied_once(capsys: pytest.CaptureFixture[st
     kuberay.main([])
     printed = [*yaml.safe_load_all(capsys.readouterr().out)]
     assert printed == [each for part in PARTS for each in manifests(part, read_values())]
+
+
+@pytest.mark.parametrize(
+    ("file", "told"), [("mine.yaml", "mine.yaml: gpu_max is -3"), ("none.yaml", "none.yaml")]
+)
+def test_the_script_refuses_in_one_line(file: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("gpu_max: -3")
+    command = [sys.executable, "-m", "scripts.kuberay", str(tmp_path / file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in line
+
+
+def test_the_launchers_files_say_where_runs_are_shown() -> None:
+    """With the line as it stands behind its mark, it is one more command of every machine."""
+    for cloud in ("aws", "gcp", "azure"):
+        text = (ROOT / "deploy" / f"{cloud}.yaml").read_text(encoding="utf-8")
+        commands = yaml.safe_load(text)["setup_commands"]
+        with_it = yaml.safe_load(text.replace("  # - echo", "  - echo"))["setup_commands"]
+        assert with_it[:-1] == commands
+        assert re.fullmatch(r"echo 'export MLFLOW_TRACKING_URI=\S+' >> ~/\.bashrc", with_it[-1])
