@@ -2,11 +2,14 @@
 
 import io
 import json
+import os
 import shlex
 import subprocess
 import sys
+import threading
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,9 +28,9 @@ from forever.errors import InputError
 from forever.launch.fleet import Fleet, Share
 from forever.launch.ray_cluster import Setting, cluster
 from forever.launch.submit import follow as following
-from forever.launch.submit import jobs
+from forever.launch.submit import jobs, packing
 from forever.launch.submit.follow import Screen, follow
-from forever.launch.submit.jobs import start_or_join
+from forever.launch.submit.jobs import connect, start_or_join
 from forever.launch.submit.packing import LIMIT, pack
 from forever.launch.submit.pinned import CODE, check_code
 from forever.launch.submit.submission import Submission
@@ -137,6 +140,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 SHARED = ("--out", "/shared/runs")
+JOB = ("--render", "job")
 
 
 def rendered_id(*words: str) -> str:
@@ -179,18 +183,20 @@ def test_a_submission_as_a_file_for_sbatch(here: Path) -> None:
     (here / "job.sh").write_text(done.stdout)
     subprocess.run(["bash", "-n", "job.sh"], check=True)
     # What srun would start, with Slurm's commands played by functions.
-    played = "scontrol() { echo one; echo two; }\nsrun() { printf '<%s>' \"$@\"; echo; echo $A; }\n"
+    played = "scontrol() { echo one; echo two; }\nsrun() { printf '<%s>' \"$@\"; echo; echo $A; "
+    played += "echo $SRUN_CPUS_PER_TASK; }\n"
     text = done.stdout.replace("set -euo pipefail\n", f"set -euo pipefail\n{played}")
     environment = {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_NUM_NODES": "2", "PATH": "/usr/bin:/bin"}
+    environment["SLURM_CPUS_PER_TASK"] = "8"
     out = subprocess.run(["bash", "-c", text], env=environment, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
-    started, variable = out.stdout.splitlines()
+    started, variable, cores = out.stdout.splitlines()
     assert started.startswith("<ray><symmetric-run><--address><one:6379><--min-nodes><2>")
     job = started.partition("<-->")[2]
     assert job.startswith("<env><RAY_ADDRESS=one:6379>")  # else it would start another Ray
     assert "><python><-m>" in job
     assert job.endswith("<sweep><mine.yaml><--out></shared/runs>")
-    assert variable == "it's"
+    assert (variable, cores) == ("it's", "8")
 
 
 def test_slurms_signal_reaches_the_sweep(here: Path) -> None:
@@ -207,9 +213,9 @@ def test_slurms_signal_reaches_the_sweep(here: Path) -> None:
         """
     options = "set -euo pipefail\n"
     (here / "job.sh").write_text(text.replace(options, options + played))
-    (here / "python").write_text(
-        "#!/bin/bash\ntrap 'echo saved; exit' TERM\necho runs\nsleep 60 & wait\n"
-    )
+    os.mkfifo(here / "go")
+    save = "echo told; read -t 20 < <(cat go); echo saved; exit"
+    (here / "python").write_text(f"#!/bin/bash\ntrap '{save}' TERM\necho runs\nsleep 60 & wait\n")
     (here / "python").chmod(0o755)
     environment = {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_NUM_NODES": "1", "TMPDIR": str(here)}
     environment["PATH"] = f"{here}:/usr/bin:/bin"
@@ -219,7 +225,29 @@ def test_slurms_signal_reaches_the_sweep(here: Path) -> None:
         assert job.stdout is not None
         assert job.stdout.readline() == "runs\n"
         job.terminate()
+        assert job.stdout.readline() == "told\n"
+        with pytest.raises(subprocess.TimeoutExpired):  # Slurm would end what is left
+            job.wait(1)
+        (here / "go").write_text("\n")
         assert job.stdout.readline() == "saved\n"
+
+
+def test_slurms_signal_before_the_sweep_has_begun_ends_the_job(here: Path) -> None:
+    text = submit("mine.yaml", *SHARED, "--render", "slurm").stdout
+    played = "scontrol() { echo one; }\nsrun() { echo starts; exec sleep 60; }\n"
+    options = "set -euo pipefail\n"
+    (here / "job.sh").write_text(text.replace(options, options + played))
+    environment = {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_NUM_NODES": "1", "TMPDIR": str(here)}
+    with subprocess.Popen(
+        ["bash", "job.sh"], env={**environment, "PATH": "/usr/bin:/bin"}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as job:  # fmt: skip
+        assert job.stdout is not None
+        assert job.stderr is not None
+        assert job.stdout.readline() == "starts\n"
+        job.terminate()
+        assert job.wait(20) != 0
+        assert "kill:" not in job.stderr.read()
 
 
 @pytest.mark.parametrize(
@@ -235,6 +263,25 @@ def test_slurms_signal_reaches_the_sweep(here: Path) -> None:
         (["mine.yaml", *SHARED, "optim.lrr=1"], "lrr"),
         (["mine.yaml", *SHARED, "--seeds", "a"], "whole numbers"),
         (["--list", *SHARED], "submit needs a sweep"),
+        (["mine.yaml", *SHARED, "--workers", "abc", *JOB], "--workers 'abc': a number"),
+        (["mine.yaml", *SHARED, "--workers", "4-1", *JOB], "--workers '4-1': a number"),
+        (["mine.yaml", *SHARED, "--device", "foo", *JOB], "unknown device 'foo'"),
+        (
+            ["mine.yaml", *SHARED, "--workers", "1-4", "--gpus-per-run", "0.5", *JOB],
+            "workers of one run cannot share a GPU",
+        ),
+        (["mine.yaml", *SHARED, *JOB, "--address", "127.0.0.1:8265"], "dashboard's URL is expect"),
+        (["mine.yaml", *SHARED, *JOB, "--values", "mine.yaml"], "--render rayjob alone"),
+        (["mine.yaml", *SHARED, *JOB, "--env", "FOREVER_CODE="], "--env FOREVER_CODE: the job's"),
+        (["mine.yaml", *SHARED, *JOB, "--env", "X=http://me:pw@h"], "X=http://***@h: what is"),
+        (["mine.yaml", *SHARED, *JOB, "--env", "MY_PASSWORD=x"], "MY_PASSWORD=***: what is"),
+        (["mine.yaml", *SHARED, *JOB, "--mlflow", "sqlite:///m.db"], "--mlflow sqlite:///m.db: it"),
+        (["mine.yaml", *SHARED, *JOB, "--mlflow", "mlruns"], "set MLFLOW_TRACKING_URI on the"),
+        (["mine.yaml", *SHARED, "--render", "rayjob"], "mine.yaml: a RayJob takes no files along"),
+        (
+            ["components", "--out", "/data/runs", "--render", "rayjob"],
+            "--out /data/runs: a RayJob's pods share /shared alone",
+        ),
         (
             ["mine.yaml", *SHARED, "--mlflow", "http://me:pw@host", "--render", "job"],
             "http://***@host: what is shown as *** looks like a password",
@@ -257,7 +304,37 @@ def test_a_path_that_is_not_sent_along_is_refused(here: Path) -> None:
     for words in (["mine.yaml", "--working-dir", "sub"], [str(here / "mine.yaml")]):
         done = submit(*words, *SHARED, "--render", "job")
         assert "is not sent along" in str(done.exception), words
-    assert submit("sub/other.yaml", *SHARED, "--render", "job").exit_code == 0
+    done = submit("sub/other.yaml", *SHARED, *JOB, "--working-dir", ".")
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("place", ["runs/other.yaml", "kept.yaml"])
+def test_a_sweep_that_is_not_packed_is_refused(here: Path, place: str) -> None:
+    """Slurm's file sends nothing along, so there it is found."""
+    (here / "runs").mkdir()
+    (here / ".gitignore").write_text("kept.yaml\n")
+    (here / "mine.yaml").rename(here / place)
+    assert "is not sent along" in str(submit(place, *SHARED, *JOB).exception)
+    done = submit(place, *SHARED, "--render", "slurm")
+    assert done.exit_code == 0, done.output
+
+
+def test_a_rayjob_may_write_to_an_address(here: Path) -> None:
+    for out in ("s3://bucket/runs", "/shared"):
+        done = submit("components", "--out", out, "--render", "rayjob")
+        assert done.exit_code == 0, done.output
+
+
+def test_mlflow_may_be_an_address_or_a_file_that_all_machines_share(here: Path) -> None:
+    for store in ("off", "sqlite:////shared/m.db", "/shared/mlruns", "http://host:5000"):
+        done = submit("mine.yaml", *SHARED, *JOB, "--mlflow", store)
+        assert done.exit_code == 0, done.output
+
+
+def test_the_plain_command_has_the_folder_that_was_given(here: Path) -> None:
+    (here / "sub").mkdir()
+    command = shlex.split(submit("components", *SHARED, *JOB, "--working-dir", "sub").stdout)
+    assert command[command.index("--working-dir") + 1] == "sub"
 
 
 def test_other_code_than_the_jobs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,8 +371,9 @@ def test_no_number_of_workers(text: str) -> None:
 
 def job(number: str, status: JobStatus, exit_code: int | None = None) -> Any:
     return SimpleNamespace(
-        submission_id=f"{SUBMISSION.id}{number}", status=status, driver_exit_code=exit_code
-    )
+        submission_id=f"{SUBMISSION.id}{number}", status=status, driver_exit_code=exit_code,
+        message="it failed",
+    )  # fmt: skip
 
 
 class Server:
@@ -303,6 +381,9 @@ class Server:
 
     def __init__(self, *known: Any) -> None:
         self.known, self.submitted = [*known], list[Any]()
+
+    def get_address(self) -> str:
+        return "http://head"
 
     def list_jobs(self) -> list[Any]:
         return self.known
@@ -316,24 +397,24 @@ class Server:
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        ([], ("", True)),
-        ([job("", JobStatus.RUNNING)], ("", False)),
-        ([job("", JobStatus.PENDING)], ("", False)),
-        ([job("", JobStatus.SUCCEEDED)], ("", False)),
-        ([job("", JobStatus.FAILED)], ("-2", True)),
-        ([job("-2", JobStatus.STOPPED), job("", JobStatus.FAILED)], ("-3", True)),
-        ([job("-2", JobStatus.RUNNING), job("", JobStatus.FAILED)], ("-2", False)),
-        ([job("0", JobStatus.RUNNING), job("-x", JobStatus.RUNNING)], ("", True)),
+        ([], ("", "started")),
+        ([job("", JobStatus.RUNNING)], ("", "joined")),
+        ([job("", JobStatus.PENDING)], ("", "joined")),
+        ([job("", JobStatus.SUCCEEDED)], ("", "done")),
+        ([job("", JobStatus.FAILED)], ("-2", "started")),
+        ([job("-2", JobStatus.STOPPED), job("", JobStatus.FAILED)], ("-3", "started")),
+        ([job("-2", JobStatus.RUNNING), job("", JobStatus.FAILED)], ("-2", "joined")),
+        ([job("0", JobStatus.RUNNING), job("-x", JobStatus.RUNNING)], ("", "started")),
     ],
 )
 def test_what_runs_or_is_done_is_joined_and_what_failed_goes_on(
-    known: list[Any], expected: tuple[str, bool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    known: list[Any], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(jobs, "pack", lambda folder, archive: archive.touch())
     server: Any = Server(*known)
-    number, is_new = expected
-    assert start_or_join(server, SUBMISSION, tmp_path) == (f"{SUBMISSION.id}{number}", is_new)
-    assert len(server.submitted) == is_new
+    number, how = expected
+    assert start_or_join(server, SUBMISSION, tmp_path) == (f"{SUBMISSION.id}{number}", how)
+    assert len(server.submitted) == (how == "started")
 
 
 def test_of_two_calls_at_once_one_joins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -343,7 +424,96 @@ def test_of_two_calls_at_once_one_joins(monkeypatch: pytest.MonkeyPatch, tmp_pat
         server.known.append(job("", JobStatus.RUNNING))  # the other one was faster
 
     monkeypatch.setattr(jobs, "pack", slow)
-    assert start_or_join(server, SUBMISSION, tmp_path) == (SUBMISSION.id, False)
+    assert start_or_join(server, SUBMISSION, tmp_path) == (SUBMISSION.id, "joined")
+
+
+def test_of_a_job_that_is_done_the_way_to_run_it_again_is_said(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Ended(JobStatus.SUCCEEDED, "done", "table\n")
+    monkeypatch.setattr(jobs, "connect", lambda address: job)
+    monkeypatch.setattr(jobs, "start_or_join", lambda *arguments: ("x", "done"))
+    done = submit("components", *SHARED, "--address", "http://head")
+    assert done.exit_code == 0, done.output
+    assert "after `ray job delete x --address http://head` the same command" in done.stdout
+    assert done.stdout.endswith("table\n")
+
+
+# ---- what answers at an address
+
+VERSION = {"GET /api/version": (200, '{"ray_version": "2.60.0"}')}
+EMPTY = {**VERSION, "GET /api/jobs/": (200, "[]")}
+Answers = Mapping[str, tuple[int, str]]
+
+
+class Web:
+    """A web server with few answers, one of which may be a connection that ends; 404 else."""
+
+    def __init__(self) -> None:
+        self.answers: Answers = {}
+        web = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                asked = f"{self.command} {self.path}"
+                found = [a for begin, a in web.answers.items() if asked.startswith(begin)]
+                status, text = found[0] if found else (404, "not here")
+                self.close_connection = True
+                if status:
+                    self.send_response(status)
+                    self.end_headers()
+                    self.wfile.write(text.encode())
+
+            do_GET = do_PUT = do_POST = answer
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    web = Web()
+    yield web
+    web.server.shutdown()
+    web.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("answers", "line"),
+    [
+        ({}, "no Ray dashboard is there"),
+        ({"GET /": (200, "<html>")}, "no Ray dashboard is there"),
+        ({"GET /": (200, "{}")}, "no Ray dashboard is there"),
+        ({"GET /": (502, "")}, "no Ray dashboard is there"),
+        ({"GET /": (0, "")}, "no cluster answers there"),
+        ({**VERSION, "GET /api/jobs/": (0, "")}, "does not answer .*; the same command goes on"),
+        ({**VERSION, "GET /api/jobs/": (500, "")}, "does not answer .*; the same command goes on"),
+        ({**VERSION, "GET /api/jobs/": (400, "")}, "refuses the job .*400"),
+        ({**EMPTY, "PUT /": (413, "")}, r"takes less; name in .gitignore.*: mine.yaml \(0.0 MiB"),
+        ({**EMPTY, "PUT /": (0, "")}, "does not answer .*; the same command goes on"),
+    ],
+)
+def test_a_connection_or_a_server_at_fault_is_named_in_a_line(
+    web: Web, here: Path, answers: Answers, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_program", dict)
+    web.answers = answers
+    with pytest.raises(InputError, match=line) as raised:
+        start_or_join(connect(web.address), SUBMISSION, here)
+    assert web.address in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 # ---- the view
@@ -374,8 +544,31 @@ class Stream:
         if end < len(LOG):
             raise RuntimeError("WebSocket connection closed unexpectedly with close code 1006")
 
+    def get_job_logs(self, name: str) -> str:
+        return LOG
+
     def get_job_info(self, name: str) -> Any:
         return job("", JobStatus.FAILED, 3)
+
+
+class Ended(Stream):
+    """A job that ended before its log was read."""
+
+    def __init__(self, status: JobStatus, message: str, log: str | Exception = "") -> None:
+        super().__init__()
+        self.details = job("", status)
+        self.details.message, self.log = message, log
+
+    async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
+        yield ""
+
+    def get_job_logs(self, name: str) -> str:
+        if isinstance(self.log, Exception):
+            raise self.log
+        return self.log
+
+    def get_job_info(self, name: str) -> Any:
+        return self.details
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, stream: Any, terminal: bool = False) -> tuple[int, str]:
@@ -397,8 +590,30 @@ def test_a_view_goes_on_where_the_connection_broke(monkeypatch: pytest.MonkeyPat
     stream = Stream(9, refused, 5, 40, refused, RuntimeError("status code 502"), len(LOG))
     exit_code, text = watch(monkeypatch, stream)
     shown = [line for line in text.splitlines() if "the connection is lost" not in line]
-    assert (exit_code, shown) == (3, ["[1/2] base: done", "[2/2] late: done"])
+    assert (exit_code, shown) == (
+        3,
+        ["[1/2] base: done", "[2/2] late: done", "failed  x: it failed"],
+    )
     assert text.count("the connection is lost") == 1
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (Ended(JobStatus.SUCCEEDED, "done", "a\nb"), (0, "a\nb\n")),
+        (Ended(JobStatus.FAILED, "No space\nleft"), (1, "failed  x: No space left\n")),
+        (Ended(JobStatus.STOPPED, "told", "a\nb"), (1, "a\nb\nstopped  x: told\n")),
+        (
+            Ended(JobStatus.FAILED, "gone", RuntimeError("status code 500")),
+            (1, "the end of the log cannot be read: status code 500\nfailed  x: gone\n"),
+        ),
+    ],
+)
+def test_how_a_job_ended_is_shown(
+    stream: Any, expected: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of its log, and why it failed, also where it has written none."""
+    assert watch(monkeypatch, stream) == expected
 
 
 def test_on_a_terminal_the_trials_that_run_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,9 @@
 """`forever submit`: a sweep as a job of a Ray cluster, or written down for another scheduler."""
 
+import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -9,14 +11,17 @@ from typing import Any
 import typer
 from typer import Argument, Option
 
-from forever.cli.options import Selection, Stopping
+from forever.cli.options import Launch, Selection, Stopping
 from forever.cli.shown import console, print_lines
 from forever.cli.verbs.sweep import sweep
 from forever.errors import InputError, unknown
+from forever.storage.address import is_address, portable
 
 # What is no option of this verb is one of `forever sweep`, in the job.
 PASSES_ON = {"ignore_unknown_options": True}
 _FORMS = ("rayjob", "slurm", "job")
+_MOUNTED = Path("/shared")  # by all pods of deploy/kuberay/
+_NO_STORES = ("auto", "off", "databricks")  # what --mlflow may be that is neither path nor address
 
 
 def submit(
@@ -50,17 +55,22 @@ def submit(
         forever submit components --address http://127.0.0.1:8265 --out /shared/runs
         forever submit components --render slurm --out /shared/runs
     """
-    file, base, out = _check(words)
-    _check_paths(file, out, words, working_dir)
     if render is not None and render not in _FORMS:
         raise unknown("form", render, _FORMS)
+    if values is not None and render != "rayjob":
+        raise InputError("--values is for --render rayjob alone; leave it out")
+    file, base, launch = _check(words)
+    _check_folders(launch, working_dir, render)
+    _check_files(words, working_dir, render)
     from forever.launch.submit.submission import make_submission
 
+    if render in (None, "job") and address is not None:
+        _check_address(address)
     submission = make_submission(file, base, words, _variables(env or []))
     if render is not None:
         from forever.launch.submit.render import render as rendered
 
-        sys.stdout.write(rendered(submission, render, address, values))
+        sys.stdout.write(rendered(submission, render, address, working_dir, values))
         return
     if address is None:
         raise InputError("submit needs --address URL, the cluster's dashboard, or --render FORM")
@@ -71,16 +81,21 @@ def submit(
     from forever.launch.submit.jobs import connect, start_or_join
 
     client = connect(address)
-    job, is_new = start_or_join(client, submission, working_dir)
-    print_lines([f"{'started' if is_new else 'joined'}  {job} (code {submission.code})"])
+    job, how = start_or_join(client, submission, working_dir)
+    print_lines([f"{how}  {job} (code {submission.code})"])
+    if how == "done":
+        again = f"ray job delete {job} --address {client.get_address()}"
+        print_lines(
+            [f"        it ended well before; after `{again}` the same command runs it again"]
+        )
     with Screen(console) as screen:
         code = follow(client, job, screen)
     if code:
         raise typer.Exit(code)
 
 
-def _check(words: Sequence[str]) -> tuple[Any, Any, Path]:
-    """The sweep that `forever sweep` with these words would run, its base run, and --out.
+def _check(words: Sequence[str]) -> tuple[Any, Any, Launch]:
+    """The sweep that `forever sweep` with these words would run, its base run, and how.
 
     Raises:
         InputError, click's errors: as that command.
@@ -92,7 +107,7 @@ def _check(words: Sequence[str]) -> tuple[Any, Any, Path]:
     params = typer.main.get_command(app).make_context("forever sweep", [*words]).params
     if params["name"] is None or params["show_all"]:
         raise InputError("submit needs a sweep; `forever sweep --list` shows those that are there")
-    selection = Selection(**{field.name: params[field.name] for field in fields(Selection)})
+    selection = _options(Selection, params)
     stopping = Stopping(params["until"], params["budget"])
     file = load_sweep(params["name"])
     asked = selection.asked(file, params["changes"], stopping.limits())
@@ -100,27 +115,80 @@ def _check(words: Sequence[str]) -> tuple[Any, Any, Path]:
         asked.search()
     else:
         asked.sweep().trials()
-    return file, asked.base, params["out"]
+    launch = _options(Launch, params)
+    _check_launch(launch)
+    return file, asked.base, launch
 
 
-def _check_paths(file: Any, out: Path, words: Sequence[str], folder: Path) -> None:
-    """Refuse paths that lead elsewhere on a cluster than here."""
+def _options(group: Any, params: Mapping[str, Any]) -> Any:
+    return group(**{field.name: params[field.name] for field in fields(group)})
+
+
+def _check_launch(launch: Launch) -> None:
+    """Refuse what no cluster could do, however large."""
+    from forever.launch.fleet import divide
+
+    # As training does, which would load torch and look for GPUs here.
+    if re.fullmatch(r"auto|cpu|cuda(:\d+)?", launch.device) is None:
+        raise unknown("device", launch.device, ["auto", "cpu", "cuda", "cuda:1"])
+    divide({"CPU": sys.maxsize, "GPU": sys.maxsize}, 2, 1, launch.fleet())
+
+
+def _check_address(address: str) -> None:
+    if not re.fullmatch(r"https?://\S+", address):
+        rule = "the dashboard's URL is expected, e.g. http://127.0.0.1:8265"
+        raise InputError(f"--address {address!r}: {rule}")
+
+
+def _check_folders(launch: Launch, folder: Path, form: str | None) -> None:
+    """Refuse an --out or a file of MLflow's that leads elsewhere on a cluster than here."""
+    out, store = launch.out, launch.mlflow.removeprefix("sqlite:///").removeprefix("file:")
+    remedy = (
+        "a folder that all machines share, such as --out /shared/runs, or an address such as "
+        "s3://bucket/runs"
+    )
+    lost = f"it would lie in the job's copy of {folder.resolve().name}, which is thrown away"
+    if not out.is_absolute():  # that of an address is
+        raise InputError(f"--out {out}: {lost}; give {remedy}")
+    inside = Path(os.path.normpath(out)).is_relative_to(_MOUNTED)
+    if form == "rayjob" and not inside and not is_address(str(portable(out))):
+        raise InputError(f"--out {out}: a RayJob's pods share {_MOUNTED} alone; give {remedy}")
+    if store not in _NO_STORES and "://" not in store and not Path(store).is_absolute():
+        raise InputError(
+            f"--mlflow {launch.mlflow}: {lost}; give a server's address, or set "
+            "MLFLOW_TRACKING_URI on the cluster"
+        )
+
+
+def _check_files(words: Sequence[str], folder: Path, form: str | None) -> None:
+    """Refuse files of a sweep that a job would not find."""
     from forever.yaml_file import SUFFIXES
 
-    if not out.is_absolute():  # that of an address is
-        raise InputError(
-            f"--out {out}: it would lie in the job's copy of {folder.resolve().name}, which is "
-            "thrown away; give a folder that all machines share, such as --out /shared/runs, or an "
-            "address such as s3://bucket/runs"
-        )
-    for word in words:
-        path = Path(word.rpartition("=")[2])
-        if word.endswith(SUFFIXES) and path.is_file():
-            inside = path.resolve().is_relative_to(folder.resolve())
-            if path.is_absolute() or not inside or not (folder / path).is_file():
-                raise InputError(
-                    f"{path} is not sent along; give a path within --working-dir {folder}"
-                )
+    paths = [Path(word.rpartition("=")[2]) for word in words if word.endswith(SUFFIXES)]
+    for path in filter(Path.is_file, paths):
+        if form == "rayjob":
+            raise InputError(
+                f"{path}: a RayJob takes no files along; name a sweep or a run of the image's, or "
+                "keep a cluster and submit with --address"
+            )
+        inside = path.resolve().is_relative_to(folder.resolve()) and not path.is_absolute()
+        if not inside or not _travels(path, folder, form):
+            raise InputError(
+                f"{path} is not sent along; give a path within --working-dir {folder}, outside of "
+                "runs and of what .gitignore names"
+            )
+
+
+def _travels(path: Path, folder: Path, form: str | None) -> bool:
+    """Whether a job finds a file where it is called so; nothing is packed for Slurm."""
+    if form == "slurm":
+        return (folder / path).is_file()
+    from forever.launch.fleet import require_ray
+
+    require_ray()
+    from forever.launch.submit.packing import travelling
+
+    return os.path.normpath(path) in travelling(folder)
 
 
 def _variables(assignments: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 from rich.console import Console
 from rich.live import Live
 
-from forever.errors import InputError
+from forever.errors import InputError, one_line
 from forever.sweeps.table import FRAME, as_group
 from forever.text import terminal
 
@@ -20,7 +20,7 @@ _SILENCE_S = 30.0
 _AGAIN_S = 2.0
 _GIVE_UP_S = 600.0
 # What a request says of a cluster that does not answer. Ray's client wraps some in its own words.
-_LOST = (requests.RequestException, aiohttp.ClientError, ConnectionError, TimeoutError)
+LOST = (requests.RequestException, aiohttp.ClientError, ConnectionError, TimeoutError)
 _LOST_WORDS = ("WebSocket", "status code 5")
 
 
@@ -52,6 +52,11 @@ class Screen:
             else:
                 self.say(line)
 
+    def end(self) -> None:
+        """Show the last line, if it has no end."""
+        if self._rest:
+            self.show(self._seen, "\n")
+
     def say(self, line: str) -> None:
         """Show a line, which may be anybody's text."""
         self.console.print(terminal(line), soft_wrap=True)
@@ -77,8 +82,8 @@ def follow(client: JobSubmissionClient, job: str, screen: Screen) -> int:
         try:
             asyncio.run(_read(client, job, screen))
             details = client.get_job_info(job)
-        except (*_LOST, AuthenticationError, RuntimeError) as error:
-            if not _is_lost(error):
+        except (*LOST, AuthenticationError, RuntimeError) as error:
+            if not is_lost(error):
                 raise _explained(error, client, job) from error
             now = time.monotonic()
             if since is None:
@@ -91,8 +96,22 @@ def follow(client: JobSubmissionClient, job: str, screen: Screen) -> int:
             continue
         since = None
         if details.status.is_terminal():
+            _show_end(client, job, details, screen)
             return exit_code(details)
         time.sleep(_AGAIN_S)  # a server that closes each connection is not to be asked in a circle
+
+
+def _show_end(client: JobSubmissionClient, job: str, details: JobDetails, screen: Screen) -> None:
+    """Show what a job said last, and what Ray says of one that did not succeed."""
+    try:
+        screen.show(0, client.get_job_logs(job))
+    except (*LOST, RuntimeError) as error:  # where the machine is gone, so is its log
+        screen.say(f"the end of the log cannot be read: {one_line(error)}")
+    screen.end()
+    if details.status != JobStatus.SUCCEEDED:
+        screen.say(
+            f"{details.status.value.lower()}  {job}: {' '.join(str(details.message).split())}"
+        )
 
 
 def exit_code(details: JobDetails) -> int:
@@ -115,8 +134,9 @@ async def _read(client: JobSubmissionClient, job: str, screen: Screen) -> None:
         start += len(text)
 
 
-def _is_lost(error: Exception) -> bool:
-    if isinstance(error, _LOST):
+def is_lost(error: Exception) -> bool:
+    """Whether an error is that of a connection, which may be made again."""
+    if isinstance(error, LOST):
         return True
     return any(words in str(error) for words in _LOST_WORDS)
 

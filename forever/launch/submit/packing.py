@@ -53,10 +53,7 @@ def pack(folder: Path, archive: Path, limit: int = LIMIT) -> None:
     Raises:
         InputError: the archive has `limit` bytes or more; the largest files are named.
     """
-    files = {
-        path.relative_to(folder).as_posix(): path
-        for path in _files(folder, [_Ignored.of(folder, _NEVER)])
-    }
+    files = travelling(folder)
     if folder.resolve() != _PACKAGE.parent:
         files |= _program()
     linked = [name for name in sorted(files) if files[name].is_dir()]
@@ -71,12 +68,23 @@ def pack(folder: Path, archive: Path, limit: int = LIMIT) -> None:
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             target.writestr(entry, files[name].read_bytes())
-    size = archive.stat().st_size
-    if size >= limit:
-        raise InputError(
-            f"{folder} makes an archive of {_mib(size)}, and a cluster takes {_mib(limit)}; name "
-            f"in .gitignore what runs do not need; the largest files: {_largest(files)}"
-        )
+    if archive.stat().st_size >= limit:
+        raise too_large(folder, archive, f"a cluster takes {_mib(limit)}")
+
+
+def travelling(folder: Path) -> dict[str, Path]:
+    """The files of a working directory that a job takes along, and links to folders, by name."""
+    paths = _files(folder, [_Ignored.of(folder, _NEVER)])
+    return {path.relative_to(folder).as_posix(): path for path in paths}
+
+
+def too_large(folder: Path, archive: Path, rule: str) -> InputError:
+    """The error where a folder's archive is larger than the rule allows."""
+    size = _mib(archive.stat().st_size)
+    return InputError(
+        f"{folder} makes an archive of {size}, and {rule}; name in .gitignore what runs do not "
+        f"need; the largest files: {_largest(archive)}"
+    )
 
 
 def _files(folder: Path, above: list[_Ignored]) -> Iterator[Path]:
@@ -105,9 +113,10 @@ def _program() -> dict[str, Path]:
     return package
 
 
-def _largest(files: dict[str, Path]) -> str:
-    """The largest of some files with their sizes, in one line."""
-    sizes = {name: path.stat().st_size for name, path in files.items()}
+def _largest(archive: Path) -> str:
+    """The largest files of an archive with their sizes, in one line."""
+    with zipfile.ZipFile(archive) as content:
+        sizes = {entry.filename: entry.file_size for entry in content.infolist()}
     names = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_LARGEST]
     return ", ".join(f"{name} ({_mib(sizes[name])})" for name in names)
 

@@ -9,11 +9,14 @@ from forever.launch.submit.submission import Submission
 from forever.yaml_file import to_yaml
 
 
-def render(submission: Submission, form: str, address: str | None, values: Path | None) -> str:
+def render(
+    submission: Submission, form: str, address: str | None, folder: Path, values: Path | None
+) -> str:
     """The text of a submission as `rayjob`, `slurm` or `job`.
 
     Args:
         address: of the cluster, for `job`.
+        folder: what a `job` takes along.
         values: the file of a RayJob's values; None takes those that are shipped.
     """
     if form == "rayjob":
@@ -21,7 +24,7 @@ def render(submission: Submission, form: str, address: str | None, values: Path 
         return to_yaml(job, width=100)
     if form == "slurm":
         return _slurm(submission)
-    return _job(submission, address or "http://127.0.0.1:8265")
+    return _job(submission, address or "http://127.0.0.1:8265", folder)
 
 
 def _of_job(submission: Submission) -> dict[str, str]:
@@ -33,11 +36,12 @@ def _of_job(submission: Submission) -> dict[str, str]:
     }
 
 
-def _job(submission: Submission, address: str) -> str:
-    """The plain command, to be run in the working directory."""
+def _job(submission: Submission, address: str, folder: Path) -> str:
+    """The plain command, to be run where `forever submit` was."""
     environment = json.dumps({"env_vars": submission.environment})
     command = ["ray", "job", "submit", "--address", address, "--submission-id", submission.id]
-    command += ["--working-dir", ".", "--runtime-env-json", environment, "--", *submission.command]
+    command += ["--working-dir", str(folder), "--runtime-env-json", environment]
+    command += ["--", *submission.command]
     return shlex.join(command) + "\n"
 
 
@@ -59,6 +63,8 @@ def _slurm(submission: Submission) -> str:
             "# Hand it in with sbatch, in a folder that all machines share; the same file goes on.",
             "set -euo pipefail",
             *exports,
+            # srun does not inherit --cpus-per-task, and Ray would get one core.
+            "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}",
             # Head and workers share a token that lives as long as the job.
             "export RAY_AUTH_MODE=token",
             "export RAY_AUTH_TOKEN=$(openssl rand -hex 32)",
@@ -66,7 +72,9 @@ def _slurm(submission: Submission) -> str:
             "# The shell hears the signal, on the first machine, and tells the sweep there, which",
             "# saves. (Of a TERM to srun would come a KILL to all that it started.)",
             "sweep=$(mktemp)  # the number of the sweep's process",
-            'trap \'kill -TERM "$(cat "$sweep")"; wait "$steps"\' TERM',
+            # One that has not begun has nothing to save.
+            'trap \'if [ -s "$sweep" ]; then kill -TERM "$(cat "$sweep")"; else kill "$steps"; fi; '
+            'wait "$steps"\' TERM',
             'srun ray symmetric-run --address "$head:6379" --min-nodes "$SLURM_JOB_NUM_NODES" \\',
             # symmetric-run does not tell its command where the cluster is.
             '    --disable-usage-stats -- env RAY_ADDRESS="$head:6379" \\',

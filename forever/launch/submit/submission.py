@@ -65,7 +65,7 @@ class Submission:
     @property
     def environment(self) -> dict[str, str]:
         """The variables of all processes of the job, of which each refuses to run other code."""
-        return {**_ALWAYS, CODE: self.code, **self.extra}
+        return {**_ALWAYS, **self.extra, CODE: self.code}
 
 
 def make_submission(
@@ -74,17 +74,27 @@ def make_submission(
     """The job of `forever sweep` with these words, which mean this sweep on this base run.
 
     Raises:
-        InputError: there is a password or a token in them, which the cluster would show.
+        InputError: there is a password or a token in them or in a variable, which the cluster
+            would show, or a variable is the digest of the code.
     """
-    for word in words:
-        if holds_secret(word):
-            raise InputError(
-                f"{without_credentials(word)}: what is shown as *** looks like a password or a "
-                "token, and all users of the cluster can read a job's command; set "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD on the cluster"
-            )
+    if CODE in extra:
+        raise InputError(f"--env {CODE}: the job's own code is in it; leave it out")
+    variables = [f"{name}={value}" for name, value in extra.items()]
+    secret = [text for text in (*words, *variables) if holds_secret(text)]
+    secret += [text for text in variables if _is_secret_name(text.partition("=")[0])]
+    for text in secret:
+        raise InputError(
+            f"{without_credentials(text)}: what is shown as *** looks like a password or a token, "
+            "and all users of the cluster can read a job's command and variables; set it on the "
+            "cluster, as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        )
     content = [list(words), dict(sorted(extra.items())), code()]
     content += [file.model_dump(mode="json"), base.model_dump(mode="json")]
     text = json.dumps(content, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return Submission(file.name, tuple(words), digest, code(), dict(extra))
+
+
+def _is_secret_name(variable: str) -> bool:
+    """Whether what a variable of this name holds is masked wherever it is shown."""
+    return "***" in without_credentials(f"{variable}=0")
