@@ -279,21 +279,3 @@ def check_noted(folder: Path, complete: bool) -> None:
     for name in sums or ():
         if complete or (folder / name).is_file():
             read_noted(folder, name, sums)
-
-
-def check_within(folder: Path, path: Path) -> None:
-    """Refuse a path in a folder that leads elsewhere, by an InputError."""
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise InputError(f"{path} leads out of {folder}; put a copy in its place")
-
-
-def check_links(folder: Path) -> None:
-    """Refuse a folder with a link that leads out of it, by an InputError, whoever made it.
-
-    What is read could be sent to a server, and what is written would land elsewhere.
-    """
-    for place, folders, names in os.walk(folder):
-        for name in (*folders, *names):
-            path = Path(place, name)
-            if path.is_symlink():
-                check_within(folder, path)

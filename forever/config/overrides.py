@@ -2,7 +2,7 @@
 
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ValidationError
@@ -52,6 +52,12 @@ def difference_lines(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[
         for key in sorted({*left, *right})
         if left.get(key) != right.get(key)
     ]
+
+
+def joined_lines(lines: Sequence[str], most: int = 12) -> str:
+    """Differences in a message, which has room for so many."""
+    rest = len(lines) - most
+    return "; ".join(lines[:most]) + (f"; and {rest} more" if rest > 0 else "")
 
 
 def dotted_keys(model: type[BaseModel], prefix: str = "") -> list[str]:

@@ -37,7 +37,14 @@ class Source:
     splits: Callable[[str], Splits]
 
     def order(self) -> Sequence[str]:
-        """The names of the configuration's order; InputError if there is no such order."""
+        """The names of the configuration's order.
+
+        Raises:
+            InputError: there is no such order, or a metric is that of a task that is not there.
+        """
+        for name in self.config.metrics:
+            if name not in self.names:
+                raise unknown(f"task in data.metrics, of {self.place}", name, self.names)
         return _order(self.config, self.names)
 
     def task(self, name: str) -> Task:

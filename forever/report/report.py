@@ -19,7 +19,7 @@ import pandas as pd
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.files import check_within, write_bytes, write_text
+from forever.files import write_bytes, write_text
 from forever.format import plural
 from forever.planning.verdicts import APART, EQUIVALENT
 from forever.report import facts
@@ -36,6 +36,7 @@ from forever.sweeps.named_runs import scale_of
 from forever.sweeps.studies import importances
 from forever.text import markdown as markdown_text
 from forever.text import visible_lines
+from forever.within import check_within
 
 __all__ = ["console_tables", "write_report"]
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from forever.config.overrides import difference_lines
 from forever.errors import InputError, shown
-from forever.files import make_folder, sync, writing
-from forever.runs.shapes import SCHEMA_VERSION, check_version, file_digest
+from forever.files import Shape, make_folder, shaped, sync, writing
+from forever.runs.shapes import SCHEMA_VERSION, Note, check_version, file_digest
 
 _KEEP = 2
 _FILES = ("tensors.safetensors", "state.json")
@@ -32,6 +32,23 @@ class Checkpoint:
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+
+
+class Progress(Shape):
+    """The kinds of a `State`'s fields."""
+
+    stage: int = -1
+    trained: bool = True
+    records: list[list[Any]] = []
+    method: dict[str, Any] = {}
+    steps: int = 0
+    events: int = 0
+    digests: dict[str, str] = {}
+    notes: list[Note] = []
+    seconds: dict[str, float] = {}
+    data: list[str] = []
+    model: dict[str, str] = {}
+    code: str = ""
 
 
 @dataclass
@@ -69,12 +86,17 @@ class State:
 
     @classmethod
     def of(cls, saved: Checkpoint, folder: Path) -> "State":
-        """The state in a checkpoint from `folder`; InputError if a newer release wrote it."""
+        """The state in a checkpoint from `folder`.
+
+        Raises:
+            InputError: a newer release wrote it, or its fields are not of their kinds.
+        """
         version = saved.state.get("schema_version", 1)
         check_version(folder, version)
         strange = saved.state.keys() - {field.name for field in fields(cls)}
         if strange:
             raise InputError(f"{folder} has checkpoints with a strange field {shown(min(strange))}")
+        shaped(folder, saved.state, Progress)
         return cls(**{**saved.state, "schema_version": version})
 
 
@@ -124,8 +146,14 @@ def _fill(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any])
         sync(path)
 
 
-def latest(folder: Path, say: Callable[[str], object] = id) -> Checkpoint | None:
-    """The newest checkpoint whose digests hold, or None; damaged ones are passed over and named."""
+def latest(
+    folder: Path, say: Callable[[str], object] = id, begun: bool = False
+) -> Checkpoint | None:
+    """The newest checkpoint whose digests hold, or None; damaged ones are passed over and named.
+
+    Args:
+        begun: whether the run has trained, so that it is said if there is no checkpoint.
+    """
     damaged: list[str] = []
     found: Checkpoint | None = None
     for path in reversed(_complete(folder)):
@@ -135,6 +163,8 @@ def latest(folder: Path, say: Callable[[str], object] = id) -> Checkpoint | None
     if damaged:
         goes_on = "the run goes on from the one before" if found else "the run begins anew"
         say(f"{', '.join(damaged)} damaged; {goes_on}")
+    elif begun and not found:
+        say(f"{folder} has no checkpoint; the run begins anew")
     return found
 
 
@@ -148,7 +178,9 @@ def read(path: Path) -> Checkpoint | None:
             return None
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         return Checkpoint(load_file(path / "tensors.safetensors"), state)
-    except (FileNotFoundError, ValueError, RecursionError, SafetensorError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError, SafetensorError):
         return None
 
 

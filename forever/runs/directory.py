@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from forever.config.overrides import difference_lines
+from forever.config.overrides import difference_lines, joined_lines
 from forever.config.run import RunConfig
 from forever.errors import InputError, one_line
 from forever.files import (
@@ -24,7 +24,6 @@ from forever.files import (
     Shape,
     as_fields,
     as_lines,
-    check_links,
     check_noted,
     json_lines,
     note,
@@ -54,6 +53,7 @@ from forever.runs.shapes import (
     check_version,
 )
 from forever.text import complain
+from forever.within import check_links
 
 
 class RunDirectory:
@@ -126,6 +126,8 @@ class RunDirectory:
         matrix = result.get("matrix", ())
         if len(matrix) != rows or any(len(row) != columns for row in matrix):
             raise InputError(f"{self.result}: its matrix has not a row a task, a column a stage")
+        if not result.get("rows", {}).keys() >= {*result.get("tasks", ())}:
+            raise InputError(f"{self.result} does not say how many rows each task has; {DAMAGED}")
         return result
 
     def read_answers(self, stage: int, task: int) -> list[dict[str, Any]]:
@@ -144,6 +146,10 @@ class RunDirectory:
             return self.read_answers(stage, task)
         except InputError:
             return None
+
+    def has_steps(self) -> bool:
+        """Whether updates were written down."""
+        return self.steps.is_file() and self.steps.stat().st_size > 0
 
     def read_steps(self) -> list[dict[str, Any]]:
         """The updates so far; none if their file was not kept."""
@@ -207,7 +213,7 @@ class RunDirectory:
             return
         saved = self.read_config().identity()
         if saved != config.identity():
-            differing = ", ".join(difference_lines(saved, config.identity())[:3])
+            differing = joined_lines(difference_lines(saved, config.identity()))
             raise InputError(
                 f"{self.path} holds a run of another configuration ({differing}); "
                 "give another --out"

@@ -26,7 +26,6 @@ from forever.errors import InputError, unknown
 from forever.files import (
     DAMAGED,
     SUMS,
-    check_links,
     decoded,
     read_lines,
     read_sums,
@@ -48,6 +47,7 @@ from forever.runs.journal import first_lines
 from forever.runs.shapes import SCHEMA_VERSION
 from forever.training.learner import part
 from forever.training.steps import StepRecord
+from forever.within import check_links
 
 Tensors = Mapping[str, Tensor]  # of a checkpoint, by name
 

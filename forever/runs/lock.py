@@ -24,6 +24,7 @@ _PATIENCE_S = 120.0
 _GLANCE_S = 0.05  # somebody else who looks holds the lock for less
 _TOUCH_EVERY_S = 5.0
 _WATCHES = 3
+_LONGEST_NAME = 400  # characters; a host's name has 255 at most
 
 
 def _lock(folder: Path) -> FileLock:
@@ -106,8 +107,8 @@ def _taken(lock: FileLock, folder: Path) -> bool:
 
 def _holder(folder: Path) -> str:
     """The name in the lock; none where nobody holds it, or nobody ever did."""
-    with suppress(OSError):
-        return (folder / ".lock").read_text(encoding="utf-8")
+    with suppress(OSError), (folder / ".lock").open(encoding="utf-8", errors="replace") as file:
+        return file.read(_LONGEST_NAME)
     return ""
 
 

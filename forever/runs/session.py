@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from forever.attempt import Attempt
+from forever.config.overrides import joined_lines
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
@@ -65,7 +66,7 @@ class Session:
         data = [task.digest() for task in benchmark.tasks]
         now = State(data=data, model=dict(learner.backbone.digests), code=code())
         say = complain if self.world.leads else id
-        saved = checkpoint.latest(self.directory.checkpoints, say)
+        saved = checkpoint.latest(self.directory.checkpoints, say, self.directory.has_steps())
         self.state = state = State.of(saved, self.directory.checkpoints) if saved else now
         place = [state.stage, state.trained, len(state.records), now.model, now.code]
         if any(places != [place] for places in self.world.gather([place])):
@@ -101,7 +102,7 @@ class Session:
         if changes and not self.accept_changes:
             raise InputError(
                 f"{self.directory.path}: this changed since this run began: "
-                f"{'; '.join(changes[:3])}; give another --out, or --accept-changes to go on"
+                f"{joined_lines(changes)}; give another --out, or --accept-changes to go on"
             )
         if changes and self.world.leads:
             self.directory.accept(changes)

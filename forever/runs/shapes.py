@@ -3,33 +3,38 @@
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from forever.errors import InputError
 from forever.files import DAMAGED, Shape, sha256
+from forever.within import check_within
 
 # Of a run's folder and a sweep's. 1: without SHA256SUMS and digests of the journal.
 SCHEMA_VERSION = 2
 _READABLE = range(1, SCHEMA_VERSION + 1)
 
 
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class Sizes(Shape):
-    train: int = 0
-    test: int
+    train: Count = 0
+    test: Count
 
 
 class Examples(Shape):
-    replayed: int
+    __pydantic_extra__: dict[str, Count]  # pyright: ignore[reportIncompatibleVariableOverride]
+    replayed: Count
 
 
 class Note(Shape):
     """Of a stage: what methods note are numbers as well."""
 
     __pydantic_extra__: dict[str, float | None]  # pyright: ignore[reportIncompatibleVariableOverride]
-    examples: dict[str, int] = {}
-    truncated: int = 0
+    examples: dict[str, Count] = {}
+    truncated: Count = 0
     planned: float = Field(default=1, gt=0)
 
 
@@ -51,12 +56,15 @@ class Result(Shape):
     data: dict[str, str] = {}
     notes: dict[str, Note] = {}
     examples: Examples | None = None
-    events: dict[str, dict[str, int]] = {}
-    updates: dict[str, int] = {}
-    rows_seen: dict[str, int] = {}
-    tokens: int = 0
+    metrics: dict[str, str] = {}
+    events: dict[str, dict[str, Count]] = {}
+    updates: dict[str, Count] = {}
+    rows_seen: dict[str, Count] = {}
+    tokens: Count = 0
     seconds: dict[str, float] = {}
-    world_size: int = 1
+    world_size: Count = 1
+    parameters: dict[str, Count] = {}
+    peak_memory_bytes: Count = 0
     journal: dict[str, str] = {}  # digests of the journal's files
     weights: dict[str, str] = {}  # digests of what is there for others to use
 
@@ -145,6 +153,7 @@ def check_weights(run: Path, result: Mapping[str, Any]) -> None:
     """
     for name, digest in result.get("weights", {}).items():
         path = run / name
+        check_within(run, path)
         if path.is_file() and file_digest(path) != digest:
             raise InputError(f"{path} is damaged: it is not what result.json says; {DAMAGED}")
 

@@ -72,10 +72,13 @@ def test_weights_that_are_not_what_was_written_are_refused(
     """A result of an earlier release says nothing of them."""
     copy = Path(shutil.copytree(run, tmp_path / "run"))
     weights = copy / "adapter" / "adapter_model.safetensors"
-    flip(weights)
-    code, _, error = call("export", str(copy), "--to", str(tmp_path / "out"))
-    assert (code, error.count("\n")) == (2, 1)
-    assert f"{weights} is damaged" in error
+    whole = weights.read_bytes()
+    for damage, reason in ((Path.unlink, "is missing"), (flip, "is damaged")):
+        weights.write_bytes(whole)
+        damage(weights)
+        code, _, error = call("export", str(copy), "--to", str(tmp_path / "out"))
+        assert (code, error.count("\n")) == (2, 1)
+        assert f"{weights} {reason}" in error
     assert not (tmp_path / "out").exists()
     content = json.loads((copy / "result.json").read_text("utf-8"))
     assert content.pop("weights").keys() == {

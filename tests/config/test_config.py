@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from forever.config.overrides import dotted_keys, parse_assignments
+from forever.config.overrides import dotted_keys, joined_lines, parse_assignments
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.methods.registry import METHODS
@@ -234,3 +234,8 @@ def test_round_trip_through_yaml(base: RunConfig, name: str) -> None:
     again = RunConfig.parse(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json"))))
     assert again == config
     assert again.fingerprint() == config.fingerprint()
+
+
+def test_a_message_says_how_many_differences_it_has_no_room_for() -> None:
+    assert joined_lines(["a is 1 there, 2 here", "b is 1 there, 2 here"]).count(";") == 1
+    assert joined_lines([str(number) for number in range(15)], most=3) == "0; 1; 2; and 12 more"

@@ -299,6 +299,8 @@ def test_metric_follows_the_answers_or_the_configuration(toy_root: Path) -> None
     assert [task.labels for task in tasks] == [("n", "y"), None, ("n", "y")]
     chosen = load_toy(toy_root, metrics={"a": "rouge_l", "b": "exact_match"}).tasks
     assert [task.metric for task in chosen] == ["rouge_l", "exact_match", "exact_match"]
+    with pytest.raises(InputError, match=r"unknown task in data\.metrics, of .*'bb'; did"):
+        load_toy(toy_root, metrics={"bb": "exact_match"})
 
 
 def test_validation_rows_come_from_training_and_test_rows_are_not_used(toy_root: Path) -> None:

@@ -247,7 +247,12 @@ def test_a_disk_that_loses_something_while_the_run_trains_is_noticed(
 # ---- checkpoints
 
 
-@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
+def folder_in_place(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [flip, cut, Path.unlink, folder_in_place])
 @pytest.mark.parametrize("file", ["tensors.safetensors", "state.json", "manifest.json"])
 def test_a_damaged_checkpoint_is_named(
     runs: Runs, copy: Any, capsys: Any, file: str, damage: Callable[[Path], None]
@@ -300,7 +305,7 @@ def test_a_fork_of_a_damaged_run_is_refused(
 
 
 def test_a_run_without_a_checkpoint_begins_again_whatever_its_journal_holds(
-    runs: Runs, tmp_path: Path
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     execute(runs.config, tmp_path)
     for name in ("result.json", "checkpoints", "predictions"):
@@ -308,7 +313,42 @@ def test_a_run_without_a_checkpoint_begins_again_whatever_its_journal_holds(
         shutil.rmtree(target) if target.is_dir() else target.unlink()
     (tmp_path / "steps.jsonl").write_bytes(b"\xff\n{")
     live(runs.config, tmp_path)
+    assert "checkpoints has no checkpoint; the run begins anew" in capsys.readouterr().err
     assert runs.whole.differences(outcome(tmp_path)) == []
+
+
+STRANGE = {
+    "updates": {"task": 10**500},
+    "examples": {"replayed": 1, "task": 10**400},
+    "parameters": {"trained": "x"},
+    "peak_memory_bytes": -1,
+    "metrics": 5,
+    "rows": {},
+}
+
+
+@pytest.mark.parametrize("field", STRANGE)
+def test_a_strange_result_whose_sums_fit_is_refused(runs: Runs, copy: Any, field: str) -> None:
+    directory = RunDirectory(copy(runs.finished))
+    content = json.loads(directory.result.read_text("utf-8")) | {field: STRANGE[field]}
+    directory.write(directory.result, json.dumps(content))
+    with pytest.raises(InputError, match=f"result.json.*{field}"):
+        look(directory.path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("stage", "x"), ("trained", "x"), ("records", [5]), ("steps", "a"), ("digests", []),
+     ("notes", 5), ("seconds", 5), ("data", 5), ("model", 5), ("method", [])],
+)  # fmt: skip
+def test_a_strange_checkpoint_whose_sums_fit_is_refused(
+    tmp_path: Path, field: str, value: Any
+) -> None:
+    checkpoint.save(tmp_path, 0, 1, {}, vars(State()) | {field: value})
+    saved = checkpoint.latest(tmp_path)
+    assert saved is not None
+    with pytest.raises(InputError, match=f"{tmp_path} has a strange field '{field}"):
+        State.of(saved, tmp_path)
 
 
 # ---- what only looks like damage

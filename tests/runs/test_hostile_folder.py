@@ -1,20 +1,24 @@
 """A run folder from somebody else reads and writes nothing outside of itself."""
 
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from made_up import base_run, edit, make_up
 
 from forever.errors import InputError
-from forever.files import check_links, check_within, read_sums
+from forever.files import read_sums
 from forever.launch.local import Placement, run_local
 from forever.report.report import write_report
 from forever.report.study import read_study
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin
+from forever.runs.shapes import check_weights
 from forever.sweeps.sweep import Sweep, read_manifest
+from forever.within import check_links, check_within
 
 VARIANTS = {"base": {}, "finetune": {"method.name": "finetune"}}
 ELSEWHERE = [
@@ -102,6 +106,34 @@ def test_a_run_with_a_link_to_elsewhere_is_named_and_left_out(
     study = read_study(folder)
     assert [run.key for run in study.runs if run.state == "damaged"] == [path.name]
     assert f"left out of the report: {link} leads out of {path}" in capsys.readouterr().err
+
+
+def circle(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"), [(circle, "leads nowhere"), (os.mkfifo, "is a pipe, not a file")]
+)
+@pytest.mark.parametrize("name", ["x", "environment.json", "adapter/x"])
+def test_a_run_with_what_is_no_file_is_named_and_left_out(
+    folder: Path, name: str, make: Callable[[Path], None], reason: str
+) -> None:
+    """A link to itself has no end, and a pipe would be waited for."""
+    path = next(folder.glob("base*s0*"))
+    (path / name).parent.mkdir(exist_ok=True)
+    (path / name).unlink(missing_ok=True)
+    make(path / name)
+    for read in (RunDirectory(path).verify, lambda: find_origin(f"{path}@1")):
+        with pytest.raises(InputError, match=f"{path / name} {reason}"):
+            read()
+    assert [run.key for run in read_study(folder).runs if run.state == "damaged"] == [path.name]
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b"])
+def test_no_digest_of_weights_leads_elsewhere(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} leads out of {tmp_path}"):
+        check_weights(tmp_path, {"weights": {name: "0" * 64}})
 
 
 def test_a_run_that_is_a_link_to_elsewhere_is_left_out(folder: Path, outside: Path) -> None:

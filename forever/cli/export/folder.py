@@ -14,7 +14,7 @@ from forever.cli.export.licence import base_licence, data_licence
 from forever.cli.export.snippet import Base, locate_base
 from forever.cli.view.seen import Seen, look
 from forever.errors import InputError
-from forever.files import writing
+from forever.files import DAMAGED, writing
 from forever.runs.shapes import check_weights
 from forever.storage.address import portable
 
@@ -41,8 +41,8 @@ def export_run(run: Path, to: Path, merge: Merge | None = None) -> list[str]:
     base = locate_base(seen.config)
     whole = seen.config.model.tuning == "full"
     source = seen.directory.path / ("model" if whole else "adapter")
-    _check(seen, source, whole)
     check_weights(seen.directory.path, seen.result)
+    _check(seen, source, whole)
     temporary = to.with_name(f".{to.name}.{os.getpid()}")
     with writing(to):
         shutil.rmtree(temporary, ignore_errors=True)
@@ -62,6 +62,10 @@ def _check(seen: Seen, source: Path, whole: bool) -> None:
     """Refuse a run that left nothing which transformers or PEFT could load as one model."""
     if not source.is_dir():
         raise InputError(f"{source} is not there; it was not kept, so run again")
+    for name in seen.result.get("weights", ()):
+        path = seen.directory.path / name
+        if not path.is_file():
+            raise InputError(f"{path} is missing; {DAMAGED}")
     if not whole and not all((source / name).is_file() for name in _ADAPTER):
         raise InputError(
             f"method {seen.config.method.name} weighs several adapters by the prompt, which PEFT "

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from forever.errors import InputError
-from forever.files import check_within
 from forever.launch.mlflow.mirror import push_run
 from forever.launch.mlflow.overview import push_overview
 from forever.launch.mlflow.store import Store, first_line, tracking_uri
@@ -13,6 +12,7 @@ from forever.runs.lock import in_progress
 from forever.runs.progress import is_run
 from forever.sweeps.sweep import MANIFEST
 from forever.text import complain, without_credentials
+from forever.within import check_within
 
 _SYNC_S = 120.0  # the longest that it waits for one run
 
