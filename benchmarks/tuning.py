@@ -1,0 +1,56 @@
+"""The main settings of every method, tuned with as many trials on examples held out from training.
+
+    python -m benchmarks.tuning --out DIR
+
+For each method it is `forever sweep search --on mini/METHOD`; what is finished is not run again.
+benchmarks/tuning.json keeps all trials. The best settings are run on the test examples by
+`forever sweep tuned`.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import forever
+from forever.report.study import read_study
+from forever.runs.environment import describe
+from forever.sweeps.files import load_sweep
+from forever.sweeps.named_runs import load_run
+from forever.sweeps.search import BASE, find_search
+
+RESULTS = Path(__file__).with_name("tuning.json")
+
+
+def main(out: Annotated[Path, typer.Option(help="Folder for the searches.")]) -> None:
+    """Search for each method in turn, and write down what was tried."""
+    file = load_sweep("search")
+    found: dict[str, Any] = {}
+    for method in (str(file.method), *file.spaces):
+        found[method] = search(method, out.absolute() / method)
+        content = describe() | {"argv": ["tuning.py"], "methods": found}
+        RESULTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        best = found[method]["best"]
+        print(f"{method}: {best['op']:.1f} with {best['settings']}", flush=True)
+
+
+def search(method: str, folder: Path) -> dict[str, Any]:
+    """The trials of a method: settings, and OP on held-out examples.
+
+    The method's default stands first; the `best` is the first trial with the highest OP. A trial
+    that a search gave up early has no OP, and is only counted.
+    """
+    base = f"mini/{method}"
+    space = find_search(load_sweep("search"), load_run(base)).space
+    study = read_study(forever.sweep("search", on=base, out=folder).folder)
+    trials: list[dict[str, Any]] = []
+    for run in sorted(study.finished, key=lambda run: run.variant != BASE):
+        settings = {axis.key: run.settings[axis.key] for axis in space if axis.acts(run.settings)}
+        trials.append({"op": round(run.outcome["op"], 2), "settings": settings})
+    best = max(trials, key=lambda trial: trial["op"])
+    return {"tried": len(study.runs), "best": best, "trials": trials}
+
+
+if __name__ == "__main__":
+    typer.run(main)
