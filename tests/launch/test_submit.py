@@ -626,6 +626,7 @@ def test_on_a_terminal_the_trials_that_run_are_shown(monkeypatch: pytest.MonkeyP
     ("error", "line"),
     [
         (RuntimeError("status code 404: Job x does not exist"), "no longer knows x; the same"),
+        (RuntimeError("status code 404: <html>"), "does not show x .*; the same command follows"),
         (AuthenticationError("no"), "http://head refuses this user; set RAY_AUTH_MODE=token"),
     ],
 )

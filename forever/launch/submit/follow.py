@@ -148,6 +148,9 @@ def _explained(error: Exception, client: JobSubmissionClient, job: str) -> Excep
     if "does not exist" in str(error):
         where = client.get_address()
         return InputError(f"{where} no longer knows {job}; the same command starts it again")
+    if "status code" in str(error):
+        said = f"{client.get_address()} does not show {job} ({one_line(error)})"
+        return InputError(f"{said}; the same command follows it again")
     return error
 
 
