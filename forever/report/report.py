@@ -22,6 +22,7 @@ from forever.errors import InputError
 from forever.files import write_bytes, write_text
 from forever.format import plural
 from forever.planning.verdicts import APART, EQUIVALENT
+from forever.reading import check_within
 from forever.report import facts
 from forever.report.analyses import analyses, findings
 from forever.report.bootstrap import RESAMPLES
@@ -36,7 +37,6 @@ from forever.sweeps.named_runs import scale_of
 from forever.sweeps.studies import importances
 from forever.text import markdown as markdown_text
 from forever.text import visible_lines
-from forever.within import check_within
 
 __all__ = ["console_tables", "write_report"]
 

@@ -17,11 +17,11 @@ from forever.data.orders import ORDERS
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.files import DAMAGED
+from forever.reading import check_within
 from forever.report.bootstrap import Unit
 from forever.runs.directory import RunDirectory
 from forever.sweeps import published as paper
 from forever.sweeps.named_runs import SCALES, has_papers_sizes, named_run
-from forever.within import check_within
 
 # What a report reads of result.json.
 _FIELDS = {

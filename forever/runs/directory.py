@@ -41,6 +41,7 @@ from forever.files import (
     write_text,
     writing,
 )
+from forever.reading import check_links
 from forever.runs.shapes import (
     Answer,
     Ended,
@@ -53,7 +54,6 @@ from forever.runs.shapes import (
     check_version,
 )
 from forever.text import complain
-from forever.within import check_links
 
 
 class RunDirectory:

@@ -39,6 +39,7 @@ from forever.methods.past import Past
 from forever.methods.registry import METHODS, build_method
 from forever.models.identity import digests
 from forever.models.location import find
+from forever.reading import check_links
 from forever.runs import checkpoint
 from forever.runs.checkpoint import State
 from forever.runs.directory import RunDirectory
@@ -47,7 +48,6 @@ from forever.runs.journal import first_lines
 from forever.runs.shapes import SCHEMA_VERSION
 from forever.training.learner import part
 from forever.training.steps import StepRecord
-from forever.within import check_links
 
 Tensors = Mapping[str, Tensor]  # of a checkpoint, by name
 

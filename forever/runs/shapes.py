@@ -9,7 +9,7 @@ from pydantic import Field
 
 from forever.errors import InputError
 from forever.files import DAMAGED, Shape, sha256
-from forever.within import check_within
+from forever.reading import check_within
 
 # Of a run's folder and a sweep's. 1: without SHA256SUMS and digests of the journal.
 SCHEMA_VERSION = 2

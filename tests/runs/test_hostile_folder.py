@@ -12,13 +12,13 @@ from made_up import base_run, edit, make_up
 from forever.errors import InputError
 from forever.files import read_sums
 from forever.launch.local import Placement, run_local
+from forever.reading import check_links, check_within
 from forever.report.report import write_report
 from forever.report.study import read_study
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin
 from forever.runs.shapes import check_weights
 from forever.sweeps.sweep import Sweep, read_manifest
-from forever.within import check_links, check_within
 
 VARIANTS = {"base": {}, "finetune": {"method.name": "finetune"}}
 ELSEWHERE = [

@@ -8,11 +8,11 @@ from forever.launch.mlflow.overview import push_overview
 from forever.launch.mlflow.store import Store, first_line, tracking_uri
 from forever.launch.mlflow.tracker import end_parent, runs_in
 from forever.launch.mlflow.waiting import within
+from forever.reading import check_within
 from forever.runs.lock import in_progress
 from forever.runs.progress import is_run
 from forever.sweeps.sweep import MANIFEST
 from forever.text import complain, without_credentials
-from forever.within import check_within
 
 _SYNC_S = 120.0  # the longest that it waits for one run
 
