@@ -8,16 +8,21 @@ from forever.models.loading import explained
 from forever.models.location import check, find
 
 
+class NotHere(InputError):
+    """The model is a hub's, which a run would fetch."""
+
+
 def load_tokenizer(name: str) -> Any:
     """Load the tokenizer of a model that is on this machine; see `models.backbone` for the name.
 
     Raises:
-        InputError: it is not here, or cannot be loaded.
+        NotHere: it is not on this machine.
+        InputError: it cannot be loaded.
     """
     check(name)
     path = find(name)
     if path is None:
-        raise InputError(f"model.name: {name!r} is not on this machine; a run would fetch it")
+        raise NotHere(f"model.name: {name!r} is not on this machine; a run would fetch it")
     with explained("model.name", name):
         return read_tokenizer(path)
 

@@ -86,6 +86,21 @@ def test_a_run_is_checked_with_its_model(
     assert [*named["examples"]] == ["colour", "shape", "weight"]
 
 
+def test_a_model_that_a_run_refuses_is_a_problem(
+    base_config: RunConfig, data_root: Path, tmp_path: Path, call: Call
+) -> None:
+    run = base_config.override({"model.name": "./nosuch"})
+    for words in (
+        [saved(run, tmp_path / "refused.yaml")],
+        [saved(base_config, tmp_path / "toy.yaml"), "--model", "./nosuch"],
+        [str(data_root), "--model", "./nosuch"],
+    ):
+        told = document(call, "data", "check", *words, code=2)
+        (problem,) = told["problems"]
+        assert problem.startswith("model.name: there is no folder './nosuch'; give ")
+        assert told["lengths"]["rows"]  # the tasks are shown all the same
+
+
 def test_without_a_model_torch_is_not_loaded(data_root: Path) -> None:
     code = (
         "import sys\nfrom forever.cli.main import main\n"

@@ -8,7 +8,6 @@ from typer import Argument, Option
 
 from forever.cli.options import FOLDER
 from forever.cli.shown import note, print_lines, show
-from forever.errors import InputError
 from forever.storage.address import address_of
 from forever.text import Page, complain
 
@@ -50,7 +49,9 @@ def check(
     checked = read_tasks(folder or config, task or ())
     encoder, why = None, "give --model, or a run's file"
     if model or folder is None:
-        encoder, why = _encoder(config)
+        why = "a run would refuse the model"
+        with checked.noting():
+            encoder, why = _encoder(config)
     page = Page()
     page.add("tasks", tasks_table(checked))
     page.add("answers", balance_table(checked))
@@ -68,13 +69,13 @@ def check(
 
 
 def _encoder(config: Any) -> tuple[Any, str]:
-    """The encoder of a run's model, or why there is none."""
+    """The encoder of a run's model, or why there is none; InputError if a run would refuse it."""
     from forever.data.encoding import Encoder
-    from forever.models.tokenizer import load_tokenizer
+    from forever.models.tokenizer import NotHere, load_tokenizer
 
     try:
         return Encoder(load_tokenizer(config.model.name), config.model.max_length), ""
-    except InputError as error:
+    except NotHere as error:
         return None, str(error)
 
 
