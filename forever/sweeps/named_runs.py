@@ -1,6 +1,7 @@
 """Named runs: `[cpu/]<benchmark>[/<order>]/<method>`, and what each scale changes in the paper's
 settings (scales.yaml)."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ def named_run(name: str) -> RunConfig:
     place = name.removeprefix("cpu/")
     parts = place.split("/")
     if len(parts) not in (2, 3):
+        # `Path.is_file` raises for a name that is too long.
+        kind = ".yaml file" if os.path.isfile(name) else "file"
         raise InputError(
-            f"{shown(name)} is no file and not of the form [cpu/]<benchmark>[/<order>]/<method>, "
+            f"{shown(name)} is no {kind} and not of the form [cpu/]<benchmark>[/<order>]/<method>, "
             "such as mini/forever"
         )
     benchmark, *middle, method = parts

@@ -54,6 +54,7 @@ BAD = [
     ("run minni/forever", "unknown benchmark 'minni'; did you mean 'mini'?"),
     ("run superni/9/forever", "unknown order of superni '9'; valid: 7, 8"),
     ("run mini", "'mini' is no file and not of the form"),
+    ("run /etc/passwd", "'/etc/passwd' is no .yaml file and not of the form"),
     ("run nosuch.yaml", "there is no file nosuch.yaml"),
     ("run", "run needs a configuration"),
     ("run optim.lr=1", "'optim.lr=1' is no file"),

@@ -69,6 +69,18 @@ def test_a_sweep_that_is_begun_can_be_planned(call: Call) -> None:
     assert [row["runs"] for row in rows][:3] == [3, 3, 3]
 
 
+@pytest.mark.parametrize("folder", [".", "..", "../here", "a/b"])
+def test_a_folder_of_tasks_may_be_any_that_has_a_name(
+    folder: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    _, printed, _ = call("init", "--task", "b", "--to", folder)
+    file = printed.split()[-1]
+    assert load_run(file).data.benchmark == Path(folder).resolve().name
+    assert document(call, "data", "check", file)["problems"] == []
+
+
 @pytest.mark.parametrize("words", [["init"], ["init", "sweep"], ["init", "--task", "first"]])
 def test_nothing_is_overwritten(words: list[str], call: Call) -> None:
     assert call(*words)[0] == 0
@@ -84,6 +96,15 @@ def test_what_cannot_be_begun_is_refused(call: Call) -> None:
         code, _, error = call("init", "--task", name)
         assert code == 2
         assert "a task's name is that of a folder" in error
+    for folder in ("/", "mini", "a/../mini"):
+        code, _, error = call("init", "--task", "first", "--to", folder)
+        assert code == 2
+        assert "the folder's name is that of a benchmark" in error
+    for file in ("days.txt", "days", "mydir/"):
+        for what in ("run", "sweep"):
+            code, _, error = call("init", what, "--to", file)
+            assert code == 2
+            assert f"the file of a {what} ends in .yaml, as {what}.yaml does" in error
     assert call("init", "sweep", "--task", "first")[0] == 2
     for words in (["sweep"], ["--task", "first"]):
         code, _, error = call("init", *words, "--on", "mini/ewc")

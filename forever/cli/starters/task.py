@@ -46,6 +46,15 @@ def check_name(name: str) -> None:
         )
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse a folder whose name is no benchmark's of one's own, by an InputError."""
+    if folder.resolve().name in ("", "mini"):
+        raise InputError(
+            f"--to {shown(str(folder))}: the folder's name is that of a benchmark, and neither "
+            "nothing nor mini, which is embedded; give another folder"
+        )
+
+
 def task_files(folder: Path, name: str) -> dict[Path, str]:
     """The files of a task in a benchmark's folder, by path; every other task asks the same."""
     ask = (_liked, _served)[len(_tasks_in(folder)) % 2]
@@ -58,6 +67,8 @@ def task_files(folder: Path, name: str) -> dict[Path, str]:
 def run_text(folder: Path, name: str, file: str) -> str:
     """The text of a run on all tasks of a benchmark's folder, a new one last."""
     order = [*(task for task in _tasks_in(folder) if task != name), name]
+    if folder.name in ("", ".."):  # of the working folder or the one above
+        folder = folder.resolve()
     root = as_yaml(str(folder.parent))
     return RUN.format(file=file, benchmark=as_yaml(folder.name), root=root, order=as_yaml(order))
 

@@ -44,6 +44,7 @@ def init(
     from forever.cli.starters import run, sweep
     from forever.cli.starters import task as tasks
     from forever.sweeps.named_runs import load_run
+    from forever.yaml_file import SUFFIXES
 
     if on is not None and (task is not None or what is What.SWEEP):
         raise InputError(f"--on {on}: a sweep or a task is not written from a run; leave it out")
@@ -53,9 +54,12 @@ def init(
             raise InputError(f"--task {task}: a sweep has no tasks of its own; leave out one")
         tasks.check_name(task)
         folder = to or Path("tasks")
+        tasks.check_folder(folder)
         file = folder.parent / f"{task}.yaml"
         files = tasks.task_files(folder, task)
         files[file] = tasks.run_text(folder, task, str(file))
+    elif not str(file).endswith(SUFFIXES):
+        raise InputError(f"--to {file}: the file of a {what} ends in .yaml, as {what}.yaml does")
     elif what is What.SWEEP:
         files = {file: sweep.sweep_text(str(file))}
     else:
