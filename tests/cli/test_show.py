@@ -133,7 +133,8 @@ def test_a_task_at_zero_is_told_in_a_line(
     told = document(call, "show", str(run))
     line = next(line for line in told["lost"] if line.startswith("weight "))
     assert line.startswith("weight ends at 0 of 6 right: 'purple' for 'heavy' (3x), 'purple' for")
-    assert "Usually helps: more updates (optim.epochs; it has 4) or a larger optim.lr" in line
+    helps = "more updates (optim.epochs; it has 4 updates) or a larger optim.lr"
+    assert f"Usually helps: {helps}" in line
     assert line in call("show", str(run))[1].replace("\n", " ").replace("  ", " ")
 
 
@@ -261,6 +262,42 @@ def test_two_runs_differ_in_what_is_told(runs: tuple[Path, Path], call: Call) ->
     assert code == 0
     assert "The same: environment." in printed
     assert "No update is the same." in printed
+
+
+def test_what_an_unfinished_run_has_not_counted_is_no_zero(
+    runs: tuple[Path, Path], tmp_path: Path, call: Call
+) -> None:
+    run = copied(runs[0], tmp_path)
+    (run / "result.json").unlink()
+    counted = json.loads((runs[1] / "result.json").read_text("utf-8"))["updates"]["task"]
+    for pair, here, there in (((runs[1], run), "a", "b"), ((run, runs[1]), "b", "a")):
+        words = ("diff", *map(str, pair))
+        (row,) = [
+            row
+            for row in document(call, *words)["events"]["rows"]
+            if row["number of"] == "updates, task"
+        ]
+        assert (row[here], row[there], row["b less a"]) == (counted, None, None)
+        (line,) = [line for line in call(*words)[1].splitlines() if "updates, task" in line]
+        assert sorted(line.split()[2:]) == sorted((str(counted), "–", "–"))
+
+
+def test_what_makes_a_comparison_unfair_is_told_to_programs_too(
+    runs: tuple[Path, Path], tmp_path: Path, call: Call
+) -> None:
+    told = document(call, "diff", *map(str, runs))
+    assert (told["same_updates"], told["warnings"]) == (0, [])
+    updates = len((runs[0] / "steps.jsonl").read_text("utf-8").splitlines())
+    assert document(call, "diff", str(runs[0]), str(runs[0]))["same_updates"] == updates
+    run = copied(runs[0], tmp_path)
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "predictions" / "3")
+    words = ("diff", str(runs[0]), str(run))
+    (warning,) = document(call, *words)["warnings"]
+    assert warning == "Scores are of other tasks, or of another order."
+    assert warning in call(*words)[1]
+    (run / "steps.jsonl").unlink()
+    assert document(call, *words)["same_updates"] is None
 
 
 def test_a_run_does_not_differ_from_itself(runs: tuple[Path, Path], call: Call) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from forever.cli.view.answers import Answer, said, wrong_answers
 from forever.cli.view.seen import Seen
+from forever.format import plural
 from forever.text import shortened, visible
 
 _LUCK = 1.645  # standard errors: 95 % of a normal number lie below
@@ -96,7 +97,8 @@ def _help(seen: Seen, number: int, task: str, answers: Sequence[Answer]) -> str:
             return "more memory (memory.fraction), or replay at more days (method.days)"
         return "replay, such as method.name=forever; the task was learned and is forgotten"
     updates = sum(line["task"] == task and line["kind"] == "task" for line in seen.steps)
-    more = f"more updates (optim.epochs; it has {updates or 'few'}) or a larger optim.lr"
+    had = plural(updates, "update") if updates else "few updates"
+    more = f"more updates (optim.epochs; it has {had}) or a larger optim.lr"
     if updates >= _SHORT_TRAINING:
         more = "another optim.lr, or a larger model"
     if settings["model.name"] == "tiny":

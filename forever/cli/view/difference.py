@@ -12,6 +12,7 @@ from forever.storage.address import portable
 from forever.text import Cell, Page, PlainTable
 
 _SCORES = {"op": "OP", "bwt": "BWT", "fwt": "FWT", "forgetting": "forgetting"}
+_COUNTED = {"events": "events in ", "updates": "updates, ", "examples": "examples, "}
 _NOT_SHOWN = ("argv", "resumed")  # the command says what the configuration says
 
 
@@ -25,16 +26,17 @@ def difference_page(left: Seen, right: Seen) -> Page:
     for name, seen in (("A", left), ("B", right)):
         page.say(f"{name}  {portable(seen.directory.path)}: {seen.state}", "bold")
     page.tell(a=portable(left.directory.path), b=portable(right.directory.path))
-    page.say(_beginning(left, right))
-    for line in _warnings(left, right):
+    same_updates, warnings = _same_updates(left, right), _warnings(left, right)
+    page.tell(same_updates=same_updates, warnings=warnings)
+    page.say(_beginning(same_updates, left, right))
+    for line in warnings:
         page.say(line, "bold")
-    ours, theirs = _counts(left.result), _counts(right.result)
-    none = dict.fromkeys((*ours, *theirs), 0)
+    ours, theirs = _counts(left.result, right.result), _counts(right.result, left.result)
     parts = {
         "configuration": _values("configuration", left.settings, right.settings),
         "scores": _numbers("scores", "score", _scores(left), _scores(right)),
         "matrix": _numbers("matrix", "score on", _ends(left.result), _ends(right.result)),
-        "events": _numbers("events", "number of", none | ours, none | theirs, "{:,.0f}"),
+        "events": _numbers("events", "number of", ours, theirs, "{:,.0f}"),
         "environment": _values("environment", _place(left), _place(right)),
     }
     same: list[str] = []
@@ -49,12 +51,18 @@ def difference_page(left: Seen, right: Seen) -> Page:
     return page
 
 
-def _beginning(left: Seen, right: Seen) -> str:
-    """How long the two runs did the same."""
+def _same_updates(left: Seen, right: Seen) -> int | None:
+    """How many updates at the beginning are the same; None if a run has no journal."""
     if not (left.steps and right.steps):
-        return "Updates are not compared: a run has no steps.jsonl."
+        return None
     pairs = zip(left.steps, right.steps, strict=False)
-    same = sum(1 for _ in takewhile(_alike, pairs))
+    return sum(1 for _ in takewhile(_alike, pairs))
+
+
+def _beginning(same: int | None, left: Seen, right: Seen) -> str:
+    """How long the two runs did the same."""
+    if same is None:
+        return "Updates are not compared: a run has no steps.jsonl."
     if same == len(left.steps) == len(right.steps):
         return f"All {plural(same, 'update')} are the same."
     return f"The first {plural(same, 'update')} are the same." if same else "No update is the same."
@@ -105,14 +113,17 @@ def _ends(result: Mapping[str, Any]) -> dict[str, float | None]:
     return scores
 
 
-def _counts(result: Mapping[str, Any]) -> dict[str, float | None]:
-    """Replays of each task, and updates and examples by kind."""
+def _counts(result: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float | None]:
+    """Replays of each task, and updates and examples by kind, as far as the run counted them: a
+    zero is what it counted none of and the other run some."""
     counts: dict[str, float | None] = {}
-    for task, events in result.get("events", {}).items():
-        counts[f"events in {task}"] = sum(events.values())
-    for name in ("updates", "examples"):
-        for kind, count in (result.get(name) or {}).items():
-            counts[f"{name}, {kind}"] = count
+    for name, label in _COUNTED.items():
+        counted: Mapping[str, Any] | None = result.get(name)
+        if counted is None:  # an unfinished run, or one of a release that did not count
+            continue
+        for key in (*counted, *(other.get(name) or {})):
+            count = counted.get(key, 0)
+            counts[label + key] = sum(count.values()) if isinstance(count, Mapping) else count
     return counts
 
 
