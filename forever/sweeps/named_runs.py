@@ -26,9 +26,9 @@ def named_run(name: str) -> RunConfig:
     """
     place = name.removeprefix("cpu/")
     parts = place.split("/")
-    if len(parts) not in (2, 3):
-        # `Path.is_file` raises for a name that is too long.
-        kind = ".yaml file" if os.path.isfile(name) else "file"
+    is_file = os.path.isfile(name)  # a name that is too long is an error to `Path.is_file`
+    if len(parts) not in (2, 3) or (is_file and parts[0] not in ORDERS):
+        kind = ".yaml file" if is_file else "file"
         raise InputError(
             f"{shown(name)} is no {kind} and not of the form [cpu/]<benchmark>[/<order>]/<method>, "
             "such as mini/forever"
