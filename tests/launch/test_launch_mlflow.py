@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import requests
+from commands import Call
 from helpers import flip, wait_until
 from made_up import base_run, make_up_run
 from marks import MLFLOW_WARNS
@@ -80,6 +81,11 @@ def test_a_run_is_shown_completely(uri: str, folder: Path) -> None:
         files |= {"matrix.png", "timeline.png", "overview.png"}
     assert artifacts(uri, run) == files
     assert (folder.parent / "mlartifacts").is_dir()
+
+
+def test_sync_says_what_it_sent_and_how_to_look(uri: str, folder: Path, call: Call) -> None:
+    code, printed, _ = call("sync", str(folder), "--mlflow", uri)
+    assert (code, printed) == (0, f"sent 1 run\nnext  forever ui {folder}\n")
 
 
 def test_sending_again_adds_nothing(uri: str, folder: Path, tmp_path: Path) -> None:

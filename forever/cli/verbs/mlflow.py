@@ -1,6 +1,7 @@
 """`forever sync` sends runs to MLflow, `forever ui` shows its pages of them."""
 
 import os
+import shlex
 import sys
 import webbrowser
 from pathlib import Path
@@ -9,6 +10,7 @@ from typer import Argument, Option
 
 from forever.cli import commands, options
 from forever.errors import InputError
+from forever.format import plural
 from forever.text import complain
 
 _MISSING = "MLflow is off or not installed; pip install 'forever-cl[mlflow]' and give --mlflow URI"
@@ -31,7 +33,9 @@ def sync(
     from forever.launch.mlflow import sync as mlflow_sync
 
     bring(folder)
-    mlflow_sync.sync(folder, uri)
+    sent = mlflow_sync.sync(folder, uri)
+    look = shlex.join(["forever", "ui", str(folder)])
+    commands.print_lines([f"sent {plural(sent, 'run')}", f"next  {look}"])
 
 
 def ui(
