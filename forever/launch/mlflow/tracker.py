@@ -34,6 +34,7 @@ _LETS_GO_S = 2.0  # a killed worker lets go of its folder some seconds later
 # How often the table of a sweep that goes on is made anew, which reads all its runs.
 _TABLE_EVERY_S = 600.0
 _AWAY = "MLflow does not answer, `forever sync {}` sends it later ({})"
+_LATE = "MLflow has not got all of it yet, {:g} s after the end; `forever sync {}` sends the rest"
 
 
 class News(Tracker):
@@ -142,7 +143,7 @@ class _Sender(Thread):
                 self._send(ending)
                 wait, self._failed = _EVERY_S, False
             except Exception as error:  # whatever a server or a client library comes up with
-                self._fail(first_line(error))
+                self._fail(_AWAY.format(self._folder, first_line(error)))
                 wait = max(_AGAIN_S, _SHARE * (time.monotonic() - begun))
             if ending:
                 return
@@ -154,12 +155,12 @@ class _Sender(Thread):
         self.news.set()
         self.join(patience_s)
         if self.is_alive():
-            self._fail(f"not all was sent {patience_s:g} s after the end")
+            self._fail(_LATE.format(patience_s, self._folder))
             self._left = True
 
-    def _fail(self, problem: str) -> None:
+    def _fail(self, line: str) -> None:
         if not (self._failed or self._left):
-            self._say(_AWAY.format(self._folder, problem))
+            self._say(line)
         self._failed = True
 
 
