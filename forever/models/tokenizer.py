@@ -22,7 +22,10 @@ def load_tokenizer(name: str) -> Any:
     check(name)
     path = find(name)
     if path is None:
-        raise NotHere(f"model.name: {name!r} is not on this machine; a run would fetch it")
+        raise NotHere(
+            f"model.name: {name!r} is not on this machine, and only a run fetches it; fetch it "
+            "once where there is a network (the cache is HF_HOME), or give a folder or a GGUF file"
+        )
     with explained("model.name", name):
         return read_tokenizer(path)
 

@@ -101,6 +101,17 @@ def test_a_model_that_a_run_refuses_is_a_problem(
         assert told["lengths"]["rows"]  # the tasks are shown all the same
 
 
+def test_a_hubs_model_that_is_not_here_is_none(
+    data_root: Path, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    code, printed, errors = call("data", "check", str(data_root), "--model", "someone/else")
+    assert (code, errors) == (0, "")
+    said = " ".join(printed.split())
+    assert "Tokens are not shown: model.name: 'someone/else' is not on this machine, and" in said
+    assert said.endswith("(the cache is HF_HOME), or give a folder or a GGUF file.")
+
+
 def test_without_a_model_torch_is_not_loaded(data_root: Path) -> None:
     code = (
         "import sys\nfrom forever.cli.main import main\n"
