@@ -39,6 +39,7 @@ def facts(study: Study) -> dict[str, str]:
     settings = {key: value for key, value in example.settings.items() if value is not None}
     return {
         f"settings of {example.variant}": " · ".join(pairs(settings)),
+        **_settings_elsewhere(study),
         "tasks": (" → " if len(sequences) == 1 else ", ").join(example.outcome["tasks"]),
         "test rows a task": " to ".join(map(str, sorted({min(tests), max(tests)}))),
         "seeds": listed(study.seeds),
@@ -50,6 +51,18 @@ def facts(study: Study) -> dict[str, str]:
         "truncated training rows": f"{truncated} in all runs together",
         **shared,
     }
+
+
+def _settings_elsewhere(study: Study) -> dict[str, str]:
+    """What the example of another benchmark has in the place of some of these settings."""
+    told: dict[str, str] = {}
+    for part in study.parts:
+        if part.finished:
+            changed = differences(study.example.settings, part.example.settings)
+            if changed:
+                key = f"settings of {part.example.variant} on {part.benchmark}"
+                told[key] = f"the same but for {' · '.join(pairs(changed))}"
+    return told
 
 
 def origins(study: Study) -> dict[str, list[str]]:
@@ -90,7 +103,7 @@ def changes(study: Study) -> dict[str, str]:
     for part in study.parts:
         for row in part.measured:
             if by_variant[row.variant] == UNFINISHED:
-                same = "the reference" if row.variant == part.example.variant else "none"
+                same = "the reference" if part.compares_with(row.variant) else "none"
                 changed = differences(part.example.settings, row.runs[0].settings)
                 by_variant[row.variant] = " · ".join(pairs(changed)) or same
     return by_variant

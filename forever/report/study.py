@@ -134,6 +134,11 @@ class Part(Study):
                 told.append(f"{row.variant} ({row.footing.words()})")
         return told
 
+    def compares_with(self, variant: str) -> bool:
+        """Whether it is the reference here."""
+        others = (row.reference for row in self.rows if row.variant != variant)
+        return variant == self.reference or variant in others
+
     def _paper_name(self, variant: str) -> str:
         return self.paper_names.get(variant, variant)
 
@@ -181,7 +186,10 @@ def read_study(folder: Path) -> Study:
             complain(f"left out of the report: {problem}")
         refuse_versions(study.finished)
         if not (study.finished and study.rows):  # which reads all results and answers
-            raise InputError(f"{folder}: none of its {len(study.runs)} runs is finished yet")
+            raise InputError(
+                f"{folder}: no run in it is finished yet; wait, or go on with `forever run ... "
+                "--resume` (a sweep: with the same command again)"
+            )
         return study
 
 
@@ -255,16 +263,17 @@ def plain_run(path: Path, folder: Path | None = None) -> Run:
 
 
 def _tell_settings_apart(runs: Sequence[Run]) -> dict[Run, str]:
-    """Give runs of one variant whose settings differ from its first run's the difference into
-    their names, and return what was added.
+    """Give runs of one variant whose settings differ from those of its first run on their benchmark
+    the difference into their names, and return what was added.
 
     A sweep can hold such runs: its folder may have been used again with another base.
     """
-    first: dict[str, Run] = {}
+    first: dict[tuple[str, str], Run] = {}
     suffixes: dict[Run, str] = {}
     for run in runs:
         if run.has_begun:
-            changes = differences(first.setdefault(run.variant, run).settings, run.settings)
+            base = first.setdefault((run.benchmark, run.variant), run)
+            changes = differences(base.settings, run.settings)
             if changes:
                 suffixes[run] = f" ({', '.join(pairs(changes))})"
     for run, suffix in suffixes.items():

@@ -14,6 +14,8 @@ from made_up import base_run, edit, make_up, make_up_run
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.report.facts import changes as changes_of
+from forever.report.facts import facts
 from forever.report.frame import frame_of, text_table
 from forever.report.report import write_report
 from forever.report.row import Row
@@ -196,6 +198,28 @@ def test_a_folder_of_runs_groups_seeds_and_tells_settings_apart(folder: Path) ->
         write_report(folder)
 
 
+def test_each_benchmark_of_a_folder_of_runs_has_its_own_reference(tmp_path: Path) -> None:
+    """Whatever the settings of FOREVER on another benchmark are; without it there is none."""
+    other = {"data.benchmark": "other", "data.train_rows": 24, "optim.lr": 1e-3}
+    plain = {"method.name": "finetune"}
+    for name, changes in {
+        "a": {}, "b": other, "c": {**other, **plain}, "d": {**plain, "data.benchmark": "third"},
+    }.items():  # fmt: skip
+        make_up_run(tmp_path / name, name, base_run(**changes))
+    study = read_study(tmp_path)
+    rows = {(part.benchmark, row.variant): row for part in study.parts for row in part.rows}
+    assert [*rows] == [
+        ("toy", "forever"), ("other", "forever"), ("other", "finetune"), ("third", "finetune"),
+    ]  # fmt: skip
+    assert rows["other", "finetune"].compared("difference") is not None
+    assert changes_of(study) == {"forever": "the reference", "finetune": "method.name=finetune"}
+    told = facts(study)
+    assert told["settings of forever on other"] == "the same but for optim.lr=0.001"
+    shutil.rmtree(tmp_path / "b")
+    shutil.rmtree(tmp_path / "c")
+    assert changes_of(read_study(tmp_path))["finetune"] == "none"
+
+
 def test_versions_of_a_benchmark_do_not_mix(folder: Path) -> None:
     """Order 1 of `mini` had five tasks once: what they were is known from the results."""
     path = next(folder.glob("base*s0*")) / "result.json"
@@ -281,6 +305,13 @@ def test_a_damaged_folder_is_named(folder: Path, spoil: Callable[[Path], Any]) -
     spoil(folder)
     with pytest.raises(InputError, match=re.escape(str(folder))):
         write_report(folder)
+
+
+def test_a_report_of_nothing_says_what_helps(folder: Path) -> None:
+    _nothing_finished(folder)
+    for place in (folder, next(folder.glob("base*s0*"))):
+        with pytest.raises(InputError, match=r"wait, or go on with `forever run \.\.\. --resume`"):
+            read_study(place)
 
 
 DAMAGE: list[tuple[str, bytes | None, str]] = [
