@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 from commands import Call, document
+from made_up import base_run, make_up, make_up_run
 from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
@@ -69,8 +70,6 @@ def test_each_table_is_a_document(run_file: str, data_root: Path, call: Call) ->
 
 def test_a_report_is_a_document(tmp_path: Path, call: Call) -> None:
     pytest.importorskip("matplotlib")
-    from made_up import base_run, make_up
-
     from forever.sweeps.sweep import Sweep
 
     variants = {"base": {}, "late": {"method.days": [4]}, "joint": {"method.name": "mtl"}}
@@ -81,6 +80,16 @@ def test_a_report_is_a_document(tmp_path: Path, call: Call) -> None:
     assert rows.keys() == variants.keys()
     assert list(rows.values()) == stored["parts"][0]["rows"][: len(rows)]
     assert told["report"] == str(folder / "report.html")
+
+
+@pytest.mark.parametrize("below", ["", "figures"])
+def test_a_report_into_a_file_is_refused_first(below: str, tmp_path: Path, call: Call) -> None:
+    """Before anything is read: here is nothing that could be."""
+    file = tmp_path / "run.yaml"
+    file.touch()
+    code, printed, error = call("report", str(tmp_path), "--to", str(file / below))
+    assert (code, printed) == (2, "")
+    assert f"{file} is a file; give a folder to write into" in error
 
 
 def test_bad_input_leaves_stdout_empty(tmp_path: Path, call: Call) -> None:
@@ -185,18 +194,13 @@ def test_help_has_examples_that_are_understood(name: str, command: Any) -> None:
 @pytest.mark.parametrize(("variable", "coloured"), [("NO_COLOR", False), ("FORCE_COLOR", True)])
 def test_no_color_is_respected(variable: str, coloured: bool, tmp_path: Path) -> None:
     """FORCE_COLOR makes rich take the pipe for a terminal; NO_COLOR holds there, too."""
-    code = (
-        "from rich.console import Console\n"
-        "from forever.runs.console import matrix_table\n"
-        "result = {'method': 'm', 'seed': 0, 'tasks': ['a'], 'stages': ['a'], 'matrix': [[50.0]]}\n"
-        "Console().print(matrix_table(result))\n"
-    )
+    make_up_run(tmp_path / "run", "base", base_run())
     environment = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color", variable: "1"}
     environment |= {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-m", "forever.cli.start", "show", str(tmp_path / "run")]
     shown = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert ("\x1b[38;" in shown.stdout) == coloured
-    assert "50.0" in shown.stdout
+    assert "score on, after" in shown.stdout
 
 
 # ---- doctor

@@ -5,6 +5,7 @@ from pathlib import Path
 from typer import Argument, Option
 
 from forever.cli import commands
+from forever.errors import InputError
 from forever.storage.address import local_folder
 
 
@@ -25,6 +26,9 @@ def report(
     """
     from forever.launch.copies import bring
 
+    for place in () if to is None else (to, *to.parents):
+        if place.exists() and not place.is_dir():
+            raise InputError(f"--to {to}: {place} is a file; give a folder to write into")
     places = [local_folder(folder) for folder in folders]
     for place in places:
         bring(place)
