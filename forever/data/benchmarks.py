@@ -145,12 +145,14 @@ def _task(config: DataConfig, name: str, splits: Splits) -> Task:
     """Check a task's splits and find its labels and its metric."""
     train, test = splits
     trained = {example.question: example.id for example in train}
+    known = any(name in order for order in ORDERS.get(config.benchmark, {}).values())
+    does_it = " (`forever data prepare` does)" if known else ""
     for example in test:
         twin = trained.get(example.question)
         if twin is not None:
             raise InputError(
-                f"task {name}: test row {example.id} repeats train row {twin}; splits must be "
-                "disjoint, remove one (`forever data prepare` does)"
+                f"task {name}: test row {example.id} repeats train row {twin} (both counted from "
+                f"0); splits must be disjoint, remove one{does_it}"
             )
     # Answers look like labels if there are at most 50, each used five times on average.
     answers = sorted({example.output.strip() for example in train})

@@ -287,8 +287,16 @@ def test_unknown_type_of_cl_benchmark(folder: Path) -> None:
 def test_overlap_of_train_and_test_is_refused(toy_root: Path, blanks: str) -> None:
     rows = [row("new"), row("c train 7" + blanks, "another answer")]
     write_jsonl(toy_root / "toy" / "c" / "test.jsonl", rows)
-    with pytest.raises(InputError, match="c: test row c/test/1 repeats train row c/train/7; spl"):
+    with pytest.raises(InputError, match=r"c/test/1 repeats train row c/train/7 .*remove one$"):
         load_toy(toy_root)
+
+
+def test_overlap_in_a_benchmark_of_the_paper_is_what_prepare_removes(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        write_jsonl(tmp_path / "long_sequence" / "cb" / f"{split}.jsonl", [row("the same")])
+    data = {"benchmark": "long", "order": ["cb"], "root": str(tmp_path)}
+    with pytest.raises(InputError, match=r"disjoint, remove one \(`forever data prepare` does\)$"):
+        load_benchmark(RunConfig.parse({"data": data}).data)
 
 
 def test_metric_follows_the_answers_or_the_configuration(toy_root: Path) -> None:
