@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from commands import Call
 from helpers import flip
 from made_up import base_run, make_up, make_up_run
 from marks import MLFLOW_WARNS
@@ -304,6 +305,16 @@ def test_the_store_of_a_folder(
     assert store_of(tmp_path, "auto") == (f"sqlite:///{auto}", None)
     with pytest.raises(InputError, match=r"mlflow\.json has a strange field 'id'"):
         store_of(sweep_folder, "auto")
+
+
+def test_ui_names_an_address_as_it_was_given(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREVER_SCRATCH", str(tmp_path))
+    code, _, error = call("ui", "s3://bucket/runs")
+    assert code == 2
+    assert error.startswith("error: s3://bucket/runs is no folder of this machine; ")
+    assert error.endswith("or none and --mlflow STORE\n")
 
 
 @pytest.mark.parametrize("words", [[], ["--mlflow", "http://me:pw@host:5000/"]])

@@ -11,6 +11,7 @@ from typer import Argument, Option
 from forever.cli import commands, options
 from forever.errors import InputError
 from forever.format import plural
+from forever.storage.address import portable
 from forever.text import complain
 
 _MISSING = "MLflow is off or not installed; pip install 'forever-cl[mlflow]' and give --mlflow URI"
@@ -34,12 +35,14 @@ def sync(
 
     bring(folder)
     sent = mlflow_sync.sync(folder, uri)
-    look = shlex.join(["forever", "ui", str(folder)])
+    look = shlex.join(["forever", "ui", portable(folder)])
     commands.print_lines([f"sent {plural(sent, 'run')}", f"next  {look}"])
 
 
 def ui(
-    folder: Path | None = Argument(None, help="A run, a sweep, or a folder of those."),
+    folder: Path | None = Argument(
+        None, help="A run, a sweep, or a folder of those.", **options.FOLDER
+    ),
     mlflow: str = Option("auto", help="MLflow store; default: where FOLDER was sent last."),
     port: int | None = Option(None, min=1, max=65535, help="Default: 5000, or another free one."),
     no_browser: bool = Option(False, "--no-browser", help="Print the address only."),

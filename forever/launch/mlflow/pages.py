@@ -13,6 +13,7 @@ from pathlib import Path
 from forever.errors import InputError
 from forever.launch.mlflow.place import PORT, Place, place_of, sent_below, without_user
 from forever.launch.mlflow.store import tracking_uri
+from forever.storage.address import portable
 
 _HOST = "127.0.0.1"
 _START_S = 120.0  # a store in which many have worked takes a while to open
@@ -32,7 +33,10 @@ def store_of(folder: Path | None, choice: str) -> tuple[str, Place | None]:
     place = None
     if folder is not None:
         if not folder.is_dir():
-            raise InputError(f"{folder} is no folder; give that of a run, a sweep or several")
+            raise InputError(
+                f"{portable(folder)} is no folder of this machine; give that of a run, a sweep or "
+                "several, or none and --mlflow STORE"
+            )
         place = place_of(folder)
     uri = tracking_uri(None if choice == "auto" else choice)
     if choice == "auto" and folder is not None:
