@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,20 @@ def test_doctor_says_what_installs_what_is_missing(
     assert verdicts["optuna"] == "ok"
     monkeypatch.setattr(doctor, "_fits", lambda package: True)
     assert call("doctor", "--fix")[1].splitlines()[-1] == "nothing is missing"
+
+
+def test_doctor_names_the_folder_of_a_checkout_that_is_not_installed(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forever.cli.verbs import doctor
+
+    def absent(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "requires", absent)
+    monkeypatch.setattr(doctor, "distribution", absent)
+    monkeypatch.setattr(doctor, "version", {}.get)
+    install = shlex.join(["pip", "install", "-e", str(Path(doctor.__file__).parents[3])])
+    told = document(call, "doctor", "--fix", code=1)
+    assert told["commands"] == [f"{shlex.quote(sys.executable)} -m {install}"]
+    assert told["rows"][1]["verdict"] == f"needed: {install}"

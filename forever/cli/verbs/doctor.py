@@ -37,7 +37,7 @@ def doctor(
     """
     show(_findings())
     missing = [(package, extra) for package, extra in _requirements() if not _fits(package)]
-    needed = [_asked(package) for package, extra in missing if not extra]
+    needed = [word for package, extra in missing if not extra for word in _asked(package)]
     extras = [extra for _, extra in missing if extra]
     commands = _commands(needed, extras)
     note(sound=not needed, commands=commands)
@@ -116,14 +116,16 @@ def _fits(package: Requirement) -> bool:
 def _remedy(package: Requirement, extra: str) -> str:
     """What to do about a package that is missing or does not fit."""
     if not extra:
-        return f"needed: pip install {shlex.quote(_asked(package))}"
+        return f"needed: {shlex.join(['pip', 'install', *_asked(package)])}"
     why = f"{package.specifier} is needed" if version(package.name) else "optional"
     return f"{why}: pip install 'forever-cl[{extra}]'"
 
 
-def _asked(package: Requirement) -> str:
-    """What pip is asked for."""
-    return f"{package.name}{package.specifier}"
+def _asked(package: Requirement) -> list[str]:
+    """What pip is asked for; no index has this package."""
+    if package.name == _NAME:
+        return ["-e", _place()]
+    return [f"{package.name}{package.specifier}"]
 
 
 def _hardware(table: PlainTable) -> None:
