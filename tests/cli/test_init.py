@@ -1,5 +1,6 @@
 """`forever init`: what it writes runs as it is, and nothing is overwritten."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ import yaml
 from commands import Call, document
 
 from forever.cli.starters.run import run_text
+from forever.cli.starters.task import _TEST, _TRAIN, _liked, _served
 from forever.config.overrides import dotted_keys
 from forever.config.run import RunConfig
+from forever.models.tokenizer import load_tokenizer
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import load_run, named_run
 
@@ -59,6 +62,13 @@ def test_a_task_that_is_begun_is_learned(
     config = Path(told["run"], "config.yaml").absolute()
     monkeypatch.chdir(tmp_path.parent)  # from where the run's own configuration finds the data
     assert document(call, "data", "check", str(config))["problems"] == []
+
+
+def test_tiny_has_a_token_for_each_word_of_the_tasks() -> None:
+    tokenizer = load_tokenizer("tiny")
+    rows = [ask(number) for ask in (_liked, _served) for number in range(_TRAIN + _TEST)]
+    words = {word for row in rows for text in row.values() for word in re.findall(r"\w+", text)}
+    assert [word for word in sorted(words) if len(tokenizer.tokenize(f" {word}")) > 1] == []
 
 
 def test_a_sweep_that_is_begun_can_be_planned(call: Call) -> None:

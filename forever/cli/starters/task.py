@@ -91,8 +91,8 @@ def _served(number: int) -> dict[str, str]:
     eaten = number % 2 == 0
     thing = (_EATEN if eaten else _THINGS[1:4])[number // 2 % 3]
     person, word = _NAMES[number // 2 % 8], (*_LIKED, *_DISLIKED)[(number + number // 16) % 8]
-    text = f"{person} had the {word} {thing}."
-    return _row("Is it something to eat? Options: yes, no.", text, "yes" if eaten else "no")
+    text = f"{person} remembered the {word} {thing}."
+    return _row("Is it about food? Options: yes, no.", text, "yes" if eaten else "no")
 
 
 def _row(instruction: str, text: str, answer: str) -> dict[str, str]:
