@@ -121,7 +121,7 @@ def test_a_run_leaves_no_password(
     run = ["run", "toy.yaml", "--out", "out", *options]
     code, printed = forever(tmp_path, environment, *run)
     assert code == 0, printed
-    assert "`forever sync out" in printed
+    assert "`forever sync " in printed
     assert SECRET not in printed
     (folder,) = (tmp_path / "out").iterdir()
     for path in folder.rglob("*"):
