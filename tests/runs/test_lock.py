@@ -98,17 +98,6 @@ def test_waiting_has_an_end(
         pass
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * 10**6])
-def test_a_lock_that_holds_anything_is_a_lock(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / ".lock").write_bytes(content)
-    with locked(tmp_path):
-        assert in_progress(tmp_path)
-        (tmp_path / ".lock").write_bytes(content)
-        with pytest.raises(InputError, match="is held by") as refusal, locked(tmp_path, True, 0):
-            pass
-    assert len(str(refusal.value)) < 1000
-
-
 # ---- a lock that the file system does not tell to everybody
 
 
@@ -137,6 +126,18 @@ class Elsewhere:
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forever.runs.lock._TOUCH_EVERY_S", 0.05)
+
+
+@pytest.mark.usefixtures("hurry")
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * 10**6])
+def test_a_lock_that_holds_anything_is_a_lock(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ".lock").write_bytes(content)
+    with locked(tmp_path):
+        assert in_progress(tmp_path)
+        (tmp_path / ".lock").write_bytes(content)
+        with pytest.raises(InputError, match="is held by") as refusal, locked(tmp_path, True, 0):
+            pass
+    assert len(str(refusal.value)) < 1000
 
 
 @pytest.mark.usefixtures("hurry")
