@@ -3,8 +3,7 @@
     python -m benchmarks.tuning --out DIR
 
 For each method it is `forever sweep search --on mini/METHOD`; what is finished is not run again.
-benchmarks/tuning.json keeps all trials. The best settings are run on the test examples by
-`forever sweep tuned`.
+benchmarks/tuning.json keeps all trials.
 """
 
 import json

@@ -3,6 +3,7 @@
 Ray Train, which takes a second to import, is loaded only if the run has workers.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -60,6 +61,13 @@ def train_trial(params: Mapping[str, Any], folder: str, setting: Setting) -> Non
         tune.report({"refused": str(error)})  # it would be the same the next time
     except Stopped:
         tune.report({"told to stop": True})  # it has saved, and goes on another time
+    except _Enough:
+        sys.exit(0)  # as Tune ends a trial
+
+
+class _Enough(BaseException):
+    """Tune wants no more of this trial. Its own SystemExit would pass for a tracker that failed,
+    and the run would go on in a process that Tune gives to the next one."""
 
 
 class _Report(Tracker):
@@ -78,4 +86,7 @@ class _Report(Tracker):
         report = {"key": self.directory.path.name, "stage": number + 1, "stages": self.stages}
         report |= {"earlier": self.earlier, "op": scores["op"]}
         report["replays"] = kinds.count("replay") + kinds.count("consolidation")
-        tune.report(report)
+        try:
+            tune.report(report)
+        except SystemExit:
+            raise _Enough from None

@@ -1,0 +1,38 @@
+"""A trial of Ray Tune, with Tune played by the test."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+from forever.config.run import RunConfig
+from forever.launch import ray_trial
+from forever.launch.fleet import Fleet, Share
+from forever.launch.local import Placement
+from forever.launch.ray_cluster import Setting
+from forever.runs.directory import RunDirectory
+
+
+def test_a_trial_that_tune_wants_no_more_of_ends_there(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tune says so by a SystemExit in the report; the process is for the next trial."""
+    reports: list[dict[str, Any]] = []
+
+    def report(content: dict[str, Any]) -> None:
+        reports.append(content)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(ray_trial.tune, "report", report)
+    monkeypatch.setattr(Setting, "enter", lambda self: None)
+    config = small_config.override({"data.order": ["colour", "shape"]})
+    params = {"run": config.model_dump(mode="json"), "key": "run"}
+    share = Share(concurrent=1, workers=0, device="cpu", resources={"CPU": 1}, threads=None)
+    setting = Setting(Fleet(placement=Placement(device="cpu")), share)
+    with pytest.raises(SystemExit):
+        ray_trial.train_trial(params, str(tmp_path), setting)
+    assert [content["stage"] for content in reports] == [1]
+    directory = RunDirectory(tmp_path / "run")
+    assert directory.steps.is_file()
+    assert not directory.result.exists()
