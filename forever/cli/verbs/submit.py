@@ -82,16 +82,21 @@ def submit(
 
     client = connect(address)
     job, how = start_or_join(client, submission, working_dir)
-    print_lines([f"{how}  {job} (code {submission.code})"])
-    if how == "done":
-        again = f"ray job delete {job} --address {client.get_address()}"
-        print_lines(
-            [f"        it ended well before; after `{again}` the same command runs it again"]
-        )
+    _say_how(job, how, submission.code, client.get_address())
     with Screen(console) as screen:
         code = follow(client, job, screen)
     if code:
         raise typer.Exit(code)
+
+
+def _say_how(job: str, how: str, code: str, address: str) -> None:
+    """Say whether a job was started or joined, or is done and how it would run again."""
+    print_lines([f"{how}  {job} (code {code})"])
+    if how == "done":
+        again = f"ray job delete {job} --address {address}"
+        print_lines(
+            [f"        it ended well before; after `{again}` the same command runs it again"]
+        )
 
 
 def _check(words: Sequence[str]) -> tuple[Any, Any, Launch]:
