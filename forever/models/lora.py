@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from forever.config.parts import ModelConfig
+from forever.errors import InputError
 from forever.models import adapter as plain
 
 _BANKS = "forever_banks"
@@ -171,10 +172,20 @@ def frozen(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_frozen(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put copies of what `frozen` gave back: sums over a file's own memory round differently."""
+    """Put copies of what `frozen` gave back: sums over a file's own memory round differently.
+
+    InputError if the adapters are not of this model's shapes.
+    """
     for name, bank in banks(model):
-        bank.frozen_A = tensors.get(f"{name}.A", bank.frozen_A[:0]).to(bank.A.device, copy=True)
-        bank.frozen_B = tensors.get(f"{name}.B", bank.frozen_B[:0]).to(bank.B.device, copy=True)
+        A, B = tensors.get(f"{name}.A", bank.A[:0]), tensors.get(f"{name}.B", bank.B[:0])
+        count = A.shape[:1]
+        if (A.shape, B.shape) != ((*count, *bank.A.shape[1:]), (*count, *bank.B.shape[1:])):
+            raise InputError(
+                f"the checkpoint's frozen adapters of {name} have shapes {list(A.shape)} and "
+                f"{list(B.shape)}, which are not of this model"
+            )
+        bank.frozen_A = A.detach().to(bank.A.device, copy=True)
+        bank.frozen_B = B.detach().to(bank.B.device, copy=True)
 
 
 def save_peft(model: nn.Module, folder: Path, base_name: str, adapter: int | None = None) -> None:

@@ -21,6 +21,7 @@ from forever.models.parameters import FlatParameters
 from forever.seeding import permutation
 from forever.training.events import LossEvent, ReplayEvent
 from forever.training.memory import Memory
+from forever.training.optim import load_moments
 from forever.training.steps import Action, Probe, Step, StepRecord
 from forever.training.world import World
 
@@ -201,19 +202,22 @@ class Learner:
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `state_dict` gave; an optimiser that does not exist yet gets nothing.
 
-        An InputError says that another number was trained, which only a fork can come to.
+        Raises:
+            InputError: names or shapes are not of this model: a fork can come to that, or a strange
+                hand wrote the file.
         """
-        theta, flat = tensors["theta"], self.parameters.flat
+        flat = self.parameters.flat
+        theta = tensors.get("theta", flat[:0])
         if theta.shape != flat.shape:
             raise InputError(
-                f"{theta.numel()} numbers were trained there, {flat.numel()} here; this cannot fork"
+                f"the checkpoint has {theta.numel()} trained numbers, this model {flat.numel()}; "
+                "only the same trainable parameters can go on from it"
             )
         self.parameters.load(theta)
         lora.load_frozen(self.backbone.model, part(tensors, "frozen/"))
         moments = part(tensors, "adam/")
         if moments and self.optimizer is not None:
-            fresh = self.optimizer.state_dict()
-            self.optimizer.load_state_dict({**fresh, "state": {0: moments}})
+            load_moments(self.optimizer, moments)
 
     def log_step(self, **readings: float | None) -> None:
         """Add readings to the journal's line of the last update."""

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from forever.config.parts import OptimConfig
+from forever.errors import InputError
 from forever.models.parameters import FlatParameters
 
 
@@ -17,6 +18,16 @@ def build_optimizer(parameters: FlatParameters, config: OptimConfig) -> torch.op
         weight_decay=config.weight_decay,
         fused=parameters.flat.is_cuda,
     )
+
+
+def load_moments(optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
+    """Put back what an AdamW on the flat vector had; InputError if its names or shapes differ."""
+    size = optimizer.param_groups[0]["params"][0].shape
+    expected = {"step": torch.Size(), "exp_avg": size, "exp_avg_sq": size}
+    found = {name: tensor.shape for name, tensor in moments.items()}
+    if found != expected:
+        raise InputError(f"the checkpoint has moments of AdamW {found}, not {expected}")
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: moments}})
 
 
 def learning_rate(config: OptimConfig, step: int, planned_steps: int) -> float:

@@ -30,6 +30,7 @@ from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.files import write_noted
 from forever.launch.local import Placement, run_local
+from forever.runs import checkpoint
 from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 from forever.training import step as step_module
@@ -258,6 +259,39 @@ def test_damaged_newest_checkpoint_falls_back(runs: Runs, tmp_path: Path, phase:
     # Dies soon after: what it saved must be found by the third life.
     assert newest.exists() or "saved" in phases(runs.die(tmp_path, 5))
     runs.finish(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "change", "problem"),
+    [
+        ("forever", "theta", lambda tensor: tensor[1:], "trained numbers, this model"),
+        ("forever", "theta", None, "the checkpoint has 0 trained numbers"),
+        ("forever", "adam/exp_avg", lambda tensor: tensor[1:], "moments of AdamW"),
+        ("forever", "adam/step", None, "moments of AdamW"),
+        ("olora", "frozen/", lambda tensor: tensor[..., 1:], "which are not of this model"),
+        ("olora", "frozen/", lambda tensor: tensor[0, 0, 0], "which are not of this model"),
+    ],
+)
+def test_tensors_that_are_not_of_the_model_are_refused(
+    runs: Runs,
+    tmp_path: Path,
+    method: str,
+    name: str,
+    change: Callable[[torch.Tensor], torch.Tensor] | None,
+    problem: str,
+) -> None:
+    """As a checkpoint has them whose digests hold, from a strange hand."""
+    runs.die(tmp_path, runs.place("journal", -1, method), method)
+    path = sorted((tmp_path / "checkpoints").glob("[!.]*"))[-1]
+    saved = checkpoint.read(path)
+    assert saved is not None
+    chosen = min(key for key in saved.tensors if key.startswith(name))
+    tensor = saved.tensors.pop(chosen)
+    if change:
+        saved.tensors[chosen] = change(tensor)
+    checkpoint.write(path, saved.tensors, saved.state)
+    with pytest.raises(InputError, match=problem):
+        live(runs.configs[method], tmp_path)
 
 
 @pytest.mark.parametrize("checkpoint_s", [0.0, 1e9])
