@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,34 @@ def test_a_report_is_a_document(tmp_path: Path, call: Call) -> None:
     assert rows.keys() == variants.keys()
     assert list(rows.values()) == stored["parts"][0]["rows"][: len(rows)]
     assert told["report"] == str(folder / "report.html")
+
+
+@pytest.mark.parametrize(
+    "words", [["demo"], ["sweep", "components", "--on", "mini/forever", "--only", "+RR"]]
+)
+def test_a_sweep_is_a_document(
+    words: list[str], tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the launcher does, which is not here, and what it tells meanwhile is on stderr."""
+    pytest.importorskip("matplotlib")
+    from forever.launch.fleet import SweepOutcome
+    from forever.sweeps.sweep import Sweep
+
+    def run_sweep(sweep: Sweep, folder: Path, *more: Any) -> SweepOutcome:
+        print("1 of 2 runs", file=sys.stderr)
+        make_up(folder, sweep)
+        return SweepOutcome([trial.key for trial in sweep.trials()], failed={"late": "no room"})
+
+    monkeypatch.setattr("forever.launch.ray_tune.run_sweep", run_sweep)
+    monkeypatch.setattr("forever.launch.ray_cluster.cluster", lambda **options: nullcontext())
+    monkeypatch.setattr("forever.launch.ray_cluster.capacity", lambda: ({"CPU": 2.0}, 1))
+    place = ["--out", str(tmp_path), "--seeds", "0,1", "--mlflow", "off"]
+    told = document(call, *words, *place, code=1)
+    assert told["failed"] == {"late": "no room"}
+    rows = {row["variant"]: row for row in told["benchmarks"]["mini"]["rows"]}
+    assert {"base", "+RR"} <= rows.keys()
+    assert Path(told["folder"]).parent == tmp_path
+    assert told["report"] == str(Path(told["folder"]) / "report.html")
 
 
 @pytest.mark.parametrize("below", ["", "figures"])
