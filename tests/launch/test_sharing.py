@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from helpers import CONFIGS, KILLED_CLOSES_NO_FILES, Outcome, canned_sample, exe
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.evaluation import decoding
+from forever.launch import sharing
 from forever.launch.local import Placement, run_local
 from forever.launch.sharing import SHARED, first_task, first_task_key, trainers_first
 from forever.report.facts import facts
@@ -238,16 +240,22 @@ class Gate(Tracker):
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_others_wait_for_who_trains_it_or_for_its_end(
-    small_config: RunConfig, tmp_path: Path, dies: bool
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     """Without dropout, whose masks two threads would draw from one stream."""
     first, second = configured(small_config, "finetune"), configured(small_config, "ewc")
-    gate = Gate(kill=dies)
+    gate, looked, pause = Gate(kill=dies), Event(), time.sleep
+
+    def look_again(seconds: float) -> None:
+        looked.set()
+        pause(seconds)
+
+    monkeypatch.setattr(sharing, "time", SimpleNamespace(sleep=look_again))
     with ThreadPoolExecutor(2) as pool:
         training = pool.submit(trial, first, tmp_path / "first", gate)
         assert gate.reached.wait(60)
         waiting = pool.submit(trial, second, tmp_path / "second")
-        time.sleep(0.5)
+        assert looked.wait(60)
         assert not (tmp_path / "second").exists()
         gate.open.set()
         own = waiting.result().tasks
