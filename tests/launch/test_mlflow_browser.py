@@ -115,7 +115,9 @@ def test_a_trial_shows_its_matrix(page: Any, server: str, sent: tuple[Path, str]
 def test_scores_after_each_task_are_curves(page: Any, server: str, sent: tuple[Path, str]) -> None:
     open_curves(page, server, trial(sent)[1])
     chart = page.locator(".js-plotly-plot").first  # of acc/colour
-    assert chart.locator(".scatterlayer .point").count() == 3
+    points = chart.locator(".scatterlayer .point")
+    points.nth(2).wait_for()  # a chart is drawn bit by bit
+    assert points.count() == 3
 
 
 def test_the_overview_of_a_sweep_has_its_table(page: Any, server: str, parent: Place) -> None:

@@ -2,6 +2,7 @@
 one, and what is wrong in one is said with its line."""
 
 import hashlib
+import json
 import subprocess
 import sys
 import zipfile
@@ -88,6 +89,21 @@ def test_a_shipped_file_says_what_it_is_for(name: str) -> None:
     assert len(sweep.seeds["paper"]) >= 3  # one seed is no evidence
     assert {"matrices", "timelines"} <= {figure.kind for figure in sweep.figures}
     assert not sweep.source
+
+
+def test_tuned_methods_have_what_the_searches_found() -> None:
+    searches = json.loads((ROOT / "benchmarks" / "tuning.json").read_text("utf-8"))["methods"]
+    sweep = load_sweep("tuned").expand(load_run("mini/forever"), (0,))
+    tuned = {trial.variant: trial.config for trial in sweep.trials()}
+    for method, search in searches.items():
+        default, best = search["trials"][0], search["best"]
+        assert best == max(search["trials"], key=lambda trial: trial["op"])
+        if best["op"] > default["op"]:
+            config = tuned.pop(f"{method}, tuned")
+            changed = config.override(best["settings"])
+            assert config.method.name == method
+            assert changed == config
+    assert {*tuned} == {"forever", "olora", "recurrent_kif", "mtl"}
 
 
 def test_figures_and_tables() -> None:
