@@ -82,12 +82,17 @@ def to_yaml(value: Any, **layout: Any) -> str:
 
 
 class _Writer(yaml.SafeDumper):
-    """Puts text in quotes that begins like a number: 1e3 and 08 are text for YAML 1.1 only."""
+    """Puts text in quotes that begins like a number: 1e3 and 08 are text for YAML 1.1 only.
+
+    Text of several lines is a block, as one would write it.
+    """
 
 
 def _written(writer: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    quotes = "'" if text[:1] in "+-.0123456789" else None
-    return writer.represent_scalar("tag:yaml.org,2002:str", text, style=quotes)
+    style = "'" if text[:1] in "+-.0123456789" else None
+    if "\n" in text:
+        style = "|"
+    return writer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Writer.add_representer(str, _written)

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,21 +29,34 @@ SCHEMA = json.loads((folder() / "schema.json").read_text(encoding="utf-8"))
 VALID = jsonschema.Draft202012Validator(SCHEMA)
 
 
+OWN = "# Later?\nvariants:\n  base: {}\n  später: {method.days: [4]}\n"
+
+
 def everything(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     filled = values or read_values()
     return [each for part in (*PARTS, "rayjob") for each in manifests(part, filled)]
 
 
-def rendered(*words: str, sweep: str = "components") -> dict[str, Any]:
+def rendered(*words: str, sweep: str = "components") -> list[dict[str, Any]]:
     command = ["submit", sweep, "--out", "/shared/runs", "--render", "rayjob", *words]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    return yaml.safe_load(done.stdout)
+    return [*yaml.safe_load_all(done.stdout)]
 
 
-def test_all_fields_are_those_of_the_reference() -> None:
+@pytest.fixture
+def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sweep and a run in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "mine.yaml").write_text(OWN, encoding="utf-8")
+    (tmp_path / "run.yaml").write_text("method: {name: forever}\nmodel: {name: tiny}\n")
+    return tmp_path
+
+
+def test_all_fields_are_those_of_the_reference(own_files: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    objects = [*everything(), rendered()]
+    objects = [*everything(), *rendered(sweep="sweeps/mine.yaml")]
     for each in objects:
         VALID.validate(each)
     assert {each["kind"] for each in objects} == set(SCHEMA["properties"]["kind"]["enum"])
@@ -91,7 +105,7 @@ def test_one_file_has_all_values(tmp_path: Path) -> None:
     for each in objects:
         VALID.validate(each)
         assert each["metadata"]["namespace"] == "mine"
-    group = rendered("--values", str(own))["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    group = rendered("--values", str(own))[0]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
     assert group["maxReplicas"] == 3
     head = objects[0]["spec"]["headGroupSpec"]["rayStartParams"]["resources"]
     assert json.loads(json.loads(head)) == {"trial_slot": 8, "later_gpus": 3 * 2}
@@ -145,7 +159,7 @@ def test_a_value_stays_a_value() -> None:
 
 
 def test_a_job_has_the_cluster_that_stays_and_the_command_of_a_submission() -> None:
-    job = rendered("--seeds", "0,1", "--env", "A=b: c")
+    (job,) = rendered("--seeds", "0,1", "--env", "A=b: c")
     (cluster,) = manifests("raycluster", read_values())
     assert job["spec"]["rayClusterSpec"] == cluster["spec"]
     assert job["metadata"]["name"] == job["spec"]["jobId"]
@@ -153,6 +167,33 @@ def test_a_job_has_the_cluster_that_stays_and_the_command_of_a_submission() -> N
     variables = yaml.safe_load(job["spec"]["runtimeEnvYAML"])["env_vars"]
     assert variables["A"] == "b: c"
     assert re.fullmatch("[0-9a-f]{12}", variables["FOREVER_CODE"])
+
+
+def test_a_job_takes_the_files_of_its_sweep_along(own_files: Path) -> None:
+    """Its head has them where the command is run, byte for byte."""
+    holder, job = rendered("--on=run.yaml", sweep="./sweeps/mine.yaml")
+    cluster = job["spec"]["rayClusterSpec"]
+    pod = cluster["headGroupSpec"]["template"]["spec"]
+    volume, mount = pod["volumes"][-1], pod["containers"][0]["volumeMounts"][-1]
+    assert holder["metadata"] == job["metadata"]
+    assert volume["configMap"]["name"] == holder["metadata"]["name"]
+    assert (volume["name"], mount["mountPath"]) == (mount["name"], "/job")
+    there = own_files / "head"
+    for item in volume["configMap"]["items"]:
+        place = there / item["path"]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(holder["data"][item["key"]], encoding="utf-8")
+    for path in ("sweeps/mine.yaml", "run.yaml"):
+        assert (there / path).read_bytes() == (own_files / path).read_bytes()
+    words = shlex.split(job["spec"]["entrypoint"])
+    assert (words[4], words[-1]) == ("/job/sweeps/mine.yaml", "--on=/job/run.yaml")
+    assert all("configMap" not in str(group) for group in cluster["workerGroupSpecs"])
+
+
+def test_another_text_of_a_file_is_another_job(own_files: Path) -> None:
+    before = rendered(sweep="sweeps/mine.yaml")[1]["metadata"]["name"]
+    (own_files / "sweeps/mine.yaml").write_text(OWN.replace("[4]", "[5]"), encoding="utf-8")
+    assert rendered(sweep="sweeps/mine.yaml")[1]["metadata"]["name"] != before
 
 
 def test_a_job_is_called_as_kuberay_allows_it() -> None:
@@ -202,7 +243,7 @@ def test_the_head_lets_in_the_operator_and_the_submitter() -> None:
     (rule,) = [each for each in head["spec"]["ingress"] if "ports" in each]
     assert rule["ports"] == [{"protocol": "TCP", "port": 8265}]
     component = {"app.kubernetes.io/component": "kuberay-operator"}
-    job = rendered()["spec"]
+    job = rendered()[0]["spec"]
     submitter = job["submitterPodTemplate"]["metadata"]["labels"]
 
     def let_in(labels: dict[str, str], is_elsewhere: bool) -> bool:

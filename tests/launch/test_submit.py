@@ -277,7 +277,6 @@ def test_slurms_signal_before_the_sweep_has_begun_ends_the_job(here: Path) -> No
         (["mine.yaml", *SHARED, *JOB, "--env", "MY_PASSWORD=x"], "MY_PASSWORD=***: what is"),
         (["mine.yaml", *SHARED, *JOB, "--mlflow", "sqlite:///m.db"], "--mlflow sqlite:///m.db: it"),
         (["mine.yaml", *SHARED, *JOB, "--mlflow", "mlruns"], "set MLFLOW_TRACKING_URI on the"),
-        (["mine.yaml", *SHARED, "--render", "rayjob"], "mine.yaml: a RayJob takes no files along"),
         (
             ["components", "--out", "/data/runs", "--render", "rayjob"],
             "--out /data/runs: a RayJob's pods share /shared alone",

@@ -61,16 +61,23 @@ def submit(
         raise InputError("--values is for --render rayjob alone; leave it out")
     file, base, launch = _check(words)
     _check_folders(launch, working_dir, render)
-    _check_files(words, working_dir, render)
+    files = _check_files(words, working_dir, render)
     from forever.launch.submit.submission import make_submission
 
     if render in (None, "job") and address is not None:
         _check_address(address)
     submission = make_submission(file, base, words, _variables(env or []))
     if render is not None:
-        from forever.launch.submit.render import render as rendered
+        from forever.launch.submit import render as forms
 
-        sys.stdout.write(rendered(submission, render, address, working_dir, values))
+        if render == "rayjob":
+            texts = {name: Path(name).read_text(encoding="utf-8") for name in files}
+            text = forms.rayjob(submission, texts, values)
+        elif render == "slurm":
+            text = forms.slurm(submission)
+        else:
+            text = forms.job(submission, address, working_dir)
+        sys.stdout.write(text)
         return
     if address is None:
         raise InputError("submit needs --address URL, the cluster's dashboard, or --render FORM")
@@ -165,23 +172,20 @@ def _check_folders(launch: Launch, folder: Path, form: str | None) -> None:
         )
 
 
-def _check_files(words: Sequence[str], folder: Path, form: str | None) -> None:
-    """Refuse files of a sweep that a job would not find."""
+def _check_files(words: Sequence[str], folder: Path, form: str | None) -> list[str]:
+    """The files that words of a sweep name; those that a job would not find are refused."""
     from forever.yaml_file import SUFFIXES
 
-    paths = [Path(word.rpartition("=")[2]) for word in words if word.endswith(SUFFIXES)]
-    for path in filter(Path.is_file, paths):
-        if form == "rayjob":
-            raise InputError(
-                f"{path}: a RayJob takes no files along; name a sweep or a run of the image's, or "
-                "keep a cluster and submit with --address"
-            )
+    named = [word.rpartition("=")[2] for word in words if word.endswith(SUFFIXES)]
+    files = [name for name in named if Path(name).is_file()]
+    for path in map(Path, files):
         inside = path.resolve().is_relative_to(folder.resolve()) and not path.is_absolute()
         if not inside or not _travels(path, folder, form):
             raise InputError(
                 f"{path} is not sent along; give a path within --working-dir {folder}, outside of "
                 "runs and of what .gitignore names"
             )
+    return files
 
 
 def _travels(path: Path, folder: Path, form: str | None) -> bool:

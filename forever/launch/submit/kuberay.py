@@ -7,6 +7,7 @@ can be anything but a value.
 import json
 from collections.abc import Mapping
 from importlib.resources import files as package_files
+from os.path import normpath
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -18,6 +19,7 @@ from forever.yaml_file import YamlFile
 
 # What a RayCluster and a RayJob are made of; the rest is applied once.
 PARTS = ("raycluster", "mlflow", "network")
+TAKEN = "/job"  # where the head of a RayJob has the files that it takes along
 
 
 def folder() -> Path:
@@ -87,3 +89,23 @@ def manifests(part: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
         (cluster,) = manifests("raycluster", values)
         objects[0]["spec"]["rayClusterSpec"] = cluster["spec"]
     return objects
+
+
+def taking_along(job: dict[str, Any], files: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A RayJob whose head has files below `TAKEN`, and the ConfigMap that holds them.
+
+    The head runs the sweep, and trials get their settings from it: no other pod needs the files.
+
+    Args:
+        job: changed in place.
+        files: their texts by path.
+    """
+    texts = {f"file-{number}": text for number, text in enumerate(files.values())}
+    holder = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": job["metadata"], "data": texts}
+    places = map(normpath, files)  # a path cannot be a key
+    items = [{"key": key, "path": path} for key, path in zip(texts, places, strict=True)]
+    source = {"name": job["metadata"]["name"], "items": items}
+    pod = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    pod["volumes"].append({"name": "job", "configMap": source})
+    pod["containers"][0]["volumeMounts"].append({"name": "job", "mountPath": TAKEN})
+    return [holder, job]

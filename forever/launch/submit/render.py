@@ -2,42 +2,48 @@
 
 import json
 import shlex
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from os.path import normpath
 from pathlib import Path
+from typing import Any
 
-from forever.launch.submit.kuberay import manifests, read_values
+from forever.launch.submit.kuberay import TAKEN, manifests, read_values, taking_along
 from forever.launch.submit.submission import Submission
 from forever.yaml_file import to_yaml
 
 
-def render(
-    submission: Submission, form: str, address: str | None, folder: Path, values: Path | None
-) -> str:
-    """The text of a submission as `rayjob`, `slurm` or `job`.
+def rayjob(submission: Submission, files: Mapping[str, str], values: Path | None) -> str:
+    """The text of a submission as a RayJob, behind what holds the files that it takes along.
 
     Args:
-        address: of the cluster, for `job`.
-        folder: what a `job` takes along.
-        values: the file of a RayJob's values; None takes those that are shipped.
+        files: their texts by path, as the words of the submission name them.
+        values: a file of the RayJob's values; None takes those that are shipped.
+
+    Raises:
+        InputError: as `read_values`.
     """
-    if form == "rayjob":
-        (job,) = manifests("rayjob", read_values(values) | _of_job(submission))
-        return to_yaml(job, width=100)
-    if form == "slurm":
-        return _slurm(submission)
-    return _job(submission, address or "http://127.0.0.1:8265", folder)
-
-
-def _of_job(submission: Submission) -> dict[str, str]:
-    environment = {"env_vars": submission.environment}
-    return {
+    # Shells on the way to the head would take a `cd` apart, so each file is named where it will be.
+    there = replace(submission, words=tuple(_moved(word, files) for word in submission.words))
+    filled: dict[str, Any] = {
         "job": submission.id,
-        "entrypoint": submission.entrypoint,
-        "environment": to_yaml(environment),
+        "entrypoint": there.entrypoint,
+        "environment": to_yaml({"env_vars": submission.environment}),
     }
+    (job,) = manifests("rayjob", read_values(values) | filled)
+    objects = taking_along(job, files) if files else [job]
+    return "---\n".join(to_yaml(each, width=100) for each in objects)
 
 
-def _job(submission: Submission, address: str, folder: Path) -> str:
-    """The plain command, to be run where `forever submit` was."""
+def _moved(word: str, files: Container[str]) -> str:
+    """A word of a command, in which a file that is taken along is one of the head's."""
+    option, sign, path = word.rpartition("=")
+    return f"{option}{sign}{TAKEN}/{normpath(path)}" if path in files else word
+
+
+def job(submission: Submission, address: str | None, folder: Path) -> str:
+    """The plain command, to be run where `forever submit` was; it takes a folder along."""
+    address = address or "http://127.0.0.1:8265"
     environment = json.dumps({"env_vars": submission.environment})
     command = ["ray", "job", "submit", "--address", address, "--submission-id", submission.id]
     command += ["--working-dir", str(folder), "--runtime-env-json", environment]
@@ -45,7 +51,7 @@ def _job(submission: Submission, address: str, folder: Path) -> str:
     return shlex.join(command) + "\n"
 
 
-def _slurm(submission: Submission) -> str:
+def slurm(submission: Submission) -> str:
     """A file for sbatch; the folder in which it is handed in must be on all machines."""
     exports = [f"export {name}={shlex.quote(v)}" for name, v in submission.environment.items()]
     return "\n".join(
