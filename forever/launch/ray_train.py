@@ -135,10 +135,12 @@ def _train_once(config: RunConfig, path: Path, setting: Setting, follower: Follo
 
 
 def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch.TorchTrainer:
-    # All are endless by default: a group that cannot start would be started for ever.
+    # All are endless by default: a group that cannot start would be started for ever. Of a cluster
+    # that grows a machine may not be had for hours.
+    starts = ray_cluster.PREEMPTIONS if ray_cluster.grows() else _FAILURES
     failures = ray.train.FailureConfig(
         max_failures=_FAILURES,
-        controller_failure_limit=_FAILURES,
+        controller_failure_limit=starts,
         max_preemption_failures=ray_cluster.PREEMPTIONS,
     )
     share = setting.share

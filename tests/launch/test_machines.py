@@ -18,13 +18,15 @@ pytest.importorskip("ray")
 import torch
 import yaml
 from faults.inject import environment
-from helpers import Outcome, outcome
+from helpers import Outcome, outcome, wait_until
 from machines import Head, cut_power, free_ports, head_node, worker_node
 from marks import ON_RAY
-from ray_commands import RAY, begin, sweep_command
+from ray_commands import FOREVER, RAY, begin, sweep_command
 from test_told_to_stop import newest_checkpoint, saved_in_the_middle
 
 from forever.config.run import RunConfig
+from forever.launch.ray_cluster import START_TIMEOUT
+from forever.launch.ray_train import _FAILURES
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress
 
@@ -43,11 +45,14 @@ def faults(private_ray: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 @contextmanager
-def machines(folder: Path, gpus: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
+def machines(
+    folder: Path, gpus: int, monkeypatch: pytest.MonkeyPatch, later_gpus: int = 0
+) -> Iterator[Head]:
     """A head with so many GPUs, which this process and the machines that come know."""
     ports = free_ports(6)
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", f"http://127.0.0.1:{ports[1]}")
-    flags = ("--num-cpus=2", f"--num-gpus={gpus}", '--resources={"trial_slot": 2}')
+    resources = json.dumps({"trial_slot": 2, "later_gpus": later_gpus})
+    flags = ("--num-cpus=2", f"--num-gpus={gpus}", f"--resources={resources}")
     with head_node(folder, ports, *flags) as head:
         head.await_nodes(1)
         yield head
@@ -87,6 +92,7 @@ from forever.launch import ray_train
 ray_train._RESIZE_EVERY_S = 1.0
 start.main()
 """
+HURRY = {START_TIMEOUT: "2"}  # a group that does not start is given up after so many seconds
 NOTICE_S = 60  # between a notice and the end of a machine
 
 
@@ -147,6 +153,30 @@ def test_workers_come_and_go_with_their_machines(
     assert result.adapter.keys() == single.adapter.keys()
     for name, tensor in result.adapter.items():
         torch.testing.assert_close(tensor, single.adapter[name], rtol=0, atol=1e-5)
+
+
+def test_a_machine_that_takes_long_to_come_is_waited_for(
+    private_ray: Path, tmp_path: Path, base_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than a group that fails to start is started again where no machine will come."""
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base_config.model_dump(mode="json")))
+    command = [*FOREVER, "run", "base.yaml", "--mlflow", "off"]
+    command += ["--workers", "1", "--gpus-per-run", "1", "--device", "cpu"]
+    with machines(private_ray, 0, monkeypatch, later_gpus=1) as head, ExitStack() as others:
+        address = {"RAY_ADDRESS": head.environment["ADDRESS"], "RAY_AUTH_MODE": "token"}
+        driver = begin(command, tmp_path, "base.yaml", 1, **address, **HURRY)
+        others.callback(end, driver)
+
+        def started() -> bool:
+            if driver.poll() is not None:
+                pytest.fail("\n".join(driver.communicate()))
+            return len(head.states("placement_groups")) > _FAILURES + 2
+
+        wait_until(started, 120)
+        others.enter_context(worker_node(head.environment["ADDRESS"], gpus=1))
+        out, errors = driver.communicate(timeout=200)
+        assert driver.returncode == 0, (out, errors)
+    assert len([*tmp_path.glob("runs/*/result.json")]) == 1
 
 
 def lives(run: Path, rank: int) -> int:
