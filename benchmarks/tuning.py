@@ -37,8 +37,8 @@ def main(out: Annotated[Path, typer.Option(help="Folder for the searches.")]) ->
 def search(method: str, folder: Path) -> dict[str, Any]:
     """The trials of a method: settings, and OP on held-out examples.
 
-    The method's default stands first; the `best` is the first trial with the highest OP. A trial
-    that a search gave up early has no OP, and is only counted.
+    The method's default stands first, if it lies in the space; the `best` is the first trial with
+    the highest OP. A trial that a search gave up early has no OP, and is only counted.
     """
     base = f"mini/{method}"
     space = find_search(load_sweep("search"), load_run(base)).space
@@ -48,7 +48,9 @@ def search(method: str, folder: Path) -> dict[str, Any]:
         settings = {axis.key: run.settings[axis.key] for axis in space if axis.acts(run.settings)}
         trials.append({"op": round(run.outcome["op"], 2), "settings": settings})
     best = max(trials, key=lambda trial: trial["op"])
-    return {"tried": len(study.runs), "best": best, "trials": trials}
+    default = next((run.outcome["op"] for run in study.finished if run.variant == BASE), None)
+    default = default and round(default, 2)
+    return {"tried": len(study.runs), "default": default, "best": best, "trials": trials}
 
 
 if __name__ == "__main__":

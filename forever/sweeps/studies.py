@@ -138,10 +138,13 @@ class Studies:
         return None
 
     def falls_behind(self, key: str, stage: int, op: float) -> bool:
-        """Note OP after a task; says whether the run is to be stopped there."""
-        twin = self.running[key][1]
+        """Note OP after a task; says whether the run is to be stopped there.
+
+        The base never is: all others are compared with it.
+        """
+        asked, twin = self.running[key]
         twin.report(op, stage)
-        return twin.should_prune()
+        return asked.user_attrs["point"] != self.search.own_point and twin.should_prune()
 
     def tell(self, key: str, state: str) -> None:
         """Say what became of a run: all objectives of a whole one, or none."""

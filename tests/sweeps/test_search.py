@@ -224,6 +224,17 @@ def test_runs_are_stopped_after_equally_many_tasks(small_search: Search, tmp_pat
     assert later.falls_behind(bad.key, 2, 35.0)
 
 
+def test_the_base_is_never_stopped(small_search: Search, tmp_path: Path) -> None:
+    """All others are compared with it."""
+    studies = begun(small_search, tmp_path)
+    base, *others = asked(studies, 6)
+    for op, trial in zip((70.0, 75.0, 80.0, 85.0), others, strict=False):
+        studies.falls_behind(trial.key, 1, op)
+        studies.falls_behind(trial.key, 2, op)
+    assert studies.falls_behind(others[-1].key, 2, 1.0)
+    assert not studies.falls_behind(base.key, 2, 1.0)
+
+
 def test_the_front_and_what_matters(small_search: Search, tmp_path: Path) -> None:
     assert importances(tmp_path) == {}
     studies = begun(small_search, tmp_path)
