@@ -43,14 +43,14 @@ def search(method: str, folder: Path) -> dict[str, Any]:
     base = f"mini/{method}"
     space = find_search(load_sweep("search"), load_run(base)).space
     study = read_study(forever.sweep("search", on=base, out=folder).folder)
-    trials: list[dict[str, Any]] = []
+    trials: dict[str, dict[str, Any]] = {}
     for run in sorted(study.finished, key=lambda run: run.variant != BASE):
         settings = {axis.key: run.settings[axis.key] for axis in space if axis.acts(run.settings)}
-        trials.append({"op": round(run.outcome["op"], 2), "settings": settings})
-    best = max(trials, key=lambda trial: trial["op"])
-    default = next((run.outcome["op"] for run in study.finished if run.variant == BASE), None)
-    default = default and round(default, 2)
-    return {"tried": len(study.runs), "default": default, "best": best, "trials": trials}
+        trials[run.variant] = {"op": round(run.outcome["op"], 2), "settings": settings}
+    best = max(trials.values(), key=lambda trial: trial["op"])
+    default = trials[BASE]["op"] if BASE in trials else None
+    tried = len(study.runs)
+    return {"tried": tried, "default": default, "best": best, "trials": [*trials.values()]}
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from forever.storage.address import local_folder, portable
 from forever.storage.copying import readable
 
 _FAILURES = 3
+_STARTS = 100  # a day of waiting, where machines come: a spot one may not be had for hours
 _SCRATCH = ".ray_train"
 _LOOK_EVERY_S = 1.0
 _RESIZE_EVERY_S = 60.0  # how often it is seen whether more workers, or fewer, have room
@@ -135,9 +136,8 @@ def _train_once(config: RunConfig, path: Path, setting: Setting, follower: Follo
 
 
 def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch.TorchTrainer:
-    # All are endless by default: a group that cannot start would be started for ever. Of a cluster
-    # that grows a machine may not be had for hours.
-    starts = ray_cluster.PREEMPTIONS if ray_cluster.grows() else _FAILURES
+    # All are endless by default: a group that cannot start would be started for ever.
+    starts = _STARTS if ray_cluster.grows() else _FAILURES
     failures = ray.train.FailureConfig(
         max_failures=_FAILURES,
         controller_failure_limit=starts,

@@ -68,16 +68,9 @@ def submit(
         _check_address(address)
     submission = make_submission(file, base, words, _variables(env or []))
     if render is not None:
-        from forever.launch.submit import render as forms
+        from forever.launch.submit.render import rendered
 
-        if render == "rayjob":
-            texts = {name: Path(name).read_text(encoding="utf-8") for name in files}
-            text = forms.rayjob(submission, texts, values)
-        elif render == "slurm":
-            text = forms.slurm(submission)
-        else:
-            text = forms.job(submission, address, working_dir)
-        sys.stdout.write(text)
+        sys.stdout.write(rendered(submission, render, address, working_dir, files, values))
         return
     if address is None:
         raise InputError("submit needs --address URL, the cluster's dashboard, or --render FORM")

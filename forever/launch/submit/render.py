@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from os.path import normpath
 from pathlib import Path
@@ -13,16 +13,35 @@ from forever.launch.submit.submission import Submission
 from forever.yaml_file import to_yaml
 
 
-def rayjob(submission: Submission, files: Mapping[str, str], values: Path | None) -> str:
-    """The text of a submission as a RayJob, behind what holds the files that it takes along.
+def rendered(
+    submission: Submission,
+    form: str,
+    address: str | None,
+    folder: Path,
+    files: Sequence[str],
+    values: Path | None,
+) -> str:
+    """The text of a submission as `rayjob`, `slurm` or `job`.
 
     Args:
-        files: their texts by path, as the words of the submission name them.
-        values: a file of the RayJob's values; None takes those that are shipped.
+        address: of the cluster, for `job`.
+        folder: what a `job` takes along.
+        files: what a `rayjob` takes along, as the words of the submission name them.
+        values: the file of a RayJob's values; None takes those that are shipped.
 
     Raises:
         InputError: as `read_values`.
     """
+    if form == "rayjob":
+        texts = {name: Path(name).read_text(encoding="utf-8") for name in files}
+        return _rayjob(submission, texts, values)
+    if form == "slurm":
+        return _slurm(submission)
+    return _job(submission, address or "http://127.0.0.1:8265", folder)
+
+
+def _rayjob(submission: Submission, files: Mapping[str, str], values: Path | None) -> str:
+    """A RayJob, behind what holds the files that it takes along."""
     # Shells on the way to the head would take a `cd` apart, so each file is named where it will be.
     there = replace(submission, words=tuple(_moved(word, files) for word in submission.words))
     filled: dict[str, Any] = {
@@ -41,9 +60,8 @@ def _moved(word: str, files: Container[str]) -> str:
     return f"{option}{sign}{TAKEN}/{normpath(path)}" if path in files else word
 
 
-def job(submission: Submission, address: str | None, folder: Path) -> str:
-    """The plain command, to be run where `forever submit` was; it takes a folder along."""
-    address = address or "http://127.0.0.1:8265"
+def _job(submission: Submission, address: str, folder: Path) -> str:
+    """The plain command, to be run where `forever submit` was."""
     environment = json.dumps({"env_vars": submission.environment})
     command = ["ray", "job", "submit", "--address", address, "--submission-id", submission.id]
     command += ["--working-dir", str(folder), "--runtime-env-json", environment]
@@ -51,7 +69,7 @@ def job(submission: Submission, address: str | None, folder: Path) -> str:
     return shlex.join(command) + "\n"
 
 
-def slurm(submission: Submission) -> str:
+def _slurm(submission: Submission) -> str:
     """A file for sbatch; the folder in which it is handed in must be on all machines."""
     exports = [f"export {name}={shlex.quote(v)}" for name, v in submission.environment.items()]
     return "\n".join(
