@@ -53,6 +53,11 @@ _OF_AGREEMENT = {
 MEASURES = {"op": ("difference", "p"), "bwt": ("bwt_difference", "bwt_p")}
 _ROUNDING = 1e-9
 
+# A sweep that stands for others: the tables its variants are in, with the names that differ there.
+_STANDS_FOR: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "language_model": {"components": {}, "main_results": {"base": "forever"}}
+}
+
 # To which claim, our number, what it says, of how many runs.
 Answer = tuple[Key, str, Status, int]
 Answers = Iterator[Answer]
@@ -135,18 +140,26 @@ def _less(
 
 def _compared(report: Report, part: Mapping[str, Any]) -> Answers:
     """Answers of the rows that were compared and stand for a variant of the paper."""
-    place = paper.table_of(report["name"], part["benchmark"])
-    if place is None:
-        return
-    name, benchmark = place
+    for sweep, names in _STANDS_FOR.get(report["name"], {report["name"]: {}}).items():
+        place = paper.table_of(sweep, part["benchmark"])
+        if place is not None:
+            yield from _answers_of_table(*place, part["rows"], names)
+
+
+def _answers_of_table(
+    name: str, benchmark: str, rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]
+) -> Answers:
+    """Answers to one table, in which some variants have other `names`."""
     published = paper.TABLES[name][benchmark]
-    in_paper = {row["variant"]: row["paper_variant"] for row in part["rows"]}
-    degenerate = {row["variant"] for row in part["rows"] if row.get("degenerate")}
+    in_paper: dict[str, str] = {}
+    for row in rows:
+        in_paper[row["variant"]] = names.get(row["paper_variant"], row["paper_variant"])
+    degenerate = {row["variant"] for row in rows if row.get("degenerate")}
     for measure, (difference, _) in MEASURES.items():
-        shown = sides(part["rows"], measure)
-        for row in part["rows"]:
+        shown = sides(rows, measure)
+        for row in rows:
             estimate = row[difference]
-            variant, reference = row["paper_variant"], in_paper.get(row["reference"], "")
+            variant, reference = in_paper[row["variant"]], in_paper.get(row["reference"], "")
             theirs = _less(published, variant, reference, measure)
             if estimate and theirs is not None:
                 status = judged(theirs, shown[row["variant"]], estimate)
@@ -161,9 +174,9 @@ def _compared(report: Report, part: Mapping[str, Any]) -> Answers:
 def sides(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[str, Side | None]:
     """On which side of zero the differences of a report are shown to be, by variant.
 
-    That is after Holm's correction for all that are no bounds. Only the interval says it of bounds,
-    of a sweep in rounds, whose interval is corrected, and of BWT in earlier reports, which have no
-    p-value. From one run nothing can be said, however many rows it answered: None.
+    That is after Holm's correction for all that are no bounds. Only the interval says it of bounds
+    and of a sweep in rounds, whose interval is corrected. From one run nothing can be said, however
+    many rows it answered: None.
     """
     difference, p = MEASURES[measure]
     shown: dict[str, Side | None] = {}
@@ -173,10 +186,8 @@ def sides(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[str, Side | N
         shown[row["variant"]] = None
         if estimate and estimate["runs"] > 1:
             shown[row["variant"]] = side(estimate)
-            if row.get(p) is not None and not row["bound"]:
+            if row[p] is not None and not row["bound"]:
                 corrected.append(row)
-            elif measure == "op" and p not in row and not row["bound"]:
-                shown[row["variant"]] = row["verdict"]
     for row, p_holm in zip(corrected, holm([row[p] for row in corrected]), strict=True):
         if p_holm > ALPHA:
             shown[row["variant"]] = "tie"

@@ -47,11 +47,11 @@ def estimate(numbers: Numbers | None, runs: int = 5) -> Any:
     return numbers and dict(zip(("value", "low", "high", "runs"), (*numbers, runs), strict=True))
 
 
-def row(variant: str, op: Numbers | None, verdict: str | None, **changes: Any) -> Any:
-    """A row of a report that has no p-values, as earlier versions wrote it."""
+def row(variant: str, op: Numbers | None, p: float | None, **changes: Any) -> Any:
+    """A row of a report, with the same p for OP and BWT."""
     content = {"variant": variant, "paper_variant": variant, "reference": "base", "bound": False}
-    numbers = {"difference": estimate(op), "bwt_difference": None}
-    return {**content, **numbers, "verdict": verdict, **changes}
+    numbers = {"difference": estimate(op), "bwt_difference": None, "p": p, "bwt_p": p}
+    return {**content, **numbers, **changes}
 
 
 def report(*rows: Any, name: str = "components", scale: str = "mini", **analysis: Any) -> Any:
@@ -72,7 +72,7 @@ def answers(told: Any, table: str, claim: str = "") -> list[tuple[str, str]]:
 
 
 BASE = row("base", None, None)
-FIR = row("+FIR", (-3, -5, -1), "loss", bwt_difference=estimate((-2, -4, 0.5)))
+FIR = row("+FIR", (-3, -5, -1), 0.001, bwt_difference=estimate((-2, -4, 0.5)))
 ONE_RUN = estimate((-9, -12, -6), runs=1)
 SHOWN = "no difference shown"
 
@@ -82,25 +82,25 @@ SHOWN = "no difference shown"
     ("content", "status"),
     [
         (FIR, "reproduced"),
-        (row("+RR", (2, -1, 5), "tie"), f"not reproduced: {SHOWN}"),
+        (row("+RR", (2, -1, 5), 0.5), f"not reproduced: {SHOWN}"),
         # Wider to each side than the published difference.
-        (row("+RR", (2, -4, 8), "tie"), "cannot tell: ±6.0"),
-        (row("+RR", (-9, -16, -2), "loss"), "reproduced"),
+        (row("+RR", (2, -4, 8), 0.5), "cannot tell: ±6.0"),
+        (row("+RR", (-9, -16, -2), 0.001), "reproduced"),
         # On the other side of zero, however wide, and whatever is left of it after correction.
-        (row("+RR", (9, 6, 12), "win"), "contradicted"),
-        (row("+RR", (9, 3, 15), "win"), "contradicted"),
-        (row("+RR", (9, 3, 15), "tie"), "contradicted"),
+        (row("+RR", (9, 6, 12), 0.001), "contradicted"),
+        (row("+RR", (9, 3, 15), 0.001), "contradicted"),
+        (row("+RR", (9, 3, 15), 0.5), "contradicted"),
         # On the published side, but not after correction.
-        (row("+RR", (-9, -16, -2), "tie"), "cannot tell: ±7.0"),
-        (row("+PIR", (1, -30, 32), "tie"), "cannot tell: ±31.0"),
-        (row("+PIR", (9, 6, 12), "win"), "contradicted: they differ"),
-        (row("+PIR", (-0.1, -0.6, 0.4), "tie"), "reproduced"),
+        (row("+RR", (-9, -16, -2), 0.5), "cannot tell: ±7.0"),
+        (row("+PIR", (1, -30, 32), 0.5), "cannot tell: ±31.0"),
+        (row("+PIR", (9, 6, 12), 0.001), "contradicted: they differ"),
+        (row("+PIR", (-0.1, -0.6, 0.4), 0.5), "reproduced"),
         # As a sweep has it that was made before each variant had a reference of its own.
-        (row("+RR", (9, 6, 12), "win", reference="other"), "not attempted"),
+        (row("+RR", (9, 6, 12), 0.001, reference="other"), "not attempted"),
         # It did nothing of its own.
-        (row("+ER", (-9, -12, -6), "loss", idle=True),
+        (row("+ER", (-9, -12, -6), 0.001, idle=True),
          "not judged: ends as fine-tuning does, to the last digit"),
-        (row("+RR", (-9, -12, -6), "loss", degenerate=True),
+        (row("+RR", (-9, -12, -6), 0.001, degenerate=True),
          "degenerate here: fewer than half of its days come"),
         # Bounds, which are judged by their interval; the reference has only one run of the last.
         (row("+ER", (-9, -12, -6), None, bound=True), "reproduced"),
@@ -145,10 +145,10 @@ def test_both_measures_are_corrected_for_all_that_is_no_bound() -> None:
     numbers = estimate((-2, -3, -1))
     rows: list[Any] = []
     for place, p in enumerate((0.01, 0.04, 0.03)):
-        compared = {"p": p, "bwt_p": (0.04, 0.03, 0.01)[place], "bwt_difference": numbers}
-        rows.append(row(f"v{place}", (-2, -3, -1), "not comparable", **compared))
-    rows.append(row("bound", (-2, -3, -1), None, bound=True, p=0.04, bwt_p=0.04))
-    rows.append(row("rounds", (-2, -3, -1), "tie", p=None, bwt_p=None))
+        compared = {"bwt_p": (0.04, 0.03, 0.01)[place], "bwt_difference": numbers}
+        rows.append(row(f"v{place}", (-2, -3, -1), p, **compared))
+    rows.append(row("bound", (-2, -3, -1), 0.04, bound=True))
+    rows.append(row("rounds", (-2, -3, -1), None))
     shown = {"v0": "loss", "v1": "tie", "v2": "tie", "bound": "loss", "rounds": "loss"}
     assert sides(rows, "op") == shown
     shown = {"v0": "tie", "v1": "tie", "v2": "loss", "bound": None, "rounds": None}
@@ -178,22 +178,41 @@ def test_published_differences_are_between_variant_and_reference() -> None:
     [("superni", "superni"), ("mini", "superni"), ("standard", "standard"), ("own", "superni")],
 )
 def test_all_methods_on_one_benchmark_answer_the_main_table(benchmark: str, answered: str) -> None:
-    rows = [row("forever", None, None), row("ssr", (-2, -3, -1), "loss")]
+    rows = [row("forever", None, None), row("ssr", (-2, -3, -1), 0.001)]
     told = report(*[own | {"reference": "forever"} for own in rows], name="baselines")
     told["parts"][0]["benchmark"] = benchmark
     (claim,) = [claim for claim in claims([told]) if claim.ours]
     assert (claim.key[0], claim.claim) == ("main_results", f"{answered}: ssr less forever, OP")
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "answered"),
+    [
+        ("superni", {("components", "-IAR less base, OP"),
+                     ("main_results", "superni: mix_replay less forever, OP")}),
+        ("long", {("main_results", "long: mix_replay less forever, OP")}),
+    ],
+)  # fmt: skip
+def test_language_model_answers_the_components_and_the_main_table(
+    benchmark: str, answered: set[tuple[str, str]]
+) -> None:
+    """Where its base is called forever. The paper has components on SuperNI only."""
+    budget = row("interleaved", (-2, -3, -1), 0.001, reference="forever, one budget")
+    rows = [BASE, row("-IAR", (1, -9, 9), 0.5), row("mix_replay", (-2, -3, -1), 0.001), budget]
+    told = report(*rows, name="language_model", scale="cpu")
+    told["parts"][0]["benchmark"] = benchmark
+    assert {(claim.key[0], claim.claim) for claim in claims([told]) if claim.ours} == answered
+
+
 def test_each_answer_is_counted_and_stands_first_with_its_commands_below() -> None:
     rows = [
         BASE,
-        row("+FIR", (-3, -5, -1), "loss"),
-        row("+RR", (9, 6, 12), "win"),
-        row("+ER", (2, -1, 5), "tie"),
-        row("+PIR", (1, -30, 32), "tie"),
-        row("-IAR", (1, 0, 2), None),
-        row("+STC", (-1, -2, 0), "tie"),
+        row("+FIR", (-3, -5, -1), 0.001),
+        row("+RR", (9, 6, 12), 0.001),
+        row("+ER", (2, -1, 5), 0.5),
+        row("+PIR", (1, -30, 32), 0.5),
+        row("-IAR", None, 0.5, difference=ONE_RUN),
+        row("+STC", (-1, -2, 0), 0.5),
     ]
     told = claims([report(*rows, scale=scale) for scale in ("cpu", "mini")])
     lines = tally(frame_of(told))
