@@ -26,6 +26,7 @@ from forever.report.run import replayed_rows
 from forever.runs.directory import RunDirectory
 from forever.sweeps.named_runs import SCALES
 from scripts.claims import Claim, claims
+from scripts.finding_claims import finding_claims
 from scripts.keep import REPORT, RUNS, kept_runs
 from scripts.text_claims import text_claims
 
@@ -43,7 +44,8 @@ def page() -> str:
     """The whole page."""
     groups = sorted(folder for folder in FOLDER.glob("*") if folder.is_dir())
     reports = [read_json(path) for path in sorted(FOLDER.glob(f"*/{REPORT}"))]
-    frame = frame_of([*claims(reports), *text_claims(reports)])
+    told = [*claims(reports), *finding_claims(reports), *text_claims(reports)]
+    frame = frame_of(told)
     head = (FOLDER / "HEAD.md").read_text(encoding="utf-8")
     return "\n".join([head, *tally(frame), *sections(frame), *map(section, groups)])
 

@@ -33,9 +33,9 @@ from scripts.claims import (
     interval,
     judged,
     side,
-    slows_down,
     unshown,
 )
+from scripts.finding_claims import slows_down
 
 Penalties = Mapping[str, Mapping[str, float]]  # by run, what `penalties_of` noted
 Numbers = Mapping[str, Any]

@@ -279,6 +279,7 @@ def test_a_sweep_trains_a_first_task_once(
     assert not (out / ".shared").exists()
 
 
+@pytest.mark.slow
 def test_trials_of_workers_are_asked_for_one_by_one_and_may_be_stopped(
     two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[..., Outcome]
 ) -> None:
@@ -385,10 +386,9 @@ def test_an_interrupted_run_with_workers_says_so_and_is_closed(
     assert statuses(tmp_path, "forever") == ["KILLED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "signals",
-    [(signal.SIGKILL, signal.SIGTERM), pytest.param((signal.SIGINT,), marks=pytest.mark.slow)],
-    ids=["killed", "ctrl-c"],
+    "signals", [(signal.SIGKILL, signal.SIGTERM), (signal.SIGINT,)], ids=["killed", "ctrl-c"]
 )
 def test_a_sweep_goes_on_however_it_was_ended(
     signals: tuple[int, ...],

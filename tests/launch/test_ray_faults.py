@@ -99,6 +99,7 @@ def test_a_rank_that_always_dies_is_given_up(
     assert run_workers(config, tmp_path / "run", fleet, resume=True)["updates"]
 
 
+@pytest.mark.slow
 def test_a_killed_trial_is_tried_again_and_no_more_than_that(
     faults: Path, tmp_path: Path, small_config: RunConfig, alone: Callable[[RunConfig], Outcome]
 ) -> None:

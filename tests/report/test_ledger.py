@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from forever.sweeps import published as paper
-from scripts.claims import claims, sides
+from scripts.claims import Claim, claims, sides
+from scripts.finding_claims import finding_claims
 from scripts.ledger import LEDGER, frame_of, page, section, sections, tally
 
 
@@ -64,9 +65,13 @@ def report(*rows: Any, name: str = "components", scale: str = "mini", **analysis
     }  # fmt: skip
 
 
+def claims_of(*reports: Any) -> list[Claim]:
+    return [*claims(reports), *finding_claims(reports)]
+
+
 def answers(told: Any, table: str, claim: str = "") -> list[tuple[str, str]]:
     """What a report says to some claims of a table."""
-    asked = [answer for answer in claims([told]) if answer.key[0] == table]
+    asked = [answer for answer in claims_of(told) if answer.key[0] == table]
     asked = [answer for answer in asked if answer.claim.startswith(claim)]
     return [(answer.ours, answer.status.text) for answer in asked]
 
@@ -156,8 +161,8 @@ def test_both_measures_are_corrected_for_all_that_is_no_bound() -> None:
 
 
 def test_published_differences_are_between_variant_and_reference() -> None:
-    told = {(claim.key[0], claim.claim): claim.published for claim in claims([])}
-    assert len(told) == len(claims([]))  # each claim once
+    told = {(claim.key[0], claim.claim): claim.published for claim in claims_of()}
+    assert len(told) == len(claims_of())  # each claim once
     assert told["components", "+FIR less base, OP"] == "-2.4"
     assert told["components", "+FIR less base, BWT"] == "-2.4"
     assert told["main_results", "superni: vbm less forever, BWT"] == "-0.8"
@@ -214,7 +219,7 @@ def test_each_answer_is_counted_and_stands_first_with_its_commands_below() -> No
         row("-IAR", None, 0.5, difference=ONE_RUN),
         row("+STC", (-1, -2, 0), 0.5),
     ]
-    told = claims([report(*rows, scale=scale) for scale in ("cpu", "mini")])
+    told = claims_of(*[report(*rows, scale=scale) for scale in ("cpu", "mini")])
     lines = tally(frame_of(told))
     assert lines[0] == (
         "| scale | answers | reproduced | not shown | cannot tell | contradicted | not judged |"

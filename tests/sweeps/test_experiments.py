@@ -28,7 +28,7 @@ SMALL = {
 LONG = {
     "main_results", "doses", "baselines", "baseline_variants", "arena", "arena_seconds", "protocol",
     "spacing", "full_finetuning", "memory_size", "long_sequence", "language_model", "backbones",
-    "memory_epochs", "tuned",
+    "memory_epochs", "tuned", "components",
 }  # fmt: skip
 # What each experiment shows beside the table: the page's figures that others have not.
 FIGURES = {
