@@ -86,8 +86,8 @@ class RunConfig(RunParts):
             tasks = {task: dataset.identity() for task, dataset in self.data.datasets.items()}
             values["data"]["datasets"] = tasks
         values["method"] |= self.method.retired
-        for name in self.method.added:
-            if values["method"][name] == type(self.method).model_fields[name].default:
+        for name, before in self.method.added.items():
+            if values["method"][name] == before:
                 del values["method"][name]
         return values
 

@@ -31,7 +31,7 @@ from forever.training.world import World
 def test_events_of_a_long_task() -> None:
     """T = 1250: the 13 passes over memory become 3 recalls of 4 views, the last at the end."""
     learner = stub_learner([rows_task("old", 1000)])
-    run = drive(method_of("vbm"), learner, rows_task("new", 1000))
+    run = drive(method_of("vbm", days="equal", views=4), learner, rows_task("new", 1000))
     script = [("replay", 417), ("replay", 833), ("consolidation", 1250)]
     assert [(event.kind, event.step) for event in learner.events] == script
     # Two rows of four views fill a batch of eight.
@@ -43,7 +43,7 @@ def test_events_of_a_long_task() -> None:
 def test_ebbinghaus_days_in_updates(views: int) -> None:
     """Days 1, 2, 4, 7, 15, 30 of 24 updates, one pass of V views each, however far updates move."""
     learner = stub_learner([rows_task("old", 1000)])
-    method = method_of("vbm", days="ebbinghaus", views=views)
+    method = method_of("vbm", views=views)
     run = drive(method, learner, rows_task("new", 1000), lambda t: t**5.0)
     assert run.event_steps == [24, 48, 96, 168, 360, 720]
     assert len(run.of_kind("replay")) == 6 * 20 * views // 8
@@ -55,7 +55,7 @@ def test_ebbinghaus_days_in_updates(views: int) -> None:
 def test_every_row_is_presented_as_often_as_by_fixed_interval_replay(rows: int, views: int) -> None:
     """Up to the rounding of n; and the recalls of a row are T / n updates apart."""
     recalls = []
-    for method in (method_of("fixed_interval"), method_of("vbm", views=views)):
+    for method in (method_of("fixed_interval"), method_of("vbm", days="equal", views=views)):
         learner = stub_learner([rows_task("old", 500)])
         run = drive(method, learner, rows_task("new", rows))
         seen = Counter(id_ for batch in run.ids("replay", "consolidation") for id_ in batch)
@@ -69,7 +69,7 @@ def test_every_row_is_presented_as_often_as_by_fixed_interval_replay(rows: int, 
 
 @pytest.mark.parametrize("updates", [1, 2, 4, 7])
 def test_no_more_events_than_updates(updates: int) -> None:
-    run = driven(method_of("vbm", views=1, warmup_steps=1), 4 * updates, **{"optim.epochs": 1})
+    run = driven(method_of("vbm", days="equal", views=1, warmup_steps=1), 4 * updates, **{"optim.epochs": 1})
     assert [event.step for event in run.learner.events] == list(range(1, updates + 1))
 
 
@@ -183,7 +183,7 @@ def test_an_update_trains_on_all_views(small_config: RunConfig) -> None:
 
 def test_one_plain_view_is_replay_at_fixed_updates(small_config: RunConfig) -> None:
     """T = 8: S = 8 gives 3 recalls, after 3 and 5 and at the end, as FOREVER's clock in updates."""
-    vbm = driven(method_of("vbm", views=1, warmup_steps=8))
+    vbm = driven(method_of("vbm", days="equal", views=1, warmup_steps=8))
     plain: dict[str, Any] = {"regularizer": "none", "memory_epochs": 1}
     by_days = driven(method_of("forever", clock="steps", warmup_steps=1, days=[3, 5], **plain))
     assert [event.step for event in vbm.learner.events] == [3, 5, 8]

@@ -25,8 +25,9 @@ class MethodConfig(Part):
     # Fields that earlier versions had, with the only value that is still understood. They count in
     # the fingerprint, so that runs of those versions keep their names.
     retired: ClassVar[dict[str, Any]] = {}
-    # Fields that earlier versions did not have. They count there unless they have their defaults.
-    added: ClassVar[tuple[str, ...]] = ()
+    # Fields that earlier versions did not have, with what those did. They count there unless they
+    # say the same.
+    added: ClassVar[dict[str, Any]] = {}
 
     @model_validator(mode="before")
     @classmethod
