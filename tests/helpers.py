@@ -598,7 +598,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "min_interval": 1,
         "cold_merges": 0,
     },
-    "vbm": {"name": "vbm", "warmup_steps": 1, "views": 2},
+    "vbm": {"name": "vbm", "warmup_steps": 1},
 }
 
 

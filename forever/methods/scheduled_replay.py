@@ -1,8 +1,7 @@
 """Replay of the whole memory at scheduled times: Algorithm 1 of FOREVER with its three slots open.
 
-The clock says when a day is over, the schedule says at which days the memory is replayed, and the
-regulariser says how strongly a replay is held to the past. FOREVER fills the slots with the paper's
-parts. By default a day is one update, and there is no penalty.
+The clock says when a day is over, the schedule at which days memory is replayed, the regulariser
+how strongly. By default a day is one update, and there is no penalty; FOREVER has its own parts.
 """
 
 from itertools import chain, islice, takewhile
@@ -39,8 +38,7 @@ class ScheduledReplay(Method[R]):
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         if learner.memory and self.regularizer.strength(pace=1.0) > 0:
-            # Theta*: where the previous task ended.
-            self.tensors["anchor"] = learner.parameters.snapshot()
+            self.tensors["anchor"] = learner.parameters.snapshot()  # Theta*: the last task's end
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         batches = learner.batches(task.train)
@@ -102,11 +100,13 @@ class ScheduledReplay(Method[R]):
 
     def afforded(self, learner: Learner, task: Task, epochs: Passes) -> Batches:
         """Return the batches of `epochs` passes as far as the budget lasts, or those of a share."""
-        parts = 1  # a share is one of J + 1 equal parts: for J events and the end
-        if epochs == "share":
-            epochs = learner.passes_of_budget
-            parts = standard_events(learner.planned_steps, self.config.warmup_steps) + 1
-        return learner.afforded(self.passes(learner, task, epochs), parts)
+        parts = self.parts(learner) if epochs == "share" else 1
+        passes = learner.passes_of_budget if epochs == "share" else epochs
+        return learner.afforded(self.passes(learner, task, passes), parts)
+
+    def parts(self, learner: Learner) -> int:
+        """Return of how many equal parts of the budget a share is one: for J events and the end."""
+        return standard_events(learner.planned_steps, self.config.warmup_steps) + 1
 
     def passes(self, learner: Learner, task: Task, epochs: int) -> Batches:
         """Return the batches of `epochs` shuffled passes over the memory."""

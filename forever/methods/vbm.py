@@ -61,6 +61,9 @@ class Vbm(ScheduledReplay[VbmConfig]):
         events = max(1, math.floor(passes / self.config.views + 0.5))
         return min(events, learner.planned_steps)
 
+    def parts(self, learner: Learner) -> int:
+        return self.events(learner) if self.config.days == "equal" else super().parts(learner)
+
     def passes(self, learner: Learner, task: Task, epochs: int) -> Batches:
         size = learner.config.optim.batch_size // self.config.views
         batches = learner.memory.batches(epochs, task.name, size)

@@ -24,6 +24,10 @@ def forever(**fields: Any) -> Method:
     return method_of("forever", **{"warmup_steps": 2, "days": [1, 2, 4], "smoothing": 0.5} | fields)
 
 
+def vbm(**fields: Any) -> Method:
+    return method_of("vbm", **{"warmup_steps": 2} | fields)
+
+
 def counted(batches: list[tuple[str, ...]]) -> Counter[str]:
     """How often each row is in some batches."""
     return Counter(id_ for batch in batches for id_ in batch)
@@ -241,8 +245,8 @@ COUNTS: dict[str, tuple[Method, dict[str, int]]] = {
     "migu": (method_of("migu"), {"replayed": 2 * 17}),
     # Three events of two passes and one pass at the end, each between two looks at a batch.
     "forever": (forever(), {"replayed": 7 * 17, "probed": 4 * 2 * 4}),
-    # J = 3 events make 2 J + 1 = 7 passes, which are 4 of two views, in batches of two examples.
-    "vbm": (method_of("vbm", views=2, warmup_steps=2), {"replayed": 4 * 2 * 17, "probed": 4 * 4}),
+    # Three events and the end are passes of two views, in batches of two examples.
+    "vbm": (vbm(), {"replayed": 4 * 2 * 17, "probed": 4 * 4}),
     "recurrent_kif": (
         method_of("recurrent_kif", inner_steps=3, outer_steps=2), {"replayed": 2 * 2 * 4}
     ),
@@ -273,11 +277,14 @@ SPENT = [
         [("replay", 34)] * 2 + [("consolidation", 2)],
     ),
     # Events of 17 examples in two views; the last one may be at the end.
-    (method_of("vbm", views=2, warmup_steps=2), 50, [("replay", 17), ("replay", 8)]),
+    (vbm(), 50, [("replay", 17), ("replay", 8)]),
+    (vbm(), 204, [("replay", 17)] * 3 + [("consolidation", 51)]),
+    # Three days and the end have a quarter each; n = 7 recalls at equal distances a seventh.
+    (vbm(memory_epochs="share"), 80, [("replay", 10)] * 3 + [("consolidation", 10)]),
     (
-        method_of("vbm", views=2, warmup_steps=2),
-        204,
-        [("replay", 17)] * 3 + [("consolidation", 51)],
+        vbm(memory_epochs="share", days="equal", views=1),
+        35,
+        [("replay", 5)] * 6 + [("consolidation", 5)],
     ),
 ]
 
@@ -335,7 +342,7 @@ SECONDS = [
     (forever(memory_epochs="share", days=[1]), 10, [("replay", 3), ("consolidation", 7)]),
     (method_of("fixed_interval", warmup_steps=4), 0.5, [("replay", 1)]),
     # Passes of 17 / 2 batches.
-    (method_of("vbm", views=2, warmup_steps=2), 12, [("replay", 9), ("replay", 3)]),
+    (vbm(), 12, [("replay", 9), ("replay", 3)]),
 ]
 
 

@@ -67,9 +67,19 @@ def test_every_row_is_presented_as_often_as_by_fixed_interval_replay(rows: int, 
     assert [event.step for event in learner.events] == steps
 
 
+def test_runs_at_equal_distances_keep_the_names_from_when_there_was_no_other_way() -> None:
+    before = {"name": "vbm", "days": "equal", "views": 4}
+    config = RunConfig.parse({"method": before})
+    assert "days" not in config.identity()["method"]
+    assert config.fingerprint() == "3929653c9f72"
+    assert RunConfig.parse({"method": {"name": "vbm"}}).identity()["method"]["days"] == "ebbinghaus"
+
+
 @pytest.mark.parametrize("updates", [1, 2, 4, 7])
 def test_no_more_events_than_updates(updates: int) -> None:
-    run = driven(method_of("vbm", days="equal", views=1, warmup_steps=1), 4 * updates, **{"optim.epochs": 1})
+    run = driven(
+        method_of("vbm", days="equal", views=1, warmup_steps=1), 4 * updates, **{"optim.epochs": 1}
+    )
     assert [event.step for event in run.learner.events] == list(range(1, updates + 1))
 
 
@@ -104,7 +114,7 @@ def test_views_of_a_row(small_config: RunConfig) -> None:
     assert [len(micro) for micro in _micro_batches(groups, 9)] == [2, 2, 1]
     learner.updates = 1
     assert method.encode(learner, step) != groups  # each update draws its own
-    plain = method_of("vbm", drop=0.0).encode(learner, step)
+    plain = method_of("vbm", views=4, drop=0.0).encode(learner, step)
     assert plain == [(group[0],) * 4 for group in groups]
 
 

@@ -31,21 +31,21 @@ SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_searc
 # Those of mini are of its second version, those of cpu of its second sizes, those of paper have the
 # laboratory's learning rate.
 KEYS = """
-main_results 2d61276c418837a9 888251e4d0b4ab78 c998c9e0537778ce
-backbones b2e247bd0b29390b cd96bef5b70088ef a27822579cd1a300
+main_results 8621201025bdd7b7 de345c81c9b6d2e0 7309830e22a93369
+backbones 6e3f5bd01b415f5f d34683fba16bbf50 255ea58c047d300a
 components 09b6c7e27c3cf231 b53de42f11c6d213 56bf30eda0eb8390
 spacing d879a656366b1132 34407c46b422cd22 4ccfae5b0ad0c0a1
-memory_size d271b971e6c8b4b9 6b4f22f13fba668a c3fa908822021397
+memory_size 5bc1d2b7e3145389 431c1960ae13f56a 8ebc20d8415898b0
 warmup_window 5ea81c0bd20744eb e6ca2b244354eba1 265263b9dc6a3011
 memory_epochs 6cfb2ea22ae5b239 b3f9e45bfbf0ecf0 cdab09f0fe864023
-full_finetuning 456584940b4ffd41 de44e316433b960c c264116de1327e6e
-long_sequence 8e76c62d2ea084ac 49b4189083a00ecc 40c0987f43e82308
+full_finetuning 6a21605554d6516a 93069d7f66e845f0 da90fe4fcb524c5f
+long_sequence 3ed601cbd074bc55 1a215e2e089a9e99 5f8bcf8d7063a318
 forgetting_rate ff73d92874d51a8a dabf4ae7fba72159 231efecbf6e121b3
 model_day 5e4919d4ac0391ee 9a7f697f5597080f ef57030b7f88a331
-training_time 29802d8e69708f16 5c195c8476d6bd1f 807c6803bd12cf70
+training_time d69ee0d1dd8f7a1c 379e077f5771edb2 cf67599891091884
 replay_loss beb56da0a55c99a8 cb2c44ae10beec4f f922c9acd605689a
-baselines 8d80f9b322ce9101 07c0fd713799577b f9cfafce5678a03f
-baseline_variants 9efdb9fdc365868c e13a5883c095d698 42b072ba1d7c8012
+baselines 9fa12d13ee4591ff a20db0d694e86d3b 5e553abecea73aa2
+baseline_variants 7fd73adb7e4e4c24 0034150e780c7f2c 73d52b62167101ca
 demo de55dd6951261827 af37fc6ffcee84a3 e91ecda3346b472e
 """
 
@@ -58,7 +58,6 @@ ANEW = {
     "baseline_variants": {
         "fixed_interval, 3 events", "fixed_interval, 5 events",
         "moelora, N = 8, r = 1", "recurrent_kif", "recurrent_kif, merge as printed",
-        "vbm, Ebbinghaus days", "vbm, Ebbinghaus days, V = 2",
     },
 }  # fmt: skip
 
@@ -70,6 +69,7 @@ def test_runs_keep_their_folders(name: str, digests: list[str]) -> None:
     for (scale, run), digest in zip(SCALES.items(), digests, strict=True):
         seeds = (0, 1, 2) if scale == "paper" else (0,)
         trials = load_sweep(name).expand(load_run(run), seeds).trials()
+        trials = [trial for trial in trials if trial.config.method.name != "vbm"]  # read anew
         keys = [trial.key for trial in trials if trial.variant not in ANEW.get(name, ())]
         assert hashlib.sha256("\n".join(keys).encode()).hexdigest()[:16] == digest, scale
 

@@ -137,8 +137,9 @@ class VbmConfig(ScheduledReplayConfig):
     """ebbinghaus: the standard days in updates, S a day ("step-based Ebbinghaus replay", as FOREVER
     has it); with V = 2 the best of three readings on held-out examples, by less than ten seeds can
     show. equal: as many recalls as spend FOREVER's budget, at equal distances."""
-    memory_epochs: Count = 1  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Passes at each event: a recall is one pass, which shows every example `views` times."""
+    memory_epochs: Count | Literal["share"] = 1
+    """Passes at each event: a recall is one pass, which shows every example `views` times; or a
+    "share" of the budget, as in other scheduled replay."""
     # Narrower than in the base class, which is safe for a frozen field.
     consolidation_epochs: Whole = 1  # pyright: ignore[reportIncompatibleVariableOverride]
     """Passes of the last recall, when the task is over; recalls match the budget by themselves."""
@@ -146,6 +147,7 @@ class VbmConfig(ScheduledReplayConfig):
     added = {"days": "equal"}
 
     def check(self, run: RunParts) -> None:
+        super().check(run)
         if run.optim.batch_size % self.views:
             raise InputError(
                 f"method vbm: optim.batch_size={run.optim.batch_size} cannot hold whole examples "
