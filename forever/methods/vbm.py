@@ -39,7 +39,7 @@ class Vbm(ScheduledReplay[VbmConfig]):
         title="VBM",
         paper="Kang et al. 2025",
         memory="examples",
-        extra="Replay costs as much as at fixed intervals; each view adds a softmax over the "
+        extra="Replay costs about as much as FOREVER's; each view adds a softmax over the "
         "vocabulary at the answer's positions.",
         uncertain="Views, interval and variant: no code for language models is published.",
     )
