@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from forever.config.parts import ModelConfig
 from forever.errors import InputError, one_line, shown, unknown
+from forever.files import read_json
 from forever.seeding import derive
 
 _HANDLE = "_forever_adapter"
@@ -28,6 +30,7 @@ _NAME = "default"  # PEFT's name for an adapter that nobody named
 # Fields that say where a model comes from, or what it is for, and not what is trained.
 _NO_CHOICE = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version"}
 _NO_CHOICE |= {"revision", "runtime_config", "task_type"}
+_NO_CHOICE |= {"megatron_config", "megatron_core"}  # which names a module that PEFT would import
 # These want a training loop of their own, inputs of their own, or another class of model.
 _REFUSED = {"ADALORA", "ADAPTION_PROMPT", "POLY", "SHADOW", "TRAINABLE_TOKENS", "XLORA"}
 # The other starts change the frozen weights, or want to see data: the saved adapter alone would
@@ -170,6 +173,35 @@ def save(model: nn.Module, folder: Path, base_name: str) -> None:
     handle = attached(model)
     tensors = get_peft_model_state_dict(handle, save_embedding_layers=False)
     write(folder, tensors, handle.peft_config[_NAME], base_name)
+
+
+def restore(model: nn.Module, folder: Path) -> None:
+    """Give `model` the adapter that is written in `folder`, whoever wrote it there.
+
+    Raises:
+        InputError: a run cannot train such an adapter, or its tensors are not of this model.
+    """
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    settings, path = read_json(folder / "adapter_config.json"), folder / "adapter_model.safetensors"
+    given = {
+        key: settings[key] for key in settings.keys() - _NO_CHOICE if settings[key] is not None
+    }
+    attach(model, ModelConfig(adapter=given), seed=0)
+    handle = attached(model)
+    expected = get_peft_model_state_dict(handle, save_embedding_layers=False)
+    try:
+        tensors = load_file(path)
+    except SafetensorError as error:
+        raise InputError(f"{path} is no file of tensors: {one_line(error)}") from error
+    for name in sorted(expected.keys() | tensors.keys()):
+        ours, theirs = expected.get(name), tensors.get(name)
+        if ours is None or theirs is None or ours.shape != theirs.shape:
+            shapes = [None if tensor is None else [*tensor.shape] for tensor in (theirs, ours)]
+            raise InputError(f"{path}: {name} has shape {shapes[0]}, in this model {shapes[1]}")
+        if not theirs.isfinite().all():
+            raise InputError(f"{path}: {name} has numbers that are not finite")
+    set_peft_model_state_dict(handle, tensors)
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], config: Any, base_name: str) -> None:

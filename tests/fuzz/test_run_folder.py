@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import base_run, make_up
 
+from forever.cli.export.folder import export_run
 from forever.cli.view.difference import difference_page
 from forever.cli.view.run import run_page
 from forever.cli.view.seen import look
@@ -47,6 +48,7 @@ ANSWERS = ("predictions/1/1.jsonl", "predictions/2/1.jsonl", "predictions/2/2.js
 JOURNAL = ("steps.jsonl", "events.jsonl")
 DESCRIBED = ("config.yaml", "environment.json", "result.json", *ANSWERS)
 WHOLE = (*DESCRIBED, *JOURNAL)
+ADAPTER = ("adapter/adapter_config.json", "adapter/adapter_model.safetensors")
 SWEEP = "sweep.json"
 
 
@@ -150,6 +152,16 @@ def pages(folder: Path) -> Any:
         return run_page(left).data(), difference_page(left, right).data()
 
 
+def exported(run: Path, to: Path) -> dict[str, bytes]:
+    """The files of an export, which are not left."""
+    try:
+        with reading(run):
+            export_run(run, to)
+        return {path.name: path.read_bytes() for path in sorted(to.iterdir())}
+    finally:
+        shutil.rmtree(to, ignore_errors=True)
+
+
 def damage_of(data: st.DataObject, path: Path) -> bytes:
     """A file with bytes flipped, cut or put in, or with other values, or gone on an earlier
     write."""
@@ -191,6 +203,23 @@ def test_a_hostile_run_is_read_or_refused(finished: Path, data: Any) -> None:
         attempt(lambda: numbers(finished))
         attempt(lambda: pages(finished))
         attempt(lambda: find_origin(f"{finished}@1"))
+
+
+@cases
+@given(data=st.data(), hostile=st.booleans())
+def test_an_export_is_that_of_the_sound_run_or_refused(
+    finished: Path, tmp_path: Path, data: Any, hostile: bool
+) -> None:
+    """A hostile hand has made the sums anew; what comes out is then what it wrote, or nothing."""
+    name = data.draw(st.sampled_from((*DESCRIBED, *ADAPTER, SUMS)))
+    sound = exported(finished, tmp_path / "sound")
+    content, sums = damage_of(data, finished / name), (finished / SUMS).read_bytes()
+    with holding(finished / name, content), holding(finished / SUMS, sums):
+        if hostile and name != SUMS:
+            note(finished, {name: content})
+        read = attempt(lambda: exported(finished, tmp_path / "damaged"))
+    assert read is None or hostile or read == sound
+    assert not list(tmp_path.glob(".*"))
 
 
 @cases

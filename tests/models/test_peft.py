@@ -2,6 +2,9 @@
 
 import gc
 import json
+import math
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +13,14 @@ import torch
 import torch.distributed as dist
 from helpers import KILLED_CLOSES_NO_FILES, execute, lines, outcome
 from peft import PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from forever.config.parts import ModelConfig
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, check, run_local
 from forever.models import lora
-from forever.models.adapter import attach, attached
+from forever.models.adapter import attach, attached, describe, restore, save
 from forever.models.backbone import load
 from forever.runs.directory import RunDirectory
 from forever.training import loop
@@ -192,6 +195,84 @@ def test_short_names_are_fields_of_lora(small_config: RunConfig) -> None:
     attach(other, ModelConfig(adapter={"peft_type": "vera"}), seed=0)
     assert attached(other).peft_config["default"].r == 256  # PEFT's own default
     assert attached(other).peft_config["default"].target_modules == {"q_proj", "v_proj"}
+
+
+# ---- what is written
+
+Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]
+LORA_A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_written_adapter_is_put_back(name: str, small_config: RunConfig, tmp_path: Path) -> None:
+    part = configured(small_config, name).model
+    model, other = backbone(part.name), backbone(part.name)
+    attach(model, part, seed=0)
+    for parameter in trained(model):
+        parameter.data += 0.1
+    save(model, tmp_path, part.name)
+    restore(other, tmp_path)
+    torch.testing.assert_close(logits(other), logits(model))
+
+
+def settings(**changes: Any) -> Change:
+    return lambda config, tensors: config.update(changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda config, tensors: tensors.update({LORA_A: tensors[LORA_A][:, :3]}),
+         "q_proj.lora_A.weight has shape .*, in this model"),
+        (lambda config, tensors: tensors.pop(LORA_A), "has shape None, in this model"),
+        (lambda config, tensors: tensors.update(strange=torch.zeros(3)),
+         r"strange has shape \[3\], in this model None"),
+        (lambda config, tensors: tensors[LORA_A].fill_(math.nan), "numbers that are not finite"),
+        (settings(r=2), "has shape"),
+        # What would load other files, or import other modules, when the adapter is put in.
+        (settings(peft_type="PROMPT_TUNING", prompt_tuning_init="TEXT"), "cannot be trained here"),
+        (settings(init_lora_weights="loftq"), "would change the frozen weights"),
+        (settings(target_modules=["nothing"]), "no linear layer is called 'nothing'"),
+        (settings(strange=1), "unknown field of model.adapter 'strange'"),
+    ],
+)  # fmt: skip
+def test_an_adapter_of_a_strange_hand_is_refused(
+    change: Change, message: str, small_config: RunConfig, tmp_path: Path
+) -> None:
+    part = small_config.model
+    model = backbone(part.name)
+    attach(model, part, seed=0)
+    save(model, tmp_path, part.name)
+    file, weights = tmp_path / "adapter_config.json", tmp_path / "adapter_model.safetensors"
+    config, tensors = json.loads(file.read_text("utf-8")), load_file(weights)
+    change(config, tensors)
+    file.write_text(json.dumps(config), encoding="utf-8")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, weights)
+    with pytest.raises(InputError, match=message) as refused:
+        restore(backbone(part.name), tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_strange_file_imports_no_module(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PEFT imports what `megatron_core` names: a run refuses it, a file's is passed over."""
+    trap = tmp_path / "modules" / "trapped_megatron.py"
+    trap.parent.mkdir()
+    trap.write_text("raise SystemExit('imported')", encoding="utf-8")
+    monkeypatch.syspath_prepend(trap.parent)
+    named = {"megatron_config": {"a": 1}, "megatron_core": "trapped_megatron"}
+    part = small_config.model
+    with pytest.raises(InputError, match=r"unknown field of model\.adapter 'megatron_con?[a-z]*'"):
+        describe(small_config.override({"model.adapter": named}).model)
+    model, other = backbone(part.name), backbone(part.name)
+    attach(model, part, seed=0)
+    save(model, tmp_path, part.name)
+    file = tmp_path / "adapter_config.json"
+    config = json.loads(file.read_text("utf-8")) | named
+    file.write_text(json.dumps(config), encoding="utf-8")
+    restore(other, tmp_path)
+    assert "trapped_megatron" not in sys.modules
 
 
 # ---- what is refused

@@ -80,7 +80,7 @@ def _fill(folder: Path, seen: Seen, source: Path, base: Base, merge: Merge | Non
     else:
         _copy_adapter(source, folder, base)
     if merge is not None:
-        merge(folder, folder / "merged", base, seen.config.model.name)
+        merge(source, folder / "merged", base, seen.config.model.name)
     licences = (base_licence(base), data_licence(seen.config.data))
     text = card(seen, base, licences, whole, merge is not None)
     (folder / "README.md").write_text(text, encoding="utf-8")

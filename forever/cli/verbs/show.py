@@ -47,7 +47,6 @@ def diff(first: Path = _FIRST, second: Path = _SECOND) -> None:
     from forever.cli.view.seen import look
     from forever.errors import reading
 
-    left, right = look(first), look(second)
     with reading(Path(f"{first} or {second}")):
-        page = difference_page(left, right)
+        page = difference_page(look(first), look(second))
     show(page)
