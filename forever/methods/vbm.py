@@ -1,8 +1,7 @@
 """VBM: the view-batch model (Kang et al. 2025, CVPR), carried over from images to text.
 
-A recalled example comes as V views in one batch, held together by a consistency loss, and comes
-back V times more rarely: as many examples are shown in all, but the recall interval is V times as
-long.
+A recalled example comes as V views in one batch, held together by a consistency loss. So it is
+recalled more rarely than by replay that shows it as often: at equal distances V times.
 
     L = CE over all views + alpha * mean over examples and views v >= 2 of KL(sg p_1 || p_v)
 
