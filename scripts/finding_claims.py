@@ -27,7 +27,7 @@ from scripts.claims import (
 
 _WEAK = 0.5  # a correlation that explains less than a quarter of the variance
 NO_CORRELATION = Status("not reproduced: no correlation shown", "not shown")
-TOO_FEW_TASKS = Status("no correlation shown: too few tasks", "not shown")
+TOO_FEW_TASKS = Status("cannot tell: too few tasks", "cannot tell")
 MEASURED = Status("measured", "not judged")
 
 
@@ -101,17 +101,18 @@ def _rates(values: Sequence[float]) -> str:
 
 
 def _correlated(r: float, p: float, ours: Mapping[str, float]) -> Status:
-    """What ours says to the published r and p. That there is no correlation is shown by an interval
-    (Fisher's z), not by a large p."""
+    """What ours says to the published r and p. Where no correlation is shown, the interval (Fisher's
+    z) tells whether so few tasks could have shown the published one, or that there is none."""
     significant = p < ALPHA
     if ours["p"] < ALPHA:
         same_sign = (ours["r"] > 0) == (r > 0)
         return REPRODUCED if significant and same_sign else CONTRADICTED
-    if significant:
-        return NO_CORRELATION
     if ours["pairs"] <= 3:  # no width of an interval can be computed
         return TOO_FEW_TASKS
-    farthest = abs(math.atanh(ours["r"])) + 1.96 / math.sqrt(ours["pairs"] - 3)
+    half_width = 1.96 / math.sqrt(ours["pairs"] - 3)
+    if significant:
+        return NO_CORRELATION if half_width <= abs(math.atanh(r)) else TOO_FEW_TASKS
+    farthest = abs(math.atanh(ours["r"])) + half_width
     return REPRODUCED if math.tanh(farthest) < _WEAK else TOO_FEW_TASKS
 
 

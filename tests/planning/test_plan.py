@@ -301,7 +301,7 @@ def test_a_sweep_has_a_row_for_each_variant(
     runs = asked_runs("components", on, {}, (0, 1), tmp_path)
     table = plan_table("components", runs, Terms(device="cpu", concurrent=2))
     rows = cells(table)
-    assert (len(rows), rows["+STC"]["runs"], rows["to do"]["runs"]) == (10 + 1, "2", "20")
+    assert (len(rows), rows["+STC"]["runs"], rows["to do"]["runs"]) == (13 + 1, "2", "26")
     assert int(rows["+STC"]["task"]) == 2 * planned(small_config).updates["task"]
     assert "2 at a time" in str(table.caption)
 
@@ -322,10 +322,10 @@ def test_a_shared_first_task_takes_its_time_once(small_config: RunConfig, tmp_pa
     speed = Speed.stated(1)
     for begun in (0, 1):
         caption = str(plan_table("components", runs, terms).caption)
-        assert f"The first task of {18 - begun} runs is trained by another one" in caption
+        assert f"The first task of {24 - begun} runs is trained by another one" in caption
         hours = 0.0
         for number in range(len(runs)):
-            shared, example = number % 10 > 0 and (begun, number) != (1, 1), runs[number % 10]
+            shared, example = number % 13 > 0 and (begun, number) != (1, 1), runs[number % 13]
             hours += speed.seconds(plan(example.config, example.benchmark, shared=shared)) / 3600
         told = caption.split("From beginning to end: ")[1].split(" hours")[0]
         assert float(told) == pytest.approx(hours / 2, abs=0.06)

@@ -279,7 +279,7 @@ def test_a_report_that_lacks_a_part_answers_nothing_and_stops_nothing() -> None:
     assert set(answers(both, "training_time")) == {("2.00", "measured"), ("", "not attempted")}
 
 
-NONE = "no correlation shown"
+NONE, FEW = "not reproduced: no correlation shown", "cannot tell: too few tasks"
 
 
 @pytest.mark.parametrize(
@@ -288,9 +288,10 @@ NONE = "no correlation shown"
         (0.9, 0.01, 15, ["reproduced", "contradicted", "contradicted"]),
         (-0.9, 0.01, 15, ["contradicted", "contradicted", "reproduced"]),
         # Interval -0.25 to 0.70.
-        (0.3, 0.3, 15, [f"not reproduced: {NONE}", f"{NONE}: too few tasks"]),
-        (0.1, 0.3, 60, [f"not reproduced: {NONE}", "reproduced"]),  # interval -0.16 to 0.34
-        (0.1, 0.9, 3, [f"not reproduced: {NONE}", f"{NONE}: too few tasks"]),
+        (0.3, 0.3, 15, [NONE, FEW, NONE]),
+        (0.1, 0.3, 60, [NONE, "reproduced", NONE]),  # interval -0.16 to 0.34
+        (-0.49, 0.22, 8, [NONE, FEW, FEW]),  # 0.88 to each side of z, where -0.56 is at -0.64
+        (0.1, 0.9, 3, [FEW, FEW, FEW]),
     ],
 )
 def test_correlations_have_a_sign_and_a_p(

@@ -94,7 +94,8 @@ def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
         ({"method.days": "decreasing"}, 0, 0, True),  # none would come in updates of equal length
         ({"method.days": "decreasing"}, 0, 1, False),
         ({"method.days": "end_only"}, 0, 0, False),
-        ({"method.name": "vbm"}, 0, 0, False),  # all that it recalls at the end of a short task
+        ({"method.name": "vbm", "method.days": "equal"}, 0, 0, False),  # of a short task: its end
+        ({"method.name": "vbm"}, 4, 1, True),
         ({"method.name": "finetune"}, 0, 0, False),
     ],
 )

@@ -51,8 +51,11 @@ demo de55dd6951261827 af37fc6ffcee84a3 e91ecda3346b472e
 
 # Variants that came later or are read anew; the runs of all others stay where they are.
 ANEW = {
-    "components": {"+RR", "+ER", "+RR from day 30", "+ER with all passes"},
-    "demo": {"+RR", "+ER"},
+    "components": {
+        "+RR", "+ER", "+RR from day 30", "+ER with all passes", "random times", "pad", "mix_replay",
+    },
+    "spacing": {"random times", "end only", "pad", "mix_replay"},
+    "demo": {"+RR", "+ER", "mix_replay"},
     "main_results": {"sapt, lambda = 2"},
     "baselines": {"sapt, lambda = 2"},
     "baseline_variants": {

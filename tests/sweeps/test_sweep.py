@@ -268,7 +268,7 @@ def test_a_manifest_is_extended(base_config: RunConfig, tmp_path: Path) -> None:
     Sweep("s", base_config, {"b": {}}, references={"b": "a"}).write_manifest(tmp_path)
     Sweep("s", base_config, {"c": {}}, references={"c": "a"}).write_manifest(tmp_path)
     content = read_manifest(tmp_path)
-    assert content.pop("references") == {"b": "a", "c": "a"}
+    assert content.pop("references") == {"random times": "+STC", "b": "a", "c": "a"}
     write_noted(tmp_path, "sweep.json", json.dumps(content))  # an old version's
     assert read_manifest(tmp_path)["references"] == {}
 
