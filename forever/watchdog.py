@@ -42,7 +42,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         still = 0
-        while not self._over.wait(self.limit_s / _LOOKS):
+        while not self._over.wait(min(self.limit_s / _LOOKS, threading.TIMEOUT_MAX)):
             still = 0 if self._moved else still + 1
             self._moved = False
             if still == _LOOKS:

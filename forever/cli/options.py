@@ -12,8 +12,10 @@ from typing import Any
 from typer import Argument, Option
 
 from forever.cli.completion import complete_method, complete_run, complete_scale
-from forever.errors import InputError
+from forever.errors import InputError, shown
 from forever.storage.address import local_folder
+
+_NUMBER = "0|[1-9][0-9]{0,8}"  # as people write it: 010 may be 8 or 10
 
 
 def _folder(value: str | None) -> Path | None:
@@ -206,23 +208,23 @@ def parse_seeds(text: str | None) -> tuple[int, ...] | None:
     """The numbers in `--seeds 0,1,2`; None for none given."""
     if text is None:
         return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
+    parts = text.split(",")
+    if not all(re.fullmatch(_NUMBER, part) for part in parts):
         rule = "whole numbers separated by commas are expected, e.g. 0,1,2"
-        raise InputError(f"--seeds {text!r}: {rule}") from None
+        raise InputError(f"--seeds {shown(text)}: {rule}")
+    return tuple(map(int, parts))
 
 
 def parse_workers(text: str | None) -> tuple[int, int] | None:
     """The fewest and the most workers in `--workers 4` or `--workers 1-4`; None for none given."""
     if text is None:
         return None
-    parts = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    parts = re.fullmatch(f"({_NUMBER})(?:-({_NUMBER}))?", text)
     least, most = (int(parts[1]), int(parts[2] or parts[1])) if parts else (1, 0)
     if least > most or (parts and parts[2] and not least):
         raise InputError(
-            f"--workers {text!r}: a number of workers, or the least and the most, is expected, "
-            "e.g. 0, 2 or 1-4"
+            f"--workers {shown(text)}: a number of workers, or the least and the most, is "
+            "expected, e.g. 0, 2 or 1-4"
         )
     return least, most
 
@@ -231,8 +233,8 @@ def parse_time(text: str | None) -> float | None:
     """The seconds in `--budget 90s`, `30m` or `2h`; None for none given."""
     if text is None:
         return None
-    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
-    if not parts:
+    parts = re.fullmatch(rf"((?:{_NUMBER})(?:\.[0-9]{{1,9}})?)([smh])", text)
+    if not parts or not float(parts[1]):
         rule = "a number with s, m or h is expected, e.g. 90s, 30m, 2h"
-        raise InputError(f"--budget {text!r}: {rule}")
+        raise InputError(f"--budget {shown(text)}: {rule}")
     return float(parts[1]) * {"s": 1, "m": 60, "h": 3600}[parts[2]]

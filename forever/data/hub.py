@@ -52,7 +52,7 @@ def _examples(
     text = _template(config.columns.input, rows.column_names, columns)
     output = _template(config.columns.output, rows.column_names, columns)
     examples: list[Example] = []
-    for number, row in enumerate(_with_label_names(rows)):
+    for number, row in enumerate(_rows(rows, f"{where}, split {shown(split)}")):
         if _kept(row, config.filter):
             place = f"{where}, row {number} of {part}"
             fields = [_fill(template, row, place) for template in (instruction, text, output)]
@@ -107,13 +107,17 @@ def _of_folder(folder: Path) -> dict[str, Any]:
     return {"path": str(folder)}
 
 
-def _with_label_names(rows: Any) -> Iterator[Mapping[str, Any]]:
+def _rows(rows: Any, where: str) -> Iterator[Mapping[str, Any]]:
     """Yield the rows, with the names of labels in the place of their numbers."""
     labels = {name: kind for name, kind in rows.features.items() if hasattr(kind, "int2str")}
-    for row in rows:
-        for name, kind in labels.items():
-            if row[name] is not None and row[name] >= 0:
-                row[name] = kind.int2str(row[name])
+    for number in range(len(rows)):
+        try:
+            row = rows[number]
+            for name, kind in labels.items():
+                if row[name] is not None and row[name] >= 0:
+                    row[name] = kind.int2str(row[name])
+        except Exception as error:  # whatever a reader of pictures, sounds or dates may raise
+            raise InputError(f"{where}, row {number}: {one_line(error)}") from error
         yield row
 
 

@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, FailFast, TypeAdapter
 
 from forever.data.tasks import Example, Splits
 from forever.errors import InputError, shown, unknown
@@ -81,17 +81,23 @@ class _Instance(BaseModel):
     output: _FirstText
 
 
+# The first of a million bad rows is enough: to list all takes gigabytes.
+_T = TypeVar("_T")
+_Rows = Annotated[list[_T], FailFast()]
+
+
 class _Instances(BaseModel):
-    Instances: list[_Instance]
+    Instances: _Rows[_Instance]
 
 
 class _NaturalTask(_Instances):
     Definition: _FirstText
 
 
-_ROW, _ROWS, _SENTENCES = TypeAdapter(_Row), TypeAdapter(list[_Row]), TypeAdapter(list[_Sentence])
+_ROW, _ROWS = TypeAdapter(_Row), TypeAdapter(_Rows[_Row])
+_SENTENCES = TypeAdapter(_Rows[_Sentence])
 _INSTANCES, _NATURAL = TypeAdapter(_Instances), TypeAdapter(_NaturalTask)
-_LABELS = TypeAdapter(list[Text])
+_LABELS = TypeAdapter(_Rows[Text])
 
 
 @dataclass(frozen=True)

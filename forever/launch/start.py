@@ -227,11 +227,9 @@ def mlflow_uri(choice: str | None) -> str | None:
         raise InputError(
             "--mlflow: MLflow is not installed; pip install 'forever-cl[mlflow]', or --mlflow off"
         )
-    if choice != "auto":
-        return choice
     from forever.launch.mlflow.store import tracking_uri
 
-    return tracking_uri()
+    return tracking_uri(None if choice == "auto" else choice)
 
 
 @contextmanager

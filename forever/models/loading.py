@@ -14,6 +14,7 @@ from forever.errors import InputError, shown
 from forever.models import folder
 
 _AGAIN = "give the folder as it was published"
+_PACKED = 16  # quantised weights of two bits in one number of 32
 _OF_THE_MACHINE = (errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.EMFILE)  # not of the model
 
 
@@ -48,13 +49,11 @@ def check_size(setting: str, path: Path, empty: nn.Module) -> None:
     """Refuse a model without memory that has more numbers than its files.
 
     Otherwise transformers would find memory for all that is missing, which may be without end.
-    Quantised weights are packed, several numbers to one, and are not counted.
     """
-    if getattr(empty.config, "quantization_config", None) is not None:
-        return
     needed = sum(parameter.numel() for parameter in empty.parameters())
     there = sum(prod(shape) for shape in folder.shapes(setting, path).values())
-    if needed > there:
+    packed = getattr(empty.config, "quantization_config", None) is not None
+    if needed > there * (_PACKED if packed else 1):
         raise InputError(
             f"{setting}: by its config.json, {path} has {needed} numbers, and its files hold "
             f"{there}; {_AGAIN}"

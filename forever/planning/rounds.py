@@ -42,8 +42,8 @@ class Limits:
     budget_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.points is not None and self.points <= 0:
-            raise InputError(f"until {self.points:g}: points must be more than 0, e.g. 2")
+        if self.points is not None and not 0 < self.points <= 100:
+            raise InputError(f"until {self.points:g}: points are above 0, at most 100, e.g. 2")
 
 
 Decisions = Mapping[Comparison, Decision]

@@ -78,8 +78,19 @@ BAD = [
     ("sweep components --only +FIRR", "unknown variant of components '+FIRR'; did you mean '+FIR'"),
     ("sweep components seed=5", "seed=5: a sweep sets the seeds of its runs; give --seeds 5"),
     ("sweep main_results data.order=2", "data.order=2: main_results runs on the orders 1, 2"),
-    ("sweep components --until 0", "until 0: points must be more than 0"),
+    ("sweep components --until 0", "until 0: points are above 0, at most 100"),
+    ("sweep components --until nan", "until nan: points are above 0, at most 100"),
     ("sweep components --budget 2", "--budget '2': a number with s, m or h is expected"),
+    ("sweep components --budget 0s", "--budget '0s': a number with s, m or h is expected"),
+    ("sweep components --seeds 010", "--seeds '010': whole numbers separated by commas"),
+    ("sweep components --seeds 1_0", "--seeds '1_0': whole numbers separated by commas"),
+    ("sweep components --mlflow http://[::1", "--mlflow http://[::1: Invalid IPv6 URL"),
+    (
+        "run mini/forever --mlflow sqlite://",
+        "--mlflow sqlite://: a file is expected, e.g. sqlite:///",
+    ),
+    (f"plan mini/forever --workers {'9' * 5000}", "--workers '999"),
+    ("plan mini/forever --workers ٣", "--workers '٣': a number of workers"),
     ("sweep components --only base --until 2", "components: no variant is judged against another"),
     ("sweep search --budget 2h", "search is a search and compares no variants"),
     ("sweep search --only base", "only 'base': search has no variants by name"),
@@ -89,14 +100,17 @@ BAD = [
     ("plan componets", "did you mean 'components'?"),
     ("plan components --trials 4", "4 trials: components is no search"),
     ("plan components seed=5", "give --seeds 5"),
-    ("plan mini/forever --detect 2", "--detect 2: it needs points above 0 and a sweep"),
+    ("plan mini/forever --detect 2", "--detect 2: it needs 0 to 100 points and a sweep"),
+    ("plan components --detect nan", "--detect nan: it needs 0 to 100 points"),
     ("plan mini/forever --only base", "only 'base': mini/forever has no variants by name"),
     ("report nowhere", "nowhere"),
     ("data check nowhere", "there is no folder nowhere"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[arguments for arguments, _ in BAD])
+@pytest.mark.parametrize(
+    ("arguments", "message"), BAD, ids=[arguments[:60] for arguments, _ in BAD]
+)
 def test_bad_input_is_one_line_and_exit_code_2(
     arguments: str, message: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -104,6 +104,19 @@ def test_a_line_of_100_mb_takes_little_memory(tmp_path: Path) -> None:
     assert int(kilobytes) < 400_000
 
 
+def test_a_million_bad_rows_take_little_memory(tmp_path: Path) -> None:
+    """The first is named; a list of all faults would be gigabytes."""
+    for split, text in (("train", "[" + "{}," * 1_000_000 + "{}]"), ("test", "[]")):
+        path = tmp_path / "mine" / split / "a.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-c", MEASURE, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    kilobytes, error = done.stdout.split(" ", 1)
+    assert "a.json, 0, instruction: field required" in error
+    assert int(kilobytes) < 300_000
+
+
 def test_a_benchmark_stays_in_its_root(tmp_path: Path) -> None:
     written(tmp_path / "outside")
     (tmp_path / "root").mkdir()

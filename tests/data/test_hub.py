@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 import yaml
 from helpers import execute
@@ -192,6 +193,30 @@ def test_a_damaged_list_of_splits_is_one_line(content: bytes, message: str, tmp_
     (folder / "dataset_dict.json").write_bytes(content)
     with pytest.raises(InputError, match=message):
         task_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        (datasets.ClassLabel(names=["no", "yes"]), 7),
+        (datasets.Image(), {"bytes": b"no picture", "path": None}),
+    ],
+    ids=["a label without a name", "a picture that is none"],
+)
+def test_a_row_that_cannot_be_decoded_is_one_line(kind: Any, answer: Any, tmp_path: Path) -> None:
+    features = datasets.Features({"colour": datasets.Value("string"), "answer": kind})
+    columns = {"colour": ["a", "b"], "answer": [answer, answer]}
+    rows = datasets.Dataset(
+        pyarrow.table(columns, schema=features.arrow_schema),
+        info=datasets.DatasetInfo(features=features),
+    )
+    folder = tmp_path / "things"
+    for split in ("train", "test"):
+        rows.save_to_disk(str(folder / split))
+    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"warm, split 'train', row 0: ") as refused:
+        task_of(folder, columns={"instruction": "colour", "input": "colour", "output": "answer"})
+    assert "\n" not in str(refused.value)
 
 
 def test_text_that_cannot_be_stored_is_refused_with_its_row(folder: Path) -> None:

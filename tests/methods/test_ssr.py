@@ -5,6 +5,7 @@ seed alone.
 """
 
 import json
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -489,6 +490,17 @@ def test_an_encoder_without_some_weights_is_refused(
     del tensors[next(name for name in tensors if name.endswith("word_embeddings.weight"))]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match=r"lacks 1 weights, the first is .*word_embeddings.weight"):
+        embed(learner.backbone, ["red"], str(folder))
+
+
+def test_an_encoder_with_nan_is_refused(
+    learner: Learner, benchmark_of_three: Benchmark, tmp_path: Path
+) -> None:
+    folder = save_encoder(tmp_path / "bert", benchmark_of_three)
+    tensors = load_file(folder / "model.safetensors")
+    next(iter(tensors.values())).fill_(math.nan)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"method\.encoder: .* has NaN or Inf in"):
         embed(learner.backbone, ["red"], str(folder))
 
 

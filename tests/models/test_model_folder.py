@@ -171,6 +171,11 @@ UNFIT: dict[str, tuple[Callable[[Path], Any], str]] = {
         "has NaN or Inf in 'model.norm.weight'",
     ),
     "huge": (grow, "and its files hold"),
+    # The weights of a quantised model are packed, but not without end.
+    "huge and packed": (
+        lambda f: (grow(f), change(f / "config.json", quantization_config={"quant_method": "no"})),
+        "and its files hold",
+    ),
     "kind": (lambda f: change(f / "config.json", model_type="none"), "could not be loaded"),
     "nonsense": (lambda f: change(f / "config.json", hidden_size="wide"), "could not be loaded"),
     "words": (lambda f: cut(f / "tokenizer.json", 99), "could not be loaded"),

@@ -339,7 +339,7 @@ def test_load_refuses_a_folder_without_runs(tmp_path: Path) -> None:
         ({"seeds": []}, "seeds []: give some"),
         ({"seeds": [-1]}, "not negative"),
         ({"trials": 3}, "3 trials: gamma is no search"),
-        ({"until": -1.0}, "points must be more than 0"),
+        ({"until": -1.0}, "points are above 0"),
         ({"only": ["gama"]}, "unknown variant of gamma 'gama'"),
         ({"scale": "huge"}, "unknown scale 'huge'"),
         ({"on": "mini/nothing"}, "unknown method 'nothing'"),

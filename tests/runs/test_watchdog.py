@@ -1,5 +1,6 @@
 """A run in which nothing happens is ended, says where it hung, and goes on."""
 
+import math
 import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,15 @@ def test_only_what_does_not_move_is_ended(tmp_path: Path, every: int, ends: bool
     watchdog._thread.join()
     assert left == [1] * ends
     assert (tmp_path / "stacks.txt").exists() == ends
+
+
+@pytest.mark.parametrize("limit_s", [1e12, math.inf])
+def test_a_limit_beyond_what_a_clock_can_wait_for(limit_s: float, tmp_path: Path) -> None:
+    watchdog = Watchdog(limit_s, tmp_path / "stacks.txt")
+    watchdog.start()
+    assert not watchdog._over.wait(0.05)
+    assert watchdog._thread.is_alive()
+    watchdog.stop()
 
 
 def test_without_a_limit_nothing_is_watched(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def plan(
     file = sweep_or_none(name)
     selection.check(name, file)
     if detect is not None:
-        if file is None or file.is_search or detect <= 0:
-            needs = "it needs points above 0 and a sweep with variants, e.g. components"
+        if file is None or file.is_search or not 0 < detect <= 100:
+            needs = "it needs 0 to 100 points and a sweep with variants, e.g. components"
             raise InputError(f"--detect {detect:g}: {needs}")
         _show_detection(selection.asked(file, changes).sweep(), place.out, detect, name)
         return

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock, Timeout
 
-from forever.errors import InputError
+from forever.errors import InputError, one_line
 from forever.files import WriteError, write_text
 from forever.launch.mlflow.place import PLACE, Place, read_sent, without_user
 from forever.sweeps.sweep import read_manifest
@@ -43,10 +43,19 @@ def tracking_uri(choice: str | None = None) -> str:
     """Return `choice`, or MLFLOW_TRACKING_URI, or a database in the working folder.
 
     A database gets an absolute path, since Ray's processes work elsewhere.
+
+    Raises:
+        InputError: no store has such an address.
     """
     uri = choice or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}mlflow.db"
-    if uri.startswith(_SQLITE):
+    if uri.startswith(_SQLITE) and uri != _SQLITE:
         return _SQLITE + str(Path(uri.removeprefix(_SQLITE)).absolute())
+    try:
+        is_file = urlsplit(uri).scheme.partition("+")[0] == "sqlite"
+    except ValueError as error:
+        raise InputError(f"--mlflow {without_credentials(uri)}: {one_line(error)}") from None
+    if is_file:
+        raise InputError(f"--mlflow {uri}: a file is expected, e.g. {_SQLITE}mlflow.db")
     return uri
 
 
