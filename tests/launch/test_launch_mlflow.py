@@ -28,7 +28,7 @@ from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, run_local
 from forever.launch.mlflow import tracker as mlflow_tracker
-from forever.launch.mlflow.mirror import Mirror, keeps, metric_key
+from forever.launch.mlflow.mirror import Mirror, keeps, metric_key, push_run
 from forever.launch.mlflow.store import tracking_uri
 from forever.launch.mlflow.sync import sync
 from forever.launch.mlflow.tracker import close_sweep, mirrored_run, mirrored_sweep, push_sweep
@@ -339,6 +339,41 @@ def test_sync_makes_up_for_a_sweep_that_no_server_heard_of(
     assert statuses(uri) == dict.fromkeys(("parent", "base", "slow"), "FINISHED")
     (parent,) = (run for run in runs(uri) if "forever.sweep" in run.data.tags)
     assert "sweep.json" in artifacts(uri, parent)
+
+
+def test_sync_goes_on_after_a_run_that_the_server_refuses(
+    uri: str, toys: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it answers: a server that is away is asked once."""
+    (refused,) = toys.glob("slow*")
+    asked: list[Path] = []
+
+    def push(run: Path, uri: str, over: bool) -> None:
+        asked.append(run)
+        if run == refused:
+            raise MlflowException("a value is too long")
+        push_run(run, uri, over)
+
+    monkeypatch.setattr("forever.launch.mlflow.sync.push_run", push)
+    with pytest.raises(InputError, match=r"1 of 2 runs in .* could not be sent"):
+        sync(toys, uri)
+    error = capsys.readouterr().err
+    assert f"{refused} is left out: MlflowException: a value is too long" in error
+    assert statuses(uri)["base"] == "FINISHED"
+
+    def away(run: Path, uri: str, over: bool) -> None:
+        asked.append(run)
+        raise MlflowException("no answer")
+
+    def nobody(*_: Any, **__: Any) -> None:
+        raise MlflowException("no answer")
+
+    asked.clear()
+    monkeypatch.setattr("forever.launch.mlflow.sync.push_run", away)
+    monkeypatch.setattr("mlflow.MlflowClient.search_experiments", nobody)
+    with pytest.raises(InputError, match=r"MLflow at .* fails \(MlflowException: no answer\)"):
+        sync(toys, uri)
+    assert len(asked) == 1
 
 
 def send_all_but(damaged: Path, folder: Path, uri: str, capsys: Any) -> None:

@@ -20,10 +20,11 @@ _SYNC_S = 120.0  # the longest that it waits for one run
 def sync(folder: Path, uri: str | None = None) -> int:
     """Send what MLflow lacks of a run or a sweep; returns how many runs were sent.
 
-    A run that is in progress is left out, and one that cannot be read; both are named.
+    A run that is in progress is left out, and so is one that cannot be read or that a server which
+    answers refuses; they are named.
 
     Raises:
-        InputError: there is no run, one of them cannot be read, or the server fails.
+        InputError: there is no run, one of them could not be sent, or the server fails.
     """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -32,7 +33,7 @@ def sync(folder: Path, uri: str | None = None) -> int:
     runs = [folder] if is_run(folder) else runs_in(folder)
     if not runs:
         raise InputError(f"{folder} holds no run: there is no config.yaml in it or below")
-    sent, unreadable = 0, 0
+    sent, unsent = 0, 0
     try:
         within(_SYNC_S, lambda: Store(uri))
         for run in runs:
@@ -44,11 +45,15 @@ def sync(folder: Path, uri: str | None = None) -> int:
                 check_within(folder, run)
                 within(_SYNC_S, lambda run=run: push_run(run, uri, over=True))
                 sent += 1
-            except InputError as error:
+            except (InputError, MlflowException) as error:
                 if len(runs) == 1:
                     raise
-                complain(f"{run} is left out: {error}")
-                unreadable += 1
+                reason = str(error)
+                if isinstance(error, MlflowException):
+                    within(_SYNC_S, Store(uri).client.search_experiments)  # does it answer at all?
+                    reason = first_line(error)
+                complain(f"{run} is left out: {reason}")
+                unsent += 1
         if sent == len(runs) and (folder / MANIFEST).is_file():
             within(_SYNC_S, lambda: end_parent(Store(uri), folder))
         if sent and (folder / MANIFEST).is_file():
@@ -58,8 +63,6 @@ def sync(folder: Path, uri: str | None = None) -> int:
             f"MLflow at {without_credentials(uri)} fails ({first_line(error)}); "
             "give another --mlflow, or try again when it answers"
         ) from None
-    if unreadable:
-        raise InputError(
-            f"{unreadable} of {len(runs)} runs in {folder} could not be sent, see above"
-        )
+    if unsent:
+        raise InputError(f"{unsent} of {len(runs)} runs in {folder} could not be sent, see above")
     return sent
