@@ -48,7 +48,7 @@ def difference_lines(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[
     """What differs between two settings, a line each: "optim.lr is 0.5 there, 0.01 here"."""
     left, right = flatten(there), flatten(here)
     return [
-        f"{key} is {left.get(key)!r} there, {right.get(key)!r} here"
+        f"{key} is {shown(left.get(key))} there, {shown(right.get(key))} here"
         for key in sorted({*left, *right})
         if left.get(key) != right.get(key)
     ]

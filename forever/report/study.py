@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from forever.errors import InputError, reading
+from forever.errors import InputError, reading, shown
 from forever.files import check_noted
 from forever.planning.rounds import read_stopping
 from forever.planning.sequential import decide
@@ -201,7 +201,7 @@ def refuse_versions(runs: Sequence[Run]) -> None:
         if known.outcome["tasks"] != run.outcome["tasks"]:
             raise InputError(
                 f"{known.key} and {run.key} are of different versions of the benchmark "
-                f"{run.benchmark!r}: order {run.outcome['order']!r} had the tasks "
+                f"{run.benchmark!r}: order {shown(run.outcome['order'])} had the tasks "
                 f"{', '.join(known.outcome['tasks'])}, then {', '.join(run.outcome['tasks'])}; "
                 "move the runs of one of them to a folder of their own"
             )

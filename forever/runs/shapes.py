@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from forever.errors import InputError
+from forever.errors import InputError, shown
 from forever.files import DAMAGED, Shape, sha256
 from forever.reading import check_within
 
@@ -125,7 +125,7 @@ def check_version(path: Path, version: Any) -> None:
     """Refuse what a release wrote that this one does not know, by an InputError."""
     if type(version) is not int or version not in _READABLE:
         raise InputError(
-            f"{path} has schema_version {version!r}, and this release reads 1 to "
+            f"{path} has schema_version {shown(version)}, and this release reads 1 to "
             f"{SCHEMA_VERSION}; read it with the release that wrote it, or run again into "
             "another --out"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from forever.config.run import RunConfig
-from forever.errors import InputError, unknown
+from forever.errors import InputError, shown, unknown
 from forever.files import (
     DAMAGED,
     SUMS,
@@ -192,11 +192,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     shaped(path, manifest, _Manifest)
     trials = [{"benchmark": "", **trial} for trial in manifest["trials"]]
     if not _NAME.fullmatch(manifest["name"]):
-        raise InputError(f"{path}: {manifest['name']!r} is no name of a sweep; it leads elsewhere")
+        name = shown(manifest["name"])
+        raise InputError(f"{path}: {name} is no name of a sweep; it leads elsewhere")
     for trial in trials:
         if not _KEY.fullmatch(trial["key"]):
             rule = "it has letters, digits, _, . and - only"
-            raise InputError(f"{path}: {trial['key']!r} is no name of a run's folder; {rule}")
+            raise InputError(f"{path}: {shown(trial['key'])} is no name of a run's folder; {rule}")
     return {**manifest, "trials": trials}
 
 

@@ -286,6 +286,19 @@ def test_a_manifest_is_what_was_written_or_refused(base_config: RunConfig, tmp_p
         read_manifest(tmp_path)
 
 
+@pytest.mark.parametrize("field", ["schema_version", "name", "key"])
+def test_what_is_refused_is_shown_in_short(
+    field: str, base_config: RunConfig, tmp_path: Path
+) -> None:
+    components(base_config).write_manifest(tmp_path)
+    content = json.loads((tmp_path / "sweep.json").read_text("utf-8"))
+    (content["trials"][0] if field == "key" else content)[field] = "/a" * 5000
+    write_noted(tmp_path, "sweep.json", json.dumps(content))
+    with pytest.raises(InputError, match=r"\(10002 characters\)") as refused:
+        read_manifest(tmp_path)
+    assert len(str(refused.value)) < 1000
+
+
 @pytest.mark.parametrize("name", ["sweep.json", "result.json", "ended.json"])
 def test_a_damaged_file_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds no sweep: there is no sweep\.json"):
