@@ -55,7 +55,7 @@ ANEW = {
         "+RR", "+ER", "+RR from day 30", "+ER with all passes", "random times", "pad", "mix_replay",
     },
     "spacing": {"random times", "end only", "pad", "mix_replay"},
-    "demo": {"+RR", "+ER", "mix_replay"},
+    "demo": {"+RR", "+ER"},
     "main_results": {"sapt, lambda = 2"},
     "baselines": {"sapt, lambda = 2"},
     "baseline_variants": {
