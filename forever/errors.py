@@ -32,7 +32,7 @@ def reading(folder: Path) -> Iterator[None]:
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{folder} holds a file with missing or strange fields ({error})"
-        ) from None
+        ) from error  # which --debug shows
 
 
 def one_line(error: BaseException) -> str:

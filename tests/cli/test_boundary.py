@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -10,7 +11,7 @@ from commands import Call
 
 from forever.cli import boundary
 from forever.cli.boundary import CAUSES, explained
-from forever.errors import InputError
+from forever.errors import InputError, reading
 from scripts.error_table import PAGE, page
 
 
@@ -87,3 +88,11 @@ def test_without_debug_a_bug_alone_has_a_traceback_and_nothing_has_a_password(
 
 def test_page_is_what_the_code_writes() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run python -m scripts.error_table"
+
+
+def test_what_made_a_file_strange_is_kept_for_debugging() -> None:
+    content: dict[str, int] = {}
+    with pytest.raises(InputError, match=r"run holds a file with missing .* \('op'\)") as refused:
+        with reading(Path("run")):
+            _ = content["op"]
+    assert isinstance(refused.value.__cause__, KeyError)
