@@ -92,7 +92,7 @@ def test_page_is_what_the_code_writes() -> None:
 
 def test_what_made_a_file_strange_is_kept_for_debugging() -> None:
     content: dict[str, int] = {}
-    with pytest.raises(InputError, match=r"run holds a file with missing .* \('op'\)") as refused:
-        with reading(Path("run")):
-            _ = content["op"]
+    message = r"run holds a file with missing .* \('op'\)"
+    with pytest.raises(InputError, match=message) as refused, reading(Path("run")):
+        _ = content["op"]
     assert isinstance(refused.value.__cause__, KeyError)
