@@ -15,7 +15,7 @@ from forever.cli.completion import complete_method, complete_run, complete_scale
 from forever.errors import InputError, shown
 from forever.storage.address import local_folder
 
-_NUMBER = "0|[1-9][0-9]{0,8}"  # as people write it: 010 may be 8 or 10
+_NUMBER = "0|[1-9][0-9]{0,9}"  # as people write it: 010 may be 8 or 10
 
 
 def _folder(value: str | None) -> Path | None:
@@ -208,7 +208,7 @@ def parse_seeds(text: str | None) -> tuple[int, ...] | None:
     """The numbers in `--seeds 0,1,2`; None for none given."""
     if text is None:
         return None
-    parts = text.split(",")
+    parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(_NUMBER, part) for part in parts):
         rule = "whole numbers separated by commas are expected, e.g. 0,1,2"
         raise InputError(f"--seeds {shown(text)}: {rule}")
@@ -235,6 +235,6 @@ def parse_time(text: str | None) -> float | None:
         return None
     parts = re.fullmatch(rf"((?:{_NUMBER})(?:\.[0-9]{{1,9}})?)([smh])", text)
     if not parts or not float(parts[1]):
-        rule = "a number with s, m or h is expected, e.g. 90s, 30m, 2h"
+        rule = "a number above 0 with s, m or h is expected, e.g. 90s, 30m, 2h"
         raise InputError(f"--budget {shown(text)}: {rule}")
     return float(parts[1]) * {"s": 1, "m": 60, "h": 3600}[parts[2]]

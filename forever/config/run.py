@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from forever.config.methods import AnyMethodConfig
+from forever.config.methods import METHOD_CONFIGS, AnyMethodConfig
 from forever.config.methods.replay import ForeverConfig
 from forever.config.overrides import dotted_keys, explain, flatten
 from forever.config.parts import RunParts
@@ -67,6 +67,20 @@ class RunConfig(RunParts):
                 raise unknown("key", key, dotted_keys(RunConfig))
             place[last] = value
         return RunConfig.parse(values)
+
+    @classmethod
+    def written(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """Make a configuration from what `text` gave, in this release or an earlier one.
+
+        Raises:
+            InputError: as `parse`.
+        """
+        method = values.get("method")
+        if isinstance(method, dict) and isinstance(method.get("name"), str):
+            config = METHOD_CONFIGS.get(method["name"])
+            if config is not None:  # what its release did not have it did as ever
+                values = {**values, "method": {**config.added, **method}}
+        return cls.parse(values)
 
     def identity(self) -> dict[str, Any]:
         """Return everything that decides the result, as JSON values."""

@@ -81,8 +81,8 @@ class _Instance(BaseModel):
     output: _FirstText
 
 
-# The first of a million bad rows is enough: to list all takes gigabytes.
 _T = TypeVar("_T")
+# The first of a million bad rows is enough: to list all takes gigabytes.
 _Rows = Annotated[list[_T], FailFast()]
 
 

@@ -9,7 +9,7 @@ that budgets are matched (docs/protocol.md#fixed-interval-replay).
 from forever.config.methods.replay import FixedIntervalConfig
 from forever.methods.base import Card
 from forever.methods.scheduled_replay import ScheduledReplay
-from forever.replay.schedules import Days, standard_events
+from forever.replay.schedules import Days
 from forever.training.learner import Learner
 
 
@@ -25,7 +25,9 @@ class FixedInterval(ScheduledReplay[FixedIntervalConfig]):
     )
 
     def days(self, learner: Learner) -> Days:
-        steps = learner.planned_steps
-        events = self.config.events or standard_events(steps, self.config.warmup_steps)
-        interval = self.config.interval or max(steps // max(events, 1), 1)
+        events = self.parts(learner) - 1
+        interval = self.config.interval or max(learner.planned_steps // max(events, 1), 1)
         return (float(i * interval) for i in range(1, events + 1))
+
+    def parts(self, learner: Learner) -> int:
+        return self.config.events + 1 if self.config.events else super().parts(learner)

@@ -105,7 +105,7 @@ class ScheduledReplay(Method[R]):
         return learner.afforded(self.passes(learner, task, passes), parts)
 
     def parts(self, learner: Learner) -> int:
-        """Return of how many equal parts of the budget a share is one: for J events and the end."""
+        """Return into how many equal shares a budget is divided: for J events and the end."""
         return standard_events(learner.planned_steps, self.config.warmup_steps) + 1
 
     def passes(self, learner: Learner, task: Task, epochs: int) -> Batches:

@@ -1,7 +1,7 @@
 """VBM: the view-batch model (Kang et al. 2025, CVPR), carried over from images to text.
 
-A recalled example comes as V views in one batch, held together by a consistency loss. So it is
-recalled more rarely than by replay that shows it as often: at equal distances V times.
+A recalled example comes as V views in one batch, held together by a consistency loss. So many
+showings take fewer recalls: at equal distances 1 / V of those of other replay.
 
     L = CE over all views + alpha * mean over examples and views v >= 2 of KL(sg p_1 || p_v)
 
@@ -61,6 +61,7 @@ class Vbm(ScheduledReplay[VbmConfig]):
         return min(events, learner.planned_steps)
 
     def parts(self, learner: Learner) -> int:
+        # At equal distances the last event is the end.
         return self.events(learner) if self.config.days == "equal" else super().parts(learner)
 
     def passes(self, learner: Learner, task: Task, epochs: int) -> Batches:

@@ -75,7 +75,7 @@ def describe(part: ModelConfig) -> Any:
 
 
 def _check_values(kind: type, given: Mapping[str, Any], fields: set[str]) -> None:
-    types = typing.get_type_hints(kind)
+    types = typing.get_type_hints(kind) | {"lora_alpha": float}  # PEFT says int, and divides
     options = ConfigDict(arbitrary_types_allowed=True)
     for name, value in given.items():
         if name not in fields:
@@ -183,25 +183,40 @@ def restore(model: nn.Module, folder: Path) -> None:
     """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    settings, path = read_json(folder / "adapter_config.json"), folder / "adapter_model.safetensors"
-    given = {
-        key: settings[key] for key in settings.keys() - _NO_CHOICE if settings[key] is not None
-    }
-    attach(model, ModelConfig(adapter=given), seed=0)
-    handle = attached(model)
-    expected = get_peft_model_state_dict(handle, save_embedding_layers=False)
+    path = folder / "adapter_model.safetensors"
     try:
         tensors = load_file(path)
     except SafetensorError as error:
         raise InputError(f"{path} is no file of tensors: {one_line(error)}") from error
+    attach(model, _read_settings(folder / "adapter_config.json", tensors), seed=0)
+    handle = attached(model)
+    expected = get_peft_model_state_dict(handle, save_embedding_layers=False)
     for name in sorted(expected.keys() | tensors.keys()):
         ours, theirs = expected.get(name), tensors.get(name)
-        if ours is None or theirs is None or ours.shape != theirs.shape:
-            shapes = [None if tensor is None else [*tensor.shape] for tensor in (theirs, ours)]
-            raise InputError(f"{path}: {name} has shape {shapes[0]}, in this model {shapes[1]}")
+        if ours is None or theirs is None or _size(ours) != _size(theirs):
+            raise InputError(f"{path}: {name} is {_size(theirs)}, in this model {_size(ours)}")
         if not theirs.isfinite().all():
             raise InputError(f"{path}: {name} has numbers that are not finite")
     set_peft_model_state_dict(handle, tensors)
+
+
+def _read_settings(path: Path, tensors: Mapping[str, Tensor]) -> ModelConfig:
+    """The part of a run's configuration that describes the adapter with these tensors."""
+    given: dict[str, Any] = {}
+    for name, value in read_json(path).items():
+        if name not in _NO_CHOICE and value is not None:  # None leaves it to PEFT
+            given[name] = value
+    rank = given.get("r")
+    if isinstance(rank, int) and not any(rank in tensor.shape for tensor in tensors.values()):
+        raise InputError(f"{path} has r={shown(rank)}, and no tensor has that size")
+    try:
+        return ModelConfig(adapter=given)
+    except ValidationError as error:
+        raise InputError(f"{path}: {one_line(error)}") from error
+
+
+def _size(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"{tensor.dtype} {[*tensor.shape]}"
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], config: Any, base_name: str) -> None:

@@ -85,7 +85,7 @@ class RunDirectory:
         """The configuration of a run that has begun; InputError if it is damaged."""
         values = self.read_settings()
         try:
-            return RunConfig.parse(values)
+            return RunConfig.written(values)
         except ValueError as error:
             raise InputError(
                 f"{self.config} cannot be read ({one_line(error)}); give another run, or "

@@ -276,6 +276,11 @@ SPENT = [
         70,
         [("replay", 34)] * 2 + [("consolidation", 2)],
     ),
+    (
+        method_of("fixed_interval", warmup_steps=4, events=4, memory_epochs="share"),
+        20,
+        [("replay", 4)] * 4 + [("consolidation", 4)],
+    ),
     # Events of 17 examples in two views; the last one may be at the end.
     (vbm(), 50, [("replay", 17), ("replay", 8)]),
     (vbm(), 204, [("replay", 17)] * 3 + [("consolidation", 51)]),

@@ -13,7 +13,7 @@ from forever.cli.export.card import card
 from forever.cli.export.licence import base_licence, data_licence
 from forever.cli.export.snippet import Base, locate_base
 from forever.cli.view.seen import Seen, look
-from forever.errors import InputError
+from forever.errors import InputError, reading
 from forever.files import DAMAGED, writing
 from forever.runs.shapes import check_weights
 from forever.storage.address import portable
@@ -33,16 +33,17 @@ def export_run(run: Path, to: Path, merge: Merge | None = None) -> list[str]:
         InputError: the run is not over or is damaged, its method has no one adapter, the folder is
             there already, or the base model is needed and not on this machine.
     """
-    seen = look(run)
-    if seen.directory.verify() is None:
-        raise InputError(f"{portable(run)} is {seen.state}; only a finished run is exported")
+    with reading(run):
+        seen = look(run)
+        if seen.directory.verify() is None:
+            raise InputError(f"{portable(run)} is {seen.state}; only a finished run is exported")
+        base = locate_base(seen.config)
+        whole = seen.config.model.tuning == "full"
+        source = seen.directory.path / ("model" if whole else "adapter")
+        check_weights(seen.directory.path, seen.result)
+        _check(seen, source, whole)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InputError(f"{to} is there, and export overwrites nothing; give another --to")
-    base = locate_base(seen.config)
-    whole = seen.config.model.tuning == "full"
-    source = seen.directory.path / ("model" if whole else "adapter")
-    check_weights(seen.directory.path, seen.result)
-    _check(seen, source, whole)
     temporary = to.with_name(f".{to.name}.{os.getpid()}")
     with writing(to):
         shutil.rmtree(temporary, ignore_errors=True)
@@ -75,15 +76,16 @@ def _check(seen: Seen, source: Path, whole: bool) -> None:
 
 def _fill(folder: Path, seen: Seen, source: Path, base: Base, merge: Merge | None) -> None:
     whole = source.name == "model"
-    if whole:
-        shutil.copytree(source, folder, dirs_exist_ok=True)
-    else:
-        _copy_adapter(source, folder, base)
+    with reading(seen.directory.path):
+        if whole:
+            shutil.copytree(source, folder, dirs_exist_ok=True)
+        else:
+            _copy_adapter(source, folder, base)
+        licences = (base_licence(base), data_licence(seen.config.data))
+        text = card(seen, base, licences, whole, merge is not None)
+    (folder / "README.md").write_text(text, encoding="utf-8")
     if merge is not None:
         merge(source, folder / "merged", base, seen.config.model.name)
-    licences = (base_licence(base), data_licence(seen.config.data))
-    text = card(seen, base, licences, whole, merge is not None)
-    (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def _copy_adapter(source: Path, folder: Path, base: Base) -> None:

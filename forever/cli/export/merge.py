@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from forever.cli.export.snippet import Base
+from forever.errors import InputError, one_line
 from forever.models.adapter import attached, restore
 from forever.models.backbone import load
 
@@ -24,7 +25,10 @@ def merge(adapter: Path, folder: Path, base: Base, name: str) -> None:
     # Merged in fp32, so that nothing of a small adapter is rounded away before the end.
     backbone = load(name, torch.float32, torch.device("cpu"))
     restore(backbone.model, adapter)
-    model = attached(backbone.model).merge_and_unload(safe_merge=True)
+    try:
+        model = attached(backbone.model).merge_and_unload(safe_merge=True)
+    except ValueError as error:
+        raise InputError(f"{adapter} cannot be merged: {one_line(error)}") from error
     if base.dtype in _SHORT:
         model = model.to(getattr(torch, base.dtype))
     model.save_pretrained(folder)

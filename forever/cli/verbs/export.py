@@ -23,11 +23,8 @@ def export(
         forever export runs/mini-1-forever-s0-984e8c47 --to my-model --merged
     """
     from forever.cli.export.folder import export_run
-    from forever.errors import reading
 
     merge = None
     if merged:
         from forever.cli.export.merge import merge
-    with reading(run):
-        written = export_run(run, to, merge)
-    print_lines(written)
+    print_lines(export_run(run, to, merge))

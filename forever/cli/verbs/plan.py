@@ -51,7 +51,7 @@ def plan(
     selection.check(name, file)
     if detect is not None:
         if file is None or file.is_search or not 0 < detect <= 100:
-            needs = "it needs 0 to 100 points and a sweep with variants, e.g. components"
+            needs = "it needs points, above 0 and up to 100, and a sweep with variants"
             raise InputError(f"--detect {detect:g}: {needs}")
         _show_detection(selection.asked(file, changes).sweep(), place.out, detect, name)
         return

@@ -142,7 +142,7 @@ class VbmConfig(ScheduledReplayConfig):
     "share" of the budget, as in other scheduled replay."""
     # Narrower than in the base class, which is safe for a frozen field.
     consolidation_epochs: Whole = 1  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Passes of the last recall, when the task is over; recalls match the budget by themselves."""
+    """Passes of the last recall, when the task is over."""
     retired = {"variant": "interval"}
     added = {"days": "equal"}
 

@@ -50,12 +50,18 @@ def tracking_uri(choice: str | None = None) -> str:
     uri = choice or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}mlflow.db"
     if uri.startswith(_SQLITE) and uri != _SQLITE:
         return _SQLITE + str(Path(uri.removeprefix(_SQLITE)).absolute())
+    fault = ""
     try:
-        is_file = urlsplit(uri).scheme.partition("+")[0] == "sqlite"
+        parts = urlsplit(uri)
+        if parts.scheme.startswith("sqlite") and parts.path in ("", "/"):
+            fault = "it names no file"
     except ValueError as error:
-        raise InputError(f"--mlflow {without_credentials(uri)}: {one_line(error)}") from None
-    if is_file:
-        raise InputError(f"--mlflow {uri}: a file is expected, e.g. {_SQLITE}mlflow.db")
+        fault = one_line(error)
+    if fault:
+        raise InputError(
+            f"--mlflow or MLFLOW_TRACKING_URI: {without_credentials(uri)} is no address of a store "
+            f"({fault}); give one such as {_SQLITE}mlflow.db or http://localhost:5000"
+        )
     return uri
 
 

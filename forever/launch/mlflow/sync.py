@@ -50,7 +50,8 @@ def sync(folder: Path, uri: str | None = None) -> int:
                     raise
                 reason = str(error)
                 if isinstance(error, MlflowException):
-                    within(_SYNC_S, Store(uri).client.search_experiments)  # does it answer at all?
+                    # Does it answer at all?
+                    within(_SYNC_S, lambda: Store(uri).client.search_experiments())
                     reason = first_line(error)
                 complain(f"{run} is left out: {reason}")
                 unsent += 1
