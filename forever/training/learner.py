@@ -174,7 +174,9 @@ class Learner:
         """
         budget = self.config.budget
         if budget.seconds is not None:
-            until_s = min(budget.seconds, self.replay_s + budget.seconds / parts)
+            # To the end of the share in which it begins: what went past one is taken off the next.
+            share_s = budget.seconds / parts
+            until_s = min(budget.seconds, (self.replay_s // share_s + 1) * share_s)
             return takewhile(lambda _: self.replay_s < until_s, batches)
         if budget.examples is None:
             return iter(batches)

@@ -342,8 +342,12 @@ SECONDS = [
     (forever(), 45, [("replay", 10)] * 3 + [("consolidation", 15)]),
     (forever(source="task"), 45, [("replay", 10)] * 3 + [("consolidation", 15)]),
     (forever(days="end_only", consolidation_epochs=0), 12, [("consolidation", 12)]),
-    # A quarter each: 2.5 s from where the event before ended.
-    (forever(memory_epochs="share"), 10, [("replay", 3)] * 3 + [("consolidation", 1)]),
+    # A quarter each, until 2.5, 5, 7.5 and 10 s have gone; the first reaches 3, the next 5.
+    (
+        forever(memory_epochs="share"),
+        10,
+        [("replay", 3), ("replay", 2), ("replay", 3), ("consolidation", 2)],
+    ),
     (forever(memory_epochs="share", days=[1]), 10, [("replay", 3), ("consolidation", 7)]),
     (method_of("fixed_interval", warmup_steps=4), 0.5, [("replay", 1)]),
     # Passes of 17 / 2 batches.

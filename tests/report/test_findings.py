@@ -17,7 +17,8 @@ INTERVAL = re.compile(r"([+-]?\d+\.\d) \[([+-]?\d+\.\d), ([+-]?\d+\.\d)\]")
 def known() -> set[tuple[str, ...]]:
     """All differences in OP with their intervals, and turned round: "1.3 lower"."""
     found: set[tuple[str, ...]] = set()
-    on_mini = [f"{sweep}-mini" for sweep in ("arena", "arena_again", "tuned", *findings.TABLES)]
+    sweeps = ("arena", "arena_again", "arena_seconds", "doses", "tuned", *findings.TABLES)
+    on_mini = [f"{sweep}-mini" for sweep in sweeps]
     for folder in (*on_mini, "language_model-superni", "language_model-long"):
         for part in read_json(RESULTS / folder / REPORT)["parts"]:
             for row in filter(lambda row: row["difference"], part["rows"]):
