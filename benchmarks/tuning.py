@@ -1,4 +1,4 @@
-"""The main settings of every method, tuned with up to as many trials on examples held out from training.
+"""The main settings of every method, tuned with up to as many trials on held-out examples.
 
     python -m benchmarks.tuning --out DIR
 

@@ -101,8 +101,9 @@ def _rates(values: Sequence[float]) -> str:
 
 
 def _correlated(r: float, p: float, ours: Mapping[str, float]) -> Status:
-    """What ours says to the published r and p. Where no correlation is shown, the interval (Fisher's
-    z) tells whether so few tasks could have shown the published one, or that there is none."""
+    """What ours says to the published r and p. Where no correlation is shown, the interval
+    (Fisher's z) tells whether so few tasks could have shown the published one, or that there is
+    none."""
     significant = p < ALPHA
     if ours["p"] < ALPHA:
         same_sign = (ours["r"] > 0) == (r > 0)

@@ -18,23 +18,13 @@ from scripts.keep import REPORT, RESULTS
 DOCS = Path(__file__).parents[1] / "docs"
 # Sweeps on mini that stand for a table of the paper, in the order of the figure.
 TABLES = ("baselines", "components", "spacing", "warmup_window", "memory_epochs", "memory_size")
-# Variants that differ in little but how many examples they replay, by what they do with them: the
-# sweep, the variant, and where its name stands beside its dot, in points.
-DOSES = {
-    "FOREVER": [
-        ("arena", "forever", (4, -13)),
-        ("warmup_window", "S = 8", (4, -20)),
-        ("memory_epochs", "E_mem = 1", (4, 8)),
-        ("warmup_window", "S = 4", (4, -13)),
-        ("components", "base", (4, 8)),
-        ("warmup_window", "S = 1", (4, 8)),
-        ("memory_epochs", "E_mem = 4", (4, -13)),
-    ],
-    "mixed into batches": [
-        ("arena", "interleaved", (-4, -13)),
-        ("baselines", "mix_replay", (-4, 8)),
-    ],
+# Variants of the sweep `doses` by their label, at each share of a task that is kept.
+SCHEDULES = {
+    "forever": "FOREVER",
+    "interleaved": "mixed into batches",
+    "random times": "random times",
 }
+SHARES = ("1.25 %", "2.5 %", "5 %", "12.5 %", "25 %")
 TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
 COLOURS = {"win": "#117733", "loss": "#882255"}  # what is not shown is grey
 
@@ -108,23 +98,26 @@ def _spread_out(axis: Axes) -> None:
 
 
 def by_dose() -> Figure:
-    """OP over the examples that a run replays: FOREVER with other days or passes, and mixing."""
+    """OP over the examples that a run replays, at one budget for all schedules at each dose."""
+    rows = {row["variant"]: row for row in rows_of("doses")}
     figure, (axis,) = style.new_figure(10, [2.8])
-    for method, look in style.looks(DOSES, "FOREVER").items():
+    for number, (schedule, look) in enumerate(style.looks(SCHEDULES, "forever").items()):
         doses: list[float] = []
         scores: list[float] = []
-        for sweep, variant, offset in DOSES[method]:
-            (row,) = (row for row in rows_of(sweep) if row["variant"] == variant)
-            dose, op = row["replayed_rows"], row["op"]
+        for share in SHARES:
+            row = rows[f"{schedule} {share}"]
+            dose = row["replayed_rows"] * 1.03**number  # beside each other
             doses.append(dose)
-            scores.append(op["value"])
-            axis.vlines(dose, op["low"], op["high"], color=look["color"], linewidth=1.2, alpha=0.5)
-            options: dict[str, Any] = {"fontsize": style.SMALL, "color": look["color"]}
-            options |= {"xytext": offset, "textcoords": "offset points"}
-            options["ha"] = "left" if offset[0] > 0 else "right"
-            axis.annotate(variant, (dose, op["value"]), **options)
-        axis.plot(doses, scores, **look)
-    axis.set(xlabel="replayed examples a run", ylabel="OP (%), 95 % interval", xlim=0)
+            scores.append(row["op"]["value"])
+            low, high = row["op"]["low"], row["op"]["high"]
+            axis.vlines(dose, low, high, color=look["color"], linewidth=1.2, alpha=0.5)
+        axis.plot(doses, scores, **{**look, "label": SCHEDULES[schedule]})
+    axis.set_xscale("log")
+    ticks = [rows[f"forever {share}"]["replayed_rows"] for share in SHARES]
+    axis.xaxis.set_major_locator(FixedLocator(ticks))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+    axis.set(xlabel="replayed examples a run", ylabel="OP (%), 95 % interval")
     style.legend(figure)
     return figure
 

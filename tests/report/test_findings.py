@@ -1,6 +1,7 @@
 """docs/findings.md says what the committed reports say, and its figures show it."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +15,24 @@ PAGE = Path(__file__).parents[2] / "docs" / "findings.md"
 INTERVAL = re.compile(r"([+-]?\d+\.\d) \[([+-]?\d+\.\d), ([+-]?\d+\.\d)\]")
 
 
+def quotable(estimate: Mapping[str, float]) -> set[tuple[str, ...]]:
+    """An estimate with its interval as the page writes it, and turned round."""
+    value, low, high = (estimate[name] for name in ("value", "low", "high"))
+    both = (value, low, high), (-value, -high, -low)
+    return {tuple(f"{number:.1f}" for number in numbers) for numbers in both}
+
+
 def known() -> set[tuple[str, ...]]:
-    """All differences in OP with their intervals, and turned round: "1.3 lower"."""
+    """All differences in OP and areas under curves with their intervals, and turned round."""
     found: set[tuple[str, ...]] = set()
     sweeps = ("arena", "arena_again", "arena_seconds", "doses", "tuned", *findings.TABLES)
     on_mini = [f"{sweep}-mini" for sweep in sweeps]
     for folder in (*on_mini, "language_model-superni", "language_model-long"):
         for part in read_json(RESULTS / folder / REPORT)["parts"]:
             for row in filter(lambda row: row["difference"], part["rows"]):
-                numbers = [row["difference"][name] for name in ("value", "low", "high")]
-                found.add(tuple(f"{number:.1f}" for number in numbers))
-                turned = [-numbers[0], -numbers[2], -numbers[1]]
-                found.add(tuple(f"{number:.1f}" for number in turned))
+                found |= quotable(row["difference"])
+            for area in part["analyses"].get("doses", {}).values():
+                found |= quotable(area["op"]) | quotable(area["bwt"])
     return found
 
 
@@ -47,13 +54,14 @@ def test_a_figure_shows_the_committed_numbers(name: str) -> None:
         assert {row["difference"]["value"] for row in rows} <= shown
         assert len(axis.get_yticklabels()) == len(rows)
     if name == "dose":
-        for place in findings.DOSES.values():
-            doses: list[float] = []
-            for sweep, variant, _ in place:
-                (row,) = (row for row in findings.rows_of(sweep) if row["variant"] == variant)
-                doses.append(row["replayed_rows"])
-            assert doses == sorted(doses)
-            assert {*doses} <= shown
+        rows = {row["variant"]: row for row in findings.rows_of("doses")}
+        doses = [rows[f"forever {share}"]["replayed_rows"] for share in findings.SHARES]
+        assert doses == sorted(doses)
+        assert {*doses} <= shown
+        curves = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in axis.lines}
+        for schedule, label in findings.SCHEDULES.items():
+            ops = [rows[f"{schedule} {share}"]["op"]["value"] for share in findings.SHARES]
+            assert curves[label] == ops
     if name == "paper":
         base, *others = findings.rows_of("components")
         assert base["difference"] is None
