@@ -43,7 +43,7 @@ from forever.sweeps.studies import JOURNAL as JOURNAL_OF_STUDY
 from forever.sweeps.studies import Studies, importances
 from forever.sweeps.sweep import Sweep
 
-pytestmark = KILLED_CLOSES_NO_FILES
+pytestmark = [*KILLED_CLOSES_NO_FILES, pytest.mark.slow]
 ANSWERS = ("predictions/1/1.jsonl", "predictions/2/1.jsonl", "predictions/2/2.jsonl")
 JOURNAL = ("steps.jsonl", "events.jsonl")
 DESCRIBED = ("config.yaml", "environment.json", "result.json", *ANSWERS)

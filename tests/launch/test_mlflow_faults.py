@@ -29,7 +29,7 @@ from forever.launch.mlflow import tracker as mlflow_tracker
 from forever.launch.mlflow.sync import sync
 from forever.launch.mlflow.tracker import mirrored_run, mirrored_sweep
 
-pytestmark = MLFLOW_WARNS
+pytestmark = [*MLFLOW_WARNS, pytest.mark.slow]
 
 
 class Server:
