@@ -28,7 +28,7 @@ from forever.launch.ray_tune import run_sweep
 from forever.runs.lock import in_progress
 from forever.sweeps.sweep import Sweep
 
-pytestmark = ON_RAY
+pytestmark = [*ON_RAY, pytest.mark.slow]
 CPU = Placement(device="cpu", checkpoint_s=1e9)
 
 
@@ -71,7 +71,7 @@ def spot_notice(folder: Path, times: int = 1) -> Iterator[list[int]]:
     teller.join()
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1, 4])
 def test_a_trial_that_was_told_to_stop_goes_on_and_has_not_failed(
     two_cores: None,
     tmp_path: Path,
@@ -90,7 +90,6 @@ def test_a_trial_that_was_told_to_stop_goes_on_and_has_not_failed(
     assert outcome(out / trial.key).differences(alone(trial.config, threads=2)) == []
 
 
-@pytest.mark.slow
 def test_workers_that_were_told_to_stop_are_started_again(
     two_cores: None,
     tmp_path: Path,
@@ -125,7 +124,6 @@ def saved_in_the_middle(folder: Path, updates: int = 5) -> bool:
     ],
     ids=["sweep", "run"],
 )
-@pytest.mark.slow
 def test_a_driver_lets_its_runs_save(
     tmp_path: Path, base_config: RunConfig, command: list[str], number: int, again: str
 ) -> None:

@@ -23,7 +23,7 @@ from forever.runs.directory import RunDirectory
 from forever.storage.address import SCRATCH, local_folder
 from forever.sweeps.sweep import MANIFEST, Sweep
 
-pytestmark = ON_RAY
+pytestmark = [*ON_RAY, pytest.mark.slow]
 SWEEPS = f"s3://{BUCKET}/sweeps"
 
 
@@ -36,7 +36,7 @@ def elsewhere(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield folder
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_sweep_in_storage(
     s3: Server,
     elsewhere: Path,
