@@ -44,8 +44,7 @@ def page() -> str:
     """The whole page."""
     groups = sorted(folder for folder in FOLDER.glob("*") if folder.is_dir())
     reports = [read_json(path) for path in sorted(FOLDER.glob(f"*/{REPORT}"))]
-    told = [*claims(reports), *finding_claims(reports), *text_claims(reports)]
-    frame = frame_of(told)
+    frame = frame_of([*claims(reports), *finding_claims(reports), *text_claims(reports)])
     head = (FOLDER / "HEAD.md").read_text(encoding="utf-8")
     return "\n".join([head, *tally(frame), *sections(frame), *map(section, groups)])
 

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -227,8 +228,7 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     assert first.failed[refused].startswith(REFUSAL)
     assert {key: starts.count(key) for key in starts} == {base: 1, slow: 1, bad: 2, refused: 1}
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "no target" in line)
-    # After seconds, or minutes on a busy machine.
-    assert line.endswith((f" s: {first.failed[refused]}", f" min: {first.failed[refused]}"))
+    assert re.search(rf" (s|min): {re.escape(first.failed[refused])}$", line)
     for trial in sweep.trials():
         if trial.key in first.finished:
             assert outcome(out / trial.key).differences(alone(trial.config)) == []
