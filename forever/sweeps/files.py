@@ -28,7 +28,7 @@ from forever.sweeps.parts import (
     Variant,
     filled,
 )
-from forever.sweeps.sweep import MOST_RUNS, Sweep, slug
+from forever.sweeps.sweep import BOUNDS, MOST_RUNS, Sweep, slug
 from forever.yaml_file import SUFFIXES, YamlFile
 
 # How much a wide comparison needs is said in its file; a single seed is no evidence.
@@ -54,6 +54,7 @@ class SweepFile(Part):
     # The published numbers are those of `variants_of`, for small benchmarks those on this one.
     beside: BenchmarkName | None = None
     variants: dict[VariantName, Variant] = {}
+    each: dict[VariantName, Variant] = {}  # what each variant but the bounds is run with in turn
     method: MethodName | None = None  # of a search: whose space it is
     space: dict[DottedKey, Axis] = {}
     spaces: dict[MethodName, dict[DottedKey, Axis]] = {}  # of other methods
@@ -90,7 +91,7 @@ class SweepFile(Part):
         return "" if shipped_sweeps().get(self.name) is self else self._file.text
 
     def all_variants(self, above: tuple[str, ...] = ()) -> dict[str, Variant]:
-        """The variants of the file that this one builds on, and its own.
+        """The variants of the file that this one builds on, and its own, each with all of `each`.
 
         Args:
             above: the names of the files that build on this one.
@@ -99,12 +100,32 @@ class SweepFile(Part):
             InputError: there is no such file, or it builds on this one.
         """
         if not self.variants_of:
-            return self.variants
+            return self._with_each(self.variants)
         if self.variants_of in above:
             circle = " -> ".join(above)
             raise InputError(f"sweep {self.name}: variants_of goes round in a circle ({circle})")
         inherited = load_sweep(self.variants_of).all_variants((*above, self.variants_of))
-        return {**inherited, **self.variants}
+        return self._with_each({**inherited, **self.variants})
+
+    def _with_each(self, variants: dict[str, Variant]) -> dict[str, Variant]:
+        """Variant `a` at `x` is called `a x`, and is compared at `x` with what `a` is."""
+        if not self.each:
+            return variants
+        single = {f"{name} {point}": name for name in variants for point in self.each}
+        reference = single.get(self.reference, self.reference)
+        crossed: dict[str, Variant] = {}
+        for name, variant in variants.items():
+            if variant.method in BOUNDS:
+                crossed[name] = variant
+                continue
+            for point, more in self.each.items():
+                changes = {
+                    "changes": {**variant.changes, **more.changes},
+                    "named": f"{name} {more.named}" if more.named else "",
+                    "reference": f"{variant.reference or reference} {point}",
+                }
+                crossed[f"{name} {point}"] = variant.model_copy(update=changes)
+        return crossed
 
     def base_run(self, scale: str) -> str:
         """The name or the file of the base run; a file is found beside the sweep's."""

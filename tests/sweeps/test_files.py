@@ -21,7 +21,7 @@ from forever.sweeps.files import load_sweep, shipped_sweeps, sweep_of, sweep_or_
 from forever.sweeps.named_runs import SCALES, load_run, named_run
 from forever.sweeps.parts import Figure
 from forever.sweeps.published import TABLES, published, table_of
-from forever.sweeps.sweep import read_manifest
+from forever.sweeps.sweep import BOUNDS, read_manifest
 
 ROOT = Path(__file__).parents[2]
 SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_search]
@@ -298,6 +298,50 @@ def test_sweeps_that_build_on_one_another_are_refused(
     written(tmp_path, "variants_of: a.yaml\n", "b.yaml")
     with pytest.raises(InputError, match=r"goes round in a circle \(b\.yaml -> a\.yaml\)"):
         load_sweep("a.yaml").all_variants()
+
+
+CROSSED = """
+reference: a small
+variants:
+  a: {}
+  b: {optim.clip: 2, reference: a}
+  c: {method: finetune}
+  d: {optim.epochs: 3, optim.clip: 4}
+each:
+  small: {memory.fraction: 0.1}
+  large: {memory.fraction: 0.2, optim.clip: 3, named: "{memory.fraction %}"}
+"""
+
+
+def test_each_variant_but_the_bounds_is_run_with_each(tmp_path: Path) -> None:
+    sweep = load_sweep(written(tmp_path, CROSSED)).expand(load_run("mini/forever"))
+    small, large = {"memory.fraction": 0.1}, {"memory.fraction": 0.2, "optim.clip": 3}
+    bound = sweep.variants["c"]
+    assert bound["method.name"] == "finetune"
+    assert not {"memory.fraction", "optim.clip"} & set(bound)
+    assert {name: changes for name, changes in sweep.variants.items() if name != "c"} == {
+        "a small": small,
+        "a 20 %": large,
+        "b small": {**small, "optim.clip": 2},
+        "b 20 %": large,
+        "d small": {**small, "optim.epochs": 3, "optim.clip": 4},
+        "d 20 %": {**large, "optim.epochs": 3},
+    }
+    assert sweep.paper == {"a 20 %": "a large", "b 20 %": "b large", "d 20 %": "d large"}
+    assert sweep.reference == "a small"
+    assert sweep.references == {name: f"a {name[2:]}" for name in sweep.variants if name != "c"}
+
+
+def test_doses_are_those_of_the_arena() -> None:
+    base = load_run("mini/forever")
+    arena, doses = load_sweep("arena").expand(base), load_sweep("doses").expand(base)
+    for name, changes in arena.variants.items():
+        if name in BOUNDS:
+            assert doses.variants[name] == changes
+            continue
+        assert doses.variants[f"{name} 5 %"] == {**changes, "memory.fraction": 0.05}
+        for share, examples in (("1.25 %", 26), ("2.5 %", 52), ("12.5 %", 260), ("25 %", 520)):
+            assert doses.variants[f"{name} {share}"]["budget.examples"] == examples
 
 
 @pytest.mark.parametrize("name", ["...yaml", "x" * 200 + ".yaml"])
