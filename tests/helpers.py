@@ -144,6 +144,24 @@ def save_backbone(folder: Path, benchmark: Benchmark, seed: int = 0) -> Path:
     return folder
 
 
+def save_encoder(folder: Path, benchmark: Benchmark, pooler: bool = True) -> Path:
+    """A tiny random sentence encoder, with the word-level tokenizer of the toy backbone."""
+    import transformers
+
+    save_backbone(folder, benchmark)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    (folder / "generation_config.json").unlink()
+    tokens = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    settings = transformers.BertConfig(
+        hidden_size=16, max_position_embeddings=24, initializer_range=0.5, **tokens, **layers
+    )
+    torch.manual_seed(5)
+    kind = transformers.BertModel if pooler else transformers.BertForMaskedLM
+    kind(settings).save_pretrained(folder)
+    return folder
+
+
 def save_data(root: Path, benchmark: Benchmark) -> Path:
     """Write a benchmark into the folder `root`, in our own layout."""
     for task in benchmark.tasks:

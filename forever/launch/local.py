@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forever.config.methods.replay import SsrConfig
-from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
@@ -91,8 +90,8 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
         directory.verify()
     benchmark = load_benchmark(config.data)
     check_examples(directory, digests(benchmark))
-    check_model(directory, config.model.name)
     check_method(config, len(benchmark.tasks))
+    check_model(directory, config)
     return benchmark
 
 
@@ -120,16 +119,12 @@ def check_examples(directory: RunDirectory, now: Mapping[str, str]) -> None:
             )
 
 
-def check_model(directory: RunDirectory, name: str) -> None:
-    """Refuse a finished run whose model is there `now`, with other files."""
-    learned = (directory.finished() or {}).get("model")
-    path = location.find(name) if learned else None
-    if not learned or path is None:
-        return
-    lines = difference_lines({"model": learned}, {"model": identity.digests(path)})
+def check_model(directory: RunDirectory, config: RunConfig) -> None:
+    """Refuse a finished run whose model, or encoder, has other files now."""
+    lines = identity.changed((directory.finished() or {}).get("model", {}), config)
     if lines:
         raise InputError(
-            f"{directory.path} is finished, and the files of {name} are others now: {lines[0]}; "
+            f"{directory.path} is finished, and the files that it read are others now: {lines[0]}; "
             "give another --out, or those files"
         )
 

@@ -1,11 +1,15 @@
 """A model is known by what its files hold, and not by its name. Nothing here loads torch."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+from forever.config.methods.replay import SsrConfig
+from forever.config.overrides import difference_lines
+from forever.config.run import RunConfig
 from forever.models.folder import files_of_index
+from forever.models.location import find
 
 _SETTINGS = ("config.json", "generation_config.json")
 _TOKENIZER = (
@@ -21,6 +25,24 @@ _TOKENIZER = (
     "vocab.json",
     "vocab.txt",
 )
+
+
+def changed(there: Mapping[str, str], config: RunConfig) -> list[str]:
+    """In what the files that a run reads differ from the digests that it has noted, a line each;
+    those that are not on this machine yet say nothing."""
+    if not there:  # by an early version
+        return []
+    path = find(config.model.name)
+    now = {**(digests(path) if path else {}), **of_encoder(config)}
+    here = {part: now.get(part, digest) for part, digest in there.items()}
+    return difference_lines({"model": there}, {"model": here})
+
+
+def of_encoder(config: RunConfig) -> dict[str, str]:
+    """Digests of the sentence encoder of SSR; none without one, or while it is not here."""
+    name = config.method.encoder if isinstance(config.method, SsrConfig) else None
+    path = find(name) if name else None
+    return {f"encoder {part}": digest for part, digest in digests(path).items()} if path else {}
 
 
 def digests(path: Path) -> dict[str, str]:

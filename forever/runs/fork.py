@@ -37,8 +37,7 @@ from forever.files import (
 )
 from forever.methods.past import Past
 from forever.methods.registry import METHODS, build_method
-from forever.models.identity import digests
-from forever.models.location import find
+from forever.models.identity import changed
 from forever.reading import check_links
 from forever.runs import checkpoint
 from forever.runs.checkpoint import State
@@ -117,11 +116,11 @@ def plant(
         )
     state = State.of(saved, weights)
     _check_data(origin, config, benchmark, state.data)
-    _check_model(origin, config, state.model)
     past = _past(origin, state, saved.tensors)
     reason = build_method(config.method).can_follow(past, len(benchmark.tasks))
     if reason is not None:
         raise InputError(reason)
+    _check_model(origin, config, state.model)
     # All of it or nothing: without its past the run would begin from scratch.
     with writing(target.path), _appearing(target.path) as temporary:
         _copy_past(origin, state, saved.tensors, benchmark, temporary)
@@ -244,10 +243,7 @@ def _check_settings(origin: RunConfig, config: RunConfig) -> None:
 
 def _check_model(origin: Origin, config: RunConfig, there: Mapping[str, str]) -> None:
     """The model must be the same, by its files; one that is not here yet is checked later."""
-    path = find(config.model.name)
-    if path is None:
-        return
-    lines = difference_lines({"model": there}, {"model": digests(path)}) if there else []
+    lines = changed(there, config)
     if lines:
         raise InputError(
             f"a fork keeps the model of its run, {origin.directory.path.name}: {lines[0]}; put its "

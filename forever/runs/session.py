@@ -22,6 +22,7 @@ from forever.evaluation.metrics import PerformanceMatrix, scores_after
 from forever.evaluation.scoring import Prediction
 from forever.files import sync, sync_folder, writing
 from forever.methods.base import Method
+from forever.models.identity import of_encoder
 from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory
@@ -64,7 +65,8 @@ class Session:
             tuple(stage.name for stage in benchmark.stages),
         )
         data = [task.digest() for task in benchmark.tasks]
-        now = State(data=data, model=dict(learner.backbone.digests), code=code())
+        model = {**learner.backbone.digests, **of_encoder(learner.config)}
+        now = State(data=data, model=model, code=code())
         say = complain if self.world.leads else id
         saved = checkpoint.latest(self.directory.checkpoints, say, self.directory.has_steps())
         self.state = state = State.of(saved, self.directory.checkpoints) if saved else now

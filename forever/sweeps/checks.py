@@ -42,7 +42,7 @@ def check_finished(trials: Sequence[Trial], folder: Path) -> None:
         if isinstance(benchmark, Benchmark):
             directory = RunDirectory(folder / trial.key)
             check_examples(directory, digests(benchmark))
-            check_model(directory, trial.config.model.name)
+            check_model(directory, trial.config)
             tasks[benchmark.name, benchmark.order] = [task.name for task in benchmark.tasks]
     _check_versions(tasks, folder)
 

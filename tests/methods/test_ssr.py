@@ -22,7 +22,7 @@ from helpers import (
     execute,
     lines,
     run_of,
-    save_backbone,
+    save_encoder,
     start,
     together,
     toy,
@@ -444,22 +444,6 @@ def test_the_backbone_encodes_without_its_adapter(learner: Learner) -> None:
                 plain = model.base_model(input_ids=ids).last_hidden_state[0].mean(0)
         torch.testing.assert_close(vector, plain, rtol=1e-4, atol=1e-5)
         assert not torch.allclose(vector, adapted, rtol=0, atol=1e-3)
-
-
-def save_encoder(folder: Path, benchmark: Benchmark, pooler: bool = True) -> Path:
-    """A tiny random sentence encoder, with the word-level tokenizer of the toy backbone."""
-    save_backbone(folder, benchmark)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    (folder / "generation_config.json").unlink()
-    tokens = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-    layers = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    settings = transformers.BertConfig(
-        hidden_size=16, max_position_embeddings=24, initializer_range=0.5, **tokens, **layers
-    )
-    torch.manual_seed(5)
-    kind = transformers.BertModel if pooler else transformers.BertForMaskedLM
-    kind(settings).save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.parametrize("pooler", [True, False])

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Then, execute, outcome, saved
+from helpers import Then, execute, outcome, save_encoder, saved
 from made_up import edit
 from safetensors.torch import load_file, save_file
 
 from forever.cli.main import main
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
+from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.files import write_noted
 from forever.launch.local import Placement, run_local
@@ -149,6 +150,30 @@ def test_a_fork_keeps_the_model_of_its_run(config: RunConfig, model: Path, tmp_p
     scale(model, 1.5)  # after it was planted
     with pytest.raises(InputError, match=CHANGED.format("model weights")):
         execute(other, tmp_path / "fork")
+
+
+def test_an_encoder_is_known_by_its_files_too(
+    config: RunConfig, benchmark_of_three: Benchmark, tmp_path: Path
+) -> None:
+    encoder = save_encoder(tmp_path / "bert", benchmark_of_three)
+    changes = {"method.name": "ssr", "method.max_tokens": 150, "method.encoder": str(encoder)}
+    config, path = config.override(changes), tmp_path / "run"
+    begin(config, path)
+    scale(encoder, 1.5)
+    with pytest.raises(InputError, match=CHANGED.format("model encoder weights is")):
+        go_on(config, path)
+    result = go_on(config, path, accept=True)
+    assert {f"encoder {part}" for part in ("config", "tokenizer", "weights")} <= {*result["model"]}
+    assert execute(config, path) == result
+    execute(config, tmp_path / "whole", keep_stages=True)
+    origin, fork = find_origin(f"{tmp_path / 'whole'}@1"), RunDirectory(tmp_path / "fork")
+    scale(encoder, 1.5)
+    with pytest.raises(InputError, match=r"finished, and the files .*model\.encoder weights"):
+        execute(config, path)
+    benchmark, other = load_benchmark(config.data), config.override({"optim.lr": 0.5})
+    with pytest.raises(InputError, match=r"a fork keeps the model of its .*model\.encoder weights"):
+        plant(origin, other, benchmark, fork)
+    plant(origin, other.override({"method.name": "finetune"}), benchmark, fork)
 
 
 def test_a_fork_may_be_trained_by_other_code(
