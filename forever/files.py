@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, ValidationError
 from safetensors import SafetensorError
 
 from forever.errors import InputError, one_line, shown
@@ -26,6 +26,8 @@ _SUM = re.compile(r"([0-9a-f]{64})  ((?:(?!\.\./)[\w.-]+/)*(?!\.\.?$)[\w.-]+)")
 DAMAGED = "take it from a backup, or run again into another --out"
 Sums = Mapping[str, set[str]]  # by name, relative to the folder: what a file may hold
 T = TypeVar("T")
+# The first of a million bad entries is enough: to list all takes gigabytes.
+Entries = Annotated[list[T], FailFast()]
 
 
 class WriteError(InputError):

@@ -13,12 +13,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, FailFast, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
 from forever.data.tasks import Example, Splits
 from forever.errors import InputError, shown, unknown
+from forever.files import Entries
 from forever.reading import Text, decode, fault_of, is_folder, parse_json, read_file
 from forever.seeding import permutation
 
@@ -81,23 +82,18 @@ class _Instance(BaseModel):
     output: _FirstText
 
 
-_T = TypeVar("_T")
-# The first of a million bad rows is enough: to list all takes gigabytes.
-_Rows = Annotated[list[_T], FailFast()]
-
-
 class _Instances(BaseModel):
-    Instances: _Rows[_Instance]
+    Instances: Entries[_Instance]
 
 
 class _NaturalTask(_Instances):
     Definition: _FirstText
 
 
-_ROW, _ROWS = TypeAdapter(_Row), TypeAdapter(_Rows[_Row])
-_SENTENCES = TypeAdapter(_Rows[_Sentence])
+_ROW, _ROWS = TypeAdapter(_Row), TypeAdapter(Entries[_Row])
+_SENTENCES = TypeAdapter(Entries[_Sentence])
 _INSTANCES, _NATURAL = TypeAdapter(_Instances), TypeAdapter(_NaturalTask)
-_LABELS = TypeAdapter(_Rows[Text])
+_LABELS = TypeAdapter(Entries[Text])
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from forever.config.overrides import difference_lines
 from forever.errors import InputError, shown
-from forever.files import Shape, make_folder, shaped, sync, writing
+from forever.files import Entries, Shape, make_folder, shaped, sync, writing
 from forever.runs.shapes import SCHEMA_VERSION, Note, check_version, file_digest
 
 _KEEP = 2
@@ -39,14 +39,14 @@ class Progress(Shape):
 
     stage: int = -1
     trained: bool = True
-    records: list[list[Any]] = []
+    records: Entries[Entries[Any]] = []
     method: dict[str, Any] = {}
     steps: int = 0
     events: int = 0
     digests: dict[str, str] = {}
-    notes: list[Note] = []
+    notes: Entries[Note] = []
     seconds: dict[str, float] = {}
-    data: list[str] = []
+    data: Entries[str] = []
     model: dict[str, str] = {}
     code: str = ""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from forever.errors import InputError, shown
-from forever.files import DAMAGED, Shape, sha256
+from forever.files import DAMAGED, Entries, Shape, sha256
 from forever.reading import check_within
 
 # Of a run's folder and a sweep's. 1: without SHA256SUMS and digests of the journal.
@@ -45,9 +45,9 @@ class Result(Shape):
     order: str = ""
     method: str = ""
     seed: int = 0
-    tasks: list[str] = []
-    stages: list[str] = []
-    matrix: list[list[float | None]] = []
+    tasks: Entries[str] = []
+    stages: Entries[str] = []
+    matrix: Entries[Entries[float | None]] = []
     op: float = 0.0
     bwt: float | None = None
     fwt: float | None = None
@@ -72,14 +72,14 @@ class Result(Shape):
 class Place(Shape):
     cpu: str | None = None
     cores: int | None = None
-    gpus: list[str] = []
+    gpus: Entries[str] = []
     packages: dict[str, str | None] = {}
     revision: str | None = None
-    argv: list[str] = []
+    argv: Entries[str] = []
 
 
 class Environment(Place):
-    resumed: list[Place] = []
+    resumed: Entries[Place] = []
 
 
 class Answer(Shape):

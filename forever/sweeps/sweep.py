@@ -12,6 +12,7 @@ from forever.errors import InputError, shown, unknown
 from forever.files import (
     DAMAGED,
     SUMS,
+    Entries,
     Shape,
     as_fields,
     read_noted,
@@ -46,7 +47,7 @@ class _Manifest(Shape):
     reference: str
     references: dict[str, str] = {}
     paper: dict[str, str] = {}
-    trials: list[_Trial]
+    trials: Entries[_Trial]
 
 
 @dataclass(frozen=True)

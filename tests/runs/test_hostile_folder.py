@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 from made_up import base_run, edit, make_up
+from pydantic import ValidationError
 
 from forever.errors import InputError
-from forever.files import read_sums
+from forever.files import Shape, read_sums
 from forever.launch.local import Placement, run_local
 from forever.reading import check_links, check_within
 from forever.report.report import write_report
 from forever.report.study import read_study
+from forever.runs.checkpoint import Progress
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin
-from forever.runs.shapes import check_weights
+from forever.runs.shapes import Place, Result, check_weights
 from forever.sweeps.sweep import Sweep, read_manifest
 
 VARIANTS = {"base": {}, "finetune": {"method.name": "finetune"}}
@@ -51,6 +53,20 @@ def outside(folder: Path, tmp_path: Path) -> Path:
     """A run that lies elsewhere, and is sound."""
     run = next(folder.glob("base*s0*"))
     return Path(shutil.copytree(run, tmp_path / "outside"))
+
+
+# ---- much that is wrong
+
+
+@pytest.mark.parametrize(
+    ("shape", "field"),
+    [(Progress, "records"), (Progress, "data"), (Result, "matrix"), (Place, "argv")],
+)
+def test_the_first_of_many_bad_entries_is_enough(shape: type[Shape], field: str) -> None:
+    """A million of them would take gigabytes."""
+    with pytest.raises(ValidationError) as raised:
+        shape.model_validate({field: [5j] * 9})
+    assert raised.value.error_count() == 1
 
 
 # ---- names
