@@ -109,6 +109,18 @@ def read_json(path: Path) -> dict[str, Any]:
     return as_fields(path, read_bytes(path))
 
 
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What `write_sealed` wrote; earlier releases sealed nothing. InputError if it is damaged."""
+    fields = read_json(path)
+    if fields.pop("sha256", None) not in (None, _seal(fields)):
+        raise InputError(f"{path} is not what was written; {DAMAGED}")
+    return fields
+
+
+def _seal(fields: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(fields, sort_keys=True).encode())
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file, if it exists, without a last line that was cut off."""
     return as_lines(path, read_bytes(path)) if path.is_file() else []
@@ -143,6 +155,12 @@ def shaped(path: Path, content: dict[str, Any], shape: type[Shape]) -> dict[str,
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Write a JSON-lines file as a whole."""
     write_text(path, json_lines(records))
+
+
+def write_sealed(path: Path, fields: Mapping[str, Any]) -> None:
+    """Write an object with its own digest: of a file that not only the folder's holder writes,
+    SHA256SUMS cannot tell."""
+    write_text(path, json.dumps({**fields, "sha256": _seal(fields)}) + "\n")
 
 
 def json_lines(records: Iterable[Mapping[str, Any]]) -> str:

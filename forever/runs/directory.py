@@ -28,9 +28,9 @@ from forever.files import (
     json_lines,
     note,
     read_bytes,
-    read_json,
     read_lines,
     read_noted,
+    read_sealed,
     read_sums,
     safe_load,
     sha256,
@@ -38,7 +38,7 @@ from forever.files import (
     sync,
     sync_folder,
     write_noted,
-    write_text,
+    write_sealed,
     writing,
 )
 from forever.reading import check_links
@@ -290,11 +290,10 @@ class RunDirectory:
     def end(self, state: Literal["failed", "stopped"], reason: str) -> None:
         """Say that the run is over without a result: failed for good, or stopped by a search."""
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        content = {"state": state, "reason": reason, "time": time}
-        write_text(self.ended, json.dumps(content) + "\n")
+        write_sealed(self.ended, {"state": state, "reason": reason, "time": time})
 
     def end_without_result(self) -> dict[str, Any] | None:
         """What `end` wrote, if the run is over without a result."""
         if self.result.is_file() or not self.ended.is_file():
             return None
-        return shaped(self.ended, read_json(self.ended), Ended)
+        return shaped(self.ended, read_sealed(self.ended), Ended)

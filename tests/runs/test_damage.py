@@ -18,8 +18,9 @@ from forever.cli.view.seen import look
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
-from forever.files import SUMS, read_noted, read_sums, write_noted
+from forever.files import SUMS, read_noted, read_sums, write_noted, write_sealed
 from forever.launch.local import Placement, run_local
+from forever.launch.mlflow.place import PLACE, read_sent
 from forever.planning.table import Terms, plan_table
 from forever.report.study import plain_run, read_study
 from forever.runs import checkpoint
@@ -349,6 +350,28 @@ def test_a_strange_checkpoint_whose_sums_fit_is_refused(
     assert saved is not None
     with pytest.raises(InputError, match=f"{tmp_path} has a strange field '{field}"):
         State.of(saved, tmp_path)
+
+
+def test_no_byte_of_a_sealed_file_changes_in_silence(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.end("failed", "loss is nan at update 3")
+    fields = {"id": "ab", "store": "http://host", "experiment": "1", "run": "cd"}
+    write_sealed(tmp_path / PLACE, fields)
+    readers: list[tuple[Path, Callable[[], Any]]] = [
+        (directory.ended, directory.end_without_result),
+        (tmp_path / PLACE, lambda: read_sent(tmp_path)),
+    ]
+    for path, read in readers:
+        content, before = path.read_bytes(), read()
+        silent = 0
+        for place in range(len(content)):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+            if refusal(read) is None:  # the seal is no longer called so; all that it seals is whole
+                silent += 1
+                assert {key: read()[key] for key in before} == before
+        assert silent <= len("sha256") + 2
+        path.write_text(json.dumps(before), encoding="utf-8")  # by an earlier release
+        assert read() == before
 
 
 # ---- what only looks like damage

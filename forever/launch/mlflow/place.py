@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from forever.errors import InputError
-from forever.files import Shape, read_json, shaped
+from forever.files import Shape, read_sealed, shaped
 from forever.sweeps.sweep import MANIFEST
 from forever.text import complain, without_credentials
 
@@ -67,7 +67,7 @@ class Place:
 
 def read_sent(folder: Path) -> dict[str, Any]:
     """The identity of a run's or a sweep's folder and where it was sent; InputError if damaged."""
-    return shaped(folder / PLACE, read_json(folder / PLACE), Sent)
+    return shaped(folder / PLACE, read_sealed(folder / PLACE), Sent)
 
 
 def place_of(folder: Path) -> Place | None:

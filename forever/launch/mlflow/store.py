@@ -5,7 +5,6 @@ where it was sent last). So a folder can be copied from a cluster and sent from 
 configuration in two folders is two runs.
 """
 
-import json
 import os
 import time
 import uuid
@@ -19,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock, Timeout
 
 from forever.errors import InputError, one_line
-from forever.files import WriteError, write_text
+from forever.files import WriteError, write_sealed
 from forever.launch.mlflow.place import PLACE, Place, read_sent, without_user
 from forever.sweeps.sweep import read_manifest
 from forever.text import complain, visible, without_credentials
@@ -178,7 +177,7 @@ class Store:
         """MLflow's run that stands for `folder`, created if need be; the caller is `alone`."""
         path = folder / PLACE
         if not path.is_file():
-            write_text(path, json.dumps({"id": uuid.uuid4().hex}) + "\n")
+            write_sealed(path, {"id": uuid.uuid4().hex})
         known = read_sent(folder)
         runs = self.client.search_runs(
             [experiment], f"tags.`forever.id` = '{known['id']}'", max_results=1
@@ -194,7 +193,7 @@ class Store:
         place = Place(without_user(self.uri), experiment, run.info.run_id)
         if vars(place).items() - known.items():
             with suppress(WriteError):  # a folder that only may be read was sent from elsewhere
-                write_text(path, json.dumps({"id": known["id"], **vars(place)}) + "\n")
+                write_sealed(path, {"id": known["id"], **vars(place)})
         return run
 
     def sweep(self, folder: Path) -> Any:
