@@ -158,8 +158,7 @@ def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def write_sealed(path: Path, fields: Mapping[str, Any]) -> None:
-    """Write an object with its own digest: of a file that not only the folder's holder writes,
-    SHA256SUMS cannot tell."""
+    """Write an object with its own digest, since others than the folder's holder write it, too."""
     write_text(path, json.dumps({**fields, "sha256": _seal(fields)}) + "\n")
 
 

@@ -7,11 +7,13 @@ import json
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import urllib.request
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -283,7 +285,13 @@ def test_the_store_of_a_folder(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{auto}")
     with pytest.raises(InputError, match=rf"no run was sent to {auto}, .*forever sync {tmp_path}"):
         store_of(tmp_path, "auto")
-    auto.touch()
+    with closing(sqlite3.connect(auto)) as other:
+        other.execute("CREATE TABLE bookmarks (page)")
+        before = auto.read_bytes()
+        with pytest.raises(InputError, match=rf"{auto} is no database of MLflow .no such table"):
+            store_of(tmp_path, "auto")
+        assert auto.read_bytes() == before
+        other.execute("CREATE TABLE experiments (name)")
     assert store_of(None, "auto") == store_of(tmp_path, "auto") == (f"sqlite:///{auto}", None)
     sync(sweep_folder, uri)
     assert store_of(sweep_folder, "auto") == (uri, place_of(sweep_folder))

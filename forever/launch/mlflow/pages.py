@@ -2,12 +2,13 @@
 
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from forever.errors import InputError
@@ -55,11 +56,18 @@ def _is_in(place: Place, uri: str) -> bool:
 
 
 def _check(uri: str, folder: Path | None) -> None:
+    """Refuse, by an InputError, a file into which MLflow's server would put tables of its own."""
+    if not uri.startswith(_SQLITE):
+        return
     database = Path(uri.removeprefix(_SQLITE))
-    if uri.startswith(_SQLITE) and not database.is_file():
-        missing = f"no run was sent to {database}, which is not there"
-        send = f"`forever sync {folder or 'FOLDER'}` sends runs, --mlflow names another store"
-        raise InputError(f"{missing}; {send}")
+    send = f"`forever sync {folder or 'FOLDER'}` sends runs, --mlflow names another store"
+    if not database.is_file():
+        raise InputError(f"no run was sent to {database}, which is not there; {send}")
+    try:
+        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as store:
+            store.execute("SELECT 1 FROM experiments LIMIT 1")
+    except sqlite3.Error as error:
+        raise InputError(f"{database} is no database of MLflow ({error}); {send}") from None
 
 
 def free_port(wanted: int | None) -> int:
