@@ -26,7 +26,7 @@ _SUM = re.compile(r"([0-9a-f]{64})  ((?:(?!\.\./)[\w.-]+/)*(?!\.\.?$)[\w.-]+)")
 DAMAGED = "take it from a backup, or run again into another --out"
 Sums = Mapping[str, set[str]]  # by name, relative to the folder: what a file may hold
 T = TypeVar("T")
-# The first of a million bad entries is enough: to list all takes gigabytes.
+# The first of a list's million bad entries is enough: to name all takes gigabytes.
 Entries = Annotated[list[T], FailFast()]
 
 

@@ -38,7 +38,7 @@ RESULT = {
     "world_size": "How many processes trained it.",
     "at_once": "How many examples were computed at once, and how many answers decoded, where "
     "memory had run out.",
-    "model": "The digests of the backbone's files.",
+    "model": "The digests of the backbone's files, and of the sentence encoder's of SSR.",
     "seconds": "By phase: how long it took.",
     "journal": "The digests of steps.jsonl and events.jsonl.",
     "weights": "The digests of the files in `adapter/` or `model/`, by their names.",

@@ -42,10 +42,11 @@ def of_encoder(config: RunConfig) -> dict[str, str]:
     """Digests of the sentence encoder of SSR; none without one, or while it is not here."""
     name = config.method.encoder if isinstance(config.method, SsrConfig) else None
     path = find(name) if name else None
-    return {f"encoder {part}": digest for part, digest in digests(path).items()} if path else {}
+    known = digests(path, "method.encoder") if path else {}
+    return {f"encoder {part}": digest for part, digest in known.items()}
 
 
-def digests(path: Path) -> dict[str, str]:
+def digests(path: Path, setting: str = "model.name") -> dict[str, str]:
     """Digests of a model's settings, tokenizer and weights; of a GGUF file, which has them all.
 
     A gigabyte takes a second or two, once a process as long as the files do not change.
@@ -54,7 +55,7 @@ def digests(path: Path) -> dict[str, str]:
         return {"weights": _digest([path])}
     weights = [path / "model.safetensors"]
     if not weights[0].is_file():
-        weights = files_of_index("model.name", path / "model.safetensors.index.json")
+        weights = files_of_index(setting, path / "model.safetensors.index.json")
     return {
         "config": _digest(path / name for name in _SETTINGS),
         "tokenizer": _digest(path / name for name in _TOKENIZER),

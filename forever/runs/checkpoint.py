@@ -67,7 +67,7 @@ class State:
     digests: dict[str, str] = field(default_factory=dict)  # of these lines, by the files' names
     notes: list[dict[str, Any]] = field(default_factory=list)  # about each trained stage
     seconds: dict[str, float] = field(default_factory=dict)  # where the time went
-    # What the run began with: digests of the tasks, of the model's files, of this program's.
+    # What the run began with: digests of the tasks, of the models' files, of this program's.
     data: list[str] = field(default_factory=list)
     model: dict[str, str] = field(default_factory=dict)
     code: str = ""

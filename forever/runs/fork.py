@@ -153,7 +153,8 @@ def leave_first_task(run: RunDirectory, state: State, tensors: Tensors, target: 
     begun = replace(
         State(0, trained=False, records=records, seconds=seconds),
         data=state.data,
-        model=state.model,
+        # Runs share it that go on with other encoders.
+        model={part: digest for part, digest in state.model.items() if " " not in part},
         code=state.code,
     )
     with _appearing(target) as temporary:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files as package_files
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ from forever.sweeps.parts import (
     Variant,
     filled,
 )
-from forever.sweeps.sweep import BOUNDS, MOST_RUNS, Sweep, slug
+from forever.sweeps.sweep import BOUNDS, MOST_RUNS, Sweep, check_count, slug
 from forever.yaml_file import SUFFIXES, YamlFile
 
 # How much a wide comparison needs is said in its file; a single seed is no evidence.
@@ -78,6 +79,12 @@ class SweepFile(Part):
     def _varies_something(self) -> "SweepFile":
         if bool(self.space) == bool(self.variants or self.variants_of):
             raise InputError("a sweep has either variants or a space")
+        if self.each and not (self.reference and not self.space):
+            raise InputError("`each` goes with variants and a reference, one of them at a point")
+        for name, point in self.each.items():
+            if words := point.model_fields_set - {"changes", "named"}:
+                rule = f"has {min(words)!r}, which is a word of variants; give dotted keys"
+                raise InputError(f"each: {shown(name)} {rule}")
         return self
 
     @property
@@ -108,24 +115,29 @@ class SweepFile(Part):
         return self._with_each({**inherited, **self.variants})
 
     def _with_each(self, variants: dict[str, Variant]) -> dict[str, Variant]:
-        """Variant `a` at `x` is called `a x`, and is compared at `x` with what `a` is."""
+        """Variant `a` at point `x` is called `a x`, and is compared at `x` with what `a` is."""
         if not self.each:
             return variants
         single = {f"{name} {point}": name for name in variants for point in self.each}
-        reference = single.get(self.reference, self.reference)
+        lead = single.get(self.reference, self.reference)
+        bounds = {name: variant for name, variant in variants.items() if variant.method in BOUNDS}
+        others = {name: variant for name, variant in variants.items() if name not in bounds}
+        check_count(self.name, len(others) * len(self.each))
         crossed: dict[str, Variant] = {}
-        for name, variant in variants.items():
-            if variant.method in BOUNDS:
-                crossed[name] = variant
-                continue
-            for point, more in self.each.items():
-                changes = {
-                    "changes": {**variant.changes, **more.changes},
-                    "named": f"{name} {more.named}" if more.named else "",
-                    "reference": f"{variant.reference or reference} {point}",
-                }
-                crossed[f"{name} {point}"] = variant.model_copy(update=changes)
-        return crossed
+        for (name, variant), (point, more) in product(others.items(), self.each.items()):
+            compared = variant.reference or lead
+            named = f"{variant.named or name} {more.named or point}"
+            changes = {
+                "changes": {**variant.changes, **more.changes},
+                "named": named if variant.named or more.named else "",
+                "reference": compared if compared in bounds else f"{compared} {point}",
+            }
+            key = f"{name} {point}"
+            if key in crossed or key in bounds or len(key) > _LONGEST_NAME:
+                rule = f"one name has two meanings, or more than {_LONGEST_NAME} characters"
+                raise InputError(f"sweep {self.name}, each: {shown(key)}: {rule}; give another")
+            crossed[key] = variant.model_copy(update=changes)
+        return {**crossed, **bounds}
 
     def base_run(self, scale: str) -> str:
         """The name or the file of the base run; a file is found beside the sweep's."""

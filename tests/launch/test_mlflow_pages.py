@@ -292,6 +292,10 @@ def test_the_store_of_a_folder(
             store_of(tmp_path, "auto")
         assert auto.read_bytes() == before
         other.execute("CREATE TABLE experiments (name)")
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        assert store_of(None, "auto") == (f"sqlite:///{auto}", None)
+        other.execute("ROLLBACK")
     assert store_of(None, "auto") == store_of(tmp_path, "auto") == (f"sqlite:///{auto}", None)
     sync(sweep_folder, uri)
     assert store_of(sweep_folder, "auto") == (uri, place_of(sweep_folder))

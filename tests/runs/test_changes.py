@@ -18,9 +18,11 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.files import write_noted
 from forever.launch.local import Placement, run_local
+from forever.launch.sharing import first_task_key
+from forever.models.identity import of_encoder
 from forever.runs import session
 from forever.runs.directory import RunDirectory
-from forever.runs.fork import find_origin, plant
+from forever.runs.fork import find_origin, plant, plant_first_task
 from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 
@@ -123,7 +125,9 @@ def test_a_finished_run_of_another_model_is_not_reused(
         lambda: execute(config, path),
         lambda: check_finished([trial], tmp_path / "runs"),
     ):
-        with pytest.raises(InputError, match=r"finished, and the files of .*: model\.weights is"):
+        with pytest.raises(
+            InputError, match=r"finished, and the files that it read .*: model\.weights is"
+        ):
             reuse()
 
     kept = json.loads((path / "result.json").read_text())
@@ -173,7 +177,22 @@ def test_an_encoder_is_known_by_its_files_too(
     benchmark, other = load_benchmark(config.data), config.override({"optim.lr": 0.5})
     with pytest.raises(InputError, match=r"a fork keeps the model of its .*model\.encoder weights"):
         plant(origin, other, benchmark, fork)
-    plant(origin, other.override({"method.name": "finetune"}), benchmark, fork)
+
+
+def test_a_first_task_is_shared_by_runs_with_other_encoders(
+    config: RunConfig, benchmark_of_three: Benchmark, tmp_path: Path
+) -> None:
+    encoder, left = save_encoder(tmp_path / "bert", benchmark_of_three), tmp_path / "left"
+    changes = {"method.name": "ssr", "method.max_tokens": 150, "method.encoder": str(encoder)}
+    ours = config.override(changes)
+    theirs = ours.override({"method.encoder": str(shutil.copytree(encoder, tmp_path / "bert2"))})
+    scale(tmp_path / "bert2", 1.5)
+    assert first_task_key(ours, None) == first_task_key(theirs, None)
+    run_local(ours, tmp_path / "ours", placement=Placement("cpu", first_task=left))
+    plant_first_task(left, RunDirectory(tmp_path / "theirs"))
+    result = go_on(theirs, tmp_path / "theirs")
+    assert result["model"]["encoder weights"] == of_encoder(theirs)["encoder weights"]
+    assert "resumed" not in json.loads((tmp_path / "theirs" / "environment.json").read_text())
 
 
 def test_a_fork_may_be_trained_by_other_code(

@@ -306,7 +306,8 @@ variants:
   a: {}
   b: {optim.clip: 2, reference: a}
   c: {method: finetune}
-  d: {optim.epochs: 3, optim.clip: 4}
+  d: {optim.epochs: 3, optim.clip: 4, named: "D {optim.epochs}"}
+  e: {reference: c}
 each:
   small: {memory.fraction: 0.1}
   large: {memory.fraction: 0.2, optim.clip: 3, named: "{memory.fraction %}"}
@@ -324,12 +325,51 @@ def test_each_variant_but_the_bounds_is_run_with_each(tmp_path: Path) -> None:
         "a 20 %": large,
         "b small": {**small, "optim.clip": 2},
         "b 20 %": large,
-        "d small": {**small, "optim.epochs": 3, "optim.clip": 4},
-        "d 20 %": {**large, "optim.epochs": 3},
+        "D 3 small": {**small, "optim.epochs": 3, "optim.clip": 4},
+        "D 3 20 %": {**large, "optim.epochs": 3},
+        "e small": small,
+        "e 20 %": large,
     }
-    assert sweep.paper == {"a 20 %": "a large", "b 20 %": "b large", "d 20 %": "d large"}
+    assert sweep.paper == {
+        "a 20 %": "a large", "b 20 %": "b large", "D 3 small": "d small", "D 3 20 %": "d large",
+        "e 20 %": "e large",
+    }  # fmt: skip
     assert sweep.reference == "a small"
-    assert sweep.references == {name: f"a {name[2:]}" for name in sweep.variants if name != "c"}
+    assert sweep.references == {
+        "a small": "a small", "a 20 %": "a 20 %", "b small": "a small", "b 20 %": "a 20 %",
+        "D 3 small": "a small", "D 3 20 %": "a 20 %", "e small": "c", "e 20 %": "c",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("variants: {a: }\neach: {x: {seed: 1}}", "`each` goes with variants and a reference"),
+        ("space: {optim.lr: {among: [1]}}\nreference: a\neach: {x: {}}", "`each` goes with var"),
+        ("variants: {a: }\nreference: a x\neach: {x: {method: ssr}}", "'x' has 'method', which"),
+        ("variants: {a: }\nreference: a x\neach: {x: {scales: [mini]}}", "'x' has 'scales'"),
+        ("variants: {a: }\nreference: a\neach: {x: {optim.clip: 1}}", "unknown reference .* 'a'"),
+        ("variants: {a: }\nreference: a x\neach: {x: {optim.clp: 1}}", "unknown key 'optim.clp'"),
+        ("variants: {a: , a b: }\nreference: a x\neach: {b x: , x: }", "'a b x': one name has two"),
+        (f"variants: {{a: }}\nreference: a x\neach: {{x: , {'y' * 149}: }}", "than 150 characters"),
+    ],
+)
+def test_an_each_that_cannot_be_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
+
+
+def test_too_many_variants_are_refused_before_they_are_made(tmp_path: Path) -> None:
+    names = ", ".join(f"v{number}: " for number in range(3000))
+    text = f"variants: {{{names}}}\nreference: v0 v0\neach: {{{names}}}"
+    with pytest.raises(InputError, match="9000000 runs are more than 10000"):
+        load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
+
+
+def test_a_bound_may_be_what_all_are_compared_with(tmp_path: Path) -> None:
+    text = "variants: {a: , m: {method: mtl}}\nreference: m\neach: {x: {optim.clip: 1}}"
+    sweep = load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
+    assert (sweep.reference, sweep.references) == ("m", {"a x": "m"})
 
 
 def test_doses_are_those_of_the_arena() -> None:

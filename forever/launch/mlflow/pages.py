@@ -67,6 +67,8 @@ def _check(uri: str, folder: Path | None) -> None:
         with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as store:
             store.execute("SELECT 1 FROM experiments LIMIT 1")
     except sqlite3.Error as error:
+        if error.sqlite_errorname not in ("SQLITE_ERROR", "SQLITE_NOTADB"):
+            return  # in use, or a process was killed: MLflow's server knows what to do
         raise InputError(f"{database} is no database of MLflow ({error}); {send}") from None
 
 
