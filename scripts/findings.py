@@ -21,8 +21,12 @@ TABLES = ("baselines", "components", "spacing", "warmup_window", "memory_epochs"
 # Variants of the sweep `doses` by their label, at each share of a task that is kept.
 SCHEDULES = {
     "forever": "FOREVER",
-    "interleaved": "mixed into batches",
+    "step clock": "its days on a step clock",
     "random times": "random times",
+    "fixed_interval": "fixed intervals",
+    "end only": "end of a task only",
+    "vbm": "VBM",
+    "interleaved": "mixed into batches",
 }
 SHARES = ("1.25 %", "2.5 %", "5 %", "12.5 %", "25 %")
 TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
