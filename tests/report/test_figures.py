@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -257,6 +257,21 @@ def test_doses_have_a_curve_for_what_differs_in_nothing_else(tmp_path: Path) -> 
     apart = dose_areas(part)["b c less a"]["op"].value
     both = [dose_areas(part)[name]["op"].value for name in ("b c", "a")]
     assert apart == pytest.approx(both[0] - both[1])
+
+
+def test_of_many_curves_no_dose_comes_near_another(tmp_path: Path) -> None:
+    changes: dict[str, dict[str, Any]] = {}
+    for number, dose in product(range(1, 17), (4, 8)):
+        amount = {"budget.examples": dose, "memory.fraction": dose / 100}
+        changes[f"line{number} {dose}"] = {**amount, "method.beta": number / 16}
+    make_up(tmp_path, Sweep("mine", base_run(), changes, (0,), reference="line1 4"))
+    above, _ = draw("doses", read_study(tmp_path).parts[0]).axes
+    lines = lines_of(above)
+    assert len(lines) == 16
+    for xs, _ in lines.values():
+        assert [round(x / dose, 1) for x, dose in zip(xs, (4, 8), strict=True)] in (
+            [0.9, 0.9], [1.0, 1.0], [1.1, 1.1],
+        )  # fmt: skip
 
 
 def test_a_runs_figure_is_drawn_once_until_another_run_is_in_its_folder(reported: Path) -> None:

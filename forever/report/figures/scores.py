@@ -102,8 +102,9 @@ def doses(part: Part) -> Iterator[style.Picture]:
     figure, axes = _op_and_bwt()
     looks = style.looks(lines, line_of(part.reference, lines))
     kept: dict[int, float] = {}
+    gap = min(1.05, 1.25 ** (1 / len(lines)))  # of many lines no dose comes near another
     for number, (name, rows) in enumerate(lines.items()):
-        shift = 1.05 ** (number - (len(lines) - 1) / 2)  # beside each other at each dose
+        shift = gap ** (number - (len(lines) - 1) / 2)  # beside each other at each dose
         kept |= {dose_of(row): row.runs[0].settings["memory.fraction"] for row in rows}
         _draw(axes, [shift * dose_of(row) for row in rows], rows, looks[name])
     axes[1].set_xscale("log")
