@@ -13,6 +13,7 @@ from forever.data.orders import LONG_TASKS, ORDERS
 from forever.data.sources import DATA_SEED, WHOLE, TaskFiles, add_once, find_tasks, limited
 from forever.data.tasks import Example
 from forever.errors import InputError
+from forever.files import write_text, writing
 
 TRAIN = 1000
 TEST_PER_CLASS = 500  # a generation task is one class
@@ -87,7 +88,7 @@ def _benchmark(folder: Path, tasks: Sequence[TaskFiles], source: Path) -> Iterat
         yield f"{folder.name}/{task.name}: {_counts(train)}, {_counts(test)}"
     sizes = {"train": TRAIN, "test_per_class": TEST_PER_CLASS, "seed": DATA_SEED}
     text = json.dumps({**sizes, "tasks": records}, indent=2, ensure_ascii=False)
-    (folder / "sources.json").write_text(text + "\n", encoding="utf-8")
+    write_text(folder / "sources.json", text + "\n")
 
 
 def _find(source: Path) -> dict[str, TaskFiles]:
@@ -153,7 +154,10 @@ def _labelled(examples: Sequence[Example]) -> list[Example]:
 def _test_split(task: TaskFiles) -> str:
     """The split that is tested: dev where a release has no rows for that, as O-LoRA of yahoo."""
     path = task.files["test"]
-    has_rows = path.is_file() and path.read_bytes().strip() not in (b"", b"[]")
+    has_rows = False
+    if path.is_file():
+        with path.open("rb") as file:
+            has_rows = file.read(64).strip() not in (b"", b"[]")
     return "test" if has_rows or not task.files["dev"].is_file() else "dev"
 
 
@@ -170,12 +174,13 @@ def _some_of_each_class(examples: Sequence[Example], task: str) -> list[Example]
 
 
 def _write(path: Path, examples: Sequence[Example]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     for example in examples:
         row = {"instruction": example.instruction, "input": example.input, "output": example.output}
         lines.append(json.dumps(row, ensure_ascii=False) + "\n")
-    path.write_text("".join(lines), encoding="utf-8")
+    write_text(path, "".join(lines))
 
 
 def _record(split: _Split, source: Path) -> dict[str, Any]:

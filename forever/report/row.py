@@ -126,7 +126,7 @@ class Row:
             came += run.events_of("replay")
             has_budget = run.outcome.get("budget") is not None
             for note in run.outcome["notes"].values():
-                days_of_task = note.get("scheduled_events", 0)
+                days_of_task = note.get("scheduled_events") or 0
                 scheduled += min(days_of_task, 1) if has_budget else days_of_task
         return came < max(scheduled, 1) / 2
 

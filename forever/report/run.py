@@ -74,7 +74,10 @@ class Run:
         self.directory.end_without_result()
         if self.directory.config.is_file():
             self.directory.read_fork()
-            _ = self.settings["model.name"], self.settings["method.name"], self.environments
+            _ = self.environments
+            for key in ("model.name", "method.name", "model.tuning"):
+                if not isinstance(self.settings[key], str):
+                    raise KeyError(key)
         if result is not None:
             _ = self._answers, self.first_task_by
             if result["schema_version"] == 1:  # nothing says what its journal was
@@ -246,7 +249,7 @@ class Run:
     @property
     def padded_rows(self) -> float | None:
         """Examples of the current task in the place of replayed ones; None if there are none."""
-        return self.outcome.get("examples", {}).get("padded") or None
+        return (self.outcome.get("examples") or {}).get("padded") or None
 
     @property
     def replayed_rows(self) -> float | None:

@@ -82,6 +82,9 @@ class Environment(Place):
     resumed: Entries[Place] = []
 
 
+Single = Annotated[float, Field(ge=-3.5e38, le=3.5e38)]  # what fp32 can hold
+
+
 class Answer(Shape):
     id: str
     reference: str = ""
@@ -93,17 +96,18 @@ class Line(Shape):
 
     task: str
     kind: str = ""
-    step: int = 0
-    days: float | None = None
-    next_day: float | None = None
-    mu: float | None = None
-    loss: float | None = None
-    penalty: float | None = None
-    beta: float | None = None
-    update_norm: float | None = None
-    loss_before: float | None = None
-    loss_after: float | None = None
-    losses: dict[str, float] = {}
+    step: Count = 0
+    day: Single | None = None
+    days: Single | None = None
+    next_day: Single | None = None
+    mu: Single | None = None
+    loss: Single | None = None
+    penalty: Single | None = None
+    beta: Single | None = None
+    update_norm: Annotated[Single, Field(ge=0)] | None = None
+    loss_before: Single | None = None
+    loss_after: Single | None = None
+    losses: dict[str, Single] = {}
 
 
 class Ended(Shape):

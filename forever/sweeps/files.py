@@ -118,11 +118,11 @@ class SweepFile(Part):
         """Variant `a` at point `x` is called `a x`, and is compared at `x` with what `a` is."""
         if not self.each:
             return variants
+        check_count(self.name, len(variants) * len(self.each))
         single = {f"{name} {point}": name for name in variants for point in self.each}
         lead = single.get(self.reference, self.reference)
         bounds = {name: variant for name, variant in variants.items() if variant.method in BOUNDS}
         others = {name: variant for name, variant in variants.items() if name not in bounds}
-        check_count(self.name, len(others) * len(self.each))
         crossed: dict[str, Variant] = {}
         for (name, variant), (point, more) in product(others.items(), self.each.items()):
             compared = variant.reference or lead
@@ -199,11 +199,11 @@ class SweepFile(Part):
                 if variant.named:
                     names[key] = filled(variant.named, base.override(difference))
                     paper[names[key]] = key
-            variants[names[key]] = difference
+            if variants.setdefault(names[key], difference) != difference:
+                raise InputError(f"sweep {self.name}: two variants are called {names[key]!r}")
             if variant.reference:
                 compared[key] = variant.reference
-        first = "base" if "base" in names else next(iter(names), "")
-        reference = self.reference or first
+        reference = self.reference or ("base" if "base" in names else next(iter(names), ""))
         for key in (reference, *compared.values()):
             if key not in names:
                 raise unknown(f"reference of {self.name}", key, names)

@@ -104,12 +104,18 @@ class Sweep:
         order = self.base.data.order
         places = self.orders or {order if isinstance(order, str) else "custom": {}}
         check_count(self.name, len(self.seeds) * len(places) * len(self.chosen()))
-        return [
+        trials = [
             self._trial(variant, order, {**place, "seed": seed})
             for seed in self.seeds
             for order, place in places.items()
             for variant in self.chosen()
         ]
+        first: dict[str, str] = {}
+        for trial in trials:
+            if first.setdefault(trial.key, trial.variant) != trial.variant:
+                names = f"{first[trial.key]!r} and {trial.variant!r}"
+                raise InputError(f"sweep {self.name}: {names} have one folder; give another name")
+        return trials
 
     def _trial(self, variant: str, order: str, place: Mapping[str, Any]) -> Trial:
         try:

@@ -290,6 +290,8 @@ def test_the_store_of_a_folder(
         before = auto.read_bytes()
         with pytest.raises(InputError, match=rf"{auto} is no database of MLflow .no such table"):
             store_of(tmp_path, "auto")
+        with pytest.raises(InputError, match=r"sqlite\+pysqlite:.* is not of the form sqlite:///"):
+            store_of(None, f"sqlite+pysqlite:///{auto}")
         assert auto.read_bytes() == before
         other.execute("CREATE TABLE experiments (name)")
         other.execute("PRAGMA locking_mode = EXCLUSIVE")

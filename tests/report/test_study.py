@@ -335,6 +335,8 @@ DAMAGE: list[tuple[str, bytes | None, str]] = [
     ("config.yaml", b"a: &a [1]\nb: *a", "an alias is not allowed"),
     ("config.yaml", b"seed: 0", "missing or strange fields ('model.name')"),
     ("environment.json", b"", "cannot be read"),
+    ("config.yaml", b"model: {name: a}\nmethod: {name: true}", "strange fields ('method.name')"),
+    ("config.yaml", b"model: {name: a}\nmethod: {name: b}", "strange fields ('model.tuning')"),
     ("environment.json", b'{"gpus": 3}', "a strange field 'gpus'"),
 ]
 

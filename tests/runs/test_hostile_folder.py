@@ -69,6 +69,20 @@ def test_the_first_of_many_bad_entries_is_enough(shape: type[Shape], field: str)
     assert raised.value.error_count() == 1
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("step", -(10**30)), ("day", "aaaa"), ("day", 10**400), ("update_norm", -1.0),
+     ("update_norm", 1e308), ("loss_before", 1e308)],
+)  # fmt: skip
+def test_a_line_that_nothing_could_show_is_refused(
+    field: str, value: object, tmp_path: Path
+) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.steps.write_text(json.dumps({"task": "a", field: value}) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=rf"steps\.jsonl has a strange field '{field}"):
+        directory.read_steps()
+
+
 # ---- names
 
 

@@ -366,6 +366,23 @@ def test_too_many_variants_are_refused_before_they_are_made(tmp_path: Path) -> N
         load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
 
 
+@pytest.mark.parametrize(
+    ("variants", "message"),
+    [
+        ("{base: , c: {named: base, optim.clip: 2}}", "two variants are called 'base'"),
+        ("{a b: , a/b: {optim.clip: 2}}", None),
+        ("{a b: , a/b: }", "'a b' and 'a/b' have one folder; give another name"),
+    ],
+)
+def test_no_variant_is_lost_to_another(variants: str, message: str | None, tmp_path: Path) -> None:
+    file = load_sweep(written(tmp_path, f"variants: {variants}"))
+    if message is None:
+        assert len(file.expand(load_run("mini/forever")).trials()) == 2
+        return
+    with pytest.raises(InputError, match=message):
+        file.expand(load_run("mini/forever")).trials()
+
+
 def test_a_bound_may_be_what_all_are_compared_with(tmp_path: Path) -> None:
     text = "variants: {a: , m: {method: mtl}}\nreference: m\neach: {x: {optim.clip: 1}}"
     sweep = load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))

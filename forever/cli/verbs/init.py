@@ -70,7 +70,7 @@ def init(
 
 def _write(files: Mapping[Path, str]) -> None:
     """Write files that are not there; InputError, and nothing is written, if one is."""
-    from forever.files import writing
+    from forever.files import write_text, writing
 
     for path in files:
         if path.exists():
@@ -78,5 +78,4 @@ def _write(files: Mapping[Path, str]) -> None:
     for path, text in files.items():
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
+        write_text(path, text)

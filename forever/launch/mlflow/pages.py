@@ -57,8 +57,10 @@ def _is_in(place: Place, uri: str) -> bool:
 
 def _check(uri: str, folder: Path | None) -> None:
     """Refuse, by an InputError, a file into which MLflow's server would put tables of its own."""
-    if not uri.startswith(_SQLITE):
+    if not uri.startswith("sqlite"):
         return
+    if not uri.startswith(_SQLITE):  # with a driver's name or options
+        raise InputError(f"{without_user(uri)} is not of the form {_SQLITE}PATH; give --mlflow so")
     database = Path(uri.removeprefix(_SQLITE))
     send = f"`forever sync {folder or 'FOLDER'}` sends runs, --mlflow names another store"
     if not database.is_file():

@@ -48,7 +48,7 @@ class Place:
     @property
     def served(self) -> str | None:
         """The address of the server that shows the pages, if the store is one."""
-        return self.store.rstrip("/") if self.store.startswith("http") else None
+        return self.store.rstrip("/") if self.store.startswith(("http://", "https://")) else None
 
     def page(self, server: str) -> str:
         """The address of the run's own page."""
