@@ -17,6 +17,7 @@ _READABLE = range(1, SCHEMA_VERSION + 1)
 
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+Single = Annotated[float, Field(ge=-3.5e38, le=3.5e38)]  # what fp32 can hold
 
 
 class Sizes(Shape):
@@ -80,9 +81,6 @@ class Place(Shape):
 
 class Environment(Place):
     resumed: Entries[Place] = []
-
-
-Single = Annotated[float, Field(ge=-3.5e38, le=3.5e38)]  # what fp32 can hold
 
 
 class Answer(Shape):

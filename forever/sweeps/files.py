@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files as package_files
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +16,10 @@ from forever.config.overrides import explain
 from forever.config.parts import Integer, Natural, Seed, at_most
 from forever.config.run import RunConfig
 from forever.errors import InputError, shown, unknown
+from forever.sweeps.each import with_each
 from forever.sweeps.named_runs import SCALES, orders, scale_of
 from forever.sweeps.parts import (
+    LONGEST_NAME,
     Axis,
     BenchmarkName,
     DottedKey,
@@ -29,15 +30,14 @@ from forever.sweeps.parts import (
     Variant,
     filled,
 )
-from forever.sweeps.sweep import BOUNDS, MOST_RUNS, Sweep, check_count, slug
+from forever.sweeps.sweep import MOST_RUNS, Sweep, slug
 from forever.yaml_file import SUFFIXES, YamlFile
 
 # How much a wide comparison needs is said in its file; a single seed is no evidence.
-_LONGEST_NAME = 150  # of a folder; the system allows 255 bytes
 _SEEDS = {"mini": (0,), "cpu": (0,), "paper": (0, 1, 2)}
 
 
-VariantName = Annotated[str, Field(max_length=_LONGEST_NAME)]
+VariantName = Annotated[str, Field(max_length=LONGEST_NAME)]
 
 
 class SweepFile(Part):
@@ -106,38 +106,14 @@ class SweepFile(Part):
         Raises:
             InputError: there is no such file, or it builds on this one.
         """
-        if not self.variants_of:
-            return self._with_each(self.variants)
         if self.variants_of in above:
             circle = " -> ".join(above)
             raise InputError(f"sweep {self.name}: variants_of goes round in a circle ({circle})")
-        inherited = load_sweep(self.variants_of).all_variants((*above, self.variants_of))
-        return self._with_each({**inherited, **self.variants})
-
-    def _with_each(self, variants: dict[str, Variant]) -> dict[str, Variant]:
-        """Variant `a` at point `x` is called `a x`, and is compared at `x` with what `a` is."""
-        if not self.each:
-            return variants
-        check_count(self.name, len(variants) * len(self.each))
-        single = {f"{name} {point}": name for name in variants for point in self.each}
-        lead = single.get(self.reference, self.reference)
-        bounds = {name: variant for name, variant in variants.items() if variant.method in BOUNDS}
-        others = {name: variant for name, variant in variants.items() if name not in bounds}
-        crossed: dict[str, Variant] = {}
-        for (name, variant), (point, more) in product(others.items(), self.each.items()):
-            compared = variant.reference or lead
-            named = f"{variant.named or name} {more.named or point}"
-            changes = {
-                "changes": {**variant.changes, **more.changes},
-                "named": named if variant.named or more.named else "",
-                "reference": compared if compared in bounds else f"{compared} {point}",
-            }
-            key = f"{name} {point}"
-            if key in crossed or key in bounds or len(key) > _LONGEST_NAME:
-                rule = f"one name has two meanings, or more than {_LONGEST_NAME} characters"
-                raise InputError(f"sweep {self.name}, each: {shown(key)}: {rule}; give another")
-            crossed[key] = variant.model_copy(update=changes)
-        return {**crossed, **bounds}
+        variants = self.variants
+        if self.variants_of:
+            inherited = load_sweep(self.variants_of).all_variants((*above, self.variants_of))
+            variants = {**inherited, **variants}
+        return with_each(self.name, variants, self.each, self.reference) if self.each else variants
 
     def base_run(self, scale: str) -> str:
         """The name or the file of the base run; a file is found beside the sweep's."""
@@ -277,10 +253,10 @@ def sweep_or_none(name: str) -> SweepFile | None:
 def read_sweep(path: Path, name: str = "") -> SweepFile:
     """The sweep that a file describes, under its own name or another; see `load_sweep`."""
     file, name = YamlFile.read(path), name or slug(path.stem)
-    if not name.strip(".") or len(name) > _LONGEST_NAME:
+    if not name.strip(".") or len(name) > LONGEST_NAME:
         raise InputError(
             f"{path}: the file's name is that of the folder with the runs; give it one of letters, "
-            f"at most {_LONGEST_NAME}"
+            f"at most {LONGEST_NAME}"
         )
     try:
         sweep = SweepFile.model_validate({"title": name, **file.values, "name": name})

@@ -26,6 +26,7 @@ def _one_of(what: str, valid: Collection[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
+LONGEST_NAME = 150  # of a variant, and so of a folder; the system allows 255 bytes
 _KINDS = (
     "intervals", "accuracy", "radar", "pareto", "matrices", "timelines", "replay_loss",
     "sensitivity", "spacing", "backbones", "training_time", "model_day", "forgetting_rate",
