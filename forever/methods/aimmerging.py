@@ -12,6 +12,8 @@ Recurrent-KIF), and dropout while the memory loss is measured.
 import math
 from itertools import islice
 
+from torch import Size
+
 from forever.config.methods.base import Weights
 from forever.config.methods.baselines import AimMergingConfig
 from forever.data.tasks import Task
@@ -36,6 +38,9 @@ class AimMerging(Merging[AimMergingConfig]):
     def begin_task(self, learner: Learner, task: Task) -> None:
         super().begin_task(learner, task)
         self.tensors["pace"] = learner.parameters.flat.new_zeros(())  # Lambda
+
+    def carried(self, learner: Learner, stage: int, trained: bool) -> dict[str, Size]:
+        return super().carried(learner, stage, trained) | {"pace": Size()}
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         c = self.config

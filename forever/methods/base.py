@@ -17,6 +17,8 @@ from forever.config.methods.base import MethodConfig
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoded
 from forever.data.tasks import Example, Task
+from forever.errors import InputError, shown
+from forever.files import DAMAGED
 from forever.methods.past import Past
 from forever.models import adapter, lora
 from forever.training.learner import Learner
@@ -91,17 +93,34 @@ class Method(Generic[C]):
         """Choose the examples that memory keeps of a finished task; a restart chooses the same."""
         return learner.memory.choose(task)
 
+    def carried(self, learner: Learner, stage: int, trained: bool) -> dict[str, torch.Size]:
+        """The names and shapes that `tensors` may have during a stage, or once it is trained."""
+        return {}
+
     def load_state_dict(
-        self, tensors: Mapping[str, Tensor], state: Mapping[str, Any], device: torch.device
+        self,
+        tensors: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        shapes: Mapping[str, torch.Size],
+        like: Tensor,
     ) -> None:
-        """Put back `tensors` and `state`, in place, since generators hold on to them."""
+        """Put back `tensors` and `state`, in place, since generators hold on to them.
+
+        Raises:
+            InputError: a tensor is not of one of the `shapes`, or of another type than `like`.
+        """
         self.state.update(state)
         for name, tensor in tensors.items():
+            if tensor.shape != shapes.get(name) or tensor.dtype != like.dtype:
+                raise InputError(
+                    f"the checkpoint has a tensor {shown(name)} of {list(tensor.shape)} "
+                    f"{tensor.dtype}, which {self.config.name} does not carry; {DAMAGED}"
+                )
             current = self.tensors.get(name)
             if current is not None and current.shape == tensor.shape:
                 current.copy_(tensor)
             else:
-                self.tensors[name] = tensor.to(device, copy=True)
+                self.tensors[name] = tensor.to(like.device, copy=True)
 
     def save(self, learner: Learner, folder: Path) -> Path:
         """Write what was trained, an adapter in PEFT's format, or the whole model if it was all,

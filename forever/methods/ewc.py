@@ -11,6 +11,8 @@ shrink as 1/B, so its lambdas (400 in BeyonderXX/TRACE, 0.1 in which47/LLMCL) ca
 with each other or with ours.
 """
 
+from torch import Size
+
 from forever.config.methods.baselines import EwcConfig
 from forever.data.tasks import Task
 from forever.methods.base import Card, Method
@@ -48,6 +50,9 @@ class Ewc(Method[EwcConfig]):
         if anchor is None:
             anchor = self.tensors["moment"] / omega.clamp_min(_TINY)
         return Penalty(self.config.strength / 2, anchor, omega)
+
+    def carried(self, learner: Learner, stage: int, trained: bool) -> dict[str, Size]:
+        return dict.fromkeys(("fisher", "anchor", "moment"), learner.parameters.flat.shape)
 
     def end_task(self, learner: Learner, task: Task) -> None:
         fisher = fisher_information(learner, task.train)

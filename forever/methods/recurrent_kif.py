@@ -16,7 +16,7 @@ fp16, outer gradients divided by the accumulation count, and ranks that drift ap
 
 from itertools import islice
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from forever.config.methods.baselines import RecurrentKifConfig
 from forever.data.tasks import Task
@@ -24,6 +24,8 @@ from forever.methods.base import C, Card, Method
 from forever.training.importance import above_quantile, track_movement
 from forever.training.learner import Learner
 from forever.training.steps import Step, Steps
+
+STATISTICS = ("inner_I", "inner_U", "outer_I", "outer_U")  # of the inner and the outer block
 
 
 class Merging(Method[C]):
@@ -48,6 +50,9 @@ class Merging(Method[C]):
     def end_task(self, learner: Learner, task: Task) -> None:
         self.tensors.clear()
 
+    def carried(self, learner: Learner, stage: int, trained: bool) -> dict[str, Size]:
+        return dict.fromkeys(("start", "middle"), learner.parameters.flat.shape)
+
 
 class RecurrentKif(Merging[RecurrentKifConfig]):
     """Bi-level training with merges under masks."""
@@ -65,7 +70,7 @@ class RecurrentKif(Merging[RecurrentKifConfig]):
     def begin_task(self, learner: Learner, task: Task) -> None:
         super().begin_task(learner, task)
         if learner.memory:
-            for name in ("inner_I", "inner_U", "outer_I", "outer_U"):
+            for name in STATISTICS:
                 self.tensors[name] = learner.parameters.snapshot().zero_()
 
     def steps(self, learner: Learner, task: Task) -> Steps:
@@ -93,6 +98,10 @@ class RecurrentKif(Merging[RecurrentKifConfig]):
         mean, spread = self.tensors[f"{block}_I"], self.tensors[f"{block}_U"]
         theta, gradient = learner.parameters.flat.detach(), learner.parameters.grad
         track_movement(mean, spread, theta, gradient, self.config.smoothing)
+
+    def carried(self, learner: Learner, stage: int, trained: bool) -> dict[str, Size]:
+        statistics = dict.fromkeys(STATISTICS, learner.parameters.flat.shape)
+        return super().carried(learner, stage, trained) | statistics
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Return w_in and w_out of every entry, [N] each, from the masks of both blocks."""

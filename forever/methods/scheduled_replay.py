@@ -7,6 +7,8 @@ how strongly. By default a day is one update, and there is no penalty; FOREVER h
 from itertools import chain, islice, takewhile
 from typing import Literal, TypeVar
 
+from torch import Size
+
 from forever.config.methods.replay import ScheduledReplayConfig
 from forever.data.batching import Batch, Batches
 from forever.data.tasks import Task
@@ -136,6 +138,9 @@ class ScheduledReplay(Method[R]):
         if self.config.consolidation_epochs == "matched":
             return self.config.memory_epochs * ((self.most_events(learner) or 0) - events) + 1
         return self.config.consolidation_epochs
+
+    def carried(self, learner: Learner, stage: int, trained: bool) -> dict[str, Size]:
+        return dict.fromkeys(("anchor", "fisher", "weights"), learner.parameters.flat.shape)
 
     def end_task(self, learner: Learner, task: Task) -> None:
         self.tensors.pop("anchor", None)

@@ -11,16 +11,17 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from forever.config.overrides import difference_lines
 from forever.errors import InputError, shown
-from forever.files import Entries, Shape, make_folder, shaped, sync, writing
-from forever.runs.shapes import SCHEMA_VERSION, Note, check_version, file_digest
+from forever.files import DAMAGED, Entries, Shape, make_folder, read_json, shaped, sync, writing
+from forever.runs.shapes import SCHEMA_VERSION, Count, Note, check_version, file_digest
 
 _KEEP = 2
 _FILES = ("tensors.safetensors", "state.json")
@@ -34,15 +35,32 @@ class Checkpoint:
     state: dict[str, Any]
 
 
+class Written(Shape, extra="forbid"):
+    """An example that a model wrote."""
+
+    id: str
+    instruction: str
+    input: str
+    output: str
+
+
+class Carried(Shape, extra="forbid"):
+    """The JSON values that methods carry from task to task."""
+
+    fisher_tasks: Count = 0
+    rows: dict[str, Entries[Written]] = {}
+
+
 class Progress(Shape):
     """The kinds of a `State`'s fields."""
 
-    stage: int = -1
+    stage: Annotated[int, Field(ge=-1)] = -1
     trained: bool = True
-    records: Entries[Entries[Any]] = []
-    method: dict[str, Any] = {}
-    steps: int = 0
-    events: int = 0
+    # Release 0.1.0 wrote seven numbers of an update.
+    records: Entries[Annotated[Entries[float | bool], Field(min_length=7, max_length=8)]] = []
+    method: Carried = Carried()
+    steps: Count = 0
+    events: Count = 0
     digests: dict[str, str] = {}
     notes: Entries[Note] = []
     seconds: dict[str, float] = {}
@@ -73,6 +91,11 @@ class State:
     code: str = ""
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def done(self) -> int:
+        """How many stages are trained to their end."""
+        return self.stage + self.trained
+
     def changes(self, now: "State", tasks: Sequence[str]) -> list[str]:
         """What the run began with and is another `now`, a line each; some noted less of it."""
         names = [f"data of {task}" for task in tasks]
@@ -97,7 +120,13 @@ class State:
         if strange:
             raise InputError(f"{folder} has checkpoints with a strange field {shown(min(strange))}")
         shaped(folder, saved.state, Progress)
-        return cls(**{**saved.state, "schema_version": version})
+        state = cls(**{**saved.state, "schema_version": version})
+        if len(state.notes) != state.done or (state.trained and state.records):
+            raise InputError(
+                f"{folder} has checkpoints whose fields disagree: {state.done} trained stages, "
+                f"notes about {len(state.notes)}, {len(state.records)} updates since; {DAMAGED}"
+            )
+        return state
 
 
 def save(
@@ -176,8 +205,7 @@ def read(path: Path) -> Checkpoint | None:
     try:
         if json.loads((path / "manifest.json").read_text(encoding="utf-8")) != _digests(path):
             return None
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        return Checkpoint(load_file(path / "tensors.safetensors"), state)
+        return Checkpoint(load_file(path / "tensors.safetensors"), read_json(path / "state.json"))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return None
     except (ValueError, RecursionError, SafetensorError):

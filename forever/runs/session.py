@@ -20,7 +20,7 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix, scores_after
 from forever.evaluation.scoring import Prediction
-from forever.files import sync, sync_folder, writing
+from forever.files import DAMAGED, sync, sync_folder, writing
 from forever.methods.base import Method
 from forever.models.identity import of_encoder
 from forever.runs import checkpoint
@@ -70,6 +70,11 @@ class Session:
         say = complain if self.world.leads else id
         saved = checkpoint.latest(self.directory.checkpoints, say, self.directory.has_steps())
         self.state = state = State.of(saved, self.directory.checkpoints) if saved else now
+        if state.stage >= len(benchmark.stages):
+            raise InputError(
+                f"{self.directory.checkpoints} is of a run of {state.stage + 1} tasks or more, and "
+                f"this one has {len(benchmark.stages)}; {DAMAGED}"
+            )
         place = [state.stage, state.trained, len(state.records), now.model, now.code]
         if any(places != [place] for places in self.world.gather([place])):
             raise RuntimeError(
@@ -81,7 +86,7 @@ class Session:
         if saved:
             self._restore(saved)
         # The stage with which this life begins, and what happened in it if it was interrupted.
-        self._saved_stage, self._first = state.stage, state.stage + state.trained
+        self._saved_stage, self._first = state.stage, state.done
         self._past = deque(StepRecord(*numbers) for numbers in state.records)
         self._saved = saved if self._past else None
 
@@ -194,8 +199,9 @@ class Session:
 
     def _restore(self, saved: Checkpoint) -> None:
         self.learner.load_state_dict(saved.tensors)
-        carried = part(saved.tensors, "method/")
-        self.method.load_state_dict(carried, saved.state["method"], self.world.device)
+        shapes = self.method.carried(self.learner, self.state.stage, self.state.trained)
+        carried, flat = part(saved.tensors, "method/"), self.learner.parameters.flat
+        self.method.load_state_dict(carried, saved.state["method"], shapes, flat)
 
     def _spend(self, phase: str) -> None:
         """Count the time since the last call for a phase."""

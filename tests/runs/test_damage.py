@@ -339,8 +339,10 @@ def test_a_strange_result_whose_sums_fit_is_refused(runs: Runs, copy: Any, field
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("stage", "x"), ("trained", "x"), ("records", [5]), ("steps", "a"), ("digests", []),
-     ("notes", 5), ("seconds", 5), ("data", 5), ("model", 5), ("method", [])],
+    [("stage", "x"), ("stage", -2), ("trained", "x"), ("records", [5]), ("records", [[1, 2]]),
+     ("records", [["a"] * 8]), ("steps", "a"), ("events", -1), ("digests", []), ("notes", 5),
+     ("seconds", 5), ("data", 5), ("model", 5), ("method", []), ("method", {"rows": {"a": [{}]}}),
+     ("method", {"fisher_tasks": -1}), ("method", {"other": 1})],
 )  # fmt: skip
 def test_a_strange_checkpoint_whose_sums_fit_is_refused(
     tmp_path: Path, field: str, value: Any
@@ -350,6 +352,56 @@ def test_a_strange_checkpoint_whose_sums_fit_is_refused(
     assert saved is not None
     with pytest.raises(InputError, match=f"{tmp_path} has a strange field '{field}"):
         State.of(saved, tmp_path)
+
+
+FORGED = {
+    "no object": ([], "damaged"),
+    "trained before the first": ({"trained": False}, "fields disagree"),
+    "notes are missing": ({"notes": []}, "fields disagree"),
+    "updates after the last": ({"trained": True, "notes": [{}, {}]}, "fields disagree"),
+    "of a longer run": ({"stage": 999, "notes": [{}] * 999}, "a run of 1000 tasks or more"),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_forged_state_is_one_line(runs: Runs, copy: Any, forged: str) -> None:
+    """Its sums fit, since who forged it wrote them as well."""
+    path, (changes, told) = copy(runs.training), FORGED[forged]
+    newest = max((path / "checkpoints").iterdir())
+    saved = checkpoint.read(newest)
+    assert saved is not None
+    assert saved.state["records"]
+    assert not saved.state["trained"]
+    if forged == "trained before the first":
+        saved.state["stage"] = -1
+    state = saved.state | changes if isinstance(changes, dict) else changes
+    checkpoint.write(newest, saved.tensors, state)  # pyright: ignore[reportArgumentType]
+    if forged == "no object":
+        assert checkpoint.read(newest) is None  # the one before is sound
+        return
+    with pytest.raises(InputError, match=told):
+        live(runs.config, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [("anchor", torch.zeros(3)), ("other", torch.zeros(3)), ("targets", torch.zeros(9, 9)),
+     ("pace", torch.zeros(1)), ("start", torch.zeros(3))],
+)  # fmt: skip
+@pytest.mark.parametrize("method", ["finetune", "ewc", "forever", "sapt", "aimmerging"])
+def test_a_tensor_that_a_method_does_not_carry_is_refused(
+    small_config: RunConfig, tmp_path: Path, method: str, name: str, tensor: torch.Tensor
+) -> None:
+    config = small_config.override({"method.name": method})
+    live(config, tmp_path, update=2)
+    newest = max((tmp_path / "checkpoints").iterdir())
+    saved = checkpoint.read(newest)
+    assert saved is not None
+    checkpoint.write(newest, {**saved.tensors, f"method/{name}": tensor}, saved.state)
+    with pytest.raises(
+        InputError, match=rf"a tensor '{name}' of .*, which {method} does not carry"
+    ):
+        live(config, tmp_path)
 
 
 def test_no_byte_of_a_sealed_file_changes_in_silence(tmp_path: Path) -> None:

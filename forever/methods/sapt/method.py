@@ -21,7 +21,7 @@ Not followed:
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch import Tensor, nn, no_grad
+from torch import Size, Tensor, nn, no_grad
 
 from forever.config.methods.baselines import SaptConfig
 from forever.config.run import RunConfig
@@ -94,6 +94,11 @@ class Sapt(Method[SaptConfig]):
         targets[: len(old), : len(old)] = old
         targets[-1] = learner.world.sum_(total) / len(task.train)
         self.tensors["targets"] = targets
+
+    def carried(self, learner: Learner, stage: int, trained: bool) -> dict[str, Size]:
+        width = learner.backbone.model.get_input_embeddings().weight.shape[1]
+        done = stage + trained
+        return {"keys": Size((stage, width)), "targets": Size((done, done))}
 
     def save(self, learner: Learner, folder: Path) -> Path:
         model, name = learner.backbone.model, learner.config.model.name
