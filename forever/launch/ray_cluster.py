@@ -4,11 +4,12 @@ of their processes must know."""
 import logging
 import os
 import re
+import secrets
 import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -110,10 +111,23 @@ def _join_or_start(dashboard: bool, logs: bool) -> Guard | None:
     # Nothing large travels through the object store, and its default is a third of the memory.
     options |= {"object_store_memory": 200 * 2**20, "address": "local"}
     options |= known_dashboard() if dashboard else {"include_dashboard": False}
+    _have_token()
     before = descendants()
     ray.init(**options)
     started = descendants()
     return Guard({pid: started[pid] for pid in started.keys() - before.keys()})
+
+
+def _have_token() -> None:
+    """Give a cluster of this process a token of its own where Ray, which keeps one in the home
+    directory, cannot write it."""
+    if "RAY_AUTH_TOKEN_PATH" in os.environ:
+        return  # the user's own place
+    folder = Path.home() / ".ray"
+    with suppress(OSError):
+        folder.mkdir(exist_ok=True)
+    if not (folder / "auth_token").is_file() and not os.access(folder, os.W_OK):
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def known_dashboard() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 The processes of this module's cluster do what the file `faults` says (see faults/inject.py).
 """
 
+import os
 import subprocess
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from faults.inject import children, environment
 from helpers import Outcome, lines, outcome
 from machines import Head
 from marks import ON_RAY
-from ray_commands import begin, left_in_the_end, sweep_command
+from ray_commands import FOREVER, begin, left_in_the_end, sweep_command
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
@@ -205,3 +206,26 @@ def test_runs_that_get_no_room_say_what_is_short(
     (holder,) = left_in_the_end(others=1)
     assert holder.endswith("Holder")
     assert not list((tmp_path / "out").glob("*/ended.json"))  # what did not begin did not fail
+
+
+# ---- a home that cannot be written
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["sweep", "run"])
+def test_a_cluster_begins_where_the_home_cannot_be_written(
+    command: str, small_config: RunConfig, tmp_path: Path
+) -> None:
+    """Ray would keep the token of the cluster there."""
+    arguments = sweep_command(tmp_path, None, small_config, {"base": {}})
+    if command == "run":
+        arguments = [*FOREVER, "run", f"{tmp_path}/base.yaml", "--workers", "2"]
+        arguments += ["--out", f"{tmp_path}/out", "--mlflow", "off", "--device", "cpu"]
+    dropped = {"RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN", "RAY_ADDRESS"}
+    inherited = {name: value for name, value in os.environ.items() if name not in dropped}
+    home = {"HOME": "/proc/self", "MPLCONFIGDIR": str(tmp_path)}
+    done = subprocess.run(
+        arguments, env=inherited | home, capture_output=True, text=True, timeout=180
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert len([*tmp_path.rglob("result.json")]) == 1
