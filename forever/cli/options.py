@@ -9,17 +9,41 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
-from typer import Argument, Option
+from typer import Argument, CallbackParam, Option
 
 from forever.cli.completion import complete_method, complete_run, complete_scale
 from forever.errors import InputError, shown
 from forever.storage.address import local_folder
 
 _NUMBER = "0|[1-9][0-9]{0,9}"  # as people write it: 010 may be 8 or 10
+_FRACTION = rf"(?:{_NUMBER}|(?=\.[0-9]))(?:\.[0-9]{{0,20}})?(?:[eE][+-]?[0-9]{{1,3}})?"
 
 
 def _folder(value: str | None) -> Path | None:
     return None if value is None else local_folder(value)
+
+
+def number(
+    default: float | None,
+    help: str,
+    least: float,
+    most: float = 1e9,
+    whole: bool = False,
+    metavar: str | None = None,
+) -> Any:
+    """An option whose value is a number as people write it, and within bounds."""
+    pattern, kind = (_NUMBER, int) if whole else (_FRACTION, float)
+
+    def parse(param: CallbackParam, text: str | None) -> float | None:
+        if text is None:
+            return None
+        value = kind(text) if re.fullmatch(pattern, text) else -1
+        if least <= value <= most:
+            return value
+        rule = f"a {'whole ' * whole}number from {least:g} to {most:g} is expected"
+        raise InputError(f"{param.opts[0]} {shown(text)}: {rule}, without leading zeros")
+
+    return Option(default, help=help, min=least, metavar=metavar, parser=str, callback=parse)
 
 
 # What a user may give by an address, too: its place on this machine. A parser that refuses a value
@@ -40,7 +64,7 @@ MLFLOW: Any = Option(
     "auto", help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`."
 )
 SEEDS: Any = Option(None, help="Seeds, separated by commas; default: the sweep's own.")
-CONCURRENT: Any = Option(None, min=1, help="Runs at a time; default: as many as fit.")
+CONCURRENT: Any = number(None, "Runs at a time; default: as many as fit.", 1, whole=True)
 
 
 @dataclass(frozen=True)
@@ -54,12 +78,12 @@ class Place:
         help="Ray Train workers, 1-4: as many as have room; 0: a run's own process; "
         "default: 1 in GPU sweeps.",
     )
-    gpus_per_run: float | None = Option(
-        None, metavar="GPUS", min=0.01, help="Of Ray, for each worker; 0.5: two runs share one."
+    gpus_per_run: float | None = number(
+        None, "Of Ray, for each worker; 0.5: two runs share one.", 0.01, metavar="GPUS"
     )
     device: str = Option("auto", help="auto, cpu, cuda, cuda:1 ...")
-    micro_batch: int | None = Option(
-        None, min=1, help="Examples at once on a device: saves memory."
+    micro_batch: int | None = number(
+        None, "Examples at once on a device: saves memory.", 1, whole=True
     )
 
     @property
@@ -74,9 +98,9 @@ class Launch(Place):
     """Where and how runs are trained. Nothing here changes what is computed."""
 
     ray_logs: bool = Option(False, "--ray-logs", help="Show what Ray's processes print.")
-    checkpoint_every: float = Option(60.0, min=0, help="Seconds between checkpoints within a task.")
-    hang_after: float = Option(
-        1800.0, min=0, help="End a run that does nothing for so many seconds; 0: never."
+    checkpoint_every: float = number(60.0, "Seconds between checkpoints within a task.", 0)
+    hang_after: float = number(
+        1800.0, "End a run that does nothing for so many seconds; 0: never.", 0
     )
     keep_stages: bool = Option(
         False, "--keep-stages", help="Keep each stage's weights, for --fork."
@@ -134,7 +158,9 @@ class Selection:
     only: list[str] | None = Option(
         None, metavar="VARIANT", help="A variant and what it is compared with; may be repeated."
     )
-    trials: int | None = Option(None, min=1, help="Runs of a search; default: as its file says.")
+    trials: int | None = number(
+        None, "Runs of a search; default: as its file says.", 1, most=10**6, whole=True
+    )
     concurrent: int | None = CONCURRENT
     retry_failed: bool = Option(
         False, "--retry-failed", help="Also run what failed for good before."
@@ -161,10 +187,12 @@ class Selection:
 class Stopping:
     """Whether a sweep adds seeds in rounds, and when it ends."""
 
-    until: float | None = Option(
+    until: float | None = number(
         None,
+        "Add seeds until each difference is shown, or shown to be within these points.",
+        0,
+        100,
         metavar="POINTS",
-        help="Add seeds until each difference is shown, or shown to be within these points.",
     )
     budget: str | None = Option(
         None, metavar="TIME", help="Add seeds as long as they fit, e.g. 90s, 30m, 2h."

@@ -26,10 +26,12 @@ def plan(
     ),
     changes: list[str] | None = options.CHANGES,
     calibrate: bool = Option(False, "--calibrate", help="Measure this machine for 20 seconds."),
-    tokens_per_second: float | None = Option(None, min=1, help="Training throughput, instead."),
-    price_per_hour: float | None = Option(None, min=0, help="Of a GPU, or of a run's CPUs."),
-    detect: float | None = Option(
-        None, metavar="POINTS", help="Seeds and hours that show such a difference in a sweep."
+    tokens_per_second: float | None = options.number(
+        None, "Training throughput, instead.", 1, 1e12
+    ),
+    price_per_hour: float | None = options.number(None, "Of a GPU, or of a run's CPUs.", 0),
+    detect: float | None = options.number(
+        None, "Seeds and hours that show such a difference in a sweep.", 0, 100, metavar="POINTS"
     ),
     *,
     selection: Selection,
