@@ -20,24 +20,18 @@ from forever.config.run import RunConfig
 from forever.errors import InputError, one_line
 from forever.files import (
     DAMAGED,
-    SUMS,
     Shape,
     as_fields,
     as_lines,
-    check_noted,
     json_lines,
-    note,
     read_bytes,
     read_lines,
-    read_noted,
     read_sealed,
-    read_sums,
     safe_load,
     sha256,
     shaped,
     sync,
     sync_folder,
-    write_noted,
     write_sealed,
     writing,
 )
@@ -53,6 +47,7 @@ from forever.runs.shapes import (
     check_digest,
     check_version,
 )
+from forever.sums import SUMS, check_noted, note, read_noted, read_sums, write_noted
 from forever.text import complain
 
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from forever.files import SUMS, writing
+from forever.files import writing
 from forever.storage.remote import Remote, Stamp
+from forever.sums import SUMS
 
 CONFIG, RESULT = "config.yaml", "result.json"  # of a run: see `runs.directory`
 MANIFEST = "sweep.json"  # of a sweep

@@ -18,7 +18,7 @@ from forever.cli.view.seen import look
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
-from forever.files import SUMS, read_noted, read_sums, write_noted, write_sealed
+from forever.files import write_sealed
 from forever.launch.local import Placement, run_local
 from forever.launch.mlflow.place import PLACE, read_sent
 from forever.planning.table import Terms, plan_table
@@ -27,6 +27,7 @@ from forever.runs import checkpoint
 from forever.runs.checkpoint import State
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
+from forever.sums import SUMS, read_noted, read_sums, write_noted
 from forever.sweeps.asked import AskedRun
 
 pytestmark = KILLED_CLOSES_NO_FILES

@@ -14,7 +14,6 @@ from helpers import lines, outcome
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.files import (
-    SUMS,
     WriteError,
     as_lines,
     last_line,
@@ -30,6 +29,7 @@ from forever.runs.journal import Journal, first_lines
 from forever.runs.progress import Follower
 from forever.runs.tracking import Tracker, tell
 from forever.stopping import Stopped
+from forever.sums import SUMS
 from forever.training.events import ReplayEvent
 
 CALLS = ["started", "step", "event", "stage", "finished"]
