@@ -15,6 +15,8 @@ from safetensors import SafetensorError
 from forever.errors import InputError, one_line, shown
 
 DAMAGED = "take it from a backup, or run again into another --out"
+# Characters, twice as many as a file has that a user may write (forever/yaml_file.py).
+_LONGEST_YAML = 2**18
 T = TypeVar("T")
 # The first of a list's million bad entries is enough: to name all takes gigabytes.
 Entries = Annotated[list[T], FailFast()]
@@ -50,7 +52,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def safe_load(text: str) -> Any:
-    """What a YAML text without aliases says."""
+    """What a YAML text without aliases says, if reading it takes seconds and not minutes."""
+    if len(text) > _LONGEST_YAML:
+        raise yaml.YAMLError(f"{len(text)} characters, and {_LONGEST_YAML} are read")
     loader = _Loader(text)
     try:
         return loader.get_single_data()

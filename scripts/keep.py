@@ -29,7 +29,7 @@ from forever.report.report import stored
 from forever.report.run import Run
 from forever.report.study import Study, read_study
 from forever.runs.directory import RunDirectory
-from forever.sums import write_noted
+from forever.runs.sums import write_noted
 from forever.sweeps.sweep import MANIFEST, Sweep
 from forever.yaml_file import to_yaml
 from scripts.text_claims import findings, penalties_of

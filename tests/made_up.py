@@ -15,7 +15,7 @@ from forever.config.run import RunConfig
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.files import write_lines, write_text
 from forever.runs.directory import RunDirectory
-from forever.sums import SUMS, note
+from forever.runs.sums import SUMS, note
 from forever.sweeps.sweep import MANIFEST, Sweep
 
 TASKS = ("colour", "shape", "weight", "taste")

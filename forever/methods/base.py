@@ -46,6 +46,9 @@ class Method(Generic[C]):
     private = False
     """Whether it trains weights that no other method has, so that none can follow it."""
 
+    vectors: ClassVar[tuple[str, ...]] = ()
+    """The names of `tensors` that have a number for each one that is trained."""
+
     def __init__(self, config: C) -> None:
         self.config = config
         # What must survive a restart and is not in the records: tensors, and JSON values.
@@ -95,7 +98,7 @@ class Method(Generic[C]):
 
     def carried(self, learner: Learner, stage: int, trained: bool) -> dict[str, torch.Size]:
         """The names and shapes that `tensors` may have during a stage, or once it is trained."""
-        return {}
+        return dict.fromkeys(self.vectors, learner.parameters.flat.shape)
 
     def load_state_dict(
         self,

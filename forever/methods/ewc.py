@@ -11,8 +11,6 @@ shrink as 1/B, so its lambdas (400 in BeyonderXX/TRACE, 0.1 in which47/LLMCL) ca
 with each other or with ours.
 """
 
-from torch import Size
-
 from forever.config.methods.baselines import EwcConfig
 from forever.data.tasks import Task
 from forever.methods.base import Card, Method
@@ -33,6 +31,8 @@ class Ewc(Method[EwcConfig]):
         uncertain="lambda: published values belong to other estimates of the Fisher information.",
     )
 
+    vectors = ("fisher", "anchor", "moment")
+
     def steps(self, learner: Learner, task: Task) -> Steps:
         penalty = self.penalty()
         for batch in learner.batches(task.train):
@@ -50,9 +50,6 @@ class Ewc(Method[EwcConfig]):
         if anchor is None:
             anchor = self.tensors["moment"] / omega.clamp_min(_TINY)
         return Penalty(self.config.strength / 2, anchor, omega)
-
-    def carried(self, learner: Learner, stage: int, trained: bool) -> dict[str, Size]:
-        return dict.fromkeys(("fisher", "anchor", "moment"), learner.parameters.flat.shape)
 
     def end_task(self, learner: Learner, task: Task) -> None:
         fisher = fisher_information(learner, task.train)

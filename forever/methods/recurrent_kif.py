@@ -16,7 +16,7 @@ fp16, outer gradients divided by the accumulation count, and ranks that drift ap
 
 from itertools import islice
 
-from torch import Size, Tensor
+from torch import Tensor
 
 from forever.config.methods.baselines import RecurrentKifConfig
 from forever.data.tasks import Task
@@ -30,6 +30,8 @@ STATISTICS = ("inner_I", "inner_U", "outer_I", "outer_U")  # of the inner and th
 
 class Merging(Method[C]):
     """Blocks of updates on the task and then on memory, whose movements are merged."""
+
+    vectors = ("start", "middle")
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         if learner.memory:
@@ -50,9 +52,6 @@ class Merging(Method[C]):
     def end_task(self, learner: Learner, task: Task) -> None:
         self.tensors.clear()
 
-    def carried(self, learner: Learner, stage: int, trained: bool) -> dict[str, Size]:
-        return dict.fromkeys(("start", "middle"), learner.parameters.flat.shape)
-
 
 class RecurrentKif(Merging[RecurrentKifConfig]):
     """Bi-level training with merges under masks."""
@@ -66,6 +65,8 @@ class RecurrentKif(Merging[RecurrentKifConfig]):
         uncertain="Code and paper differ in merge and smoothing; the constants were tuned at batch "
         "8 (T5) and 64 (LLaMA).",
     )
+
+    vectors = (*Merging.vectors, *STATISTICS)
 
     def begin_task(self, learner: Learner, task: Task) -> None:
         super().begin_task(learner, task)
@@ -98,10 +99,6 @@ class RecurrentKif(Merging[RecurrentKifConfig]):
         mean, spread = self.tensors[f"{block}_I"], self.tensors[f"{block}_U"]
         theta, gradient = learner.parameters.flat.detach(), learner.parameters.grad
         track_movement(mean, spread, theta, gradient, self.config.smoothing)
-
-    def carried(self, learner: Learner, stage: int, trained: bool) -> dict[str, Size]:
-        statistics = dict.fromkeys(STATISTICS, learner.parameters.flat.shape)
-        return super().carried(learner, stage, trained) | statistics
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Return w_in and w_out of every entry, [N] each, from the masks of both blocks."""

@@ -7,8 +7,6 @@ how strongly. By default a day is one update, and there is no penalty; FOREVER h
 from itertools import chain, islice, takewhile
 from typing import Literal, TypeVar
 
-from torch import Size
-
 from forever.config.methods.replay import ScheduledReplayConfig
 from forever.data.batching import Batch, Batches
 from forever.data.tasks import Task
@@ -29,6 +27,7 @@ class ScheduledReplay(Method[R]):
     """Algorithm 1; a subclass gives the days, and another clock and regulariser if it has them."""
 
     regularizer = Regularizer("none")
+    vectors = ("anchor", "fisher", "weights")
 
     def clock(self) -> Clock:
         """Return a clock at the start of a task."""
@@ -73,8 +72,7 @@ class ScheduledReplay(Method[R]):
         if beta > 0:
             penalty = Penalty(beta, self.tensors["anchor"], self.tensors.get("weights"))
         batches = self.afforded(learner, task, epochs)
-        first = next(batches, None)
-        if first is None:
+        if (first := next(batches, None)) is None:
             return
         done: list[Batch] = []
         before = yield Probe(first)
@@ -138,9 +136,6 @@ class ScheduledReplay(Method[R]):
         if self.config.consolidation_epochs == "matched":
             return self.config.memory_epochs * ((self.most_events(learner) or 0) - events) + 1
         return self.config.consolidation_epochs
-
-    def carried(self, learner: Learner, stage: int, trained: bool) -> dict[str, Size]:
-        return dict.fromkeys(("anchor", "fisher", "weights"), learner.parameters.flat.shape)
 
     def end_task(self, learner: Learner, task: Task) -> None:
         self.tensors.pop("anchor", None)

@@ -24,7 +24,7 @@ from forever.planning.scores import Comparison, Scores, differences_of, footing_
 from forever.planning.sequential import ALPHA, Decision, decide
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
-from forever.sums import write_noted
+from forever.runs.sums import write_noted
 from forever.sweeps.sweep import BOUNDS, Sweep
 
 FILE = "rounds.json"

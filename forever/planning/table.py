@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import track
 
 from forever.config.methods.replay import ForeverConfig
 from forever.data.batching import batch_count
@@ -24,6 +26,8 @@ from forever.sweeps.asked import AskedRun
 from forever.text import Cell, PlainTable
 from forever.training.world import pick_device
 
+# Of all rows: minutes of counting. The paper's main results have two million.
+MOST_UPDATES = 10_000_000
 _EXACT = "Exact: updates on the task, and replays that their number triggers."
 _BY_SECONDS = "Hours hold `budget.seconds`; updates and tokens of that replay are not known."
 _BY_MODEL_CLOCK = "Replays by the model clock are an estimate: fewer come if updates shrink."
@@ -134,11 +138,21 @@ def _sharing(runs: Sequence[AskedRun]) -> list[AskedRun]:
 def _count(runs: Sequence[AskedRun], speeds: dict[Kind, Speed]) -> dict[str, Counts]:
     """Count what the runs of each row compute, and add the speed of finished runs to `speeds`."""
     counts: dict[str, Counts] = {}
-    for run in runs:
+    counted = 0
+    stderr = Console(stderr=True)
+    for run in track(
+        runs, "planning", console=stderr, transient=True, disable=not stderr.is_terminal
+    ):
         kind, result = kind_of(run.config), run.directory.finished()
         if run.label not in counts:  # the runs of a row differ in the seed alone
             encoder = speeds[kind].encoder if kind in speeds else None
             counts[run.label] = plan(run.config, run.benchmark, encoder)
+            counted += counts[run.label].total(*UPDATES)[0]
+            if counted > MOST_UPDATES:
+                raise InputError(
+                    f"the first {len(counts)} rows have {counted:,} updates, and a plan counts "
+                    f"{MOST_UPDATES:,}; plan a part of the variants (--only)"
+                )
         if result:
             seconds = sum(result["seconds"].values())
             for note in result["notes"].values():

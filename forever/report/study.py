@@ -19,7 +19,7 @@ from forever.report.row import Row, judge
 from forever.report.run import Run
 from forever.report.settings import differences, pairs
 from forever.runs.directory import RunDirectory
-from forever.sums import check_noted
+from forever.runs.sums import check_noted
 from forever.sweeps import published as paper
 from forever.sweeps.files import SweepFile, sweep_of
 from forever.sweeps.parts import Published

@@ -43,11 +43,12 @@ from forever.runs.shapes import (
     Fork,
     Line,
     Result,
+    Settings,
     Shared,
     check_digest,
     check_version,
 )
-from forever.sums import SUMS, check_noted, note, read_noted, read_sums, write_noted
+from forever.runs.sums import SUMS, check_noted, note, read_noted, read_sums, write_noted
 from forever.text import complain
 
 
@@ -89,7 +90,8 @@ class RunDirectory:
 
     def read_settings(self) -> dict[str, Any]:
         """The configuration as plain data, which may be of an earlier release."""
-        return as_fields(self.config, self.read(self.config), safe_load)
+        fields = as_fields(self.config, self.read(self.config), safe_load)
+        return shaped(self.config, fields, Settings)
 
     def read_environment(self) -> dict[str, Any]:
         """Where the run was trained first, and under `resumed` where it went on."""

@@ -43,7 +43,7 @@ from forever.runs.directory import RunDirectory
 from forever.runs.environment import code
 from forever.runs.journal import first_lines
 from forever.runs.shapes import SCHEMA_VERSION
-from forever.sums import SUMS, read_sums
+from forever.runs.sums import SUMS, read_sums
 from forever.training.learner import part
 from forever.training.steps import StepRecord
 

@@ -113,6 +113,23 @@ class Ended(Shape):
     reason: str
 
 
+class _Data(Shape):
+    benchmark: str
+    order: str | list[str]
+
+
+class _Method(Shape):
+    name: str
+
+
+class Settings(Shape):
+    """Of config.yaml what all releases have and a report cannot do without."""
+
+    seed: Count
+    data: _Data
+    method: _Method
+
+
 class Fork(Shape):
     run: str
     stage: int

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from forever.files import writing
+from forever.runs.sums import SUMS
 from forever.storage.remote import Remote, Stamp
-from forever.sums import SUMS
 
 CONFIG, RESULT = "config.yaml", "result.json"  # of a run: see `runs.directory`
 MANIFEST = "sweep.json"  # of a sweep

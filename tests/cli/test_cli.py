@@ -19,7 +19,7 @@ from forever.cli import start
 from forever.launch.fleet import Fleet, SweepOutcome
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
-from forever.sums import write_noted
+from forever.runs.sums import write_noted
 from forever.sweeps.files import shipped_sweeps
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.sweep import Sweep

@@ -35,8 +35,8 @@ from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
 from forever.runs.journal import Journal
 from forever.runs.progress import stage_scores
+from forever.runs.sums import SUMS, note, read_sums
 from forever.runs.tracking import Tracker
-from forever.sums import SUMS, note, read_sums
 from forever.sweeps.files import load_sweep
 from forever.sweeps.search import Search, find_search
 from forever.sweeps.studies import JOURNAL as JOURNAL_OF_STUDY

@@ -419,3 +419,18 @@ def test_more_runs_than_anybody_means_are_refused(tmp_path: Path) -> None:
         asked_runs("search", base, {}, None, tmp_path, trials=20_000)
     with pytest.raises(InputError, match=r"components: \d+ runs are more than 10000"):
         load_sweep("components").expand(load_run(base), seeds[:2000]).trials()
+
+
+def test_a_plan_of_too_many_rows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row is as long as a run may be, and a file of one's own can have thousands."""
+    runs = asked_runs("components", SCALES["mini"], {}, (0, 1), tmp_path)
+    rows = len({run.label for run in runs})
+    (one,) = asked_runs("mini/forever", "", {}, (0,), tmp_path)
+    least = sum(planned(one.config).updates.values())
+    assert least * rows < 10**5
+    assert plan_table("toys", runs, Terms()).row_count >= rows
+    monkeypatch.setattr("forever.planning.table.MOST_UPDATES", 2 * least)
+    with pytest.raises(InputError, match=r"the first \d rows have [\d,]+ updates.*\(--only\)"):
+        plan_table("toys", runs, Terms())

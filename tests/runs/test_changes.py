@@ -22,7 +22,7 @@ from forever.models.identity import of_encoder
 from forever.runs import session
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant, plant_first_task
-from forever.sums import write_noted
+from forever.runs.sums import write_noted
 from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 

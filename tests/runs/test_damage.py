@@ -27,7 +27,7 @@ from forever.runs import checkpoint
 from forever.runs.checkpoint import State
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
-from forever.sums import SUMS, read_noted, read_sums, write_noted
+from forever.runs.sums import SUMS, read_noted, read_sums, write_noted
 from forever.sweeps.asked import AskedRun
 
 pytestmark = KILLED_CLOSES_NO_FILES
@@ -463,7 +463,7 @@ def test_a_file_without_a_sum_counts_until_it_is_replaced(
 ) -> None:
     """Of an earlier release; the process dies between the line and the file."""
     (tmp_path / "old.json").write_text("old")
-    monkeypatch.setattr("forever.files.write_text", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("forever.runs.sums.write_text", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         write_noted(tmp_path, "old.json", "new")
     assert read_noted(tmp_path, "old.json", read_sums(tmp_path)) == b"old"

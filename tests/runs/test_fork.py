@@ -24,7 +24,7 @@ from forever.report.study import read_study
 from forever.runs import checkpoint
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
-from forever.sums import write_noted
+from forever.runs.sums import write_noted
 
 CARRY = ["ewc", "olora"]  # tensors of the method; frozen adapters
 METHODS = ["forever", "finetune", "moelora", *CARRY]

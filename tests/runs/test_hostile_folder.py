@@ -20,7 +20,7 @@ from forever.runs.checkpoint import Progress
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin
 from forever.runs.shapes import Place, Result, check_weights
-from forever.sums import read_sums
+from forever.runs.sums import read_sums
 from forever.sweeps.sweep import Sweep, read_manifest
 
 VARIANTS = {"base": {}, "finetune": {"method.name": "finetune"}}

@@ -23,7 +23,7 @@ from forever.errors import InputError
 from forever.launch.fleet import Fleet
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress, locked
-from forever.sums import SUMS
+from forever.runs.sums import SUMS
 from forever.sweeps.files import load_sweep
 from forever.sweeps.search import find_search
 from forever.sweeps.sweep import Sweep

@@ -19,7 +19,7 @@ from forever.runs import checkpoint
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
 from forever.runs.shapes import SCHEMA_VERSION
-from forever.sums import SUMS
+from forever.runs.sums import SUMS
 from forever.sweeps.sweep import read_manifest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

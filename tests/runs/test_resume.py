@@ -30,7 +30,7 @@ from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.launch.local import Placement, run_local
 from forever.runs import checkpoint
-from forever.sums import write_noted
+from forever.runs.sums import write_noted
 from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 from forever.training import step as step_module

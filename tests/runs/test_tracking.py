@@ -27,9 +27,9 @@ from forever.runs import checkpoint
 from forever.runs.directory import RunDirectory
 from forever.runs.journal import Journal, first_lines
 from forever.runs.progress import Follower
+from forever.runs.sums import SUMS
 from forever.runs.tracking import Tracker, tell
 from forever.stopping import Stopped
-from forever.sums import SUMS
 from forever.training.events import ReplayEvent
 
 CALLS = ["started", "step", "event", "stage", "finished"]

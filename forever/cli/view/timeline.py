@@ -40,7 +40,7 @@ def timeline(seen: Seen, width: int = 120) -> PlainTable:
         record = {"task": task, "updates": len(lines), measure: heights, "replays": replays}
         table.add_row(names[task], sparkline(heights, highest), _extent(lines), record=record)
         if replays:
-            marked = marks(replays, max(len(lines), 1), len(heights))
+            marked = marks(replays, max(len(lines), 1), max(len(heights), 1))
             table.add_row("", Cell(None, marked, "bold red"), _days(replays), record={})
     moved = "how far an update moved the parameters"
     table.caption = f"Height: {moved if has_ways else 'the loss'}."
