@@ -3,6 +3,7 @@ of their processes must know."""
 
 import logging
 import os
+import re
 import secrets
 import socket
 import sys
@@ -28,6 +29,7 @@ from forever.launch.worker_log import logged
 from forever.leftovers import Guard, descendants
 from forever.runs.tracking import Tracker
 from forever.stopping import listening, overhearing
+from forever.text import without_credentials
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 # What Ray is told unless the user says otherwise.
@@ -54,6 +56,7 @@ _DASHBOARD = "RAY_API_SERVER_ADDRESS"
 PATIENCE_S = 50.0
 PREEMPTIONS = 100  # a spot machine that is taken away is nobody's fault
 _TO_SAVE_S = 15.0  # who sends SIGTERM usually waits for half a minute before SIGKILL
+_RAISED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
 
 
 def quiet() -> None:
@@ -257,16 +260,30 @@ def await_room(share: Share) -> None:
         time.sleep(1)
 
 
-def trial_resources(share: Share, total: Mapping[str, float]) -> dict[str, float]:
-    """What a trial of a sweep holds.
+def one_line(error: BaseException) -> str:
+    """The first cause of an error, without Ray's wrapping, tracebacks and credentials."""
+    cause = first_cause(error)
+    text = without_credentials(str(cause)).strip().partition("\n")[0]
+    return text if isinstance(cause, InputError) else f"{type(cause).__name__}: {text}"
 
-    One that trains by itself holds what it trains on. One that only waits for its workers holds
-    nothing that they need: it could take the last CPU, and they would wait for ever. It holds one
-    of the `trial_slot`s that a cluster may offer on nodes that are not spot, or else a thousandth
-    of the head node's own label, which puts it where it survives.
-    """
-    if not share.workers:
-        return {name.lower(): amount for name, amount in share.resources.items()}
-    if total.get("trial_slot"):
-        return {"trial_slot": 1}
-    return {"node:__internal_head__": 0.001}
+
+def first_cause(error: BaseException) -> BaseException:
+    """What was raised in the beginning: in a worker, an actor, or here."""
+    # Ray Train keeps a worker's exception under a private name; its text is the traceback.
+    names = ("controller_failure", "cause", "_base_exc", "__cause__")
+    inner = [*(getattr(error, "worker_failures", None) or {}).values()]
+    inner += [getattr(error, name, None) for name in names]
+    for candidate in inner:
+        if isinstance(candidate, BaseException):
+            return first_cause(candidate)
+    return error
+
+
+def last_error(file: str | None) -> str:
+    """The last exception in the tracebacks that Tune keeps of a trial, in one line."""
+    try:
+        text = without_credentials(Path(file or "").read_text(encoding="utf-8"))
+    except OSError:
+        text = ""
+    lines = _RAISED.findall(text) or text.strip().splitlines() or ["ended by an error"]
+    return lines[-1].strip()

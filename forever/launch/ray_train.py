@@ -20,7 +20,7 @@ import ray.train.torch
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch import ray_cluster, ray_errors
+from forever.launch import ray_cluster
 from forever.launch.copies import ask_to_save, glance, held, settle
 from forever.launch.fleet import Fleet, divide
 from forever.launch.local import check
@@ -126,10 +126,10 @@ def _train_once(config: RunConfig, path: Path, setting: Setting, follower: Follo
                 # thread would go on with a cluster that is gone, and keep this process from ending.
         training.result()
     except ray.train.TrainingFailedError as error:
-        cause = ray_errors.first_cause(error)
+        cause = ray_cluster.first_cause(error)
         if isinstance(cause, _NOT_AGAIN):
             raise cause from None
-        raise RuntimeError(f"{path.name}: {ray_errors.one_line(error)}") from error
+        raise RuntimeError(f"{path.name}: {ray_cluster.one_line(error)}") from error
     finally:
         pool.shutdown(wait=False)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -178,7 +178,7 @@ class _Refusals(ray.train.UserCallback):
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         for error in worker_exceptions.values():
-            cause = ray_errors.first_cause(error)
+            cause = ray_cluster.first_cause(error)
             if isinstance(cause, _NOT_AGAIN):
                 raise cause
 

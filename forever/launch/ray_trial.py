@@ -16,6 +16,7 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.files import read_lines
 from forever.launch.copies import settle
+from forever.launch.fleet import Share
 from forever.launch.local import check
 from forever.launch.ray_cluster import Setting
 from forever.launch.sharing import first_task, first_task_key
@@ -90,3 +91,18 @@ class _Report(Tracker):
             tune.report(report)
         except SystemExit:
             raise _Enough from None
+
+
+def trial_resources(share: Share, total: Mapping[str, float]) -> dict[str, float]:
+    """What a trial of a sweep holds.
+
+    One that trains by itself holds what it trains on. One that only waits for its workers holds
+    nothing that they need: it could take the last CPU, and they would wait for ever. It holds one
+    of the `trial_slot`s that a cluster may offer on nodes that are not spot, or else a thousandth
+    of the head node's own label, which puts it where it survives.
+    """
+    if not share.workers:
+        return {name.lower(): amount for name, amount in share.resources.items()}
+    if total.get("trial_slot"):
+        return {"trial_slot": 1}
+    return {"node:__internal_head__": 0.001}

@@ -20,11 +20,11 @@ from ray.tune.search import Searcher
 from rich.console import Console
 
 from forever.errors import InputError
-from forever.launch import ray_cluster, ray_errors
+from forever.launch import ray_cluster
 from forever.launch.copies import bring, publish, settle
 from forever.launch.fleet import Fleet, SweepOutcome, divide
 from forever.launch.ray_cluster import Setting
-from forever.launch.ray_trial import train_trial
+from forever.launch.ray_trial import train_trial, trial_resources
 from forever.launch.sharing import SHARED, trainers_first
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
@@ -132,7 +132,7 @@ def fan_out(
             except InputError:
                 raise
             except Exception as error:  # as when Ray's memory monitor ends a trial
-                problem, breakdowns = ray_errors.one_line(error), breakdowns + 1
+                problem, breakdowns = ray_cluster.one_line(error), breakdowns + 1
                 table.say(f"Ray Tune broke down ({problem}); going on with what is left")
         else:
             if studies is None:
@@ -172,7 +172,7 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
             callbacks=[listener],
             stop=listener,
         )
-        listener.needed = ray_cluster.trial_resources(share, total)
+        listener.needed = trial_resources(share, total)
         trainable = tune.with_resources(trainable, dict(listener.needed))
         try:
             tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
@@ -270,7 +270,7 @@ class _Listener(tune.Callback, tune.Stopper):
             self.ended(key, "stopped", f"after {last.get('stage')} of {last.get('stages')} tasks")
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        self.ended(trial.config["key"], "failed", ray_errors.last_error(trial.error_file))
+        self.ended(trial.config["key"], "failed", ray_cluster.last_error(trial.error_file))
 
     def ended(self, key: str, state: str, reason: str, remember: bool = True) -> None:
         """A trial is over: it is done, or else in this state for this reason."""

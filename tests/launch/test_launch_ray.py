@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch import ray_cluster, ray_errors, ray_tune
+from forever.launch import ray_cluster, ray_trial, ray_tune
 from forever.launch.fleet import Fleet, Share, SweepOutcome, divide, require_ray
 from forever.launch.local import Placement
 from forever.launch.ray_train import run_workers
@@ -84,7 +84,7 @@ def test_runs_are_spread_over_what_is_present(total: Any, asked: Any, share: Any
 
 
 def test_trials_that_wait_hold_nothing_that_their_workers_need() -> None:
-    held = ray_cluster.trial_resources
+    held = ray_trial.trial_resources
     assert held(Share(2, 0, "cpu", {"CPU": 2}, 2), {"CPU": 4}) == {"cpu": 2}
     waiting = Share(1, 1, "cuda", {"GPU": 1}, None)
     assert held(waiting, {"CPU": 2, "trial_slot": 4}) == {"trial_slot": 1}
@@ -130,7 +130,7 @@ def test_the_reason_of_a_failure(text: str | None, reason: str, tmp_path: Path) 
     """A file that is gone ends no sweep."""
     if text is not None:
         (tmp_path / "error.txt").write_text(text, encoding="utf-8")
-    assert ray_errors.last_error(str(tmp_path / "error.txt")) == reason
+    assert ray_cluster.last_error(str(tmp_path / "error.txt")) == reason
 
 
 def test_an_error_is_told_without_what_ray_wraps_around_it() -> None:
@@ -138,8 +138,8 @@ def test_an_error_is_told_without_what_ray_wraps_around_it() -> None:
     from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
     boom = UserExceptionWithTraceback(ValueError("boom\nmore"), "Traceback (most recent ...): ...")
-    assert ray_errors.one_line(WorkerGroupError("long", {1: boom})) == "ValueError: boom"
-    assert ray_errors.one_line(ControllerError(InputError("give another"))) == "give another"
+    assert ray_cluster.one_line(WorkerGroupError("long", {1: boom})) == "ValueError: boom"
+    assert ray_cluster.one_line(ControllerError(InputError("give another"))) == "give another"
 
 
 def test_what_tune_breaks_down_in_goes_on_in_another_round(
