@@ -17,6 +17,7 @@ from forever.reading import decode, fault_of, read_file
 
 SUFFIXES = (".yaml", ".yml")
 _LONGEST_YAML = 2**17  # bytes, for which PyYAML takes up to two seconds
+_LONGEST_OURS = 2 * _LONGEST_YAML  # characters of a run's configuration, with all defaults
 _DEEPEST = 30  # levels of values in values
 _MOST_VALUES = 20_000  # with what aliases repeat
 _LONGEST_NUMBER = 100  # digits
@@ -216,3 +217,26 @@ class _Reader:
                 self._refuse(line, f"{text} is no number; put it in quotes if it is text")
         meanings = f"{text} has two meanings; write it as a decimal number, or {text!r} in quotes"
         return self._refuse(line, meanings)
+
+
+# ---- what we wrote
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses aliases, which we never write: a few of them can stand for billions of values."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias is not allowed here")
+        return super().compose_node(parent, index)
+
+
+def safe_load(text: str) -> Any:
+    """What YAML of ours says, if reading it takes seconds and not minutes."""
+    if len(text) > _LONGEST_OURS:
+        raise yaml.YAMLError(f"{len(text)} characters, and {_LONGEST_OURS} are read")
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()

@@ -13,9 +13,8 @@ from typing import Any
 
 from forever.config.run import RunConfig
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.files import write_lines, write_text
+from forever.files import SUMS, note, write_lines, write_text
 from forever.runs.directory import RunDirectory
-from forever.runs.sums import SUMS, note
 from forever.sweeps.sweep import MANIFEST, Sweep
 
 TASKS = ("colour", "shape", "weight", "taste")

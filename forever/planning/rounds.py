@@ -18,13 +18,12 @@ from pydantic import Field
 
 from forever.config.overrides import flatten
 from forever.errors import InputError
-from forever.files import Shape, read_json, shaped
+from forever.files import Shape, read_json, shaped, write_noted
 from forever.format import duration, plural
 from forever.planning.scores import Comparison, Scores, differences_of, footing_of, read_scores
 from forever.planning.sequential import ALPHA, Decision, decide
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
-from forever.runs.sums import write_noted
 from forever.sweeps.sweep import BOUNDS, Sweep
 
 FILE = "rounds.json"

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from forever.errors import InputError, reading, shown
+from forever.files import check_noted
 from forever.planning.rounds import read_stopping
 from forever.planning.sequential import decide
 from forever.report.row import Row, judge
 from forever.report.run import Run
 from forever.report.settings import differences, pairs
 from forever.runs.directory import RunDirectory
-from forever.runs.sums import check_noted
 from forever.sweeps import published as paper
 from forever.sweeps.files import SweepFile, sweep_of
 from forever.sweeps.parts import Published

@@ -20,18 +20,23 @@ from forever.config.run import RunConfig
 from forever.errors import InputError, one_line
 from forever.files import (
     DAMAGED,
+    SUMS,
     Shape,
     as_fields,
     as_lines,
+    check_noted,
     json_lines,
+    note,
     read_bytes,
     read_lines,
+    read_noted,
     read_sealed,
-    safe_load,
+    read_sums,
     sha256,
     shaped,
     sync,
     sync_folder,
+    write_noted,
     write_sealed,
     writing,
 )
@@ -48,8 +53,8 @@ from forever.runs.shapes import (
     check_digest,
     check_version,
 )
-from forever.runs.sums import SUMS, check_noted, note, read_noted, read_sums, write_noted
 from forever.text import complain
+from forever.yaml_file import safe_load
 
 
 class RunDirectory:
@@ -90,12 +95,11 @@ class RunDirectory:
 
     def read_settings(self) -> dict[str, Any]:
         """The configuration as plain data, which may be of an earlier release."""
-        fields = as_fields(self.config, self.read(self.config), safe_load)
-        return shaped(self.config, fields, Settings)
+        return self._read(self.config, Settings, safe_load)
 
     def read_environment(self) -> dict[str, Any]:
         """Where the run was trained first, and under `resumed` where it went on."""
-        return self._read_json(self.environment, Environment)
+        return self._read(self.environment, Environment)
 
     def read_lives(self) -> list[dict[str, Any]]:
         """Where it was trained: more than one if it went on elsewhere or with other code."""
@@ -104,11 +108,11 @@ class RunDirectory:
 
     def read_fork(self) -> dict[str, Any] | None:
         """Which run's stage it began from, if it is a fork."""
-        return self._read_json(self.fork, Fork) if self.fork.is_file() else None
+        return self._read(self.fork, Fork) if self.fork.is_file() else None
 
     def read_shared(self) -> dict[str, Any] | None:
         """Which run of the sweep trained its first task, if another one did."""
-        return self._read_json(self.shared, Shared) if self.shared.is_file() else None
+        return self._read(self.shared, Shared) if self.shared.is_file() else None
 
     def finished(self) -> dict[str, Any] | None:
         """The result, if the run is over."""
@@ -192,8 +196,8 @@ class RunDirectory:
         name = path.relative_to(self.path).as_posix()
         return read_noted(self.path, name, read_sums(self.path))
 
-    def _read_json(self, path: Path, shape: type[Shape]) -> dict[str, Any]:
-        return shaped(path, as_fields(path, self.read(path)), shape)
+    def _read(self, path: Path, shape: type[Shape], parse: Any = json.loads) -> dict[str, Any]:
+        return shaped(path, as_fields(path, self.read(path), parse), shape)
 
     # ---- writing
 

@@ -25,8 +25,10 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError, unknown
 from forever.files import (
     DAMAGED,
+    SUMS,
     decoded,
     read_lines,
+    read_sums,
     sha256,
     sync,
     sync_folder,
@@ -43,7 +45,6 @@ from forever.runs.directory import RunDirectory
 from forever.runs.environment import code
 from forever.runs.journal import first_lines
 from forever.runs.shapes import SCHEMA_VERSION
-from forever.runs.sums import SUMS, read_sums
 from forever.training.learner import part
 from forever.training.steps import StepRecord
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from forever.files import writing
-from forever.runs.sums import SUMS
+from forever.files import SUMS, writing
 from forever.storage.remote import Remote, Stamp
 
 CONFIG, RESULT = "config.yaml", "result.json"  # of a run: see `runs.directory`

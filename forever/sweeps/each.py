@@ -20,7 +20,7 @@ def with_each(
     check_count(sweep, len(variants) * len(each))
     single = {f"{name} {point}": name for name, point in product(variants, each)}
     lead = single.get(reference, reference)
-    bounds = {name: variant for name, variant in variants.items() if variant.method in BOUNDS}
+    bounds = {name: variant for name, variant in variants.items() if _is_bound(variant)}
     others = {name: variant for name, variant in variants.items() if name not in bounds}
     crossed: dict[str, Variant] = {}
     for (name, variant), (point, more) in product(others.items(), each.items()):
@@ -37,3 +37,20 @@ def with_each(
         }
         crossed[key] = variant.model_copy(update=changes)
     return {**crossed, **bounds}
+
+
+def check_point(name: str, point: Variant) -> None:
+    """Refuse, by an InputError, a point that no variant could have."""
+    rule = ""
+    if not name.strip():
+        rule = "has no name; give one"
+    elif words := point.model_fields_set - {"changes", "named"}:
+        rule = f"has {min(words)!r}, which is a word of variants; give dotted keys"
+    elif "method.name" in point.changes:
+        rule = "has 'method.name', by which variants differ; give other keys"
+    if rule:
+        raise InputError(f"each: {shown(name)} {rule}")
+
+
+def _is_bound(variant: Variant) -> bool:
+    return (variant.method or variant.changes.get("method.name")) in BOUNDS

@@ -16,7 +16,7 @@ from forever.config.overrides import explain
 from forever.config.parts import Integer, Natural, Seed, at_most
 from forever.config.run import RunConfig
 from forever.errors import InputError, shown, unknown
-from forever.sweeps.each import with_each
+from forever.sweeps.each import check_point, with_each
 from forever.sweeps.named_runs import SCALES, orders, scale_of
 from forever.sweeps.parts import (
     LONGEST_NAME,
@@ -82,9 +82,7 @@ class SweepFile(Part):
         if self.each and not (self.reference and not self.space):
             raise InputError("`each` goes with variants and a reference, one of them at a point")
         for name, point in self.each.items():
-            if words := point.model_fields_set - {"changes", "named"}:
-                rule = f"has {min(words)!r}, which is a word of variants; give dotted keys"
-                raise InputError(f"each: {shown(name)} {rule}")
+            check_point(name, point)
         return self
 
     @property
@@ -195,9 +193,21 @@ class SweepFile(Part):
         try:
             yield
         except InputError as error:
-            where = self._file.where(("variants", variant), str(error)) if self.source else ""
+            place = self._place(variant, str(error))
+            where = self._file.where(place, str(error)) if self.source else ""
             message = f"{where}sweep {self.name}, variant {variant!r}: {error}"
             raise InputError(message) from None
+
+    def _place(self, variant: str, problem: str) -> tuple[str, str]:
+        """Under which keys of the file a variant's problem is: its own, or those of its point."""
+        for point, more in self.each.items():
+            name = variant.removesuffix(f" {point}")
+            if name == variant or variant in self.variants:
+                continue
+            if name not in self.variants or any(key in problem for key in more.changes):
+                return "each", point
+            return "variants", name
+        return "variants", variant
 
 
 # ---- finding and reading files

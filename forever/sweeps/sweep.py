@@ -9,9 +9,18 @@ from typing import Any, ClassVar
 
 from forever.config.run import RunConfig
 from forever.errors import InputError, shown, unknown
-from forever.files import DAMAGED, Entries, Shape, as_fields, shaped
+from forever.files import (
+    DAMAGED,
+    SUMS,
+    Entries,
+    Shape,
+    as_fields,
+    read_noted,
+    read_sums,
+    shaped,
+    write_noted,
+)
 from forever.runs.shapes import SCHEMA_VERSION, check_version
-from forever.runs.sums import SUMS, read_noted, read_sums, write_noted
 
 MANIFEST = "sweep.json"
 # Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods

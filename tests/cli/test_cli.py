@@ -16,10 +16,10 @@ import yaml
 from commands import Call
 
 from forever.cli import start
+from forever.files import write_noted
 from forever.launch.fleet import Fleet, SweepOutcome
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
-from forever.runs.sums import write_noted
 from forever.sweeps.files import shipped_sweeps
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.sweep import Sweep

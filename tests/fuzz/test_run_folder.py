@@ -23,6 +23,7 @@ from forever.cli.view.seen import look
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import reading
+from forever.files import SUMS, note, read_sums
 from forever.launch.local import Placement, check, run_local
 from forever.launch.mlflow.mirror import points_of
 from forever.launch.mlflow.place import PLACE, place_of
@@ -35,7 +36,6 @@ from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
 from forever.runs.journal import Journal
 from forever.runs.progress import stage_scores
-from forever.runs.sums import SUMS, note, read_sums
 from forever.runs.tracking import Tracker
 from forever.sweeps.files import load_sweep
 from forever.sweeps.search import Search, find_search

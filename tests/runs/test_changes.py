@@ -16,13 +16,13 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
+from forever.files import write_noted
 from forever.launch.local import Placement, run_local
 from forever.launch.sharing import first_task_key
 from forever.models.identity import of_encoder
 from forever.runs import session
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant, plant_first_task
-from forever.runs.sums import write_noted
 from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 

@@ -18,7 +18,7 @@ from forever.cli.view.seen import look
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
-from forever.files import write_sealed
+from forever.files import SUMS, read_noted, read_sums, write_noted, write_sealed
 from forever.launch.local import Placement, run_local
 from forever.launch.mlflow.place import PLACE, read_sent
 from forever.planning.table import Terms, plan_table
@@ -27,7 +27,6 @@ from forever.runs import checkpoint
 from forever.runs.checkpoint import State
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
-from forever.runs.sums import SUMS, read_noted, read_sums, write_noted
 from forever.sweeps.asked import AskedRun
 
 pytestmark = KILLED_CLOSES_NO_FILES
@@ -463,7 +462,7 @@ def test_a_file_without_a_sum_counts_until_it_is_replaced(
 ) -> None:
     """Of an earlier release; the process dies between the line and the file."""
     (tmp_path / "old.json").write_text("old")
-    monkeypatch.setattr("forever.runs.sums.write_text", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("forever.files.write_text", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         write_noted(tmp_path, "old.json", "new")
     assert read_noted(tmp_path, "old.json", read_sums(tmp_path)) == b"old"

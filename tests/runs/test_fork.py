@@ -18,13 +18,13 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation import decoding
+from forever.files import write_noted
 from forever.launch import local
 from forever.launch.local import check
 from forever.report.study import read_study
 from forever.runs import checkpoint
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
-from forever.runs.sums import write_noted
 
 CARRY = ["ewc", "olora"]  # tensors of the method; frozen adapters
 METHODS = ["forever", "finetune", "moelora", *CARRY]

@@ -11,7 +11,7 @@ from made_up import base_run, edit, make_up
 from pydantic import ValidationError
 
 from forever.errors import InputError
-from forever.files import Shape
+from forever.files import Shape, read_sums
 from forever.launch.local import Placement, run_local
 from forever.reading import check_links, check_within
 from forever.report.report import write_report
@@ -20,7 +20,6 @@ from forever.runs.checkpoint import Progress
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin
 from forever.runs.shapes import Place, Result, check_weights
-from forever.runs.sums import read_sums
 from forever.sweeps.sweep import Sweep, read_manifest
 
 VARIANTS = {"base": {}, "finetune": {"method.name": "finetune"}}

@@ -20,10 +20,10 @@ from helpers import execute
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.files import SUMS
 from forever.launch.fleet import Fleet
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress, locked
-from forever.runs.sums import SUMS
 from forever.sweeps.files import load_sweep
 from forever.sweeps.search import find_search
 from forever.sweeps.sweep import Sweep

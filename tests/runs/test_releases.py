@@ -13,13 +13,13 @@ from made_up import edit
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
+from forever.files import SUMS
 from forever.launch.local import Placement, run_local
 from forever.report.study import read_study
 from forever.runs import checkpoint
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
 from forever.runs.shapes import SCHEMA_VERSION
-from forever.runs.sums import SUMS
 from forever.sweeps.sweep import read_manifest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -28,9 +28,9 @@ from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.evaluation import decoding
+from forever.files import write_noted
 from forever.launch.local import Placement, run_local
 from forever.runs import checkpoint
-from forever.runs.sums import write_noted
 from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 from forever.training import step as step_module

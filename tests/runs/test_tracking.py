@@ -14,6 +14,7 @@ from helpers import lines, outcome
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.files import (
+    SUMS,
     WriteError,
     as_lines,
     last_line,
@@ -27,7 +28,6 @@ from forever.runs import checkpoint
 from forever.runs.directory import RunDirectory
 from forever.runs.journal import Journal, first_lines
 from forever.runs.progress import Follower
-from forever.runs.sums import SUMS
 from forever.runs.tracking import Tracker, tell
 from forever.stopping import Stopped
 from forever.training.events import ReplayEvent

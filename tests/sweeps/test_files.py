@@ -352,11 +352,33 @@ def test_each_variant_but_the_bounds_is_run_with_each(tmp_path: Path) -> None:
         ("variants: {a: }\nreference: a x\neach: {x: {optim.clp: 1}}", "unknown key 'optim.clp'"),
         ("variants: {a: , a b: }\nreference: a x\neach: {b x: , x: }", "'a b x': one name has two"),
         (f"variants: {{a: }}\nreference: a x\neach: {{x: , {'y' * 149}: }}", "than 150 characters"),
+        ("variants: {a: }\nreference: a x\neach: {x: , ' ': {optim.clip: 1}}", "' ' has no name"),
+        ("variants: {a: }\nreference: a x\neach: {x: {method.name: ssr}}", "'x' has 'method.name'"),
     ],
 )
 def test_an_each_that_cannot_be_is_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
+
+
+@pytest.mark.parametrize(
+    ("variant", "point", "line"),
+    [("optim.lr: 1", "optim.clp: 1", 6), ("optim.clp: 1", "optim.lr: 1", 3),
+     ("optim.clip: 1", "optim.clip: x", 6), ("optim.lr: x", "optim.clip: 1", 3)],
+)  # fmt: skip
+def test_what_is_wrong_in_an_each_is_said_with_its_line(
+    variant: str, point: str, line: int, tmp_path: Path
+) -> None:
+    text = f"variants:\n  a:\n    {variant}\neach:\n  x:\n    {point}\nreference: a x\n"
+    path = written(tmp_path, text)
+    with pytest.raises(InputError, match=rf"line {line}: .*(clp|optim\.(clip|lr))"):
+        load_sweep(path).expand(load_run("mini/forever"))
+
+
+def test_a_bound_is_one_by_its_method_however_it_is_written(tmp_path: Path) -> None:
+    text = "variants: {a: , b: {method.name: finetune}}\nreference: a x\neach: {x: {optim.clip: 1}}"
+    sweep = load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
+    assert set(sweep.variants) == {"a x", "b"}
 
 
 def test_too_many_variants_are_refused_before_they_are_made(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.data.orders import named_tasks
 from forever.errors import InputError
+from forever.files import SUMS, write_noted
 from forever.runs.directory import RunDirectory
-from forever.runs.sums import SUMS, write_noted
 from forever.sweeps.checks import refused
 from forever.sweeps.files import load_sweep, shipped_sweeps
 from forever.sweeps.named_runs import SCALES, named_run, scale_of
