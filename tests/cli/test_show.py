@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from commands import Call, document
 from helpers import execute
+from made_up import base_run, make_up_run
 from rich.console import Console
 
 from forever.cli.view.chance import chance
 from forever.cli.view.seen import look
-from forever.cli.view.timeline import buckets, marks, sparkline
+from forever.cli.view.timeline import buckets, marks, sparkline, timeline
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.files import json_lines, read_lines
+from forever.runs.directory import RunDirectory
 
 Edit = Callable[[list[dict[str, Any]]], None]
 
@@ -325,3 +328,14 @@ def test_a_timeline_marks_replays_where_they_were() -> None:
     assert sparkline([0.0], 0.0) == "▁"
     events = [{"kind": "replay", "step": 5}, {"kind": "consolidation", "step": 10}]
     assert marks(events, 10, 5) == "  ▲ ◆"
+
+
+def test_a_journal_of_replays_alone_is_shown(tmp_path: Path) -> None:
+    """A strange hand wrote it: there is no update of the task under which a mark could stand."""
+    make_up_run(tmp_path, "base", base_run())
+    run = RunDirectory(tmp_path)
+    lines = [{**line, "kind": "replay"} for line in read_lines(run.steps)]
+    run.steps.write_text(json_lines(lines), encoding="utf-8")
+    run.result.unlink()
+    table = timeline(look(run.path))
+    assert any("▲" in str(cell) or "◆" in str(cell) for cell in table.columns[1].cells)

@@ -93,7 +93,7 @@ def test_assignments(tmp_path: Path, arguments: list[str]) -> None:
 
 # ---- sweeps
 
-# Small files that together have everything that a sweep's file may have, and one that has the rest.
+# Small files that together have all that a sweep's file may have, and two that have the rest.
 SHIPPED = ("ablations/components", "ablations/memory_epochs", "experiments/training_time")
 SWEEPS = [(ROOT / f"{name}.yaml").read_bytes() for name in SHIPPED]
 SWEEPS.append(b"""
@@ -107,6 +107,11 @@ space:
 spaces: {ewc: {method.strength: {from: 1, to: 9}}}
 trials: 3
 figures: [pareto, {kind: sensitivity, key: optim.lr, label: rate}]
+""")
+SWEEPS.append(b"""
+reference: a small
+variants: {a: {}, b: {optim.clip: 2, reference: a}, c: {method: finetune}, d: {reference: c}}
+each: {small: {memory.fraction: 0.1}, large: {memory.fraction: 0.2, named: '{memory.fraction %}'}}
 """)
 
 

@@ -23,7 +23,7 @@ from forever.cli.view.seen import look
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import reading
-from forever.files import SUMS, note, read_sums
+from forever.files import SUMS, note, read_sums, sha256
 from forever.launch.local import Placement, check, run_local
 from forever.launch.mlflow.mirror import points_of
 from forever.launch.mlflow.place import PLACE, place_of
@@ -202,6 +202,22 @@ def test_a_hostile_run_is_read_or_refused(finished: Path, data: Any) -> None:
         attempt(lambda: numbers(finished))
         attempt(lambda: pages(finished))
         attempt(lambda: find_origin(f"{finished}@1"))
+
+
+@cases
+@given(data=st.data())
+def test_a_hostile_journal_is_read_or_refused(finished: Path, data: Any) -> None:
+    """One that the result, whose sum fits, counts as it is."""
+    name = data.draw(st.sampled_from(JOURNAL))
+    content, path = damage_of(data, finished / name), finished / "result.json"
+    result = json.loads(path.read_bytes())
+    result["journal"][name] = sha256(content)
+    told = json.dumps(result).encode()
+    sums = holding(finished / SUMS, (finished / SUMS).read_bytes())
+    with holding(finished / name, content), holding(path, told), sums:
+        note(finished, {path.name: told})
+        attempt(lambda: numbers(finished))
+        attempt(lambda: pages(finished))
 
 
 @cases

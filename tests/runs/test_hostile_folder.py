@@ -3,15 +3,17 @@
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from made_up import base_run, edit, make_up
 from pydantic import ValidationError
 
 from forever.errors import InputError
-from forever.files import Shape, read_sums
+from forever.files import Shape, read_sums, write_noted
 from forever.launch.local import Placement, run_local
 from forever.reading import check_links, check_within
 from forever.report.report import write_report
@@ -81,6 +83,37 @@ def test_a_line_that_nothing_could_show_is_refused(
     directory.steps.write_text(json.dumps({"task": "a", field: value}) + "\n", encoding="utf-8")
     with pytest.raises(InputError, match=rf"steps\.jsonl has a strange field '{field}"):
         directory.read_steps()
+
+
+STRANGE_SETTINGS = {
+    "seed": {"seed": None},
+    "data.order": {"data": {"benchmark": "mini", "order": 5}},
+    "method": {"method": []},
+}
+
+
+@pytest.mark.parametrize("field", STRANGE_SETTINGS)
+def test_a_strange_configuration_damages_one_run(folder: Path, field: str) -> None:
+    """Also in a folder that is no sweep, where it tells what the run is."""
+    run = next(folder.glob("base*s0*"))
+    values = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    text = yaml.safe_dump(values | STRANGE_SETTINGS[field])
+    (run / "config.yaml").write_text(text, encoding="utf-8")
+    for name in ("toy", None):
+        if name is None:
+            (folder / "sweep.json").unlink()
+        damage = [read.damage for read in read_study(folder).runs if read.state == "damaged"]
+        assert len(damage) == 1
+        assert f"config.yaml has a strange field '{field}" in damage[0]
+
+
+def test_a_configuration_that_takes_minutes_to_read_is_refused(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    write_noted(tmp_path, "config.yaml", "seed: 1\n" * 30_000 + "a: b\n" * 10_000)
+    began = time.process_time()
+    with pytest.raises(InputError, match=r"config\.yaml cannot be read \(290000 characters, and"):
+        directory.read_settings()
+    assert time.process_time() - began < 1
 
 
 # ---- names
