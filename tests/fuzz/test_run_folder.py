@@ -330,6 +330,23 @@ def test_a_run_goes_on_from_what_it_wrote_or_is_refused(
             assert value == sound[name] or value is None or older, name
 
 
+@settings(cases, max_examples=max(cases.max_examples // 10, 1))  # each trains the rest of a run
+@given(data=st.data())
+def test_a_forged_checkpoint_is_gone_on_from_or_refused(
+    interrupted: Path, config: RunConfig, tmp_path: Path, data: Any
+) -> None:
+    """Its state may say anything, and its manifest fits."""
+    path = tmp_path / "run"
+    shutil.rmtree(path, ignore_errors=True)  # of the case before
+    shutil.copytree(interrupted, path)
+    newest = max((path / "checkpoints").iterdir())
+    saved = checkpoint.read(newest)
+    assert saved is not None
+    checkpoint.write(newest, saved.tensors, data.draw(changed(saved.state)))
+    place = Placement(device="cpu", accept_changes=True)
+    attempt(lambda: run_local(config, path, resume=True, placement=place))
+
+
 def went_on(folder: Path, config: RunConfig) -> dict[str, Any]:
     directory = RunDirectory(folder)
     check(config, directory, resume=True)
