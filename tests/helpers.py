@@ -1,10 +1,12 @@
 """What tests share: a toy benchmark, a random backbone, runs, methods driven without a model."""
 
 import json
+import resource
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -641,3 +643,14 @@ def driven(
     """A method on a task of `rows` rows with the memory above; T is 8 by default."""
     learner = stub_learner(old, **SMALL | changes)
     return drive(method, learner, rows_task("new", rows), norm, seconds=seconds)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file of this process grows beyond a size: the kernel cuts the write."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))

@@ -37,8 +37,8 @@ CAUSES = (
     Cause("a file of a run, a sweep or a report cannot be written", ("WriteError",), FAILED),
     Cause("a value, a file or a folder that was given is wrong", (InputError.__name__,), BAD_INPUT),
     Cause(
-        "the disk, or a quota, is full",
-        ("ENOSPC", "EDQUOT"),
+        "the disk, or a quota, is full, or a file may not be as large",
+        ("ENOSPC", "EDQUOT", "EFBIG"),
         FAILED,
         "make room; the same command goes on (a run: with --resume)",
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import Call, document
+from helpers import largest_file
 
 from forever.cli.starters.run import run_text
 from forever.cli.starters.task import _TEST, _TRAIN, _liked, _served
@@ -29,6 +30,19 @@ def test_a_run_that_is_begun_runs(call: Call) -> None:
     assert load_run("run.yaml") == named_run("mini/forever")
     order = "data.order=[sentiment,happened]"
     assert call("run", "run.yaml", order, *SHORT)[0] == 0
+
+
+@pytest.mark.parametrize("words", [["init"], ["init", "--task", "mine"]], ids=" ".join)
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_full_disk_leaves_no_half_file(
+    call: Call, tmp_path: Path, words: list[str], size: int
+) -> None:
+    with largest_file(size):
+        code, _, errors = call(*words)
+    assert (code, errors.count("\n")) == (1, 1)
+    assert "cannot be written (File too large); make room" in errors
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert call(*words)[0] == 0
 
 
 @pytest.mark.parametrize("name", ["mini/forever", "superni/7/ssr", "cpu/long/4/vbm", "mini/mtl"])

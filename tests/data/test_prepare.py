@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import largest_file
 from test_data import REAL, load, real
 
 from forever.data.orders import ORDERS
 from forever.data.prepare import prepare
 from forever.data.tasks import Task
 from forever.errors import InputError
+from forever.files import WriteError
 
 Rows = list[dict[str, Any]]
 
@@ -238,6 +240,17 @@ def test_an_error_in_a_later_benchmark_writes_none(release: Path, tmp_path: Path
     run(release, tmp_path / "out")
     folders = [path.name for path in (tmp_path / "out").iterdir()]
     assert sorted(folders) == ["long_sequence", "superni"]
+
+
+@pytest.mark.parametrize("size", [0, 300, 100_000])
+def test_a_full_disk_leaves_no_half_benchmark(release: Path, tmp_path: Path, size: int) -> None:
+    """And the same command goes on when there is room."""
+    run(release, tmp_path / "sound")
+    with largest_file(size), pytest.raises(WriteError, match=r"cannot be written \(File too large"):
+        run(release, tmp_path / "out")
+    assert content(tmp_path / "out") == {}
+    run(release, tmp_path / "out")
+    assert content(tmp_path / "out") == content(tmp_path / "sound")
 
 
 @real

@@ -3,7 +3,6 @@ checkpoint stands, and the run goes on when there is room again."""
 
 import errno
 import os
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import KILLED_CLOSES_NO_FILES, Outcome, execute, outcome
+from helpers import KILLED_CLOSES_NO_FILES, Outcome, execute, largest_file, outcome
 from made_up import base_run, make_up
 from safetensors import SafetensorError
 
@@ -150,13 +149,9 @@ def test_a_write_cut_at_a_byte(
     config: RunConfig, whole: Outcome, tmp_path: Path, size: int, capsys: Any
 ) -> None:
     """By the kernel, in the middle of whatever file grows beyond a size first."""
-    path, (_, hard) = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        with pytest.raises(WriteError, match=REMEDY) as refusal:
-            run_local(config, path, placement=Placement(device="cpu", checkpoint_s=0.0))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    path = tmp_path / "run"
+    with largest_file(size), pytest.raises(WriteError, match=REMEDY) as refusal:
+        run_local(config, path, placement=Placement(device="cpu", checkpoint_s=0.0))
     assert str(path) in str(refusal.value)
     run_local(config, path, resume=True, placement=Placement(device="cpu"))
     assert whole.differences(outcome(path)) == []
