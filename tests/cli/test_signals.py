@@ -1,5 +1,6 @@
 """A command that is told to stop says how to go on, without a traceback, from its first moment."""
 
+import os
 import signal
 import sqlite3
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from faults.inject import environment
+from helpers import wait_until
 
 from forever.config.run import RunConfig
 
@@ -40,6 +43,42 @@ def test_ctrl_c_in_the_first_second_is_no_traceback(name: str, tmp_path: Path) -
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (130, AGAIN)
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_leaves_before_the_update_is_over(
+    base_config: RunConfig, tmp_path: Path
+) -> None:
+    """The first one waits for it, in a run that hangs in an update."""
+    held = tmp_path / "held"
+    (tmp_path / "faults").write_text(f"hold phase=task task=1 once={held}")
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(base_config.model_dump(mode="json")))
+    command = [sys.executable, "-m", "forever.cli.start", "run", "run.yaml", "--device", "cpu"]
+    process = subprocess.Popen(
+        [*command, "--mlflow", "off", "-q"],
+        cwd=tmp_path,
+        env={**os.environ, **environment(tmp_path / "faults")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(held.exists, 120)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    told = time.monotonic()
+    _, rest = process.communicate(timeout=60)
+    assert time.monotonic() - told < 10
+    assert held.exists()  # it would have been let go by its removal
+    assert first == "saving a checkpoint and leaving; Ctrl-C leaves at once\n"
+    assert (process.returncode, rest) == (130, AGAIN)
+    done = subprocess.run(
+        [*command, "--mlflow", "off", "-q", "--resume"], cwd=tmp_path, timeout=120
+    )
+    assert done.returncode == 0
 
 
 def run_and_tell(

@@ -253,6 +253,19 @@ def test_a_full_disk_leaves_no_half_benchmark(release: Path, tmp_path: Path, siz
     assert content(tmp_path / "out") == content(tmp_path / "sound")
 
 
+@pytest.mark.parametrize("name", ["train.json", "test.json"])
+def test_a_file_that_would_fill_the_memory_is_refused(
+    release: Path, tmp_path: Path, name: str
+) -> None:
+    """Before it is read; a sparse file has the size and takes no room."""
+    large = release / "CL_Benchmark" / "TC" / "yahoo" / name
+    with large.open("r+b") as file:
+        file.truncate(2**30)
+    with pytest.raises(InputError, match=rf"yahoo/{name} has more than [0-9]+ KiB"):
+        run(release, tmp_path / "out")
+    assert content(tmp_path / "out") == {}
+
+
 @real
 def test_the_real_releases_have_the_papers_sizes_already(tmp_path: Path) -> None:
     """But the test rows of dbpedia, of which 7600 are released."""

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers import wait_until
+from made_up import base_run, make_up
 from marks import MLFLOW_WARNS
 from stored import histories, runs
 
@@ -27,7 +28,9 @@ from forever.launch.local import run_local
 from forever.launch.mlflow import sync as mlflow_sync
 from forever.launch.mlflow import tracker as mlflow_tracker
 from forever.launch.mlflow.sync import sync
-from forever.launch.mlflow.tracker import mirrored_run, mirrored_sweep
+from forever.launch.mlflow.tracker import mirrored_run, mirrored_sweep, show_sweep
+from forever.report.study import read_study
+from forever.sweeps.sweep import Sweep
 
 pytestmark = [*MLFLOW_WARNS, pytest.mark.slow]
 
@@ -275,3 +278,26 @@ def test_a_sweep_outlives_a_server_that_is_away(
     assert len(tried) == 2  # at the end
     (line,) = said
     assert line.startswith(f"MLflow does not answer, `forever sync {tmp_path}` sends it later (")
+
+
+@pytest.mark.parametrize("answer", [hang, drip])
+def test_a_server_that_hangs_holds_the_end_of_a_sweep_for_two_deadlines(
+    answer: Callable[[socket.socket, threading.Event], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One for what is left of its runs, which were over before, and one for its table."""
+    folder = make_up(tmp_path / "toy", Sweep("toy", base_run(), {"base": {}}))
+    assert mlflow_tracker._SWEEP_PATIENCE_S == 30
+    monkeypatch.setattr(mlflow_tracker, "_SWEEP_PATIENCE_S", 1.0)
+    said: list[str] = []
+    with serving(answer) as server:
+        with mirrored_sweep(folder, server.uri, said.append):
+            assert server.asked.wait(60)
+            ended = time.monotonic()
+        show_sweep(folder, server.uri, read_study(folder), said.append)
+        assert time.monotonic() - ended < 2 * 1.0 + 2
+    assert (
+        f"MLflow has not got all of it yet, 1 s after the end; `forever sync {folder}`" in said[0]
+    )
+    assert said[-1].startswith(f"MLflow does not answer, `forever sync {folder}` sends it later")

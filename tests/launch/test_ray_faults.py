@@ -167,10 +167,10 @@ def test_a_cluster_that_is_gone_costs_no_finished_run(
 # ---- no room
 
 
-@pytest.fixture
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ray_cluster.PATIENCE_S < 60
-    monkeypatch.setattr(ray_cluster, "PATIENCE_S", 2.0)
+@pytest.fixture(params=["2 s", pytest.param("whole", marks=pytest.mark.slow)])
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "2 s":
+        monkeypatch.setattr(ray_cluster, "PATIENCE_S", 2.0)
 
 
 @pytest.fixture
@@ -192,13 +192,15 @@ SHORT = r"of the cluster's 2 only 0 are free; end what holds the others"
 
 
 def test_runs_that_get_no_room_say_what_is_short(
-    faults: Path, occupied: None, no_patience: None, tmp_path: Path, small_config: RunConfig
+    faults: Path, occupied: None, patience: None, tmp_path: Path, small_config: RunConfig
 ) -> None:
     """Neither an actor nor a place in a queue is left of them, and the same call goes on."""
     sweep, fleet = Sweep("toys", small_config, {"base": {}}), Fleet(placement=PLACEMENT, show=False)
     begun = time.monotonic()
     with pytest.raises(InputError, match=f"no room for a run: .* CPU are needed, and {SHORT}"):
         run_sweep(sweep, tmp_path / "out", fleet)
+    assert time.monotonic() - begun < 60
+    begun = time.monotonic()
     two = Fleet(workers=2, placement=PLACEMENT, show=False)
     with pytest.raises(InputError, match=f"no room for 2 workers: 2 CPU are needed, and {SHORT}"):
         run_workers(small_config, tmp_path / "run", two)
