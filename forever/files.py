@@ -27,6 +27,7 @@ DAMAGED = "take it from a backup, or run again into another --out"
 Sums = Mapping[str, set[str]]  # by name, relative to the folder: what a file may hold
 T = TypeVar("T")
 # The first of a list's million bad entries is enough: to name all takes gigabytes.
+_MOST_FIELDS = 10_000  # the same of named ones, which can only be told all at once
 Entries = Annotated[list[T], FailFast()]
 
 
@@ -122,6 +123,8 @@ class Shape(BaseModel):
 
 def shaped(path: Path, content: dict[str, Any], shape: type[Shape]) -> dict[str, Any]:
     """The content of a file whose fields are of the kinds that `shape` says; else InputError."""
+    if (count := _most_fields(content)) > _MOST_FIELDS:
+        raise InputError(f"{path} has {count} fields in one place, and {_MOST_FIELDS} are read")
     try:
         shape.model_validate(content)
     except ValidationError as error:
@@ -129,6 +132,12 @@ def shaped(path: Path, content: dict[str, Any], shape: type[Shape]) -> dict[str,
         place = ".".join(map(str, problem["loc"]))
         raise InputError(f"{path} has a strange field {shown(place)} ({problem['msg']})") from None
     return content
+
+
+def _most_fields(content: Mapping[str, Any], levels: int = 3) -> int:
+    """The number of fields of the mapping, of those that it holds too, which has most."""
+    inner = [part for part in content.values() if isinstance(part, dict)] if levels else []
+    return max([len(content), *[_most_fields(part, levels - 1) for part in inner]])
 
 
 # ---- writing

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from made_up import base_run, edit, make_up
 from pydantic import ValidationError
 
 from forever.errors import InputError
-from forever.files import Shape, read_sums, write_noted
+from forever.files import Shape, read_sums, shaped, write_noted
 from forever.launch.local import Placement, run_local
 from forever.reading import check_links, check_within
 from forever.report.report import write_report
@@ -69,6 +70,17 @@ def test_the_first_of_many_bad_entries_is_enough(shape: type[Shape], field: str)
     with pytest.raises(ValidationError) as raised:
         shape.model_validate({field: [5j] * 9})
     assert raised.value.error_count() == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{str(n): "x" for n in range(20_000)}, {"updates": {str(n): "x" for n in range(20_000)}},
+     {"notes": {"a": {str(n): "x" for n in range(20_000)}}}],
+    ids=["fields", "entries", "notes"],
+)  # fmt: skip
+def test_more_fields_than_any_run_has_are_refused(tmp_path: Path, content: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="has 20000 fields in one place, and 10000 are read"):
+        shaped(tmp_path / "result.json", content, Result)
 
 
 @pytest.mark.parametrize(
