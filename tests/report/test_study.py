@@ -315,6 +315,7 @@ def test_a_report_of_nothing_says_what_helps(folder: Path) -> None:
             read_study(place)
 
 
+PLACED = b"seed: 0\ndata: {benchmark: a, order: '1'}\n"
 DAMAGE: list[tuple[str, bytes | None, str]] = [
     ("predictions", None, "is missing"),
     ("predictions/2/2.jsonl", b'{"id": "a", "reference": "b", "score": 0.25}\n', "does not hold"),
@@ -333,10 +334,15 @@ DAMAGE: list[tuple[str, bytes | None, str]] = [
     ("config.yaml", b"- a", "cannot be read: it holds list, not named fields"),
     ("config.yaml", b"", "cannot be read: it holds NoneType, not named fields"),
     ("config.yaml", b"a: &a [1]\nb: *a", "an alias is not allowed"),
-    ("config.yaml", b"seed: 0", "missing or strange fields ('model.name')"),
+    ("config.yaml", b"seed: 0", "a strange field 'data' (Field required)"),
+    ("config.yaml", PLACED + b"method: {name: true}", "a strange field 'method.name'"),
+    ("config.yaml", PLACED + b"method: {name: b}", "missing or strange fields ('model.name')"),
     ("environment.json", b"", "cannot be read"),
-    ("config.yaml", b"model: {name: a}\nmethod: {name: true}", "strange fields ('method.name')"),
-    ("config.yaml", b"model: {name: a}\nmethod: {name: b}", "strange fields ('model.tuning')"),
+    (
+        "config.yaml",
+        PLACED + b"model: {name: a}\nmethod: {name: b}",
+        "missing or strange fields ('model.tuning')",
+    ),
     ("environment.json", b'{"gpus": 3}', "a strange field 'gpus'"),
 ]
 
