@@ -26,8 +26,10 @@ _SUM = re.compile(r"([0-9a-f]{64})  ((?:(?!\.\./)[\w.-]+/)*(?!\.\.?$)[\w.-]+)")
 DAMAGED = "take it from a backup, or run again into another --out"
 Sums = Mapping[str, set[str]]  # by name, relative to the folder: what a file may hold
 T = TypeVar("T")
-# The first of a list's million bad entries is enough: to name all takes gigabytes.
-_MOST_FIELDS = 10_000  # the same of named ones, which can only be told all at once
+# All bad fields of a mapping would be named, which takes gigabytes for a million.
+_MOST_FIELDS = 10_000
+_KINDS = ("str", "list[str]", "float", "bool")
+# The first of a list's million bad entries is enough.
 Entries = Annotated[list[T], FailFast()]
 
 
@@ -121,7 +123,7 @@ class Shape(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-def shaped(path: Path, content: dict[str, Any], shape: type[Shape]) -> dict[str, Any]:
+def shaped(path: Path | str, content: dict[str, Any], shape: type[Shape]) -> dict[str, Any]:
     """The content of a file whose fields are of the kinds that `shape` says; else InputError."""
     if (count := _most_fields(content)) > _MOST_FIELDS:
         raise InputError(f"{path} has {count} fields in one place, and {_MOST_FIELDS} are read")
@@ -129,15 +131,19 @@ def shaped(path: Path, content: dict[str, Any], shape: type[Shape]) -> dict[str,
         shape.model_validate(content)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, problem["loc"]))
+        # Of a field that may be one of several kinds, the last name is that of a kind.
+        place = ".".join(str(name) for name in problem["loc"] if name not in _KINDS)
         raise InputError(f"{path} has a strange field {shown(place)} ({problem['msg']})") from None
     return content
 
 
-def _most_fields(content: Mapping[str, Any], levels: int = 3) -> int:
-    """The number of fields of the mapping, of those that it holds too, which has most."""
-    inner = [part for part in content.values() if isinstance(part, dict)] if levels else []
-    return max([len(content), *[_most_fields(part, levels - 1) for part in inner]])
+def _most_fields(content: Any, levels: int = 5) -> int:
+    """The most fields that a mapping has, of those that the content is or holds."""
+    if not levels or not isinstance(content, dict | list):
+        return 0
+    inner = content.values() if isinstance(content, dict) else content
+    own = len(content) if isinstance(content, dict) else 0
+    return max([own, *[_most_fields(part, levels - 1) for part in inner]])
 
 
 # ---- writing

@@ -648,9 +648,9 @@ def driven(
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
     """No file of this process grows beyond a size: the kernel cuts the write."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -16,7 +16,8 @@ from forever.errors import InputError, shown
 from forever.storage.address import local_folder
 
 _NUMBER = "0|[1-9][0-9]{0,9}"  # as people write it: 010 may be 8 or 10
-_FRACTION = rf"(?:{_NUMBER}|(?=\.[0-9]))(?:\.[0-9]{{0,20}})?(?:[eE][+-]?[0-9]{{1,3}})?"
+_WHOLE = "0|[1-9][0-9]{0,39}"  # the same, of which bounds say the rest
+_FRACTION = rf"(?:{_WHOLE}|(?=\.[0-9]))(?:\.[0-9]{{0,40}})?(?:[eE][+-]?[0-9]{{1,3}})?"
 
 
 def _folder(value: str | None) -> Path | None:
@@ -32,14 +33,13 @@ def number(
     metavar: str | None = None,
 ) -> Any:
     """An option whose value is a number as people write it, and within bounds."""
-    pattern, kind = (_NUMBER, int) if whole else (_FRACTION, float)
+    pattern, kind = (_WHOLE, int) if whole else (_FRACTION, float)
 
     def parse(param: CallbackParam, text: str | None) -> float | None:
         if text is None:
             return None
-        value = kind(text) if re.fullmatch(pattern, text) else -1
-        if least <= value <= most:
-            return value
+        if re.fullmatch(pattern, text) and least <= kind(text) <= most:
+            return kind(text)
         rule = f"a {'whole ' * whole}number from {least:g} to {most:g} is expected"
         raise InputError(f"{param.opts[0]} {shown(text)}: {rule}, without leading zeros")
 

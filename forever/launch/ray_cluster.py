@@ -123,10 +123,10 @@ def _have_token() -> None:
     directory, cannot write it."""
     if "RAY_AUTH_TOKEN_PATH" in os.environ:
         return  # the user's own place
-    folder = Path.home() / ".ray"
+    folder = Path(os.path.expanduser("~"), ".ray")  # of a user without a home it is "~" itself
     with suppress(OSError):
         folder.mkdir(exist_ok=True)
-    if not (folder / "auth_token").is_file() and not os.access(folder, os.W_OK):
+    if not os.access(folder / "auth_token", os.R_OK) and not os.access(folder, os.W_OK):
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 

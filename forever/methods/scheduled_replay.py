@@ -11,6 +11,7 @@ from forever.config.methods.replay import ScheduledReplayConfig
 from forever.data.batching import Batch, Batches
 from forever.data.tasks import Task
 from forever.methods.base import Method
+from forever.methods.past import Counted
 from forever.replay.clock import Clock, StepClock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
@@ -27,7 +28,7 @@ class ScheduledReplay(Method[R]):
     """Algorithm 1; a subclass gives the days, and another clock and regulariser if it has them."""
 
     regularizer = Regularizer("none")
-    vectors = ("anchor", "fisher", "weights")
+    vectors, values = ("anchor", "fisher", "weights"), Counted
 
     def clock(self) -> Clock:
         """Return a clock at the start of a task."""
@@ -68,9 +69,8 @@ class ScheduledReplay(Method[R]):
         kind = "consolidation" if day is None else "replay"
         pace = clock.pace()
         beta = self.regularizer.strength(pace)
-        penalty = None
-        if beta > 0:
-            penalty = Penalty(beta, self.tensors["anchor"], self.tensors.get("weights"))
+        weights = self.tensors.get("weights")
+        penalty = Penalty(beta, self.tensors["anchor"], weights) if beta > 0 else None
         batches = self.afforded(learner, task, epochs)
         if (first := next(batches, None)) is None:
             return

@@ -27,7 +27,7 @@ from forever.text import Cell, PlainTable
 from forever.training.world import pick_device
 
 # Of all rows: minutes of counting. The paper's main results have two million.
-MOST_UPDATES = 10_000_000
+MOST_UPDATES_OF_ALL = 10_000_000
 _EXACT = "Exact: updates on the task, and replays that their number triggers."
 _BY_SECONDS = "Hours hold `budget.seconds`; updates and tokens of that replay are not known."
 _BY_MODEL_CLOCK = "Replays by the model clock are an estimate: fewer come if updates shrink."
@@ -148,10 +148,10 @@ def _count(runs: Sequence[AskedRun], speeds: dict[Kind, Speed]) -> dict[str, Cou
             encoder = speeds[kind].encoder if kind in speeds else None
             counts[run.label] = plan(run.config, run.benchmark, encoder)
             counted += counts[run.label].total(*UPDATES)[0]
-            if counted > MOST_UPDATES:
+            if counted > MOST_UPDATES_OF_ALL:
                 raise InputError(
-                    f"the first {len(counts)} rows have {counted:,} updates, and a plan counts "
-                    f"{MOST_UPDATES:,}; plan a part of the variants (--only)"
+                    f"the first {len(counts)} rows have {counted:,} updates; a plan counts at most "
+                    f"{MOST_UPDATES_OF_ALL:,}; plan a part of the variants (--only)"
                 )
         if result:
             seconds = sum(result["seconds"].values())

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from forever.config.overrides import difference_lines
 from forever.errors import InputError, shown
-from forever.files import DAMAGED, Entries, Shape, make_folder, read_json, shaped, sync, writing
+from forever.files import DAMAGED, Entries, Shape, as_fields, make_folder, shaped, sync, writing
 from forever.runs.shapes import SCHEMA_VERSION, Count, Note, check_version, file_digest
+from forever.training.steps import StepRecord
 
 _KEEP = 2
 _FILES = ("tensors.safetensors", "state.json")
@@ -35,20 +36,8 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-class Written(Shape, extra="forbid"):
-    """An example that a model wrote."""
-
-    id: str
-    instruction: str
-    input: str
-    output: str
-
-
-class Carried(Shape, extra="forbid"):
-    """The JSON values that methods carry from task to task."""
-
-    fisher_tasks: Count = 0
-    rows: dict[str, Entries[Written]] = {}
+# The fields of a StepRecord, of which release 0.1.0 had seven.
+Record = Annotated[Entries[float | bool], Field(min_length=7, max_length=len(fields(StepRecord)))]
 
 
 class Progress(Shape):
@@ -56,9 +45,8 @@ class Progress(Shape):
 
     stage: Annotated[int, Field(ge=-1)] = -1
     trained: bool = True
-    # Release 0.1.0 wrote seven numbers of an update.
-    records: Entries[Annotated[Entries[float | bool], Field(min_length=7, max_length=8)]] = []
-    method: Carried = Carried()
+    records: Entries[Record] = []
+    method: dict[str, Any] = {}
     steps: Count = 0
     events: Count = 0
     digests: dict[str, str] = {}
@@ -205,7 +193,8 @@ def read(path: Path) -> Checkpoint | None:
     try:
         if json.loads((path / "manifest.json").read_text(encoding="utf-8")) != _digests(path):
             return None
-        return Checkpoint(load_file(path / "tensors.safetensors"), read_json(path / "state.json"))
+        state = as_fields(path, (path / "state.json").read_bytes())
+        return Checkpoint(load_file(path / "tensors.safetensors"), state)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return None
     except (ValueError, RecursionError, SafetensorError):

@@ -200,14 +200,15 @@ class SweepFile(Part):
 
     def _place(self, variant: str, problem: str) -> tuple[str, str]:
         """Under which keys of the file a variant's problem is: its own, or those of its point."""
-        for point, more in self.each.items():
-            name = variant.removesuffix(f" {point}")
-            if name == variant or variant in self.variants:
-                continue
-            if name not in self.variants or any(key in problem for key in more.changes):
-                return "each", point
-            return "variants", name
-        return "variants", variant
+        points = [point for point in self.each if variant.endswith(f" {point}")]
+        if variant in self.variants or not points:
+            return "variants", variant
+        for point in points:
+            own = variant.removesuffix(f" {point}")
+            if own in self.variants:
+                mentioned = any(key in problem for key in self.each[point].changes)
+                return ("each", point) if mentioned else ("variants", own)
+        return "each", max(points, key=len)  # of a variant of another file
 
 
 # ---- finding and reading files

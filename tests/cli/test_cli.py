@@ -90,6 +90,7 @@ BAD = [
     ("plan components --tokens-per-second inf", "--tokens-per-second 'inf': a number from 1 to"),
     ("plan components --price-per-hour 1e400", "--price-per-hour '1e400': a number from 0 to"),
     (f"plan components --price-per-hour {'9' * 5000}", "--price-per-hour '999"),
+    ("plan components --tokens-per-second 9999999999999", "a number from 1 to 1e+12 is expected"),
     ("ui --port 080", "--port '080': a whole number from 1 to 65535"),
     ("sweep components --budget 2", "--budget '2': a number above 0 with s, m or h is expected"),
     ("sweep components --budget 0s", "--budget '0s': a number above 0 with s, m or h is expected"),

@@ -213,6 +213,28 @@ def test_runs_that_get_no_room_say_what_is_short(
 # ---- a home that cannot be written
 
 
+@pytest.mark.parametrize("home", ["closed", "none", "readable", "sound"])
+def test_a_token_is_ours_where_ray_can_keep_none(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The superuser of these tests may do everything, so what may be done is said to it."""
+    folder = tmp_path / ".ray"
+    allowed = {"closed": {}, "none": {}, "readable": {folder / "auth_token": os.R_OK}}
+    may = allowed.get(home, {folder: os.W_OK})
+    monkeypatch.setattr(os, "access", lambda path, mode: may.get(Path(path)) == mode)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    if home == "none":  # expanduser leaves "~" as it is
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+        monkeypatch.chdir(tmp_path)
+    ray_cluster._have_token()
+    assert ("RAY_AUTH_TOKEN" in os.environ) == (home in ("closed", "none"))
+    assert len(os.environ.get("RAY_AUTH_TOKEN", "0" * 64)) == 64
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["sweep", "run"])
 def test_a_cluster_begins_where_the_home_cannot_be_written(

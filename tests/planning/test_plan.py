@@ -431,6 +431,6 @@ def test_a_plan_of_too_many_rows_is_refused(
     least = sum(planned(one.config).updates.values())
     assert least * rows < 10**5
     assert plan_table("toys", runs, Terms()).row_count >= rows
-    monkeypatch.setattr("forever.planning.table.MOST_UPDATES", 2 * least)
+    monkeypatch.setattr("forever.planning.table.MOST_UPDATES_OF_ALL", 2 * least)
     with pytest.raises(InputError, match=r"the first \d rows have [\d,]+ updates.*\(--only\)"):
         plan_table("toys", runs, Terms())

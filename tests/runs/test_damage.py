@@ -341,8 +341,7 @@ def test_a_strange_result_whose_sums_fit_is_refused(runs: Runs, copy: Any, field
     ("field", "value"),
     [("stage", "x"), ("stage", -2), ("trained", "x"), ("records", [5]), ("records", [[1, 2]]),
      ("records", [["a"] * 8]), ("steps", "a"), ("events", -1), ("digests", []), ("notes", 5),
-     ("seconds", 5), ("data", 5), ("model", 5), ("method", []), ("method", {"rows": {"a": [{}]}}),
-     ("method", {"fisher_tasks": -1}), ("method", {"other": 1})],
+     ("seconds", 5), ("data", 5), ("model", 5), ("method", [])],
 )  # fmt: skip
 def test_a_strange_checkpoint_whose_sums_fit_is_refused(
     tmp_path: Path, field: str, value: Any
@@ -381,6 +380,25 @@ def test_a_forged_state_is_one_line(runs: Runs, copy: Any, forged: str) -> None:
         return
     with pytest.raises(InputError, match=told):
         live(runs.config, path)
+
+
+@pytest.mark.parametrize(
+    ("method", "values"),
+    [("finetune", {"rows": {}}), ("forever", {"fisher_tasks": -1}), ("forever", {"rows": {}}),
+     ("ssr", {"fisher_tasks": 1}), ("ssr", {"rows": {"colour": [{"id": "a"}]}})],
+)  # fmt: skip
+def test_a_value_that_a_method_does_not_carry_is_refused(
+    small_config: RunConfig, tmp_path: Path, method: str, values: dict[str, Any]
+) -> None:
+    config = small_config.override({"method.name": method})
+    live(config, tmp_path, update=2)
+    newest = max((tmp_path / "checkpoints").iterdir())
+    saved = checkpoint.read(newest)
+    assert saved is not None
+    checkpoint.write(newest, saved.tensors, {**saved.state, "method": values})
+    (name,) = values
+    with pytest.raises(InputError, match=f"the checkpoint's `method` has a strange field '{name}"):
+        live(config, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -438,9 +456,11 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(
     def fails(path: Path) -> NoReturn:
         raise OSError(errno.EMFILE, "too many files", str(path))
 
-    monkeypatch.setattr("forever.runs.checkpoint.load_file", fails)
-    with pytest.raises(OSError, match="too many files"):
-        checkpoint.latest(tmp_path)
+    for owner, name in ((checkpoint, "load_file"), (Path, "read_bytes")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, fails)
+            with pytest.raises(OSError, match="too many files"):
+                checkpoint.latest(tmp_path)
 
 
 def test_a_fork_that_died_before_its_configuration_was_written_begins(

@@ -22,10 +22,11 @@ from forever.report.study import read_study
 from forever.runs.checkpoint import Progress
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin
-from forever.runs.shapes import Place, Result, check_weights
+from forever.runs.shapes import Environment, Place, Result, check_weights
 from forever.sweeps.sweep import Sweep, read_manifest
 
 VARIANTS = {"base": {}, "finetune": {"method.name": "finetune"}}
+MANY = {str(number): "x" for number in range(20_000)}
 ELSEWHERE = [
     "../outside",
     "/tmp/outside",
@@ -73,14 +74,17 @@ def test_the_first_of_many_bad_entries_is_enough(shape: type[Shape], field: str)
 
 
 @pytest.mark.parametrize(
-    "content",
-    [{str(n): "x" for n in range(20_000)}, {"updates": {str(n): "x" for n in range(20_000)}},
-     {"notes": {"a": {str(n): "x" for n in range(20_000)}}}],
-    ids=["fields", "entries", "notes"],
+    ("shape", "content"),
+    [(Result, MANY), (Result, {"updates": MANY}), (Result, {"notes": {"a": MANY}}),
+     (Progress, {"notes": [MANY]}), (Progress, {"method": {"rows": {"a": [MANY]}}}),
+     (Environment, {"resumed": [{"packages": MANY}]})],
+    ids=["fields", "entries", "notes", "list", "deep", "lives"],
 )  # fmt: skip
-def test_more_fields_than_any_run_has_are_refused(tmp_path: Path, content: dict[str, Any]) -> None:
+def test_more_fields_than_any_run_has_are_refused(
+    tmp_path: Path, shape: type[Shape], content: dict[str, Any]
+) -> None:
     with pytest.raises(InputError, match="has 20000 fields in one place, and 10000 are read"):
-        shaped(tmp_path / "result.json", content, Result)
+        shaped(tmp_path / "result.json", content, shape)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,7 @@ def test_a_strange_configuration_damages_one_run(folder: Path, field: str) -> No
             (folder / "sweep.json").unlink()
         damage = [read.damage for read in read_study(folder).runs if read.state == "damaged"]
         assert len(damage) == 1
-        assert f"config.yaml has a strange field '{field}" in damage[0]
+        assert f"config.yaml has a strange field '{field}'" in damage[0]
 
 
 def test_a_configuration_that_takes_minutes_to_read_is_refused(tmp_path: Path) -> None:

@@ -375,6 +375,14 @@ def test_what_is_wrong_in_an_each_is_said_with_its_line(
         load_sweep(path).expand(load_run("mini/forever"))
 
 
+def test_a_point_is_found_though_another_ends_its_name(tmp_path: Path) -> None:
+    text = (
+        "variants: {a: }\neach:\n  x: {optim.lr: 0.1}\n  b x:\n    optim.clip: -1\nreference: a x\n"
+    )
+    with pytest.raises(InputError, match=r"line 5: .*optim\.clip"):
+        load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
+
+
 def test_a_bound_is_one_by_its_method_however_it_is_written(tmp_path: Path) -> None:
     text = "variants: {a: , b: {method.name: finetune}}\nreference: a x\neach: {x: {optim.clip: 1}}"
     sweep = load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
