@@ -192,7 +192,12 @@ SHORT = r"of the cluster's 2 only 0 are free; end what holds the others"
 
 
 def test_runs_that_get_no_room_say_what_is_short(
-    faults: Path, occupied: None, patience: None, tmp_path: Path, small_config: RunConfig
+    faults: Path,
+    occupied: None,
+    patience: None,
+    tmp_path: Path,
+    small_config: RunConfig,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither an actor nor a place in a queue is left of them, and the same call goes on."""
     sweep, fleet = Sweep("toys", small_config, {"base": {}}), Fleet(placement=PLACEMENT, show=False)
@@ -200,6 +205,7 @@ def test_runs_that_get_no_room_say_what_is_short(
     with pytest.raises(InputError, match=f"no room for a run: .* CPU are needed, and {SHORT}"):
         run_sweep(sweep, tmp_path / "out", fleet)
     assert time.monotonic() - begun < 60
+    monkeypatch.setattr(ray_cluster, "PATIENCE_S", 2.0)  # once is enough
     begun = time.monotonic()
     two = Fleet(workers=2, placement=PLACEMENT, show=False)
     with pytest.raises(InputError, match=f"no room for 2 workers: 2 CPU are needed, and {SHORT}"):
