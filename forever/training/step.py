@@ -170,9 +170,12 @@ def probe(learner: Learner, action: Probe) -> StepRecord:
 
 def check_carried(learner: Learner, method: Method[Any]) -> None:
     """Raise FloatingPointError if what a method carries to the next task, such as the Fisher
-    information, is not finite."""
+    information, is not finite.
+
+    What it has not declared is a mistake in its code: no checkpoint with it could be gone on from.
+    """
     shapes = method.carried(learner, learner.stage, True)
-    method.values.model_validate(method.state)  # else no checkpoint could be gone on from
+    method.values.model_validate(method.state)
     for name, tensor in method.tensors.items():
         assert tensor.shape == shapes.get(name), f"{name} is not declared: see Method.carried"
         if not tensor.isfinite().all():

@@ -24,7 +24,7 @@ from forever.launch.mlflow.place import PLACE, read_sent
 from forever.planning.table import Terms, plan_table
 from forever.report.study import plain_run, read_study
 from forever.runs import checkpoint
-from forever.runs.checkpoint import State
+from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
 from forever.sweeps.asked import AskedRun
@@ -353,6 +353,14 @@ def test_a_strange_checkpoint_whose_sums_fit_is_refused(
         State.of(saved, tmp_path)
 
 
+def newest_of(path: Path) -> tuple[Path, Checkpoint]:
+    """The newest checkpoint of a run, and what it holds."""
+    newest = max((path / "checkpoints").iterdir())
+    saved = checkpoint.read(newest)
+    assert saved is not None
+    return newest, saved
+
+
 FORGED = {
     "no object": ([], "damaged"),
     "trained before the first": ({"trained": False}, "fields disagree"),
@@ -366,9 +374,7 @@ FORGED = {
 def test_a_forged_state_is_one_line(runs: Runs, copy: Any, forged: str) -> None:
     """Its sums fit, since who forged it wrote them as well."""
     path, (changes, told) = copy(runs.training), FORGED[forged]
-    newest = max((path / "checkpoints").iterdir())
-    saved = checkpoint.read(newest)
-    assert saved is not None
+    newest, saved = newest_of(path)
     assert saved.state["records"]
     assert not saved.state["trained"]
     if forged == "trained before the first":
@@ -392,9 +398,7 @@ def test_a_value_that_a_method_does_not_carry_is_refused(
 ) -> None:
     config = small_config.override({"method.name": method})
     live(config, tmp_path, update=2)
-    newest = max((tmp_path / "checkpoints").iterdir())
-    saved = checkpoint.read(newest)
-    assert saved is not None
+    newest, saved = newest_of(tmp_path)
     checkpoint.write(newest, saved.tensors, {**saved.state, "method": values})
     (name,) = values
     with pytest.raises(InputError, match=f"the checkpoint's `method` has a strange field '{name}"):
@@ -412,9 +416,7 @@ def test_a_tensor_that_a_method_does_not_carry_is_refused(
 ) -> None:
     config = small_config.override({"method.name": method})
     live(config, tmp_path, update=2)
-    newest = max((tmp_path / "checkpoints").iterdir())
-    saved = checkpoint.read(newest)
-    assert saved is not None
+    newest, saved = newest_of(tmp_path)
     checkpoint.write(newest, {**saved.tensors, f"method/{name}": tensor}, saved.state)
     with pytest.raises(
         InputError, match=rf"a tensor '{name}' of .*, which {method} does not carry"

@@ -52,9 +52,7 @@ def plan(
     file = sweep_or_none(name)
     selection.check(name, file)
     if detect is not None:
-        if file is None or file.is_search or not 0 < detect <= 100:
-            needs = "it needs points, above 0 and up to 100, and a sweep with variants"
-            raise InputError(f"--detect {detect:g}: {needs}")
+        _check_detection(file, detect)
         _show_detection(selection.asked(file, changes).sweep(), place.out, detect, name)
         return
     runs = asked_runs(
@@ -84,6 +82,12 @@ def plan(
     )
     planned = runs if selection.retry_failed else without_failed(runs)
     show(plan_table(name, planned, terms))
+
+
+def _check_detection(file: Any, points: float) -> None:
+    if file is None or file.is_search or not points:
+        needs = "it needs points, above 0 and up to 100, and a sweep with variants"
+        raise InputError(f"--detect {points:g}: {needs}")
 
 
 def _show_detection(sweep: Any, out: Path, points: float, name: str) -> None:
