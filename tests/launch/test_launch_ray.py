@@ -31,6 +31,7 @@ from forever.errors import InputError
 from forever.launch import ray_cluster, ray_trial, ray_tune
 from forever.launch.fleet import Fleet, Share, SweepOutcome, divide, require_ray
 from forever.launch.local import Placement
+from forever.launch.mlflow import tracker as mlflow_tracker
 from forever.launch.ray_train import run_workers
 from forever.launch.ray_tune import fan_out, run_sweep
 from forever.runs.console import ConsoleTracker
@@ -201,7 +202,9 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     alone: Callable[[RunConfig], Outcome],
     starts: list[str],
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(mlflow_tracker, "_SWEEP_PATIENCE_S", 1.0)  # not 60 s for the dead tracker
     broken = Path(shutil.copytree(base_config.model.name, tmp_path / "broken"))
     make_too_large(broken / "model.safetensors")
     variants = {
@@ -286,7 +289,7 @@ def test_trials_of_workers_are_asked_for_one_by_one_and_may_be_stopped(
 ) -> None:
     """The workers of a stopped run are not the trial's process: left alone they would train to the
     end, on what the next run waits for."""
-    long = {"optim.epochs": 100}  # seconds a task: time to be stopped in
+    long = {"optim.epochs": 50}  # seconds a task: time to be stopped in
     stopped, other = Sweep("toys", base_config, {"stopped": long, "other": {}}).trials()
     heard: list[tuple[Any, ...]] = []
 
@@ -313,7 +316,7 @@ def test_trials_of_workers_are_asked_for_one_by_one_and_may_be_stopped(
     assert (ended["state"], ended["reason"]) == ("stopped", "after 1 of 3 tasks")
     assert not in_progress(directory.path)
     steps = directory.steps.read_text(encoding="utf-8").splitlines()
-    assert 0 < len(steps) < 2 * (24 // 4) * 100
+    assert 0 < len(steps) < 2 * (24 // 4) * 50
     assert outcome(tmp_path / other.key).differences(alone(other.config, threads=2)) == []
     assert [entry[1] for entry in heard] == ["asked", 1, "stopped", "asked", 1, 2, 3, "done"]
     scores = stage_scores(RunDirectory(tmp_path / other.key))

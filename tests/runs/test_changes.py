@@ -47,6 +47,12 @@ def scale(model: Path, factor: float) -> None:
     save_file(tensors, model / "model.safetensors", {"format": "pt"})
 
 
+def ssr(encoder: Path) -> dict[str, Any]:
+    """SSR that writes little: it is the encoder that counts."""
+    little = {"method.samples": 1, "method.max_tokens": 120}
+    return {"method.name": "ssr", "method.encoder": str(encoder)} | little
+
+
 def interrupt() -> None:
     raise KeyboardInterrupt
 
@@ -160,8 +166,7 @@ def test_an_encoder_is_known_by_its_files_too(
     config: RunConfig, benchmark_of_three: Benchmark, tmp_path: Path
 ) -> None:
     encoder = save_encoder(tmp_path / "bert", benchmark_of_three)
-    changes = {"method.name": "ssr", "method.max_tokens": 150, "method.encoder": str(encoder)}
-    config, path = config.override(changes), tmp_path / "run"
+    config, path = config.override(ssr(encoder)), tmp_path / "run"
     begin(config, path)
     scale(encoder, 1.5)
     with pytest.raises(InputError, match=CHANGED.format("model encoder weights is")):
@@ -183,8 +188,7 @@ def test_a_first_task_is_shared_by_runs_with_other_encoders(
     config: RunConfig, benchmark_of_three: Benchmark, tmp_path: Path
 ) -> None:
     encoder, left = save_encoder(tmp_path / "bert", benchmark_of_three), tmp_path / "left"
-    changes = {"method.name": "ssr", "method.max_tokens": 150, "method.encoder": str(encoder)}
-    ours = config.override(changes)
+    ours = config.override(ssr(encoder))
     theirs = ours.override({"method.encoder": str(shutil.copytree(encoder, tmp_path / "bert2"))})
     scale(tmp_path / "bert2", 1.5)
     assert first_task_key(ours, None) == first_task_key(theirs, None)
