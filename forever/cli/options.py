@@ -190,7 +190,7 @@ class Stopping:
     until: float | None = number(
         None,
         "Add seeds until each difference is shown, or shown to be within these points.",
-        0,
+        0.01,
         100,
         metavar="POINTS",
     )

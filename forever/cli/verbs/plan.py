@@ -31,7 +31,7 @@ def plan(
     ),
     price_per_hour: float | None = options.number(None, "Of a GPU, or of a run's CPUs.", 0),
     detect: float | None = options.number(
-        None, "Seeds and hours that show such a difference in a sweep.", 0, 100, metavar="POINTS"
+        None, "Seeds and hours that show such a difference in a sweep.", 0.01, 100, metavar="POINTS"
     ),
     *,
     selection: Selection,
@@ -85,9 +85,8 @@ def plan(
 
 
 def _check_detection(file: Any, points: float) -> None:
-    if file is None or file.is_search or not points:
-        needs = "it needs points, above 0 and up to 100, and a sweep with variants"
-        raise InputError(f"--detect {points:g}: {needs}")
+    if file is None or file.is_search:
+        raise InputError(f"--detect {points:g}: it needs a sweep with variants")
 
 
 def _show_detection(sweep: Any, out: Path, points: float, name: str) -> None:
