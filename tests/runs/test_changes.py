@@ -47,10 +47,15 @@ def scale(model: Path, factor: float) -> None:
     save_file(tensors, model / "model.safetensors", {"format": "pt"})
 
 
+@pytest.fixture
+def encoder(benchmark_of_three: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """SSR's own; it writes little here, since it is the encoder that counts."""
+    monkeypatch.setattr("forever.methods.ssr.synthesis._TRIES", 1)
+    return save_encoder(tmp_path / "bert", benchmark_of_three)
+
+
 def ssr(encoder: Path) -> dict[str, Any]:
-    """SSR that writes little: it is the encoder that counts."""
-    little = {"method.samples": 1, "method.max_tokens": 120}
-    return {"method.name": "ssr", "method.encoder": str(encoder)} | little
+    return {"method.name": "ssr", "method.max_tokens": 150, "method.encoder": str(encoder)}
 
 
 def interrupt() -> None:
@@ -163,9 +168,8 @@ def test_a_fork_keeps_the_model_of_its_run(config: RunConfig, model: Path, tmp_p
 
 
 def test_an_encoder_is_known_by_its_files_too(
-    config: RunConfig, benchmark_of_three: Benchmark, tmp_path: Path
+    config: RunConfig, encoder: Path, tmp_path: Path
 ) -> None:
-    encoder = save_encoder(tmp_path / "bert", benchmark_of_three)
     config, path = config.override(ssr(encoder)), tmp_path / "run"
     begin(config, path)
     scale(encoder, 1.5)
@@ -185,9 +189,9 @@ def test_an_encoder_is_known_by_its_files_too(
 
 
 def test_a_first_task_is_shared_by_runs_with_other_encoders(
-    config: RunConfig, benchmark_of_three: Benchmark, tmp_path: Path
+    config: RunConfig, encoder: Path, tmp_path: Path
 ) -> None:
-    encoder, left = save_encoder(tmp_path / "bert", benchmark_of_three), tmp_path / "left"
+    left = tmp_path / "left"
     ours = config.override(ssr(encoder))
     theirs = ours.override({"method.encoder": str(shutil.copytree(encoder, tmp_path / "bert2"))})
     scale(tmp_path / "bert2", 1.5)
