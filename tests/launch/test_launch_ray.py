@@ -31,7 +31,6 @@ from forever.errors import InputError
 from forever.launch import ray_cluster, ray_trial, ray_tune
 from forever.launch.fleet import Fleet, Share, SweepOutcome, divide, require_ray
 from forever.launch.local import Placement
-from forever.launch.mlflow import tracker as mlflow_tracker
 from forever.launch.ray_train import run_workers
 from forever.launch.ray_tune import fan_out, run_sweep
 from forever.runs.console import ConsoleTracker
@@ -202,9 +201,7 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     alone: Callable[[RunConfig], Outcome],
     starts: list[str],
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mlflow_tracker, "_SWEEP_PATIENCE_S", 1.0)  # not 60 s for the dead tracker
     broken = Path(shutil.copytree(base_config.model.name, tmp_path / "broken"))
     make_too_large(broken / "model.safetensors")
     variants = {
