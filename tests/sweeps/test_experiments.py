@@ -62,7 +62,7 @@ def figures(folder: Path) -> set[str]:
 
 @pytest.fixture(autouse=True, scope="module")
 def four_tasks() -> Iterator[None]:
-    """Replay grows with the square of the number of tasks: eight would be three times the time."""
+    """Half of the benchmark, since replay grows with the square of the number of tasks."""
     with pytest.MonkeyPatch.context() as patch:
         for order, tasks in ORDERS["mini"].items():
             patch.setitem(ORDERS["mini"], order, tasks[:4])
