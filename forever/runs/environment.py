@@ -35,8 +35,9 @@ def describe() -> dict[str, Any]:
     }
 
 
+@cache
 def version(package: str) -> str | None:
-    """The installed version of a package, or None."""
+    """The installed version of a package, or None: what this process found when it first asked."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -180,7 +180,7 @@ ANYWHERE = hypothesis.settings(
 
 
 @pytest.mark.parametrize(
-    "examples", [2, pytest.param(20, marks=pytest.mark.slow)], ids=["some", "many"]
+    "examples", [2, pytest.param(10, marks=pytest.mark.slow)], ids=["some", "many"]
 )
 @pytest.mark.parametrize("name", METHODS)
 def test_killed_anywhere(

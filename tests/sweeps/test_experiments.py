@@ -6,13 +6,15 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from forever.data.orders import ORDERS
 from forever.launch.local import Placement, run_local
+from forever.report.figures import runs
 from forever.report.report import write_report
+from forever.report.run import Run
 from forever.report.study import read_study
 from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep, shipped_sweeps
@@ -66,6 +68,24 @@ def four_tasks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for order, tasks in ORDERS["mini"].items():
             patch.setitem(ORDERS["mini"], order, tasks[:4])
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def drawn_once() -> Iterator[None]:
+    """Drawing takes as long as training, and runs of one method, clock and days look alike."""
+    pictures: dict[Any, tuple[bytes, str]] = {}
+    draw = runs.drawn
+
+    def drawn(figure: Literal["matrix", "timeline"], run: Run) -> tuple[bytes, str]:
+        kinds = [run.settings.get(f"method.{field}") for field in ("name", "clock", "days")]
+        look = figure, *map(str, kinds)
+        if look not in pictures:
+            pictures[look] = draw(figure, run)
+        return pictures[look]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "drawn", drawn)
         yield
 
 
