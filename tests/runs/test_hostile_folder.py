@@ -123,11 +123,22 @@ def test_a_strange_configuration_damages_one_run(folder: Path, field: str) -> No
         assert f"config.yaml has a strange field '{field}'" in damage[0]
 
 
-def test_a_configuration_that_takes_minutes_to_read_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("seed: 1\n" * 30_000 + "a: b\n" * 10_000, "290000 characters, and"),
+        ("seed: " + "[" * 200_000, "values in values, more than 30 times"),
+        ("a: &a [1]\nb: [*a, *a]", "an alias is not allowed here"),
+    ],
+    ids=["long", "deep", "aliases"],
+)
+def test_a_configuration_that_takes_minutes_to_read_is_refused(
+    tmp_path: Path, text: str, problem: str
+) -> None:
     directory = RunDirectory(tmp_path)
-    write_noted(tmp_path, "config.yaml", "seed: 1\n" * 30_000 + "a: b\n" * 10_000)
+    write_noted(tmp_path, "config.yaml", text)
     began = time.process_time()
-    with pytest.raises(InputError, match=r"config\.yaml cannot be read \(290000 characters, and"):
+    with pytest.raises(InputError, match=rf"config\.yaml cannot be read \({problem}"):
         directory.read_settings()
     assert time.process_time() - began < 1
 
