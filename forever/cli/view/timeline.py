@@ -96,8 +96,8 @@ def sparkline(values: Iterable[float], highest: float) -> str:
     '▁▅█'
     """
     top = len(_BARS) - 1
-    scale = top / highest if highest else 0.0
-    return "".join(_BARS[round(min(scale * value, top))] for value in values)
+    heights = [round(top * min(value / highest, 1.0)) if highest else 0 for value in values]
+    return "".join(_BARS[height] for height in heights)
 
 
 def marks(events: Iterable[Line], updates: int, room: int) -> str:
