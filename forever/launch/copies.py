@@ -5,7 +5,7 @@ For a folder of this machine alone none of these does anything.
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -24,6 +24,7 @@ from forever.storage.state import Local, Mark, has_begun
 
 _IS_CONFIG = re.compile(f"[^/]+/{CONFIG}")  # of a run of a sweep
 _AT_ONCE = 8  # copies that are brought up to date at a time
+_TO_SAVE_S = 15.0  # who sends SIGTERM usually waits for half a minute before SIGKILL
 _SEND_EVERY_S = 15.0  # what was added to a log
 _LOOKED: dict[Path, float] = {}  # when `glance` looked at a folder
 
@@ -179,3 +180,13 @@ def ask_to_save(folder: Path) -> None:
         return
     with suppress(OSError):  # the storage is away
         Remote(address).write(REQUEST, b"")
+
+
+def let_save(folders: Sequence[Path]) -> None:
+    """Ask runs in other processes to save and leave, and wait for it, while Ray still lives."""
+    give_up = time.monotonic() + _TO_SAVE_S
+    while folders and time.monotonic() < give_up:
+        folders = [folder for folder in folders if held(folder)]
+        for folder in folders:
+            ask_to_save(folder)
+        time.sleep(0.2)  # they need the processor, and storage is asked each time

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import ray
@@ -21,7 +22,6 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.format import plural
-from forever.launch.copies import ask_to_save, held
 from forever.launch.fleet import Fleet, Share
 from forever.launch.local import load_libraries, run_local
 from forever.launch.submit.pinned import check_code
@@ -52,10 +52,11 @@ _SETTINGS = {
 # grow to. Its head node says it by a resource of this name: see cluster.yaml.
 _LATER_GPUS = "later_gpus"
 _DASHBOARD = "RAY_API_SERVER_ADDRESS"
+# Above those of Ray's workers, below those that Linux and macOS give to whoever asks for any.
+_PORTS = range(20_000, 30_000)
 # How long what fits on the cluster waits for room that others hold.
 PATIENCE_S = 50.0
 PREEMPTIONS = 100  # a spot machine that is taken away is nobody's fault
-_TO_SAVE_S = 15.0  # who sends SIGTERM usually waits for half a minute before SIGKILL
 _RAISED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
 
 
@@ -137,19 +138,25 @@ def known_dashboard() -> dict[str, Any]:
     first cluster that it finds on this machine: it would take away the workers of a run that lives
     in another one, or let those of a dead one keep their place for ever.
     """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     os.environ[_DASHBOARD] = f"http://127.0.0.1:{port}"
     return {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": port}
 
 
-def let_save(folders: Sequence[Path]) -> None:
-    """Ask runs in other processes to save and leave, and wait for it, while Ray still lives."""
-    give_up = time.monotonic() + _TO_SAVE_S
-    while folders and time.monotonic() < give_up:
-        folders = [folder for folder in folders if held(folder)]
-        for folder in folders:
-            ask_to_save(folder)
+def free_port() -> int:
+    """A port at which nobody listens, and that nobody is given who asks the system for any port.
+
+    One that the system gave may be gone when the dashboard begins: a dozen servers of Ray, which
+    ask for any, begin before it.
+
+    Raises:
+        InputError: there is none.
+    """
+    # Whatever seeds a run has, two processes must not draw the same port.
+    for port in SystemRandom().sample(_PORTS, len(_PORTS)):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise InputError("Ray needs a port of 127.0.0.1 from 20000 to 29999, and none may be used")
 
 
 @dataclass(frozen=True)

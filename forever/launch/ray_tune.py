@@ -21,7 +21,7 @@ from rich.console import Console
 
 from forever.errors import InputError
 from forever.launch import ray_cluster
-from forever.launch.copies import bring, publish, settle
+from forever.launch.copies import bring, let_save, publish, settle
 from forever.launch.fleet import Fleet, SweepOutcome, divide
 from forever.launch.ray_cluster import Setting
 from forever.launch.ray_trial import train_trial, trial_resources
@@ -177,7 +177,7 @@ def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, co
         try:
             tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
         except KeyboardInterrupt:
-            ray_cluster.let_save([listener.folder / key for key in listener.running])
+            let_save([listener.folder / key for key in listener.running])
             raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

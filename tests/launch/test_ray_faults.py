@@ -4,6 +4,7 @@ The processes of this module's cluster do what the file `faults` says (see fault
 """
 
 import os
+import socket
 import subprocess
 import time
 from collections import Counter
@@ -64,6 +65,20 @@ def test_every_process_asks_its_own_cluster(faults: Path) -> None:
 
     address = f"http://{ray._private.worker.get_dashboard_url()}"  # type: ignore[attr-defined]
     assert ray.get(asks.remote()) == address
+
+
+def test_the_dashboards_port_is_free_and_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's servers that begin before it ask the system for any port."""
+    first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    if first < ray_cluster._PORTS.stop:
+        pytest.skip(f"this machine gives ports from {first} on, Linux by itself from 32768 on")
+    port = ray_cluster.free_port()
+    assert port < first
+    with socket.create_server(("127.0.0.1", port)):
+        monkeypatch.setattr(ray_cluster, "_PORTS", range(port, port + 1))
+        with pytest.raises(InputError, match="none may be used"):
+            ray_cluster.free_port()
+    assert ray_cluster.free_port() == port
 
 
 # ---- killed workers
