@@ -156,7 +156,8 @@ def free_port() -> int:
     for port in SystemRandom().sample(_PORTS, len(_PORTS)):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
-    raise InputError("Ray needs a port of 127.0.0.1 from 20000 to 29999, and none may be used")
+    rule = f"Ray needs a port of 127.0.0.1 from {_PORTS.start} to {_PORTS.stop - 1}"
+    raise InputError(f"{rule}, and none may be used; end other servers, or set RAY_ADDRESS")
 
 
 @dataclass(frozen=True)
