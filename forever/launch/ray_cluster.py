@@ -138,12 +138,12 @@ def known_dashboard() -> dict[str, Any]:
     first cluster that it finds on this machine: it would take away the workers of a run that lives
     in another one, or let those of a dead one keep their place for ever.
     """
-    port = free_port()
+    port = lasting_port()
     os.environ[_DASHBOARD] = f"http://127.0.0.1:{port}"
     return {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": port}
 
 
-def free_port() -> int:
+def lasting_port() -> int:
     """A port at which nobody listens, and that nobody is given who asks the system for any port.
 
     One that the system gave may be gone when the dashboard begins: a dozen servers of Ray, which

@@ -150,9 +150,9 @@ def head_node(
 
 def free_ports(count: int) -> list[int]:
     """Different ports at which nobody listens."""
-    from forever.launch.ray_cluster import free_port
+    from forever.launch.ray_cluster import lasting_port
 
     ports: set[int] = set()
     while len(ports) < count:
-        ports.add(free_port())
+        ports.add(lasting_port())
     return [*ports]

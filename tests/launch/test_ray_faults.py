@@ -72,13 +72,13 @@ def test_the_dashboards_port_is_free_and_stays_so(monkeypatch: pytest.MonkeyPatc
     first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     if first < ray_cluster._PORTS.stop:
         pytest.skip(f"this machine gives ports from {first} on, Linux by itself from 32768 on")
-    port = ray_cluster.free_port()
+    port = ray_cluster.lasting_port()
     assert port < first
     with socket.create_server(("127.0.0.1", port)):
         monkeypatch.setattr(ray_cluster, "_PORTS", range(port, port + 1))
         with pytest.raises(InputError, match="none may be used"):
-            ray_cluster.free_port()
-    assert ray_cluster.free_port() == port
+            ray_cluster.lasting_port()
+    assert ray_cluster.lasting_port() == port
 
 
 # ---- killed workers

@@ -68,20 +68,27 @@ def plan(
     # Torch is loaded when the runs are known to be possible.
     from forever.planning.table import Terms, plan_table
 
-    least, most = parse_workers(place.workers) or (None, None)
     terms = Terms(
         calibrate=calibrate,
         tokens_per_second=tokens_per_second,
         price_per_hour=price_per_hour,
-        device=place.device,
         concurrent=selection.concurrent,
-        workers=most,
-        least=least,
-        micro_batch=place.micro_batch,
-        gpus_per_run=place.gpus_per_run,
+        **_machines(place),
     )
     planned = runs if selection.retry_failed else without_failed(runs)
     show(plan_table(name, planned, terms))
+
+
+def _machines(place: Place) -> dict[str, Any]:
+    """On what each run is computed, as `Terms` has it."""
+    least, most = parse_workers(place.workers) or (None, None)
+    return {
+        "device": place.device,
+        "workers": most,
+        "least": least,
+        "micro_batch": place.micro_batch,
+        "gpus_per_run": place.gpus_per_run,
+    }
 
 
 def _check_detection(file: Any, points: float) -> None:

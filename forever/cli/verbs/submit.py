@@ -55,10 +55,7 @@ def submit(
         forever submit components --address http://127.0.0.1:8265 --out /shared/runs
         forever submit components --render slurm --out /shared/runs
     """
-    if render is not None and render not in _FORMS:
-        raise unknown("form", render, _FORMS)
-    if values is not None and render != "rayjob":
-        raise InputError("--values is for --render rayjob alone; leave it out")
+    _check_form(render, values)
     file, base, launch = _check(words)
     _check_folders(launch, working_dir, render)
     files = _check_files(words, working_dir, render)
@@ -127,6 +124,13 @@ def _check(words: Sequence[str]) -> tuple[Any, Any, Launch]:
 
 def _options(group: Any, params: Mapping[str, Any]) -> Any:
     return group(**{field.name: params[field.name] for field in fields(group)})
+
+
+def _check_form(render: str | None, values: Path | None) -> None:
+    if render is not None and render not in _FORMS:
+        raise unknown("form", render, _FORMS)
+    if values is not None and render != "rayjob":
+        raise InputError("--values is for --render rayjob alone; leave it out")
 
 
 def _check_launch(launch: Launch) -> None:
