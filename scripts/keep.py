@@ -33,12 +33,20 @@ from forever.sweeps.sweep import MANIFEST, Sweep
 from forever.yaml_file import to_yaml
 from scripts.text_claims import findings, penalties_of
 
-RESULTS = Path(__file__).parents[1] / "experiments" / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "experiments" / "results"
 RUNS, REPORT = "runs.jsonl", "report.json"
 _CONTENTS = ("config", "environment", "result")
 _BESIDE = (MANIFEST, Sweep.COPY, rounds.FILE)  # files of the sweep itself
 
 Lines = Sequence[Mapping[str, Any]]
+
+
+def committed() -> list[Path]:
+    """The folders of all committed sweeps. Those in `benchmarks` answer no claim of the paper: they
+    are why `mini` has the settings that it has."""
+    paths = [*RESULTS.glob(f"*/{RUNS}"), *ROOT.glob(f"benchmarks/*/{RUNS}")]
+    return sorted(path.parent for path in paths)
 
 
 def keep(study: Study, folder: Path, add: bool = False) -> Path:
@@ -210,8 +218,8 @@ def main() -> None:
     parser.add_argument("--add", action="store_true", help="leave the runs that are there")
     asked = parser.parse_args()
     if asked.sweep is None:
-        for path in sorted(RESULTS.glob(f"*/{RUNS}")):
-            print(report_again(path.parent))
+        for folder in committed():
+            print(report_again(folder))
         return
     if not (asked.sweep / MANIFEST).is_file():
         parser.error(f"{asked.sweep} is no sweep's folder, it has no {MANIFEST}; give one that has")

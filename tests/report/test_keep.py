@@ -11,7 +11,7 @@ from forever.files import read_json, read_lines, write_lines
 from forever.report.report import stored
 from forever.report.study import read_study
 from forever.sweeps.sweep import Sweep
-from scripts.keep import RESULTS, RUNS, keep, main, packed, report_again
+from scripts.keep import REPORT, RUNS, committed, keep, main, packed, report_again
 from scripts.ledger import section
 
 VARIANTS = {
@@ -123,12 +123,8 @@ def test_only_a_sweep_can_be_committed(
         assert not (tmp_path / "kept").exists()
 
 
-@pytest.mark.parametrize(
-    "path", sorted(RESULTS.glob(f"*/{RUNS}")), ids=lambda path: path.parent.name
-)
-def test_committed_reports_are_those_of_their_runs(path: Path, tmp_path: Path) -> None:
-    (tmp_path / RUNS).write_bytes(path.read_bytes())
+@pytest.mark.parametrize("folder", committed(), ids=lambda folder: folder.name)
+def test_committed_reports_are_those_of_their_runs(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / RUNS).write_bytes((folder / RUNS).read_bytes())
     again = read_json(report_again(tmp_path))
-    assert leaves(again) == pytest.approx(
-        leaves(read_json(path.with_name("report.json"))), abs=1e-5
-    )
+    assert leaves(again) == pytest.approx(leaves(read_json(folder / REPORT)), abs=1e-5)
