@@ -44,8 +44,12 @@ def version(package: str) -> str | None:
         return None
 
 
+@cache
 def revision() -> str | None:
-    """The git revision of this code, "-dirty" if files were changed; None outside a repository."""
+    """The git revision of this code, "-dirty" if files were changed; None outside a repository.
+
+    It is what this process found when it first asked, near the time when it read the code.
+    """
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]

@@ -49,7 +49,7 @@ def sent(
 def server(sent: tuple[Path, str]) -> Iterator[str]:
     if find_spec("matplotlib") is None:
         pytest.skip("there are no pictures without Matplotlib")
-    with served(sent[1], free_port(None)) as (address, _):
+    with served(sent[1], free_port(0)) as (address, _):
         yield address
 
 

@@ -86,7 +86,7 @@ def test_ui_shows_the_store_and_leaves_nothing(
 ) -> None:
     uri = f"sqlite:///{shutil.copy(empty_store, tmp_path / 'mlflow.db')}"
     sync(sweep_folder, uri)
-    port = free_port(None)
+    port = free_port(0)
     command = [sys.executable, "-m", "forever.cli.start", "ui", str(sweep_folder)]
     command += ["--no-browser", "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as shown:

@@ -81,7 +81,7 @@ def test_four_writers_at_once(
     assert len(writers) == 4
     with ExitStack() as open_ones:
         store = uri if database == "sqlite" else open_ones.enter_context(postgres())
-        server, _ = open_ones.enter_context(served(store, free_port(None)))
+        server, _ = open_ones.enter_context(served(store, free_port(0)))
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # of a machine with other work
         command = [sys.executable, "-m", "forever.cli.main", "sync", "--mlflow", server]
         started = [subprocess.Popen([*command, str(writer)]) for writer in writers]
