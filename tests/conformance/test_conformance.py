@@ -274,6 +274,14 @@ def test_without_memory_nothing_is_replayed(run: Run, name: str) -> None:
     assert {*found.result["rows_seen"]} == {"task"}
 
 
+def test_sapt_without_memory_holds_no_prompts(run: Run) -> None:
+    """The sum over past tasks has no examples, which is no weight on it."""
+    assert same_training(
+        run(CONFIGS["sapt"], **{"memory.fraction": 0}),
+        run(CONFIGS["sapt"] | {"memory_weight": 0.0}),
+    )
+
+
 @pytest.mark.parametrize(
     "name", sorted(METHODS.keys() - {"finetune", "mtl", "mix_replay", "fixed_interval", "forever"})
 )

@@ -76,6 +76,8 @@ class Sapt(Method[SaptConfig]):
     def loss(self, learner: Learner, forward: Forward) -> Tensor:
         loss = forward.cross_entropy
         for i, (name, examples) in enumerate(learner.memory.kept.items()):
+            if not examples:
+                continue
             batch = learner.batch_at(learner.updates, examples, "attention", name)
             prompts = [learner.encoder.encode_prompt(example).prompt for example in batch.examples]
             drift = divergence(self.tensors["targets"][i], self.attention(learner, prompts))
