@@ -36,8 +36,8 @@ class Learner:
     encoder: Encoder
     parameters: FlatParameters  # all that is trained, Theta, as one flat vector
     world: World
-    # How many examples a device takes at once; None is its whole share. It changes memory use and
-    # not the result (MoELoRA's terms excepted).
+    # How many examples a device takes at once; None is its whole share. It changes memory use, and
+    # the result by rounding and by dropout's masks alone.
     micro_batch: int | None = None
     packed: bool = True  # do examples share what they begin with? See `data.collation`
     autocast: bool = False  # compute in bf16 with fp32 weights (full fine-tuning on a GPU)

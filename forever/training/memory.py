@@ -65,10 +65,11 @@ class Memory:
 
 
 def balanced_choice(examples: Sequence[Example], count: int, order: Sequence[int]) -> list[Example]:
-    """`count` examples with answers as balanced as they can be, taken in the random `order`.
+    """`count` examples with balanced answers, taken in the random `order`.
 
     With at most `count` distinct answers each gets the quota count // answers, and the rest is
-    filled at random; with more, as for generation, the choice is uniform.
+    filled at random, so that an answer may get more than one of it; with more answers, as for
+    generation, the choice is uniform.
     """
     shuffled = [examples[i] for i in order]
     answers = {example.output.strip() for example in shuffled}

@@ -37,9 +37,11 @@ def learning_rate(config: OptimConfig, step: int, planned_steps: int) -> float:
     linear to zero at the end of the task, after which updates have the whole rate again. Replay
     updates use the current rate and do not advance it (docs/protocol.md#optimiser).
     """
+    if step >= planned_steps:
+        return config.lr
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
-    if config.schedule == "constant" or step >= planned_steps:
+    if config.schedule == "constant":
         return config.lr
     return config.lr * (planned_steps - step) / (planned_steps - config.warmup_steps)
 

@@ -81,5 +81,5 @@ def test_learning_rate(schedule: str, warmup: int, expected: list[float]) -> Non
     theirs = get_scheduler(kind, optimizer, warmup, count).lr_lambdas[0]
     for step in range(count):
         assert learning_rate(config, step, count) == pytest.approx(theirs(step + (step < warmup)))
-    if warmup <= count:  # with a rate of zero the consolidation after the last update would be void
-        assert [learning_rate(config, step, count) for step in (count, count + 5)] == [1, 1]
+    # With a rate of zero the consolidation after the last update would be void.
+    assert [learning_rate(config, step, count) for step in (count, count + 5)] == [1, 1]

@@ -75,7 +75,7 @@ def _check(uri: str, folder: Path | None) -> None:
 
 
 def free_port(wanted: int | None) -> int:
-    """The port that is wanted; without one MLflow's usual one, or any other if that is taken.
+    """The port that is wanted, any for 0; without one MLflow's usual one, or any if that is taken.
 
     Raises:
         InputError: another program has the port that is wanted.
