@@ -32,18 +32,14 @@ class Finetune(Method[FinetuneConfig]):
         yield from self.look_back(learner, task)
 
     def look_back(self, learner: Learner, task: Task) -> Steps:
-        """Measure the loss on each earlier task, the mean over its kept examples, if it is time."""
-        every, size = self.config.probe_every, learner.config.optim.batch_size
+        """Measure the loss on the kept examples of each earlier task, if it is time."""
+        every = self.config.probe_every
         if not every or learner.step % every or not learner.memory:
             return
         losses: dict[str, float] = {}
         for name, examples in learner.memory.kept.items():
-            total = 0.0
-            for start in range(0, len(examples), size):
-                batch = Batch(examples[start : start + size])
-                record = yield Probe(batch)
-                total += record.loss * len(batch.examples)
-            losses[name] = total / len(examples)
+            record = yield Probe(Batch(examples))
+            losses[name] = record.loss
         learner.log_event(LossEvent(task.name, learner.step, losses))
 
 
