@@ -16,7 +16,7 @@ import pandas as pd
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.format import plural
-from forever.launch.copies import bring, settle
+from forever.launch.copies import bring, publish_report, settle
 from forever.launch.fleet import Fleet
 from forever.launch.local import Placement, check
 from forever.launch.start import Asked, mlflow_uri, run_file, send_report, train, watched
@@ -156,8 +156,14 @@ class SweepResult:
         return pd.concat(tables)
 
     def write_report(self) -> Path:
-        """Write report.html, .md, .tex and .json, and return the page."""
-        return write_report(self._study)
+        """Write report.html, .md, .tex and .json, and return the page.
+
+        Raises:
+            InputError: the folder does not take it, or its storage does not.
+        """
+        page = write_report(self._study)
+        publish_report(page)
+        return page
 
     def __repr__(self) -> str:
         finished, planned = len(self._study.finished), len(self._study.runs)

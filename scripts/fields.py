@@ -10,7 +10,7 @@ RESULT = {
     "method": "`method.name`.",
     "seed": "`seed`.",
     "benchmark": "`data.benchmark`.",
-    "order": "The name of the order of tasks, or `custom`.",
+    "order": "The name of the order of tasks, or the names of its tasks, joined by `-`.",
     "tasks": "The tasks in the order in which they were learned: the rows of `matrix`.",
     "stages": "What was trained, one after the other: the columns of `matrix`. Joint training has "
     "one stage.",

@@ -73,10 +73,9 @@ def show_report(*folders: Path, to: Path | None = None) -> Any:
     show(console_tables(study), "benchmarks")
     page = write_report(study, to)
     if to is None:
-        from forever.launch.copies import publish
+        from forever.launch.copies import publish_report
 
-        figures = [f"figures/{path.name}" for path in page.parent.glob("figures/*.png")]
-        publish(page.parent, [f"report.{kind}" for kind in ("html", "md", "tex", "json")] + figures)
+        publish_report(page)
     shown = portable(page)
     print_lines([f"report  {shown}"])
     note(report=shown)

@@ -124,6 +124,13 @@ def publish(folder: Path, names: Iterable[str]) -> None:
             remote.upload(name, folder / name)
 
 
+def publish_report(page: Path) -> None:
+    """Send a report that was written beside runs, with its figures; InputError if that fails."""
+    written = [f"report.{kind}" for kind in ("html", "md", "tex", "json")]
+    figures = [f"figures/{path.name}" for path in page.parent.glob("figures/*.png")]
+    publish(page.parent, written + figures)
+
+
 @contextmanager
 def log_sent(folder: Path, name: str) -> Iterator[None]:
     """Keep a log, to which this process alone adds, in the storage of its folder.

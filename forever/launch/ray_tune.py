@@ -116,7 +116,7 @@ def fan_out(
     if fleet.mlflow is not None:  # it takes seconds to load
         from forever.launch.mlflow.tracker import mirrored_sweep
 
-        mirrored = mirrored_sweep(folder, fleet.mlflow, table.say)
+        mirrored = mirrored_sweep(folder, fleet.mlflow, table.say, outcome.failed)
     source, problem = iter(trials), "ended without a result"
     breakdowns = notices = 0
     with mirrored as tell_mlflow:

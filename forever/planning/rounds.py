@@ -24,6 +24,8 @@ from forever.planning.scores import Comparison, Scores, differences_of, footing_
 from forever.planning.sequential import ALPHA, Decision, decide
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
+from forever.storage.copying import of_sweep
+from forever.storage.mirror import mirrored
 from forever.sweeps.sweep import BOUNDS, Sweep
 
 FILE = "rounds.json"
@@ -112,7 +114,8 @@ def rounds(
     """
     began, seeds = clock(), sweep.seeds
     going, waits = comparisons(sweep), _Waits()
-    with locked(folder, patience_s=0.0):  # another sweep there has a rule of its own
+    # Another sweep there has a rule of its own, and what a mirror has not it takes away.
+    with locked(folder, patience_s=0.0), mirrored(folder, chosen=of_sweep):
         _write_stopping(folder, sweep, limits.points)
     yield sweep
     while True:

@@ -139,7 +139,8 @@ def _run_effects(
         shared: the mean of each seed over all orders, if seeds are drawn for all orders together.
     """
     count = sum(map(len, orders))
-    if len(orders) == count and (shared is None or len(shared) == 1):  # one seed each
+    if len(orders) == count and (shared is None or len(shared) == 1):
+        # One run each: then orders are the repetitions, as seeds of one order would be.
         orders = [np.concatenate(orders)]
         shared = None
     if count == 1:

@@ -99,13 +99,15 @@ def _beside(variant: _Variant, earlier: Sequence[_Variant], main: _Variant) -> _
 
 
 def _stopping(studies: Sequence[Study], runs: Sequence[Run]) -> dict[str, Any] | None:
-    """The rule of a folder in rounds is that of all, for as many comparisons as there are now."""
+    """The rule of a folder in rounds is that of all: for as many comparisons as there are now, and
+    no fewer than those by which seeds were added."""
     rules = [study.stopping for study in studies if study.stopping is not None]
     if not rules:
         return None
     alpha = min(rule["alpha"] for rule in rules)
     compared = {(run.variant, run.benchmark) for run in runs}
-    return {"alpha": alpha, "comparisons": len(compared), "points": rules[0]["points"]}
+    comparisons = max(len(compared), *(rule["comparisons"] for rule in rules))
+    return {"alpha": alpha, "comparisons": comparisons, "points": rules[0]["points"]}
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:

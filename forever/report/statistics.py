@@ -72,7 +72,7 @@ def compare(
         other = (references or {}).get(name, reference)
         base = by_variant.get(other or "", {}) if other != name else {}
         comparison = comparisons[name] = _compare(runs, base)
-        # From one seed nothing can be said of others, however many test items there are.
+        # From one run nothing can be said of others, however many test items there are.
         if comparison.difference and comparison.difference.runs > 1 and name not in outside:
             judged.append(comparison)
     corrected = holm([comparison.p or 0.0 for comparison in judged])

@@ -263,19 +263,31 @@ def plain_run(path: Path, folder: Path | None = None) -> Run:
 
 
 def _tell_settings_apart(runs: Sequence[Run]) -> dict[Run, str]:
-    """Give runs of one variant whose settings differ from those of its first run on their benchmark
-    the difference into their names, and return what was added.
+    """Give runs of one variant whose settings or tasks differ from those of its first run on their
+    benchmark the difference into their names, and return what was added.
 
     A sweep can hold such runs: its folder may have been used again with another base.
     """
     first: dict[tuple[str, str], Run] = {}
+    first_tasks: dict[tuple[str, str], list[str]] = {}
     suffixes: dict[Run, str] = {}
     for run in runs:
-        if run.has_begun:
-            base = first.setdefault((run.benchmark, run.variant), run)
-            changes = differences(base.settings, run.settings)
-            if changes:
-                suffixes[run] = f" ({', '.join(pairs(changes))})"
+        if not run.has_begun:
+            continue
+        place = run.benchmark, run.variant
+        base = first.setdefault(place, run)
+        told = pairs(differences(base.settings, run.settings))
+        if run.result is not None:
+            tasks = run.outcome["tasks"]
+            told += _other_tasks(first_tasks.setdefault(place, tasks), tasks)
+        if told:
+            suffixes[run] = f" ({', '.join(told)})"
     for run, suffix in suffixes.items():
         run.variant += suffix
     return suffixes
+
+
+def _other_tasks(base: Sequence[str], tasks: Sequence[str]) -> list[str]:
+    """Which tasks there are more than those of `base`, and fewer, in whatever order."""
+    more = [f"with {task}" for task in tasks if task not in base]
+    return more + [f"without {task}" for task in base if task not in tasks]

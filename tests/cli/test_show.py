@@ -141,6 +141,23 @@ def test_a_task_at_zero_is_told_in_a_line(
     assert line in call("show", str(run))[1].replace("\n", " ").replace("  ", " ")
 
 
+def test_a_task_whose_answers_were_not_kept_is_not_judged_by_those_of_another(
+    runs: tuple[Path, Path], tmp_path: Path, call: Call
+) -> None:
+    run = copied(runs[0], tmp_path)
+
+    def nothing_right(answers: list[dict[str, Any]]) -> None:
+        for answer in answers:
+            answer |= {"prediction": "purple", "score": 0.0, "cut": False}
+
+    changed(run, 0, nothing_right)
+    changed(run, 1, nothing_right)
+    (run / "predictions" / "3" / "1.jsonl").unlink()
+    lines = document(call, "show", str(run))["lost"]
+    assert lines[0].startswith("shape ends at 0 of 6 right: ")
+    assert not any(line.startswith("colour ") for line in lines)
+
+
 def test_a_task_at_chance_is_told_in_a_line(
     runs: tuple[Path, Path], tmp_path: Path, call: Call
 ) -> None:

@@ -4,11 +4,12 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from threading import Event
 from typing import Any
 
 import pytest
@@ -29,13 +30,14 @@ from forever.errors import InputError
 from forever.launch.local import Placement, run_local
 from forever.launch.mlflow import tracker as mlflow_tracker
 from forever.launch.mlflow.mirror import Mirror, keeps, metric_key, push_run
+from forever.launch.mlflow.notes import compared_with
 from forever.launch.mlflow.store import tracking_uri
 from forever.launch.mlflow.sync import sync
 from forever.launch.mlflow.tracker import close_sweep, mirrored_run, mirrored_sweep, push_sweep
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.runs.tracking import Tracker
-from forever.sweeps.sweep import Sweep
+from forever.sweeps.sweep import Sweep, read_manifest
 
 pytestmark = MLFLOW_WARNS
 
@@ -269,6 +271,66 @@ def test_a_run_that_has_ended_is_sent_at_once(uri: str, toys: Path) -> None:
             result.rename(slow / "result.json")
         tell()  # or it would take half a minute
         wait_until(lambda: statuses(uri)["slow"] == "FINISHED", within_s=15)
+
+
+def test_the_table_of_a_sweep_that_goes_on_has_every_run_within_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends soon after a table is in the next one, though none ends then."""
+    now, tables = 0.0, list[float]()
+    looks: list[Any] = []
+
+    @contextmanager
+    def by_hand(folder: Path, send: Any, say: Any, patience_s: float) -> Iterator[Any]:
+        looks.append(send)
+        yield Event()
+
+    def run_ends(folder: Path, uri: str, sent: set[tuple[Path, str]]) -> None:
+        if now in (180.0, 2400.0):
+            sent.add((folder, str(now)))
+
+    monkeypatch.setattr(mlflow_tracker, "_sending", by_hand)
+    monkeypatch.setattr(mlflow_tracker, "push_sweep", run_ends)
+    monkeypatch.setattr(mlflow_tracker, "push_table", lambda folder, uri: tables.append(now))
+    monkeypatch.setattr(mlflow_tracker.time, "monotonic", lambda: now)
+    with mirrored_sweep(tmp_path, "no address", print):
+        for minute in range(60):
+            now = 60.0 * minute
+            looks[0](False)
+    assert tables == [660.0, 2400.0]
+
+
+def test_a_sweep_has_failed_with_a_run_that_never_began(uri: str, toys: Path) -> None:
+    """One that was refused has no folder that could say so."""
+    (slow,) = toys.glob("slow*")
+    shutil.rmtree(slow)
+    push_sweep(toys, uri, set())
+    close_sweep(toys, uri, set())
+    assert statuses(uri) == {"parent": "KILLED", "base": "FINISHED"}
+    close_sweep(toys, uri, set(), {slow.name: "no model weights"})
+    assert statuses(uri) == {"parent": "FAILED", "base": "FINISHED"}
+
+
+def test_a_trial_is_compared_with_its_reference_where_there_is_one(tmp_path: Path) -> None:
+    """A folder that was used again with another base has two, which the manifest does not tell
+    apart."""
+    variants = {"base": {}, "every": {"method.days": "fixed_interval"}}
+    first, again = (
+        Sweep("days", base_run(**{"optim.lr": rate}), variants, (0,)) for rate in (0.5, 0.01)
+    )
+    base, every = first.trials()
+    first.write_manifest(tmp_path)
+    manifest = read_manifest(tmp_path)
+    by_key = {trial["key"]: trial for trial in manifest["trials"]}
+    found = compared_with(manifest, by_key[every.key], tmp_path)
+    assert found is not None
+    assert found.path == tmp_path / base.key
+    assert compared_with(manifest, by_key[base.key], tmp_path) is None
+    again.write_manifest(tmp_path)
+    manifest = read_manifest(tmp_path)
+    assert len(manifest["trials"]) == 4
+    for trial in manifest["trials"]:
+        assert compared_with(manifest, trial, tmp_path) is None
 
 
 def test_a_finished_run_is_sent_once_and_an_unreadable_one_is_named(

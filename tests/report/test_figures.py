@@ -24,6 +24,7 @@ from forever.report.analyses import day_pairs, dose_areas, forgetting_rates
 from forever.report.figures import FIGURES, Picture, analyses, png_of, runs, style, variants
 from forever.report.figures.style import looks
 from forever.report.study import Part, read_study
+from forever.sweeps import parts
 from forever.sweeps.sweep import Sweep
 
 METHODS = [f"a method with number {n}" for n in range(14)]
@@ -228,6 +229,32 @@ def test_scores_stand_at_their_setting(tmp_path: Path) -> None:
     _, axis = draw("spacing", part).axes
     assert axis.lines[0].get_linestyle() == "None"
     assert ticks_of(axis) == [row.variant for row in part.rows]
+
+
+@pytest.mark.parametrize(
+    ("key", "other", "shown"),
+    [
+        ("method.gamma", {"method.gamma": 0.5}, ["0.5", "1"]),
+        ("budget.examples", {"budget.examples": 8}, ["None", "8"]),
+        ("method.days", {"method.days": "fixed_interval"}, ["ebbinghaus", "fixed_interval"]),
+        ("method.views", {"method.gamma": 0.5}, None),
+    ],
+)
+def test_a_setting_may_be_no_number_and_not_every_variant_has_it(
+    key: str, other: dict[str, Any], shown: list[str] | None, tmp_path: Path
+) -> None:
+    """Who lacks the setting is left out; without anybody who has it there is no figure."""
+    variants = {"base": {}, "other": other, "finetune": {"method.name": "finetune"}}
+    make_up(tmp_path, Sweep("memory_size", base_run(), variants))
+    part = read_study(tmp_path).parts[0]
+    axis = parts.Figure(kind="sensitivity", key=key, label="what differs")
+    assert part.file is not None
+    part = replace(part, file=part.file.model_copy(update={"figures": (axis,)}))
+    if shown is None:
+        assert list(FIGURES["sensitivity"](part)) == []
+    else:
+        _, below = draw("sensitivity", part).axes
+        assert ticks_of(below) == shown
 
 
 def test_doses_have_a_curve_for_what_differs_in_nothing_else(tmp_path: Path) -> None:

@@ -138,6 +138,10 @@ def test_the_rule_of_rounds_is_kept(folders: list[Path], tmp_path: Path) -> None
     study = read_studies(folders, tmp_path)
     assert study.stopping == {**rule, "comparisons": 4}
     assert study.parts[0].in_rounds
+    # Of a sweep of many variants a few may have been chosen.
+    rule["comparisons"] = 7
+    (folders[1] / "rounds.json").write_text(json.dumps(rule), encoding="utf-8")
+    assert read_studies(folders, tmp_path).stopping == rule
 
 
 def test_names_tell_folders_apart(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers import execute
-from made_up import base_run, edit, make_up, make_up_run
+from made_up import TASKS, base_run, edit, make_up, make_up_run
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
@@ -197,6 +197,20 @@ def test_a_folder_of_runs_groups_seeds_and_tells_settings_apart(folder: Path) ->
     shutil.copytree(next(folder.glob("base*s0*")), folder / "copy")
     with pytest.raises(InputError, match="hold the same run"):
         write_report(folder)
+
+
+def test_runs_on_other_tasks_are_another_variant(tmp_path: Path) -> None:
+    """Their scores have no common mean; another order of the same tasks is no other variant."""
+    orders = (TASKS, TASKS[::-1], TASKS[:3], (*TASKS[1:], "smell"))
+    for number, tasks in enumerate(orders):
+        config = base_run(**{"data.order": list(tasks)})
+        make_up_run(tmp_path / str(number), "forever", config)
+    write_report(tmp_path)
+    assert {name: len(row.runs) for name, row in rows_of(tmp_path).items()} == {
+        "forever": 2,
+        "forever (without taste)": 1,
+        "forever (with smell, without colour)": 1,
+    }
 
 
 def test_each_benchmark_of_a_folder_of_runs_has_its_own_reference(tmp_path: Path) -> None:

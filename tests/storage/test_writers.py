@@ -1,15 +1,19 @@
 """A run whose mirror several machines know: it has one writer, who may die, be asked or be lost."""
 
+import json
 import re
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults.inject import Point, watched
 from helpers import KILLED_CLOSES_NO_FILES, Outcome, execute, outcome, wait_until
+from made_up import base_run, make_up
 from stores import ADDRESS, SAVED, Become, Killed, Store, dying, files_of, go_on
 
+import forever
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.files import WriteError
@@ -17,12 +21,14 @@ from forever.launch import copies
 from forever.launch.copies import ask_to_save, follow, held, settle
 from forever.launch.local import run_local
 from forever.launch.worker_log import logged
+from forever.planning.rounds import Limits, first_round, read_stopping, rounds
 from forever.runs.lock import locked
 from forever.stopping import Stopped
 from forever.storage import mirror
 from forever.storage.address import address_of, local_folder
-from forever.storage.copying import of_run, readable
-from forever.storage.mirror import Mirror
+from forever.storage.copying import of_run, of_sweep, readable
+from forever.storage.mirror import Mirror, mirrored
+from forever.sweeps.sweep import Sweep
 
 pytestmark = [*KILLED_CLOSES_NO_FILES, pytest.mark.usefixtures("quick")]
 
@@ -248,6 +254,49 @@ def test_a_planted_fork_is_sent_as_a_whole(config: RunConfig, store: Store, tmp_
     (path / "fork.json").write_text("{}")
     settle(path)
     assert files_of(path) == {"fork.json": b"{}"}
+
+
+def test_the_rule_of_a_sweep_in_rounds_is_there_whoever_wrote_last(
+    store: Store, machine: Become
+) -> None:
+    """It is written where a mirror that lacks it, or has an older one, takes nothing away."""
+    sweep = Sweep("days", base_run(), {"base": {}, "every": {"method.days": "fixed_interval"}})
+
+    def work(folder: Path) -> None:
+        with locked(folder), mirrored(folder, chosen=of_sweep):
+            sweep.write_manifest(folder)
+
+    def rule_of(points: float | None) -> tuple[Any, Any]:
+        folder = local_folder("store://bucket/runs/days")
+        settle(folder, of_sweep)
+        if points is not None:
+            parts = rounds(first_round(sweep), folder, Limits(points), lambda runs: 1, print)
+            next(parts)  # and the process is killed in its first round
+        work(folder)
+        there = store.folder / "bucket/runs/days/rounds.json"
+        return read_stopping(folder), json.loads(there.read_bytes()) if there.is_file() else None
+
+    assert rule_of(None) == (None, None)
+    for number, points in ((2, 2.0), (3, 1.0), (2, None)):
+        machine(number)
+        here, there = rule_of(points)
+        assert here == there
+        assert here["points"] == (points or 1.0)
+
+
+def test_a_report_that_python_writes_reaches_the_storage(store: Store, tmp_path: Path) -> None:
+    make_up(tmp_path / "made", Sweep("days", base_run(), {"base": {}}, (0,)))
+    place = store.folder / "bucket/runs/days"
+    shutil.copytree(tmp_path / "made", place)
+    result = forever.load("store://bucket/runs/days")
+    assert isinstance(result, forever.SweepResult)
+    page = result.write_report()
+    written = files_of(place)
+    assert written["report.html"] == page.read_bytes()
+    assert {"report.md", "report.tex", "report.json"} <= written.keys()
+    assert any(name.startswith("figures/") for name in written)
+    forever.load("store://bucket/runs/days")
+    assert page.is_file()
 
 
 def test_a_log_reaches_the_storage_from_the_machine_of_its_process(

@@ -49,7 +49,10 @@ def lost_tasks(seen: Seen) -> list[str]:
     lines: list[str] = []
     others: list[str] = []
     result = seen.result
-    for number, (task, answers) in enumerate(seen.answers.items()):
+    for number, task in enumerate(result["tasks"]):
+        answers = seen.answers.get(task)  # none if its file was not kept
+        if answers is None:
+            continue
         end = _end(result["matrix"][number][-1], answers)
         if end and len(lines) < _MOST_LINES:
             helps = _help(seen, number, task, answers)

@@ -47,13 +47,17 @@ def trial_name(trial: Mapping[str, Any]) -> str:
 def compared_with(
     manifest: Mapping[str, Any], trial: Mapping[str, Any], folder: Path
 ) -> RunDirectory | None:
-    """The run of a sweep that a trial is compared with: the reference's, alike in all else."""
+    """The run of a sweep that a trial is compared with: the reference's, alike in all else.
+
+    None for the reference itself, and in a folder that was used again with another base: there the
+    reference has several, and nothing says which of them a trial differs from.
+    """
     reference = manifest["references"].get(trial["variant"], manifest["reference"])
-    twin = {**trial, "variant": reference}
-    for other in manifest["trials"]:
-        if trial["key"] != other["key"] and {**other, "key": ""} == {**twin, "key": ""}:
-            return RunDirectory(folder / other["key"])
-    return None
+    if reference == trial["variant"]:
+        return None
+    twin = {**trial, "variant": reference, "key": ""}
+    found = [other["key"] for other in manifest["trials"] if {**other, "key": ""} == twin]
+    return RunDirectory(folder / found[0]) if len(found) == 1 else None
 
 
 def run_note(result: Mapping[str, Any], run: str, other: RunDirectory | None = None) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from forever.config.overrides import flatten
 from forever.errors import InputError
+from forever.launch.copies import publish_report
 from forever.launch.mlflow.comparison import VIEW, differing, view_of
 from forever.launch.mlflow.notes import NOTE, compared_with, run_note, sweep_note
 from forever.launch.mlflow.place import Place
@@ -136,5 +137,5 @@ def _reported(study: Any) -> Iterator[Path]:
     read = [folder / MANIFEST, *(run.directory.result for run in study.finished)]
     newest = max(path.stat().st_mtime for path in read)
     if not all(path.is_file() and path.stat().st_mtime >= newest for path in made):
-        write_report(study)
+        publish_report(write_report(study))
     yield from made

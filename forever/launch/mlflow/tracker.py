@@ -5,7 +5,7 @@ the end of a run for five seconds at most: whatever a server does, it costs no d
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -66,26 +66,29 @@ def mirrored_run(folder: Path, uri: str | None) -> Iterator[Tracker]:
 
 @contextmanager
 def mirrored_sweep(
-    folder: Path, uri: str, say: Callable[[str], None]
+    folder: Path, uri: str, say: Callable[[str], None], failed: Collection[str] = ()
 ) -> Iterator[Callable[[], None]]:
     """Show a sweep and its runs in MLflow during the block; if MLflow is away, `say` tells of it.
 
     One thread of this process sends everything, so that no trial loads MLflow or waits for it.
     Yields what to call when a run has ended, which is then sent at once.
+
+    Args:
+        failed: the runs that will have failed by the end of the block, of which some may have no
+            folder.
     """
     sent: set[Mark] = set()
-    table_at = time.monotonic()
+    table_at, in_table = time.monotonic(), 0
 
     def send(over: bool) -> None:
-        nonlocal table_at
+        nonlocal table_at, in_table
         if over:
-            close_sweep(folder, uri, sent)
+            close_sweep(folder, uri, sent, failed)
             return
-        before = len(sent)
         push_sweep(folder, uri, sent)
-        if len(sent) > before and time.monotonic() > table_at + _TABLE_EVERY_S:
+        if len(sent) > in_table and time.monotonic() > table_at + _TABLE_EVERY_S:
             push_table(folder, uri)
-            table_at = time.monotonic()
+            table_at, in_table = time.monotonic(), len(sent)
 
     with _sending(folder, send, say, _SWEEP_PATIENCE_S) as news:
         yield news.set
@@ -181,11 +184,11 @@ def push_sweep(folder: Path, uri: str, sent: set[Mark]) -> None:
             _push(path, uri, sent, over=bool(ended))
 
 
-def close_sweep(folder: Path, uri: str, sent: set[Mark]) -> None:
+def close_sweep(folder: Path, uri: str, sent: set[Mark], failed: Collection[str] = ()) -> None:
     """Send what MLflow lacks of a sweep, and end its parent run and the runs that nobody trains."""
     for path in runs_in(folder):
         _push(path, uri, sent, over=not in_progress(path, _LETS_GO_S))
-    end_parent(Store(uri), folder)
+    end_parent(Store(uri), folder, failed)
 
 
 def _push(path: Path, uri: str, sent: set[Mark], over: bool) -> None:
@@ -222,8 +225,12 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(config.parent for config in folder.glob("*/config.yaml"))
 
 
-def end_parent(store: Store, folder: Path) -> None:
-    """End the parent run of a sweep: it failed with one of its trials, or was stopped early."""
+def end_parent(store: Store, folder: Path, failed: Collection[str] = ()) -> None:
+    """End the parent run of a sweep: it failed with one of its trials, or was stopped early.
+
+    Args:
+        failed: trials of which the sweep knows that they failed, and their folders may not.
+    """
     ends: set[str] = set()
     info = store.sweep(folder).info
     time_ms = info.start_time
@@ -233,7 +240,7 @@ def end_parent(store: Store, folder: Path) -> None:
         if directory.result.is_file():
             time_ms = ended_ms(directory, time_ms)
     status = "KILLED" if "interrupted" in ends else "FINISHED"
-    if "failed" in ends:
+    if failed or "failed" in ends:
         status = "FAILED"
     store.client.log_artifact(info.run_id, str(folder / MANIFEST))
     store.client.set_terminated(info.run_id, status, time_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -26,10 +27,20 @@ def sensitivity(part: Part) -> Iterator[style.Picture]:
     figures = part.file.figures if part.file else ()
     for axis in figures:
         if axis.key and axis.label:
-            settings: dict[str, float] = {}
-            for row in part.measured:
-                settings[row.variant] = axis.unit * float(row.runs[0].settings[axis.key])
-            yield _picture(part, settings, "sensitivity", axis.label)
+            settings = _values(part, axis.key, axis.unit)
+            if settings:
+                yield _picture(part, settings, "sensitivity", axis.label)
+
+
+def _values(part: Part, key: str, unit: float) -> Settings:
+    """What each variant that has the setting has for it: numbers, or names if one is none."""
+    values: dict[str, Any] = {}
+    for row in part.measured:
+        if key in row.runs[0].settings:
+            values[row.variant] = row.runs[0].settings[key]
+    if all(type(value) in (int, float) for value in values.values()):
+        return {variant: unit * value for variant, value in values.items()}
+    return {variant: written(value) for variant, value in values.items()}
 
 
 def spacing(part: Part) -> Iterator[style.Picture]:
@@ -43,11 +54,12 @@ def backbones(part: Part) -> Iterator[style.Picture]:
 
 
 def _picture(part: Part, settings: Settings, name: str, about: str) -> style.Picture:
-    """OP, and BWT below it, against a setting, a line a method, with intervals; the reference's
-    value is marked.
+    """OP, and BWT below it, of the variants that have a setting against it, a line a method, with
+    intervals; the reference's value is marked.
 
     Values stand side by side: numbers by size and joined, names in the order in which they come.
     """
+    shown = [row for row in part.measured if row.variant in settings]
     values = list(dict.fromkeys(settings.values()))
     has_names = isinstance(values[0], str)
     if not has_names:
@@ -57,7 +69,7 @@ def _picture(part: Part, settings: Settings, name: str, about: str) -> style.Pic
         return values.index(settings[row.variant])
 
     by_method: dict[str, list[Row]] = {}
-    for row in sorted(part.measured, key=place):
+    for row in sorted(shown, key=place):
         by_method.setdefault(row.results[0]["method"], []).append(row)
     figure, axes = _op_and_bwt()
     looks = style.looks(by_method, "forever")
@@ -74,8 +86,8 @@ def _picture(part: Part, settings: Settings, name: str, about: str) -> style.Pic
     axes[-1].set_xticks(range(len(values)), [label(written(value)) for value in values])
     style.legend(figure)
     caption = f"OP and BWT against {about}, with 95 % intervals; the reference's on a pale ground."
-    numbers = scored(part.measured, "op", "bwt")
-    numbers.insert(1, about, [settings[row.variant] for row in part.measured])
+    numbers = scored(shown, "op", "bwt")
+    numbers.insert(1, about, [settings[row.variant] for row in shown])
     return style.picture(name, caption, figure, numbers)
 
 
