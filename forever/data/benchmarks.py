@@ -170,7 +170,10 @@ def _task(config: DataConfig, name: str, splits: Splits) -> Task:
 
 
 def _held_out(task: Task, share: float | None) -> Task:
-    """Put a share of the training examples, the same in every run, for the test examples."""
+    """Put a share of the training examples, the same in every run, for the test examples.
+
+    Training examples that ask what one of those asks are left out.
+    """
     if share is None:
         return task
     count = round(share * len(task.train))
@@ -180,6 +183,12 @@ def _held_out(task: Task, share: float | None) -> Task:
             f"{count} of them cannot be held out, give another share"
         )
     held = set(permutation(len(task.train), DATA_SEED, "validation", task.name)[:count])
-    train = tuple(example for i, example in enumerate(task.train) if i not in held)
     test = tuple(example for i, example in enumerate(task.train) if i in held)
+    asked = {example.question for example in test}
+    train = tuple(example for example in task.train if example.question not in asked)
+    if not train:
+        raise InputError(
+            f"data.validation={share}: all training rows of task {task.name} ask what those ask "
+            "that are held out; give it more rows, or none is held out without data.validation"
+        )
     return replace(task, train=train, test=test)

@@ -108,14 +108,15 @@ def _of_folder(folder: Path) -> dict[str, Any]:
 
 
 def _rows(rows: Any, where: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows, with the names of labels in the place of their numbers."""
+    """Yield the rows, with the names of labels in the place of their numbers; -1 is none."""
     labels = {name: kind for name, kind in rows.features.items() if hasattr(kind, "int2str")}
     for number in range(len(rows)):
         try:
             row = rows[number]
             for name, kind in labels.items():
-                if row[name] is not None and row[name] >= 0:
-                    row[name] = kind.int2str(row[name])
+                value = row[name]
+                if value is not None:
+                    row[name] = kind.int2str(value) if value >= 0 else None
         except Exception as error:  # whatever a reader of pictures, sounds or dates may raise
             raise InputError(f"{where}, row {number}: {one_line(error)}") from error
         yield row
@@ -129,8 +130,9 @@ def _kept(row: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def _template(text: str, columns: list[str], where: str) -> str:
-    """Return a template: a single word is a column's name; in several words `{column}` is one."""
-    if text and len(text.split()) == 1 and "{" not in text:
+    """Return a template: a column's name or a single word is a column; in several words `{column}`
+    is one."""
+    if text in columns or (len(text.split()) == 1 and "{" not in text):
         text = f"{{{text}}}"
     for name in _PLACE.findall(text):
         if name not in columns:

@@ -34,7 +34,8 @@ def read_tokenizer(path: Path) -> Any:
     """Read the tokenizer of a model's folder or GGUF file; it pads with its end if with nothing.
 
     Raises:
-        InputError: its unknown token is unknown. Transformers may raise anything else.
+        InputError: its unknown token is unknown, or it has no end, by which answers end.
+            Transformers may raise anything else.
     """
     from transformers import AutoTokenizer  # seconds
 
@@ -48,6 +49,11 @@ def read_tokenizer(path: Path) -> Any:
             f"model.name: {path} has the unknown token {shown(tokenizer.unk_token)}, which its "
             "vocabulary lacks; fetch the model again"
         ) from None
+    if tokenizer.eos_token_id is None:
+        raise InputError(
+            f"model.name: {path} has a tokenizer without eos_token, by which a model says that its "
+            "answer is over; name it in tokenizer_config.json, or give another model"
+        )
     return tokenizer
 
 

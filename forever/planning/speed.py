@@ -2,7 +2,7 @@
 finished runs."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.batching import Batch
 from forever.data.encoding import Encoder
-from forever.data.tasks import Benchmark, Task
+from forever.data.tasks import Benchmark, Example, Task
 from forever.errors import InputError
 from forever.evaluation.decoding import decode
 from forever.methods.base import Method
@@ -177,25 +177,36 @@ def _update_rate(learner: Learner, method: Method[Any], task: Task, budget_s: fl
 
 def _decoding_rate(learner: Learner, task: Task) -> Rate:
     """The rate of the steps of decoding; to read the prompts counts a third."""
-    steps = 0
-
-    def note_step(*_: object) -> None:
-        nonlocal steps
-        steps += 1
-
-    hook = learner.backbone.model.register_forward_hook(note_step)
     samples: list[tuple[float, float]] = []
     for size in (1, 4, 16):  # the first call allocates
-        examples, steps, begun = task.test[:size], 0, _now(learner.world.device)
-        with autocast(learner):
-            decode(learner.backbone, learner.encoder, examples, 1 + _STEPS, learner.gate)
-        seconds = _now(learner.world.device) - begun
+        examples = task.test[:size]
+        _, to_read = _decoded(learner, examples, 1)
+        seconds, passes = _decoded(learner, examples, 1 + _STEPS)
         prompts = sum(len(learner.encoder.encode_prompt(example).prompt) for example in examples)
-        calls = steps - 1 + FORWARD
-        tokens = len(examples) * (steps - 1) + FORWARD * prompts
+        steps = passes - to_read
+        calls = steps + FORWARD
+        tokens = len(examples) * steps + FORWARD * prompts
         samples.append((tokens / calls, seconds / calls))
-    hook.remove()
     return Rate.line(samples[1], samples[2])
+
+
+def _decoded(learner: Learner, examples: Sequence[Example], limit: int) -> tuple[float, int]:
+    """The seconds and the passes through the model that answers of `limit` tokens at most take."""
+    passes = 0
+
+    def note_pass(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+
+    hook = learner.backbone.model.register_forward_hook(note_pass)
+    begun = _now(learner.world.device)
+    with autocast(learner):
+        decode(
+            learner.backbone, learner.encoder, examples, limit, learner.gate, packed=learner.packed
+        )
+    seconds = _now(learner.world.device) - begun
+    hook.remove()
+    return seconds, passes
 
 
 def _now(device: torch.device) -> float:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -40,7 +40,7 @@ from forever.methods.registry import METHODS, build_method
 from forever.models.identity import changed
 from forever.reading import check_links
 from forever.runs import checkpoint
-from forever.runs.checkpoint import State
+from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory
 from forever.runs.environment import code
 from forever.runs.journal import first_lines
@@ -72,6 +72,22 @@ class Origin:
         return f"{config.key()}-after{self.stage + 1}-{self.identity()}"
 
 
+def latest_of(directory: RunDirectory, say: Callable[[str], object]) -> Checkpoint | None:
+    """The newest checkpoint of a run, if one can be read; `say` is told of damaged ones.
+
+    Raises:
+        InputError: a fork has none, and its past was trained by another run.
+    """
+    found = checkpoint.latest(directory.checkpoints, say, directory.has_steps())
+    if found is None and directory.fork.is_file():
+        raise InputError(
+            f"{directory.checkpoints} has no checkpoint that can be read, and the past of a fork "
+            f"was trained by another run; remove {directory.path}, and the command with --fork "
+            "begins it again"
+        )
+    return found
+
+
 def find_origin(text: str) -> Origin:
     """Find what RUN@TASK means: a run's folder, and the name or number (from 1) of its stage."""
     name, _, task = text.rpartition("@")
@@ -85,6 +101,10 @@ def find_origin(text: str) -> Origin:
     check_links(directory.path)
     config = directory.read_config()
     trained = tuple(dict.fromkeys(line["task"] for line in directory.read_steps()))
+    if not trained:
+        raise InputError(
+            f"--fork {text!r}: {directory.steps}, which says what was trained, is missing or empty"
+        )
     stages = {str(number): number - 1 for number in range(1, len(trained) + 1)}
     stages |= {task: stage for stage, task in enumerate(trained)}
     if task not in stages:

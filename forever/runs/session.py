@@ -27,7 +27,7 @@ from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory
 from forever.runs.environment import code
-from forever.runs.fork import leave_first_task
+from forever.runs.fork import latest_of, leave_first_task
 from forever.runs.journal import Journal, step_line
 from forever.runs.results import costs, summary
 from forever.runs.shapes import SCHEMA_VERSION, weight_digests
@@ -67,8 +67,7 @@ class Session:
         data = [task.digest() for task in benchmark.tasks]
         model = {**learner.backbone.digests, **of_encoder(learner.config)}
         now = State(data=data, model=model, code=code())
-        say = complain if self.world.leads else id
-        saved = checkpoint.latest(self.directory.checkpoints, say, self.directory.has_steps())
+        saved = latest_of(self.directory, complain if self.world.leads else id)
         self.state = state = State.of(saved, self.directory.checkpoints) if saved else now
         if state.stage >= len(benchmark.stages):
             raise InputError(
@@ -213,8 +212,8 @@ class Session:
 
     def scored(self, stage: int, task: int) -> bool:
         """Whether the answers to a task are on disk; if so their scores are read."""
-        answers = self.directory.sound_answers(stage, task)
-        sound = bool(answers) and len(answers) == len(self.benchmark.tasks[task].test)
+        answers, rows = self.directory.sound_answers(stage, task), self.benchmark.tasks[task].test
+        sound = bool(answers) and len(answers) == len(rows)
         # Ranks decide alike: another machine may have files that the leader has removed since.
         together = all(votes[0] for votes in self.world.gather([sound]))
         if answers and together:
@@ -222,10 +221,12 @@ class Session:
             return True
         path = self.directory.predictions(stage, task)
         problem = f"{path} is {'damaged' if path.is_file() else 'missing'}"
+        if answers and not sound:
+            problem = f"{path} answers {len(answers)} test rows, and there are {len(rows)} now"
         if stage < self._saved_stage:
             raise InputError(
                 f"{problem}, and the weights that gave its answers were trained on "
-                "since; put the file back, or give another --out to run from the beginning"
+                "since; put back what was there, or give another --out to run from the beginning"
             )
         if path.is_file() and self.world.leads:
             complain(f"{problem}; the answers are given again")

@@ -149,11 +149,27 @@ def test_a_full_model_is_exported_whole(
     card = (out / "README.md").read_text("utf-8")
     assert front(card)["library_name"] == "transformers"
     assert float(ran(snippet(card) + SUM, out))
+    merged = call("export", str(tmp_path / "run"), "--to", str(tmp_path / "more"), "--merged")
+    assert merged[0] == 2
+    assert "trained the whole model; leave out --merged" in merged[2]
+
+
+def test_a_joint_run_learned_its_tasks_together(
+    small_config: RunConfig, tmp_path: Path, call: Call
+) -> None:
+    execute(small_config.override({"method.name": "mtl"}), tmp_path / "run")
+    assert call("export", str(tmp_path / "run"), "--to", str(tmp_path / "out"))[0] == 0
+    assert "on 3 tasks, together, with" in (tmp_path / "out" / "README.md").read_text("utf-8")
 
 
 def test_what_cannot_be_exported_is_refused(
-    run: Path, small_config: RunConfig, tmp_path: Path, call: Call
+    run: Path, small_config: RunConfig, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    code, _, error = call("export", str(run), "--to", ".")
+    assert code == 2
+    assert "is the working folder" in error
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
     code, _, error = call("export", str(run), "--to", str(tmp_path / "there"))

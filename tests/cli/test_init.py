@@ -120,7 +120,7 @@ def test_what_cannot_be_begun_is_refused(call: Call) -> None:
         code, _, error = call("init", "--task", name)
         assert code == 2
         assert "a task's name is that of a folder" in error
-    for folder in ("/", "mini", "a/../mini"):
+    for folder in ("/", "mini", "a/../mini", "standard", "superni"):
         code, _, error = call("init", "--task", "first", "--to", folder)
         assert code == 2
         assert "the folder's name is that of a benchmark" in error

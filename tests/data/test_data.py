@@ -325,6 +325,19 @@ def test_validation_rows_come_from_training_and_test_rows_are_not_used(toy_root:
         load_toy(toy_root, validation=0.001)
 
 
+def test_nothing_that_is_held_out_is_trained_on(toy_root: Path) -> None:
+    """Not even under another id: rows may repeat."""
+    rows = [row(f"a train {i // 2}", "yn"[i // 2 % 2]) for i in range(20)]
+    write_jsonl(toy_root / "toy" / "a" / "train.jsonl", rows)
+    task = load_toy(toy_root, validation=0.25).tasks[0]
+    assert len(task.test) == 5
+    assert {example.question for example in task.train}.isdisjoint(e.question for e in task.test)
+    assert len(task.train) < 15
+    write_jsonl(toy_root / "toy" / "a" / "train.jsonl", [row("a train", "y")] * 20)
+    with pytest.raises(InputError, match="all training rows of task a ask what those ask"):
+        load_toy(toy_root, validation=0.25)
+
+
 def test_row_limits_keep_the_same_rows_in_every_run(toy_root: Path) -> None:
     whole, small = load_toy(toy_root), load_toy(toy_root, train_rows=7, test_rows=4)
     for task, kept in zip(whole.tasks, small.tasks, strict=True):

@@ -99,6 +99,29 @@ def test_every_kind_of_file_gives_the_same_task(kind: str, tmp_path: Path) -> No
     assert task.digest() == "a282921ee3e7"
 
 
+def test_a_columns_name_may_have_blanks(tmp_path: Path) -> None:
+    """It is no text that every example would have for an answer."""
+    folder = tmp_path / "things"
+    folder.mkdir()
+    for split, count in (("train", 12), ("test", 4)):
+        frame = with_words(split, count).rename(columns={"answer": "is it warm"})
+        frame.to_json(folder / f"{split}.jsonl", orient="records", lines=True)
+    task = task_of(folder, columns={**COLUMNS, "output": "is it warm"})
+    assert task.labels == ("no", "yes")
+
+
+def test_a_row_without_a_label_has_no_answer(tmp_path: Path) -> None:
+    """-1 stands for none, as in test splits whose answers are kept secret."""
+    made("train", 12).save_to_disk(str(tmp_path / "train"))
+    hidden = made("test", 4).map(lambda row: {"answer": -1})
+    hidden.save_to_disk(str(tmp_path / "test"))
+    splits = json.dumps({"splits": ["train", "test"]})
+    (tmp_path / "dataset_dict.json").write_text(splits, encoding="utf-8")
+    with pytest.raises(InputError, match="row 0 of test: column 'answer' is empty"):
+        task_of(tmp_path)
+    assert len(task_of(tmp_path, test="train[:2]", train="train[2:]").train) == 10
+
+
 def test_splits_filters_and_numbers_of_examples(folder: Path) -> None:
     parts = task_of(folder, train="train[:75%]", test="train[75%:]")
     assert parts.train[-1].id == "warm/train/8"

@@ -259,10 +259,13 @@ def test_a_name_that_is_no_model(name: str) -> None:
             {"unk_token": "", "pad_token": ""},
             "has the unknown token '', which its vocabulary lacks",
         ),
+        ({"eos_token": None}, "has a tokenizer without eos_token"),
     ],
-    ids=["new padding", "unknown unknown"],
+    ids=["new padding", "unknown unknown", "no end"],
 )
-def test_tokens_that_a_model_lacks(settings: dict[str, str], message: str, folder: Path) -> None:
+def test_tokens_that_a_model_lacks(
+    settings: dict[str, str | None], message: str, folder: Path
+) -> None:
     """It would end with an index out of range in mid-training, or in recursion without end."""
     change(folder / "tokenizer_config.json", **settings)
     with pytest.raises(InputError, match=message):

@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,12 +24,14 @@ from forever.errors import InputError
 from forever.launch import ray_cluster
 from forever.models.backbone import load
 from forever.planning.counts import MOST_UPDATES, Counts, plan
-from forever.planning.speed import Rate, Speed, calibrate, kind_of
+from forever.planning.speed import Rate, Speed, _decoded, _decoding_rate, calibrate, kind_of
 from forever.planning.table import Terms, find_place, plan_table
 from forever.replay.times import day_seven
 from forever.sweeps.asked import asked_runs, without_failed
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import SCALES, load_run
+from forever.training.build import build_learner
+from forever.training.world import World
 
 METHODS = [
     {"method.name": "finetune"},
@@ -197,6 +200,26 @@ def test_a_calibration_times_every_kind_of_work(method: str, small_config: RunCo
     assert speed.update.seconds(1, 100) > 1e-5
     assert speed.decode.seconds(1, 20) > 1e-5
     assert speed.seconds(planned(config, encoder=speed.encoder)) > 0
+
+
+def test_reading_prompts_is_no_step_of_decoding(
+    small_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers that share the beginning of their prompts are read in a pass more, and take as many
+    steps."""
+    task = load_benchmark(small_config.data).tasks[0]
+    to_read: dict[str, int] = {}
+    tokens: dict[str, list[float]] = {}  # in a step
+    for packing in ("shared", "padded"):
+        config = small_config.override({"model.packing": packing})
+        learner = build_learner(config, World(device=torch.device("cpu")))
+        to_read[packing] = _decoded(learner, task.test, 1)[1]
+        line = Mock()
+        monkeypatch.setattr(Rate, "line", line)
+        _decoding_rate(learner, task)
+        tokens[packing] = [sample[0] for sample in line.call_args.args]
+    assert to_read == {"shared": 2, "padded": 1}
+    assert tokens["shared"] == tokens["padded"]
 
 
 @pytest.fixture(autouse=True)

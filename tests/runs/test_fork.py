@@ -210,6 +210,33 @@ def test_a_fork_misses_the_answers_that_its_run_lost(runs: Runs, tmp_path: Path)
         fork(config, f"{damaged}@2", tmp_path / "again")
 
 
+@pytest.mark.parametrize("lost", ["missing", "damaged"])
+def test_a_fork_that_lost_its_checkpoint_is_no_run_from_the_beginning(
+    runs: Runs, lost: str, tmp_path: Path
+) -> None:
+    """It would train the past, too, with settings that are meant for the future."""
+    config, path = runs["forever"]
+    origin = find_origin(f"{path}@1")
+    directory = RunDirectory(tmp_path / origin.key(config))
+    plant(origin, config, check(config, directory, resume=False), directory)
+    if lost == "missing":
+        shutil.rmtree(directory.checkpoints)
+    else:
+        for weights in directory.checkpoints.glob("*/*.safetensors"):
+            weights.write_bytes(b"")
+    before = directory.steps.read_bytes()
+    with pytest.raises(InputError, match="no checkpoint that can be read, and the past of a fork"):
+        execute(config, directory.path)
+    assert directory.steps.read_bytes() == before
+
+
+def test_a_run_without_a_journal_says_so(runs: Runs, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(runs["forever"][1], tmp_path / "copy"))
+    (copy / "steps.jsonl").unlink()
+    with pytest.raises(InputError, match=r"steps\.jsonl, which says what was trained, is missing"):
+        find_origin(f"{copy}@1")
+
+
 def test_from_the_command_line(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -61,10 +61,11 @@ def _title(seen: Seen, base: Base, whole: bool) -> str:
     result = seen.result
     what = "A model" if whole else "An adapter"
     tasks = ", ".join(map(markdown, result["tasks"]))
+    how = "together" if seen.config.method.joint else "one after another"
     return (
         f"# {markdown(seen.directory.path.name)}\n\n"
         f"{what} for {markdown(base.title)}, trained by the method "
-        f"{markdown(result['method'])} on {len(result['tasks'])} tasks, one after another, with "
+        f"{markdown(result['method'])} on {len(result['tasks'])} tasks, {how}, with "
         f"seed {result['seed']}: {tasks}.\n"
     )
 

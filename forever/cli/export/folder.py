@@ -31,14 +31,20 @@ def export_run(run: Path, to: Path, merge: Merge | None = None) -> list[str]:
 
     Raises:
         InputError: the run is not over or is damaged, its method has no one adapter, the folder is
-            there already, or the base model is needed and not on this machine.
+            there already, or the base model is needed and not on this machine; or the whole model
+            was trained, with which nothing is to be merged.
     """
+    to = Path(os.path.abspath(to))
+    if to == Path.cwd():
+        raise InputError(f"--to {to} is the working folder; give one that is not there yet")
     with reading(run):
         seen = look(run)
         if seen.directory.verify() is None:
             raise InputError(f"{portable(run)} is {seen.state}; only a finished run is exported")
         base = locate_base(seen.config)
         whole = seen.config.model.tuning == "full"
+        if whole and merge is not None:
+            raise InputError(f"{portable(run)} trained the whole model; leave out --merged")
         source = seen.directory.path / ("model" if whole else "adapter")
         check_weights(seen.directory.path, seen.result)
         _check(seen, source, whole)
@@ -49,7 +55,7 @@ def export_run(run: Path, to: Path, merge: Merge | None = None) -> list[str]:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         try:
-            _fill(temporary, seen, source, base, None if whole else merge)
+            _fill(temporary, seen, source, base, merge)
             if to.is_dir():
                 to.rmdir()  # it is empty
             temporary.rename(to)

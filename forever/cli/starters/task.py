@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from forever.cli.starters.run import as_yaml
+from forever.data.orders import ORDERS
 from forever.data.sources import find_tasks
 from forever.errors import InputError, shown
 from forever.files import json_lines
@@ -48,10 +49,10 @@ def check_name(name: str) -> None:
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder whose name is no benchmark's of one's own, by an InputError."""
-    if folder.resolve().name in ("", "mini"):
+    if folder.resolve().name in ("", *ORDERS):
         raise InputError(
-            f"--to {shown(str(folder))}: the folder's name is that of a benchmark, and neither "
-            "nothing nor mini, which is embedded; give another folder"
+            f"--to {shown(str(folder))}: the folder's name is that of a benchmark, and none of "
+            f"{', '.join(ORDERS)}, which have tasks of their own; give another folder"
         )
 
 

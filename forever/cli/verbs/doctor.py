@@ -137,5 +137,7 @@ def _hardware(table: PlainTable) -> None:
         table.add_row("GPU", "none", "ok: runs use the CPU in fp32")
     for index in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(index)
-        verdict = "ok" if torch.cuda.is_bf16_supported() else "no bf16: set model.dtype=float32"
+        with torch.cuda.device(index):
+            has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        verdict = "ok" if has_bf16 else "no bf16: set model.dtype=float32"
         table.add_row(f"GPU {index}", f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB", verdict)

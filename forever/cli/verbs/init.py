@@ -1,5 +1,6 @@
 """`forever init`: files to begin with."""
 
+import shlex
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -65,7 +66,8 @@ def init(
     else:
         files = {file: run.run_text(load_run(on or "mini/forever"), str(file))}
     _write(files)
-    print_lines([*(f"wrote {path}" for path in files), f"next  forever {what} {file}"])
+    then = f"next  forever {what} {shlex.quote(str(file))}"
+    print_lines([*(f"wrote {path}" for path in files), then])
 
 
 def _write(files: Mapping[Path, str]) -> None:
