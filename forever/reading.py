@@ -2,6 +2,7 @@
 
 import json
 import os
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,11 +34,13 @@ def read_file(path: Path, most: int) -> bytes:
 
 
 def decode(content: bytes, path: Path, line: int = 1) -> str:
-    """The text of a file, or of what begins in it at a line.
+    """The text of a file, or of what begins in it at a line, without a mark of its byte order.
 
     Raises:
         InputError: it is not UTF-8; the message has the line.
     """
+    if line == 1:
+        content = content.removeprefix(BOM_UTF8)  # which some editors and spreadsheets write
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

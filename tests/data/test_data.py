@@ -325,6 +325,13 @@ def test_validation_rows_come_from_training_and_test_rows_are_not_used(toy_root:
         load_toy(toy_root, validation=0.001)
 
 
+def test_a_mark_of_byte_order_is_no_part_of_the_first_row(toy_root: Path) -> None:
+    before = load_toy(toy_root).tasks
+    path = toy_root / "toy" / "a" / "train.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_toy(toy_root).tasks == before
+
+
 def test_nothing_that_is_held_out_is_trained_on(toy_root: Path) -> None:
     """Not even under another id: rows may repeat."""
     rows = [row(f"a train {i // 2}", "yn"[i // 2 % 2]) for i in range(20)]

@@ -130,8 +130,12 @@ def _training(seen: Seen) -> str:
     """The configuration without places on this machine, and what it ran on."""
     settings = seen.config.model_dump(mode="json")
     settings["data"].pop("root")
-    if settings["model"]["name"].startswith(("/", ".", "~")):
-        settings["model"]["name"] = settings["model"]["name"].rstrip("/").rpartition("/")[2]
+    for task, dataset in seen.config.data.datasets.items():
+        settings["data"]["datasets"][task] = dataset.identity()
+    for section, key in (("model", "name"), ("method", "encoder")):
+        name = settings[section].get(key) or ""
+        if name.startswith(("/", ".", "~")):
+            settings[section][key] = name.rstrip("/").rpartition("/")[2]
     text = to_yaml(settings, default_flow_style=None, width=96)
     place = seen.directory.read_environment()
     made = _made(place)

@@ -6,7 +6,7 @@ from pathlib import Path
 from forever.cli.export.snippet import Base
 from forever.config.parts import DataConfig
 from forever.data.benchmarks import FOLDERS
-from forever.reading import path_of
+from forever.storage.address import local_folder
 
 _OURS = "Apache-2.0"  # of this package and of what is embedded in it
 _FIELD = re.compile(r"^license: *['\"]?([\w.+-]{1,60})['\"]?\s*$", re.MULTILINE)
@@ -35,7 +35,7 @@ def data_licence(data: DataConfig) -> str:
         sets = [dataset.path for dataset in data.datasets.values() if not dataset.is_path]
         where = ", ".join(f"https://huggingface.co/datasets/{path}" for path in dict.fromkeys(sets))
         return UNKNOWN + (f"; see {where}" if where else "")
-    root = path_of(data.root or ".", "data.root")
+    root = local_folder(data.root or ".").expanduser()
     for name in FOLDERS.get(data.benchmark, (data.benchmark,)):
         if found := _of_folder(root / name) or _of_folder(root):
             return found
