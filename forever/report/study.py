@@ -219,6 +219,7 @@ def _find(folder: Path) -> Study:
             "a sweep"
         )
     _tell_settings_apart(runs)
+    _tell_tasks_apart(runs)
     has_forever = any(run.variant == "forever" for run in runs)
     return Study(folder.name, folder, runs, "forever" if has_forever else None)
 
@@ -263,31 +264,34 @@ def plain_run(path: Path, folder: Path | None = None) -> Run:
 
 
 def _tell_settings_apart(runs: Sequence[Run]) -> dict[Run, str]:
-    """Give runs of one variant whose settings or tasks differ from those of its first run on their
-    benchmark the difference into their names, and return what was added.
+    """Give runs of one variant whose settings differ from those of its first run on their benchmark
+    the difference into their names, and return what was added.
 
     A sweep can hold such runs: its folder may have been used again with another base.
     """
     first: dict[tuple[str, str], Run] = {}
-    first_tasks: dict[tuple[str, str], list[str]] = {}
     suffixes: dict[Run, str] = {}
     for run in runs:
-        if not run.has_begun:
-            continue
-        place = run.benchmark, run.variant
-        base = first.setdefault(place, run)
-        told = pairs(differences(base.settings, run.settings))
-        if run.result is not None:
-            tasks = run.outcome["tasks"]
-            told += _other_tasks(first_tasks.setdefault(place, tasks), tasks)
-        if told:
-            suffixes[run] = f" ({', '.join(told)})"
+        if run.has_begun:
+            base = first.setdefault((run.benchmark, run.variant), run)
+            changes = differences(base.settings, run.settings)
+            if changes:
+                suffixes[run] = f" ({', '.join(pairs(changes))})"
     for run, suffix in suffixes.items():
         run.variant += suffix
     return suffixes
 
 
-def _other_tasks(base: Sequence[str], tasks: Sequence[str]) -> list[str]:
-    """Which tasks there are more than those of `base`, and fewer, in whatever order."""
-    more = [f"with {task}" for task in tasks if task not in base]
-    return more + [f"without {task}" for task in base if task not in tasks]
+def _tell_tasks_apart(runs: Sequence[Run]) -> None:
+    """Give runs that learned other tasks than the first run of their variant, in whatever order,
+    the difference into their names: no sweep says that its orders are repetitions of one another.
+    """
+    first: dict[tuple[str, str], Sequence[str]] = {}
+    for run in runs:
+        if run.result is not None:
+            tasks: Sequence[str] = run.outcome["tasks"]
+            base = first.setdefault((run.benchmark, run.variant), tasks)
+            told = [f"with {task}" for task in tasks if task not in base]
+            told += [f"without {task}" for task in base if task not in tasks]
+            if told:
+                run.variant += f" ({', '.join(told)})"
