@@ -189,6 +189,6 @@ def _held_out(task: Task, share: float | None) -> Task:
     if not train:
         raise InputError(
             f"data.validation={share}: all training rows of task {task.name} ask what those ask "
-            "that are held out; give it more rows, or none is held out without data.validation"
+            "that are held out; give it more rows, or leave data.validation out"
         )
     return replace(task, train=train, test=test)

@@ -37,7 +37,7 @@ class Learner:
     parameters: FlatParameters  # all that is trained, Theta, as one flat vector
     world: World
     # How many examples a device takes at once; None is its whole share. It changes memory use, and
-    # the result by rounding and by dropout's masks alone.
+    # the result by rounding, dropout's masks and MoELoRA's terms alone.
     micro_batch: int | None = None
     packed: bool = True  # do examples share what they begin with? See `data.collation`
     autocast: bool = False  # compute in bf16 with fp32 weights (full fine-tuning on a GPU)

@@ -123,14 +123,15 @@ def changed(run: Path, task: int, edit: Edit) -> None:
     old(run)
 
 
+def nothing_right(answers: list[dict[str, Any]]) -> None:
+    for answer in answers:
+        answer |= {"prediction": "purple", "score": 0.0, "cut": False}
+
+
 def test_a_task_at_zero_is_told_in_a_line(
     runs: tuple[Path, Path], tmp_path: Path, call: Call
 ) -> None:
     run = copied(runs[0], tmp_path)
-
-    def nothing_right(answers: list[dict[str, Any]]) -> None:
-        for answer in answers:
-            answer |= {"prediction": "purple", "score": 0.0, "cut": False}
 
     changed(run, 2, nothing_right)
     told = document(call, "show", str(run))
@@ -145,10 +146,6 @@ def test_a_task_whose_answers_were_not_kept_is_not_judged_by_those_of_another(
     runs: tuple[Path, Path], tmp_path: Path, call: Call
 ) -> None:
     run = copied(runs[0], tmp_path)
-
-    def nothing_right(answers: list[dict[str, Any]]) -> None:
-        for answer in answers:
-            answer |= {"prediction": "purple", "score": 0.0, "cut": False}
 
     changed(run, 0, nothing_right)
     changed(run, 1, nothing_right)
