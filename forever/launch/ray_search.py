@@ -61,7 +61,7 @@ def _run_search(
     again = [run for run in before if run.state == "interrupted"]
     if fleet.retry_failed:
         again += [run for run in before if run.state == "failed"]
-    count = len(again) + max(0, trials - len(before))
+    new = max(0, trials - len(before))
     studies.begin(again)
     with SweepTable([run.trial for run in before], fleet.show, console, total=trials) as table:
         for run in before:
@@ -78,6 +78,8 @@ def _run_search(
                 outcome.failed[key] = run.reason
                 table.ended(key, "failed", run.reason)
         table.say_failed_before(len(outcome.failed))
-        asked = islice(iter(studies.ask, None), count)
-        fan_out(asked, out, fleet, table, outcome, count=count, studies=studies)
+        if todo := len(again) + new:
+            asked = islice(iter(studies.ask, None), todo)
+            count = len(before) + new
+            fan_out(asked, out, fleet, table, outcome, count=count, studies=studies)
     return outcome

@@ -85,7 +85,8 @@ def _run_sweep(sweep: Sweep, out: Path, fleet: Fleet, console: Console | None) -
         for key, reason in outcome.failed.items():
             table.ended(key, "failed", reason)
         table.say_failed_before(failed_before)
-        fan_out(trainers_first(todo), out, fleet, table, outcome, count=len(todo))
+        if todo:
+            fan_out(trainers_first(todo), out, fleet, table, outcome, count=len(trials))
     return outcome
 
 
@@ -106,12 +107,12 @@ def fan_out(
     round what is left has failed.
 
     Args:
-        count: of the trials, or the most that will come; with fewer, each gets more threads.
+        count: of all trials of the sweep, or the most that will come; with fewer, each gets more
+            threads. Those that have ended count, too: what goes on after a sweep was cut off has
+            as many threads as before, and so the same bits.
         studies: told OP after each stage of a trial, once, and says whether the trial stops there;
             told what became of it. All calls come in this thread.
     """
-    if not count:
-        return
     mirrored: Any = nullcontext(lambda: None)
     if fleet.mlflow is not None:  # it takes seconds to load
         from forever.launch.mlflow.tracker import mirrored_sweep

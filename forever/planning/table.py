@@ -75,7 +75,8 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> PlainTable:
             a device that is not here.
     """
     todo = [(run.config, run.benchmark) for run in runs if not run.directory.finished()]
-    concurrent, device, threads = find_place(len(todo), terms)
+    concurrent, device, threads = find_place(len(runs), terms)
+    concurrent = min(concurrent, len(todo) or 1)
     speeds: dict[Kind, Speed] = {}
     if terms.calibrate:
         speeds = calibrate(todo, device, threads, terms.micro_batch)
