@@ -67,6 +67,8 @@ BAD = [
     ("run superni/7/forever data.root=nowhere", "/nowhere/superni; docs"),
     ("run mini/forever model.name=./nowhere", "there is no folder './nowhere'"),
     ("run mini/forever --device gpu --mlflow off", "unknown device 'gpu'"),
+    ("run mini/forever --gpus-per-run 1", "are about Ray's workers; give --workers, too"),
+    ("run mini/forever --workers 0 --ray-logs", "are about Ray's workers; give --workers, too"),
     ("run mini/forever --fork nowhere", "--fork 'nowhere' is not of the form RUN@TASK"),
     ("run mini/forever --fork nowhere@1", "nowhere holds no run"),
     ("sweep componets", "unknown sweep 'componets'; did you mean 'components'?"),
