@@ -22,7 +22,8 @@ PROMPTS = 24  # a task; with few a step is hardly fuller than that of the other 
 def answers(name: str, config: RunConfig, world: World) -> list[Case]:
     """One prompt at a time, and batches of 8 in the order of the dataset, as the field does it."""
     cases: list[Case] = []
-    backbone = load(config.model.name, torch.float32, world.device)
+    dtype = torch.bfloat16 if world.device.type == "cuda" else torch.float32
+    backbone = load(config.model.name, dtype, world.device)
     encoder = Encoder(backbone.tokenizer, config.model.max_length)
     limit = config.evaluation.max_new_tokens
     for kind, goals in (("classification", (12.0, 3.0)), ("generation", (6.0, 2.0))):

@@ -13,7 +13,7 @@ from forever.models.parameters import FlatParameters
 from forever.text import complain
 from forever.training.learner import Learner
 from forever.training.memory import Memory
-from forever.training.world import World
+from forever.training.world import World, compute_repeatably
 
 
 def build_learner(
@@ -27,6 +27,7 @@ def build_learner(
 
     `method` is that of the configuration, if it was built already; see `Learner` for the others.
     """
+    compute_repeatably(world.device)
     method = method or build_method(config.method)
     full = config.model.tuning == "full"
     half = {"float32": False, "bfloat16": True, "auto": world.device.type == "cuda"}

@@ -50,7 +50,8 @@ def run(
     from forever.storage.copying import readable
 
     if not launch.most_workers and (launch.gpus_per_run or launch.ray_logs):
-        raise InputError("--gpus-per-run and --ray-logs are about Ray's workers; give --workers, too")
+        rule = "--gpus-per-run and --ray-logs are about Ray's workers"
+        raise InputError(f"{rule}; give --workers, too")
     profilers = _profilers(launch, resume or bool(fork)) if profile else []
     origin = find_origin(_forked(fork)) if fork else None
     settings = _settings(config, changes or [], origin.config if origin else None)
