@@ -15,7 +15,7 @@ from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.files import WriteError
-from forever.launch.fleet import Fleet
+from forever.launch.fleet import Fleet, Share, divide
 from forever.launch.local import Placement
 from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep
@@ -268,7 +268,15 @@ def test_a_search_finds_stops_and_goes_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("ray")
-    from forever.launch import ray_search
+    from forever.launch import ray_search, ray_tune
+
+    shares: list[Share] = []
+
+    def divided(*arguments: Any) -> Share:
+        shares.append(divide(*arguments))
+        return shares[-1]
+
+    monkeypatch.setattr(ray_tune, "divide", divided)
 
     def call(trials: int, **fleet: Any) -> Any:
         spread = Fleet(placement=Placement("cpu"), **fleet)
@@ -300,6 +308,7 @@ def test_a_search_finds_stops_and_goes_on(
     monkeypatch.setattr(Studies, "falls_behind", lambda *arguments: False)
     assert call(5).finished == [second.key]
     assert matrix(directory) == before
+    assert [share.threads for share in shares] == [1, 1, 1]  # what is left gets no more than before
 
     directory.result.unlink()
     directory.end("failed", "ValueError: boom")
