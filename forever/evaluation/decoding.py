@@ -15,7 +15,7 @@ from forever.evaluation import greedy
 from forever.evaluation.greedy import Gate
 from forever.models import lora
 from forever.models.backbone import Backbone
-from forever.models.room import fitting
+from forever.models.device import fitting
 
 # Says of an answer so far whether the rest of it is of no interest.
 Over = Callable[[str], bool]

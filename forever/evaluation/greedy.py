@@ -21,7 +21,7 @@ from forever.data.encoding import Encoded
 from forever.models import lora
 from forever.models.backbone import Backbone, only_at
 from forever.models.cache import Cache, Turn
-from forever.models.room import fitting
+from forever.models.device import fitting
 
 # Tokens that rows of the cache have room for, which bounds its memory. Fewer answers at once make
 # slower steps: a row of 128 costs a processor half of what one of 32 does.

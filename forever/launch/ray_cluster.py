@@ -194,7 +194,7 @@ class Setting:
         load_libraries()
         import torch
 
-        from forever.models.room import make_room
+        from forever.models.device import make_room
 
         if self.share.threads:
             torch.set_num_threads(self.share.threads)

@@ -17,7 +17,7 @@ from forever.errors import InputError
 from forever.evaluation.decoding import decode
 from forever.methods.base import Method
 from forever.methods.registry import build_method
-from forever.models.room import make_room
+from forever.models.device import make_room
 from forever.planning.counts import UPDATES, Counts
 from forever.training.build import build_learner
 from forever.training.forward import autocast

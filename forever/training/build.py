@@ -9,11 +9,12 @@ from forever.data.encoding import Encoder
 from forever.methods.base import Method
 from forever.methods.registry import build_method
 from forever.models.backbone import Backbone, load
+from forever.models.device import compute_repeatably
 from forever.models.parameters import FlatParameters
 from forever.text import complain
 from forever.training.learner import Learner
 from forever.training.memory import Memory
-from forever.training.world import World, compute_repeatably
+from forever.training.world import World
 
 
 def build_learner(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from forever.attempt import pulse
 from forever.data.encoding import Encoded
 from forever.data.tasks import Example
-from forever.models.room import fitting
+from forever.models.device import fitting
 from forever.training.forward import answer_logits, cross_entropy
 from forever.training.learner import Learner
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from forever.data.encoding import Encoded
 from forever.methods.base import Method
+from forever.models.device import fitting
 from forever.models.parameters import FlatParameters
-from forever.models.room import fitting
 from forever.seeding import derive
 from forever.text import complain
 from forever.training.forward import answer_logits, cross_entropy

@@ -6,7 +6,6 @@ arithmetic up to the order of sums.
 """
 
 import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -85,19 +84,6 @@ class World:
         """Wait until every rank has come to this line."""
         if self.size > 1:
             dist.barrier()
-
-
-def compute_repeatably(device: torch.device) -> None:
-    """Let a GPU give the same bits each time, as a CPU does.
-
-    Some of its kernels add in the order in which threads come. PyTorch then takes others, and fails
-    at what has no other. For cuBLAS there is a variable, which is read when it is first used.
-    """
-    if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        # Nothing here reads memory before it is written; to fill it would take time.
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def pick_device(name: str) -> torch.device:

@@ -1,6 +1,7 @@
 """On a GPU, too, a run repeats its bits, and goes on with them after it was interrupted."""
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from helpers import CONFIGS, KILLED_CLOSES_NO_FILES, canned_sample, outcome
 from forever.config.run import RunConfig
 from forever.evaluation import decoding
 from forever.launch.local import Placement, run_local
-from forever.training.world import compute_repeatably
+from forever.models.device import compute_repeatably, fitting
 
 pytestmark = KILLED_CLOSES_NO_FILES
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
@@ -22,17 +23,38 @@ class Killed(BaseException):
     """Ends a run in the middle."""
 
 
-def test_repeatable_kernels_are_chosen_for_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PyTorch's switch is for the whole process."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    before = torch.are_deterministic_algorithms_enabled()
-    try:
-        torch.use_deterministic_algorithms(False)
-        compute_repeatably(torch.device("cpu"))
-        assert not torch.are_deterministic_algorithms_enabled()
-        compute_repeatably(torch.device("cuda"))
-        assert torch.are_deterministic_algorithms_enabled()
-    finally:
-        torch.use_deterministic_algorithms(before)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("default")
+    yield
+    torch.set_deterministic_debug_mode(before)
+
+
+def test_repeatable_kernels_are_chosen_for_a_gpu_alone(as_before: None) -> None:
+    compute_repeatably(torch.device("cpu"))
+    assert not torch.are_deterministic_algorithms_enabled()
+    compute_repeatably(torch.device("cuda"))
+    assert torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_model_without_such_kernels_is_trained_and_it_is_said(
+    as_before: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PyTorch refuses `put_` on a CPU, too."""
+    compute_repeatably(torch.device("cuda"))
+    tried: list[int] = []
+
+    def work(size: int) -> float:
+        tried.append(size)
+        return torch.zeros(3).put_(torch.tensor([1]), torch.tensor([2.0])).sum().item()
+
+    with pytest.warns(UserWarning, match="put_ does not have a deterministic implementation"):
+        assert fitting(work, 3, None, "examples") == (2.0, None)
+    assert tried == [3, 3]
+    assert "this run will not repeat its bits: put_ does not" in capsys.readouterr().err
 
 
 @needs_gpu

@@ -17,7 +17,7 @@ from forever.errors import InputError
 from forever.evaluation import decoding, greedy
 from forever.models import cache, lora
 from forever.models.backbone import Backbone
-from forever.models.room import fitting, make_room
+from forever.models.device import fitting, make_room
 from forever.training import forward, importance, step
 from forever.training.learner import Learner
 

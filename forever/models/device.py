@@ -1,8 +1,11 @@
-"""What does not fit into a device's memory at once is done again, half of it at a time, and what a
-run leaves is given back."""
+"""What is asked of a device: kernels that repeat their bits, and what fits into its memory.
+
+What does not fit at once is done again, half of it at a time, and what a run leaves is given back.
+"""
 
 import ctypes
 import gc
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -13,6 +16,22 @@ from forever.errors import InputError, one_line
 from forever.text import complain
 
 R = TypeVar("R")
+
+_CANNOT_REPEAT = "does not have a deterministic implementation"  # in the words of PyTorch
+
+
+def compute_repeatably(device: torch.device) -> None:
+    """Let a GPU give the same bits each time, as a CPU does.
+
+    Some of its kernels add in the order in which threads come. PyTorch then takes others; see
+    `fitting` for what has no other. For cuBLAS there is a variable, which is read when it is first
+    used.
+    """
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        # Nothing here reads memory before it is written; to fill it would take time.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def make_room() -> None:
@@ -32,7 +51,8 @@ def fitting(
 ) -> tuple[R, int | None]:
     """Do `work`, which takes at most so many things at once, with as many as memory has room for.
 
-    Where memory runs out, it begins anew with half as many, and says so in one line.
+    Where memory runs out, it begins anew with half as many, and says so in one line. It also does
+    where a model needs a kernel that does not repeat its bits, which is then allowed.
 
     Args:
         count: how many there are; none is done as one is.
@@ -50,6 +70,12 @@ def fitting(
             return work(size), most
         except torch.OutOfMemoryError as error:
             reason = one_line(error)
+        except RuntimeError as error:
+            if _CANNOT_REPEAT not in str(error):
+                raise
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            complain(f"this run will not repeat its bits: {one_line(error)}")
+            continue
         # Not within `except`: there the traceback holds on to what did not fit.
         if size == 1:
             raise InputError(
