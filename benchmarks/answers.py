@@ -5,9 +5,7 @@ An untrained model rarely ends an answer itself, so most have the full length.
 
 from collections.abc import Sequence
 
-import torch
-
-from benchmarks.case import Case, seconds
+from benchmarks.case import Case, precision, seconds
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.encoding import Encoded, Encoder
@@ -22,8 +20,7 @@ PROMPTS = 24  # a task; with few a step is hardly fuller than that of the other 
 def answers(name: str, config: RunConfig, world: World) -> list[Case]:
     """One prompt at a time, and batches of 8 in the order of the dataset, as the field does it."""
     cases: list[Case] = []
-    dtype = torch.bfloat16 if world.device.type == "cuda" else torch.float32
-    backbone = load(config.model.name, dtype, world.device)
+    backbone = load(config.model.name, precision(world), world.device)
     encoder = Encoder(backbone.tokenizer, config.model.max_length)
     limit = config.evaluation.max_new_tokens
     for kind, goals in (("classification", (12.0, 3.0)), ("generation", (6.0, 2.0))):

@@ -47,6 +47,11 @@ def table(cases: Sequence[Case]) -> Table:
     return shown
 
 
+def precision(world: World) -> torch.dtype:
+    """What people compute in: bf16 on a GPU, fp32 on a CPU."""
+    return torch.bfloat16 if world.device.type == "cuda" else torch.float32
+
+
 def seconds(work: Callable[[], Any], world: World = World()) -> float:
     """Wall time of `work`, to the last operation on a GPU."""
     start = time.perf_counter()

@@ -31,7 +31,6 @@ from forever.training.world import World, pick_device
 SHAPE: dict[str, Any] = {
     "vocab_size": 151_936,
     "hidden_size": 1024,
-    "num_hidden_layers": 28,
     "intermediate_size": 3072,
     "num_attention_heads": 16,
     "num_key_value_heads": 8,
@@ -43,7 +42,7 @@ SHAPE: dict[str, Any] = {
 def main(
     root: Path, tokenizer: Path, at_once: int = 8, for_s: float = 5.0, layers: int = 28
 ) -> None:
-    """Measure, and print."""
+    """Measure, and print; with fewer layers a machine without a GPU can try it."""
     world = World(device=pick_device("auto"))
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder, "model")

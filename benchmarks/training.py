@@ -4,12 +4,11 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from peft import LoraConfig, get_peft_model
 from torch.utils.data import SequentialSampler
 from transformers import DataCollatorForSeq2Seq, PrinterCallback, Trainer, TrainingArguments
 
-from benchmarks.case import Case, seconds
+from benchmarks.case import Case, precision, seconds
 from forever.config.run import RunConfig
 from forever.data.batching import Batch
 from forever.data.benchmarks import load_benchmark
@@ -53,8 +52,7 @@ def train(learner: Learner, task: Task, examples: Sequence[Any]) -> None:
 
 def with_peft(config: RunConfig, world: World) -> Backbone:
     """The same backbone with PEFT's own adapter."""
-    dtype = torch.bfloat16 if world.device.type == "cuda" else torch.float32
-    backbone = load(config.model.name, dtype, world.device)
+    backbone = load(config.model.name, precision(world), world.device)
     part = config.model
     adapter = LoraConfig(
         r=part.rank, lora_alpha=int(part.alpha), target_modules=list(part.targets), lora_dropout=0.0

@@ -88,10 +88,8 @@ class RunDirectory:
         try:
             return RunConfig.written(values)
         except ValueError as error:
-            raise InputError(
-                f"{self.config} cannot be read ({one_line(error)}); give another run, or "
-                "another --out"
-            ) from None
+            problem = f"{self.config} cannot be read ({one_line(error)})"
+            raise InputError(f"{problem}; give another run, or another --out") from None
 
     def read_settings(self) -> dict[str, Any]:
         """The configuration as plain data, which may be of an earlier release."""

@@ -64,9 +64,8 @@ class Session:
             tuple(task.name for task in benchmark.tasks),
             tuple(stage.name for stage in benchmark.stages),
         )
-        data = [task.digest() for task in benchmark.tasks]
         model = {**learner.backbone.digests, **of_encoder(learner.config)}
-        now = State(data=data, model=model, code=code())
+        now = State(data=[task.digest() for task in benchmark.tasks], model=model, code=code())
         saved = latest_of(self.directory, complain if self.world.leads else id)
         self.state = state = State.of(saved, self.directory.checkpoints) if saved else now
         if state.stage >= len(benchmark.stages):

@@ -131,8 +131,8 @@ def track_movement(
 def above_quantile(scores: Tensor, quantile: float) -> Tensor:
     """True where a score [N] is strictly above the `quantile` of all, 0 for the smallest.
 
-    By sorting them: `torch.quantile` takes no more than 16 million entries, and `kthvalue` is not
-    repeatable on a GPU.
+    By sorting them: `torch.quantile` takes no more than 16 million entries, and PyTorch has no
+    repeatable `kthvalue` for a GPU.
     """
     if not len(scores):
         return scores > 0

@@ -26,7 +26,8 @@ class Killed(BaseException):
 @pytest.fixture
 def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """PyTorch's switch is for the whole process."""
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("default")
     yield
