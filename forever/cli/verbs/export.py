@@ -19,8 +19,8 @@ def export(
     """Write a run's adapter with a model card that says how it was made and how to load it.
 
     Examples:
-        forever export runs/mini-1-forever-s0-984e8c47 --to my-adapter
-        forever export runs/mini-1-forever-s0-984e8c47 --to my-model --merged
+        forever export runs/mini-1-forever-s0-5aee8c00 --to my-adapter
+        forever export runs/mini-1-forever-s0-5aee8c00 --to my-model --merged
     """
     from forever.cli.export.folder import export_run
 

@@ -23,7 +23,7 @@ def show_run(run: Path = _RUN) -> None:
     """Show a run: its matrix, timeline, events, budget, and answers that are wrong.
 
     Examples:
-        forever show runs/mini-1-forever-s0-984e8c47
+        forever show runs/mini-1-forever-s0-5aee8c00
         forever show runs/components/base-o1-s0-b7e0f993 --json
     """
     from forever.cli.view.run import run_page
@@ -40,7 +40,7 @@ def diff(first: Path = _FIRST, second: Path = _SECOND) -> None:
     """Show in what two runs differ: configuration, scores, matrix, events, environment.
 
     Examples:
-        forever diff runs/mini-1-forever-s0-984e8c47 runs/mini-1-ewc-s0-62d20844
+        forever diff runs/mini-1-forever-s0-5aee8c00 runs/mini-1-ewc-s0-62d20844
         forever diff runs/demo/base-o1-s0-b7e0 runs/demo/mtl-o1-s0-5d2f --json
     """
     from forever.cli.view.difference import difference_page
