@@ -150,7 +150,7 @@ def _range_variants() -> dict[str, Any]:
     variants: dict[str, Any] = {
         "base": {},
         "+FIR": {"method.days": "fixed_interval"},
-        "oracle": {"method": "mix_replay", "memory.fraction": 0.5, "reference": "mix_replay"},
+        "oracle": {"method": "mix_replay", "memory.fraction": 1.0, "reference": "mix_replay"},
     }
     for method in ("finetune", "mix_replay", "mtl"):
         variants[method] = {"method": method}
