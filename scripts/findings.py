@@ -28,7 +28,7 @@ SCHEDULES = {
     "vbm": "VBM",
     "interleaved": "mixed into batches",
 }
-SHARES = ("1.25 %", "2.5 %", "5 %", "12.5 %", "25 %")
+SHARES = ("2.5 %", "5 %", "10 %", "25 %", "50 %")
 TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
 COLOURS = {"win": "#117733", "loss": "#882255"}  # what is not shown is grey
 
