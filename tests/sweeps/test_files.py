@@ -28,8 +28,8 @@ SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_searc
 
 # The first 16 digits of the SHA-256 of the keys of all runs, a line each: seed 0 at scales mini and
 # cpu, seeds 0 to 2 at scale paper. Another key is another folder: finished runs would not be found.
-# Those of mini keep 16 examples of a task, those of cpu of its second sizes, those of paper have the
-# laboratory's learning rate.
+# Those of mini keep 16 examples a task, those of cpu are of its second sizes, those of paper have
+# the laboratory's learning rate.
 KEYS = """
 main_results 1a2aecfde9fddf83 d165976447284f78 737eeebed079c441
 backbones 9479401dd2c4dcb7 533e8462465df826 b0b0fdfdfdd71e64
