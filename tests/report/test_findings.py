@@ -18,8 +18,9 @@ INTERVAL = re.compile(r"([+-]?\d+\.\d) \[([+-]?\d+\.\d), ([+-]?\d+\.\d)\]")
 def quotable(estimate: Mapping[str, float]) -> set[tuple[str, ...]]:
     """An estimate with its interval as the page writes it, and turned round."""
     value, low, high = (estimate[name] for name in ("value", "low", "high"))
+    # Adding zero takes the sign from a zero, as the page writes it.
     both = (value, low, high), (-value, -high, -low)
-    return {tuple(f"{number:.1f}" for number in numbers) for numbers in both}
+    return {tuple(f"{round(number, 1) + 0.0:.1f}" for number in numbers) for numbers in both}
 
 
 def known() -> set[tuple[str, ...]]:
@@ -27,7 +28,7 @@ def known() -> set[tuple[str, ...]]:
     found: set[tuple[str, ...]] = set()
     sweeps = ("arena", "arena_again", "arena_seconds", "doses", "tuned", *findings.TABLES)
     on_mini = [f"{sweep}-mini" for sweep in sweeps]
-    for folder in (*on_mini, "language_model-superni", "language_model-long"):
+    for folder in (*on_mini, "protocol-mini", "language_model-superni", "language_model-long"):
         for part in read_json(RESULTS / folder / REPORT)["parts"]:
             for row in filter(lambda row: row["difference"], part["rows"]):
                 found |= quotable(row["difference"])
