@@ -93,7 +93,9 @@ class Studies:
         result, end = directory.finished(), directory.end_without_result() or {}
         if result is None:
             return Known(trial, point, end.get("state", "interrupted"), end.get("reason", ""))
-        objectives = result["op"], result["bwt"], sum(result["seconds"].values())
+        # Joint training learns all tasks at once, so it has no BWT: none can be forgotten.
+        bwt = 0.0 if result["bwt"] is None else result["bwt"]
+        objectives = result["op"], bwt, sum(result["seconds"].values())
         return Known(trial, point, "finished", objectives=objectives)
 
     def begin(self, again: Sequence[Known]) -> None:

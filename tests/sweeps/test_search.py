@@ -256,6 +256,18 @@ def test_the_front_and_what_matters(small_search: Search, tmp_path: Path) -> Non
     assert list(weights.values()) == sorted(weights.values(), reverse=True)
 
 
+def test_joint_training_is_searched_without_a_bwt(small_config: RunConfig, tmp_path: Path) -> None:
+    """It learns all tasks at once: OP and time remain."""
+    search = searched(small_config, **{"method.name": "mtl"})
+    studies = begun(search, tmp_path)
+    (trial,) = asked(studies, 1)
+    result = execute(trial.config, tmp_path / trial.key)
+    assert result["bwt"] is None
+    studies.tell(trial.key, "finished")
+    (best,) = studies.best()
+    assert best.objectives == (result["op"], 0.0, sum(result["seconds"].values()))
+
+
 # ---- on Ray
 
 
