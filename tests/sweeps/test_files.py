@@ -105,7 +105,7 @@ def test_tuned_methods_have_what_the_searches_found() -> None:
             changed = config.override(best["settings"])
             assert config.method.name == method
             assert changed == config
-    assert {*tuned} == {"forever", "olora", "recurrent_kif", "mtl"}
+    assert {*tuned} == {"forever", "olora", "mtl"}
 
 
 def test_figures_and_tables() -> None:
