@@ -1,5 +1,5 @@
 """Draw the figures of docs/explanation.md from two runs on `mini`, in light and in dark:
-`python -m scripts.pictures`. The runs are kept in runs/, two minutes on a CPU core."""
+`python -m scripts.pictures`. The runs are kept in runs/, a minute on a CPU core."""
 
 import io
 from collections.abc import Iterator

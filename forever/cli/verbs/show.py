@@ -24,7 +24,7 @@ def show_run(run: Path = _RUN) -> None:
 
     Examples:
         forever show runs/mini-1-forever-s0-5aee8c00
-        forever show runs/components/base-o1-s0-b7e0f993 --json
+        forever show runs/components/base-o1-s0-5aee8c00 --json
     """
     from forever.cli.view.run import run_page
     from forever.cli.view.seen import look
@@ -40,8 +40,8 @@ def diff(first: Path = _FIRST, second: Path = _SECOND) -> None:
     """Show in what two runs differ: configuration, scores, matrix, events, environment.
 
     Examples:
-        forever diff runs/mini-1-forever-s0-5aee8c00 runs/mini-1-ewc-s0-62d20844
-        forever diff runs/demo/base-o1-s0-b7e0 runs/demo/mtl-o1-s0-5d2f --json
+        forever diff runs/mini-1-forever-s0-5aee8c00 runs/mini-1-finetune-s0-20c34c86
+        forever diff runs/demo/base-o1-s0-5aee8c00 runs/demo/mtl-o1-s0-14c8bdba --json
     """
     from forever.cli.view.difference import difference_page
     from forever.cli.view.seen import look

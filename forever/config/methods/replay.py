@@ -127,16 +127,16 @@ class VbmConfig(ScheduledReplayConfig):
     warmup_steps: Count = 24
     """S, the updates of a day, or of the FOREVER whose budget is matched; nothing is warmed up."""
     views: Count = 2
-    """V: with 2, all is shown about as often as by FOREVER: 14 times and 13. 4 is best in the
-    paper, for images, and 16 too long an interval."""
+    """V: with 2, all is shown about as often as by FOREVER with two passes: 14 times and 13. 4 is
+    best in the paper, for images, and 16 too long an interval."""
     consistency: NotNegative = 1.0
     """alpha."""
     drop: Decay = 0.1
     """Ours: the paper augments images."""
     days: Literal["equal", "ebbinghaus"] = "ebbinghaus"
     """ebbinghaus: the standard days in updates, S a day ("step-based Ebbinghaus replay", as FOREVER
-    has it); with V = 2 the best of three readings on held-out examples, by less than ten seeds can
-    show. equal: as many recalls as spend FOREVER's budget, at equal distances."""
+    has it); with V = 2 the best of three readings on held-out examples (docs/protocol.md). equal:
+    as many recalls as spend FOREVER's budget, at equal distances."""
     memory_epochs: Count | Literal["share"] = 1
     """Passes at each event: a recall is one pass, which shows every example `views` times; or a
     "share" of the budget, as in other scheduled replay."""
