@@ -1,6 +1,6 @@
 """Pictures of MLflow's pages for README and docs, taken of a real sweep by a headless browser.
 
-    forever sweep components --only +FIR --only +IAR\\&PIR --seeds 0,1
+    forever sweep components --only +ER --only +FIR --only +IAR\\&PIR --seeds 0,1
     python -m scripts.screenshots runs/components
 
 It needs Playwright, and Chromium on the PATH; it downloads neither. The sweep is sent to a store of
