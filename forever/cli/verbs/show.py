@@ -41,7 +41,7 @@ def diff(first: Path = _FIRST, second: Path = _SECOND) -> None:
 
     Examples:
         forever diff runs/mini-1-forever-s0-5aee8c00 runs/mini-1-ewc-s0-e08e569b
-        forever diff runs/demo/base-o1-s0-5aee8c00 runs/demo/mtl-o1-s0-14c8bdba --json
+        forever diff runs/mini-1-forever-s0-5aee8c00 runs/mine --json
     """
     from forever.cli.view.difference import difference_page
     from forever.cli.view.seen import look
