@@ -26,7 +26,7 @@ def quotable(estimate: Mapping[str, float]) -> set[tuple[str, ...]]:
 def known() -> set[tuple[str, ...]]:
     """All differences in OP and areas under curves with their intervals, and turned round."""
     found: set[tuple[str, ...]] = set()
-    sweeps = ("arena", "arena_again", "arena_seconds", "doses", "tuned", *findings.TABLES)
+    sweeps = ("arena", "arena_seconds", "doses", "tuned", *findings.TABLES)
     on_mini = [f"{sweep}-mini" for sweep in sweeps]
     for folder in (*on_mini, "protocol-mini", "language_model-superni", "language_model-long"):
         for part in read_json(RESULTS / folder / REPORT)["parts"]:
