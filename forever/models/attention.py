@@ -95,16 +95,29 @@ def attend(
         layer, scaling = cast(Any, module).layer_idx, options["scaling"]
         return layout.attend(layer, query, key, value, scaling), None
     if layout.mask is not None:
-        settings = {"scale": options["scaling"], "dropout_p": options.get("dropout", 0.0)}
-        mask, groups = layout.mask.to(query.dtype), key.shape[1] < query.shape[1]
-        out = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, enable_gqa=groups, **settings
-        )
-        return out.transpose(1, 2).contiguous(), None
+        return _masked(module, query, key, value, layout.mask, options), None
     q, k, v = (_rows(states, layout) for states in (query, key, value))
     options["is_causal"] = True
     out, _ = sdpa_attention_forward(module, q, k, v, None, **options)  # [B, L, H, D]
     return out.flatten(0, 1).index_select(0, layout.back)[None], None
+
+
+def _masked(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, options: dict[str, Any]
+) -> Tensor:
+    """Attend to what the mask [T, T] shows; 0 where the output of the last layer is not read."""
+    settings = {"scale": options["scaling"], "dropout_p": options.get("dropout", 0.0)}
+    settings["enable_gqa"] = key.shape[1] < query.shape[1]
+    mask = mask.to(query.dtype)
+    read_at = getattr(module, "read_at", None)  # see `backbone.only_at`
+    if read_at is None:
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, **settings)
+    else:
+        places = read_at.unique()  # a place that is read twice would have its gradient twice
+        some, mask = query[:, :, places], mask[places]
+        out = F.scaled_dot_product_attention(some, key, value, attn_mask=mask, **settings)
+        out = torch.zeros_like(query).index_copy(2, places, out)
+    return out.transpose(1, 2).contiguous()
 
 
 def _rows(states: Tensor, layout: Layout) -> Tensor:

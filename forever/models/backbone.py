@@ -15,6 +15,9 @@ from forever.models.loading import check_finite, check_report, check_size, check
 from forever.models.location import fetch
 from forever.models.tokenizer import read_tokenizer, source
 
+_LAST_LAYER = "_forever_last_layer"
+_USUAL_PARTS = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
+
 
 @dataclass
 class Backbone:
@@ -88,21 +91,83 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     )
     model = model.to(device).requires_grad_(False).eval()
     check_finite("model.name", path, model)
-    return Backbone(model, tokenizer, attention.register(model), digests(path))
+    unpackable = attention.register(model)
+    find_last_layer(model)
+    return Backbone(model, tokenizer, unpackable, digests(path))
 
 
 @contextmanager
 def only_at(model: Any, places: Tensor) -> Iterator[None]:
     """Within this context the model computes logits only at n `places` among all B T.
 
-    They have the shape [1, n, V]. The hidden states are picked just before the
-    output head; what the model does to its logits (scaling, soft-capping) still happens.
+    They have the shape [1, n, V]; what the model does to its logits (scaling, soft-capping) still
+    happens. Of the last layer nobody reads anything else, so in a layer that `find_last_layer` has
+    tried there are only keys, values and queries of all B T tokens. Where an adapter is trained
+    behind those it sees all tokens, as in the other layers.
     """
-    head: nn.Module = model.get_output_embeddings()
-    handle = head.register_forward_pre_hook(
-        lambda _, inputs: (inputs[0].flatten(0, 1)[places][None],)
-    )
+    layer = getattr(model, _LAST_LAYER, None)
+    if layer is None or _trained(layer.self_attn.o_proj) or _trained(layer.mlp):
+        with _called_at(model.get_output_embeddings(), places):
+            yield
+        return
+
+    def forward(hidden_states: Tensor, **options: Any) -> Tensor:
+        normed = layer.input_layernorm(hidden_states)
+        attended, *_ = layer.self_attn(hidden_states=normed, **options)
+        hidden = _at(hidden_states, places) + attended  # [1, n, D]
+        return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+
+    layer.forward, layer.self_attn.read_at = forward, places
+    try:
+        with _called_at(layer.self_attn.o_proj, places):
+            yield
+    finally:
+        del layer.forward, layer.self_attn.read_at
+
+
+@contextmanager
+def _called_at(module: nn.Module, places: Tensor) -> Iterator[None]:
+    """Within this context a module is given what it would be given at these places alone."""
+    handle = module.register_forward_pre_hook(lambda _, inputs: (_at(inputs[0], places),))
     try:
         yield
     finally:
         handle.remove()
+
+
+def _at(states: Tensor, places: Tensor) -> Tensor:
+    """From [B, T, D] to [1, n, D]."""
+    return states.flatten(0, 1)[places][None]
+
+
+def _trained(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def find_last_layer(model: Any) -> None:
+    """Note the last layer of a model for `only_at`, if it is of the usual kind.
+
+    That is attention and then a network, with a norm before each, and both are added to what came
+    in. Whether they are added as they are, a trial shows.
+    """
+    layers = getattr(model.base_model, "layers", None)
+    if not layers or {name for name, _ in layers[-1].named_children()} != _USUAL_PARTS:
+        return
+    if hasattr(layers[-1].self_attn, "o_proj"):
+        object.__setattr__(model, _LAST_LAYER, layers[-1])  # not as a module: it is one already
+        if not _keeps_logits(model):
+            object.__delattr__(model, _LAST_LAYER)
+
+
+@torch.no_grad()
+def _keeps_logits(model: Any) -> bool:
+    """Whether a few logits are the same within `only_at` as without it, up to rounding."""
+    ids = torch.tensor([[0, 1, 1], [1, 0, 1]], device=model.device)  # of any vocabulary
+    places = torch.tensor([1, 2, 5], device=model.device)
+    whole = model(input_ids=ids, use_cache=False).logits.flatten(0, 1)[places].float()
+    try:
+        with only_at(model, places):
+            at_places = model(input_ids=ids, use_cache=False).logits[0].float()
+    except (RuntimeError, TypeError, ValueError):  # it passes other things between its parts
+        return False
+    return bool((at_places - whole).norm() < 0.02 * whole.norm())  # bf16 has two digits
