@@ -101,9 +101,9 @@ def only_at(model: Any, places: Tensor) -> Iterator[None]:
     """Within this context the model computes logits only at n `places` among all B T.
 
     They have the shape [1, n, V]; what the model does to its logits (scaling, soft-capping) still
-    happens. Of the last layer nobody reads anything else, so in a layer that `find_last_layer` has
-    tried there are only keys, values and queries of all B T tokens. Where an adapter is trained
-    behind those it sees all tokens, as in the other layers.
+    happens. Nobody reads the last layer anywhere else, so one that `find_last_layer` has tried is
+    computed there alone once its tokens have attended (on a CPU with a mask, no others attend).
+    Where an adapter is trained behind the attention all tokens are computed, as in other layers.
     """
     layer = getattr(model, _LAST_LAYER, None)
     if layer is None or _trained(layer.self_attn.o_proj) or _trained(layer.mlp):
