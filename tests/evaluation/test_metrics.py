@@ -1,5 +1,8 @@
 """Scores against hand values and against rouge-score itself."""
 
+import subprocess
+import sys
+
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
@@ -124,3 +127,26 @@ def test_score_keeps_items_in_order() -> None:
     assert score("rouge_l", ["one", "x"], ["one", "one"]) == [1, 0]
     with pytest.raises(ValueError, match="longer"):
         score("exact_match", ["a"], ["a", "b"])
+
+
+LOADS_LITTLE = """
+import sys, threading
+from forever.evaluation import metrics
+
+assert metrics.rouge_l("two cats", "two cat") == 1
+assert not {"sklearn", "scipy"} & sys.modules.keys()
+with metrics._not_to_be_found("sklearn"):
+    try:
+        import sklearn
+    except ModuleNotFoundError as error:
+        assert error.name == "sklearn"
+    other = threading.Thread(target=__import__, args=["sklearn.cluster"])
+    other.start()
+    other.join()
+    assert "sklearn.cluster" in sys.modules
+import scipy
+"""
+
+
+def test_rouge_loads_a_stemmer_and_not_what_else_its_package_could_use() -> None:
+    subprocess.run([sys.executable, "-c", LOADS_LITTLE], check=True)
