@@ -3,56 +3,17 @@
 a[i, j] is the score on task i after stage j, in percent. K tasks.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.abc import MetaPathFinder
 from statistics import fmean
-from threading import get_ident
-from typing import Any
 
 from forever.data.tasks import Metric
+from forever.evaluation.rouge import rouge_l
 
 
 def exact_match(prediction: str, reference: str) -> float:
     """Return 1 if the two are equal but for case and surrounding blanks, else 0."""
     return float(prediction.strip().lower() == reference.strip().lower())
-
-
-def rouge_l(prediction: str, reference: str) -> float:
-    """Return ROUGE-L F1 with stemming (Lin 2004), by Google's `rouge-score`, on lower case."""
-    score = _rouge().score(reference.strip().lower(), prediction.strip().lower())
-    return float(score["rougeL"].fmeasure)
-
-
-@cache
-def _rouge() -> Any:
-    # Of NLTK only a stemmer is needed. For other parts, which do without, it would load these: all
-    # of NLTK takes 0.3 s then instead of 1.7 s.
-    with _not_to_be_found("sklearn", "scipy"):
-        from rouge_score.rouge_scorer import RougeScorer
-
-    return RougeScorer(["rougeL"], use_stemmer=True)
-
-
-@contextmanager
-def _not_to_be_found(*packages: str) -> Iterator[None]:
-    """Within this context this thread finds these packages nowhere; others do, meanwhile."""
-    thread = get_ident()
-
-    class Refusal(MetaPathFinder):
-        def find_spec(self, name: str, path: Any, target: Any = None) -> None:
-            if name.partition(".")[0] in packages and get_ident() == thread:
-                raise ModuleNotFoundError(f"{name} is not to be loaded here", name=name)
-
-    refusal = Refusal()
-    sys.meta_path.insert(0, refusal)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(refusal)
 
 
 METRICS = {"exact_match": exact_match, "rouge_l": rouge_l}
