@@ -41,6 +41,7 @@ class Encoder:
         self.encode_prompt = cache(self._encode_prompt)
         self.answer_length = cache(self._answer_length)
         self._around = cache(self._count_around)
+        self._ahead: dict[str, list[int]] = {}  # ids of the texts of the task that is being encoded
 
     def _encode(self, example: Example) -> Encoded:
         """Encode for training; the answer apart, because decoding starts from the prompt alone."""
@@ -63,6 +64,8 @@ class Encoder:
         return len(self._ids(example.output))
 
     def _ids(self, text: str) -> tuple[int, ...]:
+        if text in self._ahead:
+            return tuple(self._ahead[text])
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def _cut(self, example: Example, budget: int) -> tuple[tuple[int, ...], bool]:
@@ -124,6 +127,11 @@ class Encoder:
             InputError: an example is too long without its input, or a test answer that must be met
                 exactly cannot be written in `max_new_tokens`.
         """
+        # Asked once for all texts, the tokenizer takes less than half the time.
+        examples = (*task.train, *task.test)
+        texts = [*map(prompt, examples), *(example.output for example in examples)]
+        ids = self.tokenizer(texts, add_special_tokens=False).input_ids
+        self._ahead = dict(zip(texts, ids, strict=True))
         for example in task.train:
             self.encode(example)
         for example in task.test:
@@ -135,6 +143,7 @@ class Encoder:
                     f"raise evaluation.max_new_tokens ({max_new_tokens}), or score the task by "
                     f"data.metrics={{{task.name}: rouge_l}}"
                 )
+        self._ahead = {}
 
     def truncated(self, examples: Sequence[Example]) -> int:
         """How many of `examples` lose tokens as training rows."""
