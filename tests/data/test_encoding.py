@@ -67,6 +67,18 @@ def test_supervised_tokens_are_answer_and_eos_for_every_record(
             assert torch.equal(batch.inputs["input_ids"][0, batch.predicts + 1], batch.targets)
 
 
+def test_a_task_encoded_at_once_is_as_its_examples_are_alone(
+    tokenizer: Any, benchmark_of_three: Benchmark
+) -> None:
+    at_once, alone = Encoder(tokenizer, 512), Encoder(tokenizer, 512)
+    for task in benchmark_of_three.tasks:
+        at_once.encode_all(task, 512)
+        for example in (*task.train, *task.test):
+            assert at_once.encode(example) == alone.encode(example)
+            assert at_once.encode_prompt(example) == alone.encode_prompt(example)
+            assert at_once.answer_length(example) == alone.answer_length(example)
+
+
 def test_blanks_of_an_answer_are_kept_in_training() -> None:
     """All of task1572's answers carry them (docs/protocol.md)."""
     tokenizer = AutoTokenizer.from_pretrained(TINY)
