@@ -127,7 +127,7 @@ class Encoder:
             InputError: an example is too long without its input, or a test answer that must be met
                 exactly cannot be written in `max_new_tokens`.
         """
-        # Asked once for all texts, the tokenizer takes less than half the time.
+        # Asked once for all texts, the tokenizer takes half the time.
         examples = (*task.train, *task.test)
         texts = [*map(prompt, examples), *(example.output for example in examples)]
         ids = self.tokenizer(texts, add_special_tokens=False).input_ids
