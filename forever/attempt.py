@@ -58,11 +58,19 @@ class Attempt:
                 self._told = signal.SIGTERM
         return self._told
 
+    def moved(self, told: int) -> None:
+        """A step is over, and this rank was `told_to_stop` or not.
+
+        Raises:
+            Stopped: it was.
+        """
+        self.watchdog.moved()
+        if told:
+            raise Stopped(told)
+
     def pulse(self) -> None:
         """See `pulse`."""
-        self.watchdog.moved()
-        if number := self.told_to_stop():
-            raise Stopped(number)
+        self.moved(self.told_to_stop())
 
 
 def pulse() -> None:

@@ -136,14 +136,15 @@ class Session:
         for event in self.learner.events:
             self._log("event", event, new)
         self.learner.events.clear()
+        # Asked once: who is told after this trains one more update and saves then.
+        told = self.attempt.told_to_stop()
         if new:
             self._spend("tracking")
-            told = self.attempt.told_to_stop()
             if told or time.perf_counter() - self._last_checkpoint >= self.checkpoint_s:
                 self._checkpoint(len(self.state.records))
         else:
             self._advance()
-        self.attempt.pulse()
+        self.attempt.moved(told)
 
     def _advance(self) -> None:
         """Leave behind a record of the past."""

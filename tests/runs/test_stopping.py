@@ -21,6 +21,7 @@ from forever.config.run import RunConfig
 from forever.launch.local import Placement, run_local
 from forever.stopping import Stopped, asked, listening, looking, overhearing
 from forever.training import importance, loop
+from forever.watchdog import Watchdog
 
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 NEVER = 1e9
@@ -67,6 +68,27 @@ def test_a_signal_is_followed_by_a_checkpoint_and_the_end(
     newest = max((tmp_path / "run" / "checkpoints").iterdir())
     assert json.loads((newest / "state.json").read_text())["trained"] is False
     goes_on(config, tmp_path / "run", whole, 6)
+
+
+def test_a_signal_after_the_run_has_looked_waits_for_the_next_update(
+    config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update that was over had not been saved."""
+    moved, calls = Watchdog.moved, []
+
+    def told(watchdog: Watchdog) -> None:
+        calls.append("moved")
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        moved(watchdog)
+
+    monkeypatch.setattr(Watchdog, "moved", told)
+    tracker = Then()
+    with listening(), pytest.raises(Stopped):
+        live(config, tmp_path / "run", tracker)
+    assert tracker.updates == 3
+    monkeypatch.undo()
+    goes_on(config, tmp_path / "run", whole, 3)
 
 
 def test_a_run_that_goes_on_can_be_stopped_before_it_is_where_it_was(
