@@ -219,17 +219,17 @@ def cost(study: Study) -> Figure:
 def truths(study: Study, out: Path, placebos: int) -> Iterator[Figure]:
     """What is known beforehand: ten times the memory wins, and a variant does not beat itself."""
     rows = {row.variant: row for row in study.rows}
-    won = rows["oracle"].compared("verdict") == "win"
-    gain = rows["oracle"].compared("difference").value
+    oracle = rows["oracle"]
+    won, gain = oracle.compared("verdict") == "win", oracle.compared("difference").value
     yield Figure("ten times the memory, Δ OP", "wins", won, [gain])
     # The same variant with seeds of its own, sweep by sweep of five seeds.
     pool = run_sweep(out / "placebo", {"base": {}}, 10 * placebos, first=1000)
     runs = list(_runs(pool, "base").values())
     silent: list[float] = []
-    for number in range(placebos):
-        ten = runs[10 * number : 10 * number + 10]
+    for start in range(0, len(runs), 10):
+        base, placebo = runs[start : start + 5], runs[start + 5 : start + 10]
         halves: dict[str, Mapping[Any, Any]] = {}
-        for name, half in (("base", ten[:5]), ("placebo", ten[5:])):
+        for name, half in (("base", base), ("placebo", placebo)):
             halves[name] = {("1", seed): run.matrix for seed, run in enumerate(half)}
         silent.append(compare(halves, "base")["placebo"].verdict not in ("win", "loss"))
     share = sum(silent) / placebos

@@ -235,7 +235,9 @@ def differences(clean: Path, other: Path) -> list[str]:
         for pattern in patterns:
             names = {path.relative_to(result.parent) for path in result.parent.glob(pattern)}
             names |= {path.relative_to(place) for path in place.glob(pattern)}
-            found += [f"{place.name}/{n}" for n in sorted(names) if differ(result.parent, place, n)]
+            for name in sorted(names):
+                if bytes_of(result.parent / name) != bytes_of(place / name):
+                    found.append(f"{place.name}/{name}")
     return found
 
 
@@ -247,10 +249,9 @@ def facts(result: Path) -> dict[str, object]:
     return {key: value for key, value in content.items() if key not in MACHINE}
 
 
-def differ(one: Path, other: Path, name: Path) -> bool:
-    """Whether a file is missing in one of two folders, or has other bytes."""
-    both = [folder / name for folder in (one, other)]
-    return not all(path.is_file() for path in both) or both[0].read_bytes() != both[1].read_bytes()
+def bytes_of(path: Path) -> bytes | None:
+    """The bytes of a file; None if it is missing."""
+    return path.read_bytes() if path.is_file() else None
 
 
 if __name__ == "__main__":

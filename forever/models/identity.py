@@ -32,18 +32,22 @@ def changed(there: Mapping[str, str], config: RunConfig) -> list[str]:
     those that are not on this machine yet say nothing."""
     if not there:  # by an early version
         return []
+    now = of_encoder(config)
     path = find(config.model.name)
-    now = {**(digests(path) if path else {}), **of_encoder(config)}
+    if path:
+        now |= digests(path)
     here = {part: now.get(part, digest) for part, digest in there.items()}
     return difference_lines({"model": there}, {"model": here})
 
 
 def of_encoder(config: RunConfig) -> dict[str, str]:
     """Digests of the sentence encoder of SSR; none without one, or while it is not here."""
-    name = config.method.encoder if isinstance(config.method, SsrConfig) else None
-    path = find(name) if name else None
-    known = digests(path, "method.encoder") if path else {}
-    return {f"encoder {part}": digest for part, digest in known.items()}
+    if not isinstance(config.method, SsrConfig) or not config.method.encoder:
+        return {}
+    path = find(config.method.encoder)
+    if path is None:
+        return {}
+    return {f"encoder {part}": digest for part, digest in digests(path, "method.encoder").items()}
 
 
 def digests(path: Path, setting: str = "model.name") -> dict[str, str]:

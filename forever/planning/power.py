@@ -95,21 +95,18 @@ def _needed(spreads: Sequence[float], seconds: float, points: float, alpha: floa
     """The cells: standard deviation, seeds, hours, each with the ends of its interval."""
     seeds = [seeds_needed(points / value, alpha) for value in spreads]
     hours = [min(count, _MOST) * seconds / 3600 for count in seeds]
-    numbers = [_at_most(count, f"{min(count, _MOST):,}") for count in seeds]
-    times = [_at_most(count, f"{time:,.2f}") for count, time in zip(seeds, hours, strict=True)]
+    above = [">" if count > _MOST else "" for count in seeds]
+    shown = [min(count, _MOST) for count in seeds]
     return [
-        Cell([float(value) for value in spreads], _around([f"{value:.1f}" for value in spreads])),
-        Cell(seeds, _around(numbers)),
-        Cell(hours, _around(times)),
+        Cell([float(value) for value in spreads], _around("{:.1f}", spreads)),
+        Cell(seeds, _around("{}{:,}", above, shown)),
+        Cell(hours, _around("{}{:,.2f}", above, hours)),
     ]
 
 
-def _at_most(seeds: int, text: str) -> str:
-    return f">{text}" if seeds > _MOST else text
-
-
-def _around(texts: Sequence[str]) -> str:
-    middle, low, high = texts
+def _around(form: str, *values: Sequence[float | str]) -> str:
+    """A number and the ends of its interval, each written from one of all `values`."""
+    middle, low, high = map(form.format, *values)
     return f"{middle} [{low}, {high}]"
 
 

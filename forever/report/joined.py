@@ -160,11 +160,14 @@ def folder_table(study: Study) -> pd.DataFrame:
 
 
 def _origin(runs: Sequence[Run]) -> tuple[str, str, str]:
-    known = [where for run in runs for where in run.environments]
-    versions = [where.get("packages", {}).get("forever-cl") for where in known]
-    found = [machine(where) for where in known], _revisions(runs), versions
-    hardware, revisions, numbers = (listed(distinct(values)) for values in found)
-    return hardware, revisions, numbers
+    machines: list[str] = []
+    versions: list[str | None] = []
+    for run in runs:
+        for where in run.environments:
+            machines.append(machine(where))
+            versions.append(where.get("packages", {}).get("forever-cl"))
+    revisions = listed(_revisions(runs))
+    return listed(distinct(machines)), revisions, listed(distinct(versions))
 
 
 def _revisions(runs: Sequence[Run]) -> list[str]:

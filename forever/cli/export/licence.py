@@ -23,8 +23,9 @@ def base_licence(base: Base) -> str:
             return _OURS
         if found := _of_folder(folder):
             return found
-    where = f"; see https://huggingface.co/{base.name}" if base.on_hub else ""
-    return UNKNOWN + where
+    if base.on_hub:
+        return f"{UNKNOWN}; see https://huggingface.co/{base.name}"
+    return UNKNOWN
 
 
 def data_licence(data: DataConfig) -> str:
@@ -32,9 +33,11 @@ def data_licence(data: DataConfig) -> str:
     if data.benchmark == "mini":
         return _OURS
     if data.datasets:
-        sets = [dataset.path for dataset in data.datasets.values() if not dataset.is_path]
-        where = ", ".join(f"https://huggingface.co/datasets/{path}" for path in dict.fromkeys(sets))
-        return UNKNOWN + (f"; see {where}" if where else "")
+        pages: list[str] = []
+        for dataset in data.datasets.values():
+            if not dataset.is_path:
+                pages.append(f"https://huggingface.co/datasets/{dataset.path}")
+        return f"{UNKNOWN}; see {', '.join(dict.fromkeys(pages))}" if pages else UNKNOWN
     root = local_folder(data.root or ".").expanduser()
     for name in FOLDERS.get(data.benchmark, (data.benchmark,)):
         if found := _of_folder(root / name) or _of_folder(root):

@@ -80,20 +80,18 @@ def _tasks_in(folder: Path) -> list[str]:
 
 def _liked(number: int) -> dict[str, str]:
     """An example about an opinion; no two are the same."""
-    liked = number % 2 == 0
-    words = _LIKED if liked else _DISLIKED
     person, thing = _NAMES[number % 8], _THINGS[(number * 3 + number // 8) % 8]
+    words, answer = (_DISLIKED, "no") if number % 2 else (_LIKED, "yes")
     text = f"{person} found the {thing} {words[number // 2 % 4]}."
-    return _row("Does the person like it? Options: yes, no.", text, "yes" if liked else "no")
+    return _row("Does the person like it? Options: yes, no.", text, answer)
 
 
 def _served(number: int) -> dict[str, str]:
     """An example about food; no two are the same."""
-    eaten = number % 2 == 0
-    thing = (_EATEN if eaten else _THINGS[1:4])[number // 2 % 3]
     person, word = _NAMES[number // 2 % 8], (*_LIKED, *_DISLIKED)[(number + number // 16) % 8]
-    text = f"{person} remembered the {word} {thing}."
-    return _row("Is it about food? Options: yes, no.", text, "yes" if eaten else "no")
+    things, answer = (_THINGS[1:4], "no") if number % 2 else (_EATEN, "yes")
+    text = f"{person} remembered the {word} {things[number // 2 % 3]}."
+    return _row("Is it about food? Options: yes, no.", text, answer)
 
 
 def _row(instruction: str, text: str, answer: str) -> dict[str, str]:

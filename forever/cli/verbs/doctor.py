@@ -36,9 +36,15 @@ def doctor(
         forever doctor --fix
     """
     show(_findings())
-    missing = [(package, extra) for package, extra in _requirements() if not _fits(package)]
-    needed = [word for package, extra in missing if not extra for word in _asked(package)]
-    extras = [extra for _, extra in missing if extra]
+    needed: list[str] = []
+    extras: list[str] = []
+    for package, extra in _requirements():
+        if _fits(package):
+            continue
+        if extra:
+            extras.append(extra)
+        else:
+            needed += _asked(package)
     commands = _commands(needed, extras)
     note(sound=not needed, commands=commands)
     if fix:

@@ -122,5 +122,5 @@ def _extent(lines: Sequence[Line]) -> str:
 
 def _days(replays: Iterable[Line]) -> str:
     """On which days the memory was replayed."""
-    days = [event["day"] for event in replays if event.get("day") is not None]
-    return f"day {' '.join(f'{day:g}' for day in days)}" if days else ""
+    days = [f"{event['day']:g}" for event in replays if event.get("day") is not None]
+    return f"day {' '.join(days)}" if days else ""
