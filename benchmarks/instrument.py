@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain, product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -41,21 +41,26 @@ _FOREVER = Path(sys.executable).with_name("forever")
 BUTTERFLY = ("finetune", "mix_replay", "forever", "mtl")
 # A processor's rounding: the instruction sets of torch's own kernels, of oneDNN and of MKL.
 _SETS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
-ROUNDING = {
+ROUNDING: dict[str, tuple[str, ...]] = {
     "as it is": (),
     "no vectors": ("default", "SSE41", "COMPATIBLE"),
     "AVX2": ("avx2", "AVX2", "AVX2"),
 }
+if " avx512f " in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+    # A run takes torch's kernels for AVX2 by itself (forever/launch/local.py).
+    ROUNDING["AVX-512"] = ("avx512", "AVX512_CORE", "AVX512")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One property of the instrument. `values` are all that were seen, `goal` is in words."""
+    """One property of the instrument. `values` are all that were seen, `goal` is in words; a value
+    that is made of many has these in `of`."""
 
     name: str
     goal: str
     met: bool
     values: list[float]
+    of: list[float] = field(default_factory=list)
 
     @property
     def shown(self) -> str:
@@ -109,8 +114,7 @@ def butterfly(out: Path) -> Iterator[Figure]:
     study = run_sweep(out / "butterfly", variants)
     for method in BUTTERFLY:
         ops = [run.outcome["op"] for run in study.runs if run.variant.startswith(f"{method} ")]
-        name = f"OP of {method}, sd over weights moved by 1e-6"
-        yield Figure(name, "<= 0.7", stdev(ops) <= 0.7, [stdev(ops)])
+        yield spread(f"OP of {method}, sd over weights moved by 1e-6", 0.7, ops)
     plain = {method: {"method": method} for method in BUTTERFLY}
     # A sweep gives each run its share of the cores, so one that is alone has all.
     studies = [run_sweep(out / "all_cores", plain, options=("--concurrent", "1"))]
@@ -121,8 +125,12 @@ def butterfly(out: Path) -> Iterator[Figure]:
     for run in chain.from_iterable(study.runs for study in studies):
         ops_of[run.variant].append(run.outcome["op"])
     for method, ops in ops_of.items():
-        name = f"OP of {method}, sd over instruction sets and threads"
-        yield Figure(name, "<= 0.7", stdev(ops) <= 0.7, [stdev(ops)])
+        yield spread(f"OP of {method}, sd over instruction sets and threads", 0.7, ops)
+
+
+def spread(name: str, most: float, values: Sequence[float]) -> Figure:
+    """A figure of the standard deviation of values, which shall be small."""
+    return Figure(name, f"<= {most:g}", stdev(values) <= most, [stdev(values)], [*values])
 
 
 def moved(folder: Path, number: int) -> Path:
@@ -206,8 +214,7 @@ def resolution(study: Study) -> Iterator[Figure]:
     ops = _ops(study)
     for variant, reference in (("base", "mix_replay"), ("+FIR", "base")):
         apart = [op - ops[reference][seed] for seed, op in ops[variant].items()]
-        name = f"{variant} less {reference}, sd over {len(apart)} seeds"
-        yield Figure(name, "<= 2", stdev(apart) <= 2, [stdev(apart)])
+        yield spread(f"{variant} less {reference}, sd over {len(apart)} seeds", 2, apart)
 
 
 def cost(study: Study) -> Figure:
@@ -219,21 +226,27 @@ def cost(study: Study) -> Figure:
 def truths(study: Study, out: Path, placebos: int) -> Iterator[Figure]:
     """What is known beforehand: ten times the memory wins, and a variant does not beat itself."""
     rows = {row.variant: row for row in study.rows}
-    oracle = rows["oracle"]
-    won, gain = oracle.compared("verdict") == "win", oracle.compared("difference").value
-    yield Figure("ten times the memory, Δ OP", "wins", won, [gain])
+    won = rows["oracle"].compared("verdict") == "win"
+    gain = rows["oracle"].compared("difference")
+    ends = [gain.low, gain.high]
+    yield Figure("ten times the memory, Δ OP", "wins", won, [gain.value], ends)
     # The same variant with seeds of its own, sweep by sweep of five seeds.
     pool = run_sweep(out / "placebo", {"base": {}}, 10 * placebos, first=1000)
     runs = list(_runs(pool, "base").values())
-    silent: list[float] = []
+    silent: list[bool] = []
+    apart: list[float] = []
     for start in range(0, len(runs), 10):
-        base, placebo = runs[start : start + 5], runs[start + 5 : start + 10]
+        parts = {"base": runs[start : start + 5], "placebo": runs[start + 5 : start + 10]}
         halves: dict[str, Mapping[Any, Any]] = {}
-        for name, half in (("base", base), ("placebo", placebo)):
+        for name, half in parts.items():
             halves[name] = {("1", seed): run.matrix for seed, run in enumerate(half)}
-        silent.append(compare(halves, "base")["placebo"].verdict not in ("win", "loss"))
-    share = sum(silent) / placebos
-    yield Figure("sweeps in which a placebo is no different", ">= 0.95", share >= 0.95, [share])
+        placebo = compare(halves, "base")["placebo"]
+        assert placebo.difference is not None
+        apart.append(placebo.difference.value)
+        silent.append(placebo.verdict not in ("win", "loss"))
+    share = fmean(silent)
+    name = "sweeps in which a placebo is no different"
+    yield Figure(name, ">= 0.95", share >= 0.95, [share], apart)
 
 
 def _runs(study: Study, variant: str) -> dict[int, Run]:
