@@ -19,7 +19,7 @@ import yaml
 from forever.data.tasks import Example, Splits
 
 # In the name of every random stream, so that runs of another version have other digests of their
-# tasks, and no report mixes the two.
+# tasks. A report refuses runs of other tasks, and pairs only those with the same test rows.
 VERSION = 2
 WORLD: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
