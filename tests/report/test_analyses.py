@@ -7,6 +7,7 @@ import pytest
 from made_up import TESTS, base_run, edit, make_up
 
 from forever.files import write_lines
+from forever.planning.sequential import half_width
 from forever.report.analyses import (
     analyses,
     findings,
@@ -135,3 +136,67 @@ def test_rates_of_forgetting_are_findings(
         ("finetune: forgetting per update, phase 2", "0.0010", "0.0018", "–"),
         ("finetune: phase 1 less phase 2", "+0.0020 [−0.0010, +0.0050]", "+0.0005", "4 tasks"),
     ]
+
+
+def test_a_schedule_is_measured_against_random_times(tmp_path: Path) -> None:
+    """Those that differ from the control in more than their times are no schedules beside it."""
+    variants = {
+        "forever": {},
+        "late": {"method.days": [4, 7]},
+        "dense": {"method.days": [1, 2, 3], "method.clock": "steps"},
+        "random times": {"method.days": "random", "method.clock": "steps"},
+        "end only": {"method.days": "end_only"},
+        "free": {"method.regularizer": "none"},
+        "mix": {"method.name": "mix_replay"},
+    }
+    sweep = Sweep("schedules", base_run(), variants, (0, 1, 2), reference="forever")
+    make_up(tmp_path, sweep)
+    for trial in sweep.trials():
+        # Five points for each seed, and ten for the days of the reference.
+        score = 60.0 + 5 * trial.seed + (10 if trial.variant == "forever" else 0)
+        matrix = [[score] * 4] * 4
+        replayed = 200 if trial.variant == "dense" else 96  # which is another dose
+        counted = {"task": 96, "replayed": replayed}
+        edit(tmp_path / trial.key / "result.json", matrix=matrix, examples=counted)
+        answer(RunDirectory(tmp_path / trial.key), matrix)
+    (part,) = read_study(tmp_path).parts
+    ours = analyses(part)["beyond_chance"]
+    assert list(ours) == ["forever less random times", "late less random times"]
+    first = ours["forever less random times"]
+    assert first["difference"] == {"value": 10.0, "low": 10.0, "high": 10.0, "runs": 3}
+    assert first["verdict"] == "win"
+    told = {what: (text, runs) for what, text, _, runs in findings(part)}
+    assert told["forever less random times: OP"] == ("+10.0 [+10.0, +10.0], better", "3 runs")
+    assert told["late less random times: OP"] == ("0.0 [0.0, 0.0], equivalent", "3 runs")
+
+
+def test_in_rounds_random_times_are_beaten_by_an_interval_that_holds_at_every_look(
+    tmp_path: Path,
+) -> None:
+    """Three schedules share the error; the half-width is that of the confidence sequence."""
+    variants = {
+        "forever": {},
+        "random times": {"method.days": "random"},
+        "late": {"method.days": [4, 7]},
+        "dense": {"method.days": [1, 2, 3]},
+    }
+    seeds = tuple(range(6))
+    sweep = Sweep("schedules", base_run(), variants, seeds, reference="forever")
+    make_up(tmp_path, sweep)
+    gains = {"forever": (5.0, 10.0, 5.0, 10.0, 5.0, 10.0), "late": (-5.0, 5.0) * 3}
+    for trial in sweep.trials():
+        score = 60.0 + gains.get(trial.variant, (0.0,) * 6)[trial.seed]
+        matrix = [[score] * 4] * 4
+        edit(tmp_path / trial.key / "result.json", matrix=matrix, op=score)
+        answer(RunDirectory(tmp_path / trial.key), matrix)
+    (tmp_path / "rounds.json").write_text('{"alpha": 0.05, "comparisons": 3, "points": 2.0}')
+    (part,) = read_study(tmp_path).parts
+    ours = analyses(part)["beyond_chance"]
+    assert list(ours) == [f"{name} less random times" for name in ("forever", "late", "dense")]
+    step = 100 / (4 * TESTS)
+    half = half_width(gains["forever"], 0.05 / 3, step)
+    first = ours["forever less random times"]
+    assert first["difference"]["value"] == 7.5
+    assert first["difference"]["low"] == pytest.approx(7.5 - half)
+    assert first["difference"]["high"] == pytest.approx(7.5 + half)
+    assert [told["verdict"] for told in ours.values()] == ["win", "tie", "equivalent"]

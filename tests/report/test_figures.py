@@ -20,7 +20,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from forever.report.analyses import day_pairs, dose_areas, forgetting_rates
+from forever.report.analyses import day_pairs, forgetting_rates
+from forever.report.analyses.doses import dose_areas
 from forever.report.figures import FIGURES, Picture, analyses, png_of, runs, style, variants
 from forever.report.figures.style import looks
 from forever.report.study import Part, read_study

@@ -34,6 +34,8 @@ def known() -> set[tuple[str, ...]]:
                 found |= quotable(row["difference"])
             for area in part["analyses"].get("doses", {}).values():
                 found |= quotable(area["op"]) | quotable(area["bwt"])
+            for schedule in part["analyses"].get("beyond_chance", {}).values():
+                found |= quotable(schedule["difference"])
     return found
 
 

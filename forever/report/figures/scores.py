@@ -11,7 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from forever.report.analyses import dose_lines, dose_of, line_of, minutes_an_epoch
+from forever.report.analyses import minutes_an_epoch
+from forever.report.analyses.doses import dose_lines, dose_of, line_of
 from forever.report.figures import style
 from forever.report.figures.variants import scored
 from forever.report.format import mark

@@ -6,12 +6,11 @@ it.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -19,17 +18,16 @@ import numpy as np
 import pandas as pd
 
 from forever.format import plural
-from forever.report.bootstrap import RESAMPLES, Estimate, Replicated, Runs, Unit, summarise
+from forever.planning.verdicts import word
+from forever.report.analyses.chance import beyond_chance
+from forever.report.analyses.doses import dose_areas
+from forever.report.bootstrap import RESAMPLES, Estimate, Replicated, Unit, summarise
 from forever.report.format import NOTHING, estimated, minus, number
-from forever.report.row import Row
-from forever.report.statistics import over_logarithm
 from forever.report.study import Part
 from forever.sweeps import published as paper
 
 PHASES = 5  # of a task; its later updates are left out
 TIMED = ("training_time", "backbones")  # sweeps whose minutes are comparable
-# In what runs of one line of doses differ; the first is the dose.
-ALONG_DOSES = ("budget.examples", "memory.fraction")
 
 Finding = tuple[str, str, str, str]  # what, ours, published, and from how many of what
 
@@ -38,7 +36,11 @@ def analyses(part: Part) -> dict[str, Any]:
     """Those that the runs of a part can tell, by name."""
     tables = forgetting_rates(part)
     rates = {variant: slowing(table) for variant, table in tables.items()}
-    by_name: dict[str, Any] = {"forgetting_rate": rates, "doses": dose_areas(part)}
+    by_name: dict[str, Any] = {
+        "forgetting_rate": rates,
+        "doses": dose_areas(part),
+        "beyond_chance": beyond_chance(part),
+    }
     if part.name == "model_day":
         by_name["model_day"] = correlations(part)
     if part.name in TIMED:
@@ -187,54 +189,6 @@ def minutes_an_epoch(part: Part) -> dict[str, dict[str, float]]:
     return means
 
 
-def dose_lines(part: Part) -> dict[str, list[Row]]:
-    """The variants that differ in nothing but the dose, by rising dose, under the words with which
-    their names begin; none where all have one dose."""
-    lines: dict[str, list[Row]] = defaultdict(list)
-    for row in part.measured:
-        settings = dict(row.runs[0].settings)
-        along = [settings.pop(key, None) for key in ALONG_DOSES]
-        if along[0] is not None:
-            lines[json.dumps(settings, sort_keys=True)].append(row)
-    by_name: dict[str, list[Row]] = {}
-    for rows in lines.values():
-        rows.sort(key=dose_of)
-        columns = zip(*[row.variant.split() for row in rows], strict=False)
-        words = [column[0] for column in takewhile(lambda column: len({*column}) == 1, columns)]
-        name = " ".join(words)
-        if not name or name in by_name:
-            name = rows[0].variant
-        by_name[name] = rows
-    return {name: rows for name, rows in by_name.items() if dose_of(rows[0]) < dose_of(rows[-1])}
-
-
-def dose_of(row: Row) -> int:
-    """The examples that a task replays, as the configuration says."""
-    return row.runs[0].settings[ALONG_DOSES[0]]
-
-
-def line_of(variant: str | None, lines: Mapping[str, Sequence[Row]]) -> str | None:
-    """The name of the line that a variant is in."""
-    for name, rows in lines.items():
-        if any(row.variant == variant for row in rows):
-            return name
-    return None
-
-
-def dose_areas(part: Part) -> dict[str, dict[str, Estimate]]:
-    """The mean OP and BWT of each line over the logarithm of the dose; see `over_logarithm`.
-
-    Lines that lack one of the doses, over which they would be other means, are left out.
-    """
-    lines = dose_lines(part)
-    doses = {dose_of(row) for rows in lines.values() for row in rows}
-    curves: dict[str, dict[float, Runs]] = {}
-    for name, rows in lines.items():
-        if [dose_of(row) for row in rows] == sorted(doses):
-            curves[name] = {dose_of(row): row.matrices() for row in rows}
-    return over_logarithm(curves, line_of(part.reference, lines))
-
-
 def findings(part: Part) -> list[Finding]:
     """What the analyses of a part say beside the paper; nothing for most studies."""
     known = analyses(part)
@@ -243,6 +197,7 @@ def findings(part: Part) -> list[Finding]:
         *_model_day(known.get("model_day", {})),
         *_training_time(part, known.get("training_time", {})),
         *_doses(known.get("doses", {})),
+        *_beyond_chance(known.get("beyond_chance", {})),
     ]
 
 
@@ -284,3 +239,12 @@ def _doses(areas: Mapping[str, Mapping[str, Estimate]]) -> Iterator[Finding]:
             what = f"{name}: {score.upper()}, mean over doses"
             form = "{:.1f}" if score == "op" and "less" not in name else "{:+.1f}"
             yield what, estimated(mean, form), NOTHING, plural(mean.runs, "run")
+
+
+def _beyond_chance(schedules: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    for name, ours in schedules.items():
+        difference = Estimate(**ours["difference"])
+        text = estimated(difference, "{:+.1f}")
+        if ours["verdict"]:
+            text += f", {word(ours['verdict'])}"
+        yield f"{name}: OP", text, NOTHING, plural(difference.runs, "run")
