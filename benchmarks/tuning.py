@@ -3,7 +3,7 @@
     python -m benchmarks.tuning --out DIR
 
 For each method it is `forever sweep search --on mini/METHOD`; what is finished is not run again.
-benchmarks/tuning.json keeps all trials.
+benchmarks/tuning.json keeps all trials that came to an end.
 """
 
 import json

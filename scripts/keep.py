@@ -44,7 +44,7 @@ Lines = Sequence[Mapping[str, Any]]
 
 def committed() -> list[Path]:
     """The folders of all committed sweeps. Those in `benchmarks` answer no claim of the paper: they
-    are why `mini` has the settings that it has."""
+    say how many seeds `mini` needs."""
     paths = [*RESULTS.glob(f"*/{RUNS}"), *ROOT.glob(f"benchmarks/*/{RUNS}")]
     return sorted(path.parent for path in paths)
 

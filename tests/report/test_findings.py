@@ -9,9 +9,10 @@ import pytest
 
 from forever.files import read_json
 from scripts import findings
-from scripts.keep import REPORT, RESULTS
+from scripts.keep import REPORT, RESULTS, ROOT
 
 PAGE = Path(__file__).parents[2] / "docs" / "findings.md"
+ROUNDS = PAGE.with_name("benchmark.md")  # a section of it
 INTERVAL = re.compile(r"([+-]?\d+\.\d) \[([+-]?\d+\.\d), ([+-]?\d+\.\d)\]")
 
 
@@ -28,8 +29,10 @@ def known() -> set[tuple[str, ...]]:
     found: set[tuple[str, ...]] = set()
     sweeps = ("arena", "arena_seconds", "doses", "tuned", *findings.TABLES)
     on_mini = [f"{sweep}-mini" for sweep in sweeps]
-    for folder in (*on_mini, "protocol-mini", "language_model-superni", "language_model-long"):
-        for part in read_json(RESULTS / folder / REPORT)["parts"]:
+    folders = (*on_mini, "protocol-mini", "language_model-superni", "language_model-long")
+    in_rounds = ROOT.glob(f"benchmarks/rounds-*/{REPORT}")
+    for path in (*in_rounds, *(RESULTS / folder / REPORT for folder in folders)):
+        for part in read_json(path)["parts"]:
             for row in filter(lambda row: row["difference"], part["rows"]):
                 found |= quotable(row["difference"])
             for area in part["analyses"].get("doses", {}).values():
@@ -39,8 +42,11 @@ def known() -> set[tuple[str, ...]]:
     return found
 
 
-def test_every_interval_of_the_page_is_in_a_report() -> None:
-    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+@pytest.mark.parametrize("page", [PAGE, ROUNDS], ids=lambda page: page.name)
+def test_every_interval_of_a_page_is_in_a_report(page: Path) -> None:
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    if page == ROUNDS:
+        text = text[text.index("## How many seeds") : text.index("## What it is")]
     quoted = {tuple(n.removeprefix("+") for n in found) for found in INTERVAL.findall(text)}
     assert quoted
     assert quoted <= known()
