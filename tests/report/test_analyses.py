@@ -166,8 +166,9 @@ def test_a_schedule_is_measured_against_random_times(tmp_path: Path) -> None:
     assert first["difference"] == {"value": 10.0, "low": 10.0, "high": 10.0, "runs": 3}
     assert first["verdict"] == "win"
     told = {what: (text, runs) for what, text, _, runs in findings(part)}
-    assert told["forever less random times: OP"] == ("+10.0 [+10.0, +10.0], better", "3 runs")
-    assert told["late less random times: OP"] == ("0.0 [0.0, 0.0], equivalent", "3 runs")
+    count = "3 runs, 2 schedules together"
+    assert told["forever less random times: OP"] == ("+10.0 [+10.0, +10.0], better", count)
+    assert told["late less random times: OP"] == ("0.0 [0.0, 0.0], equivalent", count)
 
 
 def test_in_rounds_random_times_are_beaten_by_an_interval_that_holds_at_every_look(

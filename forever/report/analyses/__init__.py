@@ -247,4 +247,6 @@ def _beyond_chance(schedules: Mapping[str, Mapping[str, Any]]) -> Iterator[Findi
         text = estimated(difference, "{:+.1f}")
         if ours["verdict"]:
             text += f", {word(ours['verdict'])}"
-        yield f"{name}: OP", text, NOTHING, plural(difference.runs, "run")
+        together = plural(ours["schedules"], "schedule")
+        runs = plural(difference.runs, "run")
+        yield f"{name}: OP", text, NOTHING, f"{runs}, {together} together"

@@ -24,8 +24,9 @@ def beyond_chance(part: Part) -> dict[str, dict[str, Any]]:
     the names of both.
 
     A schedule differs from that control in nothing but its days and its clock, and replays as much.
-    Verdicts are corrected for all that have the same control, and there is none from a single run;
-    of a sweep in rounds they hold however often one looks (forever/planning/sequential.py).
+    Verdicts are corrected for all `schedules` that have the same control, and there is none from a
+    single run; of a sweep in rounds they hold however often one looks
+    (forever/planning/sequential.py).
     """
     told: dict[str, dict[str, Any]] = {}
     for control in part.measured:
@@ -44,7 +45,8 @@ def beyond_chance(part: Part) -> dict[str, dict[str, Any]]:
                 half = half_width(values, part.stopping["alpha"] / len(schedules), step)
                 difference, judged = _however_often(values, half)
             name = f"{row.variant} less {control.variant}"
-            told[name] = {"difference": asdict(difference), "verdict": judged}
+            ours = {"difference": asdict(difference), "verdict": judged}
+            told[name] = {**ours, "schedules": len(schedules)}
     return told
 
 
