@@ -32,10 +32,15 @@ def answers(name: str, config: RunConfig, world: World) -> list[Case]:
         by_kind.setdefault(kind, []).append(task)
     cases: list[Case] = []
     for kind, tasks in sorted(by_kind.items()):
+        examples: list[Example] = []
+        over: list[Over | None] = []
         prompts: list[list[Encoded]] = []
         for task in tasks:
-            prompts.append([encoder.encode_prompt(example) for example in task.test[:PROMPTS]])
-        ours = seconds(partial(_ours, backbone, encoder, tasks, limit), world)
+            asked = task.test[:PROMPTS]
+            examples += asked
+            over += [hopeless_answers(task)] * len(asked)
+            prompts.append([encoder.encode_prompt(example) for example in asked])
+        ours = seconds(partial(decode, backbone, encoder, examples, limit, over=over), world)
         one = seconds(partial(_theirs, backbone, prompts, 1, limit), world)
         eight = seconds(partial(_theirs, backbone, prompts, 8, limit), world)
         goal_of_one, goal_of_eight = GOALS[kind]
@@ -44,17 +49,6 @@ def answers(name: str, config: RunConfig, world: World) -> list[Case]:
             Case(f"{kind} against batches of 8, {name}", goal_of_eight, "x", [eight / ours]),
         ]
     return cases
-
-
-def _ours(backbone: Backbone, encoder: Encoder, tasks: Sequence[Task], limit: int) -> None:
-    """Answer the prompts of all tasks together."""
-    examples: list[Example] = []
-    over: list[Over | None] = []
-    for task in tasks:
-        asked = task.test[:PROMPTS]
-        examples += asked
-        over += [hopeless_answers(task)] * len(asked)
-    decode(backbone, encoder, examples, limit, over=over)
 
 
 def _theirs(backbone: Backbone, tasks: Sequence[Sequence[Encoded]], size: int, limit: int) -> None:

@@ -25,6 +25,7 @@ from forever.planning.verdicts import APART, EQUIVALENT
 from forever.reading import check_within
 from forever.report import facts
 from forever.report.analyses import analyses, findings
+from forever.report.analyses.chance import controls
 from forever.report.bootstrap import RESAMPLES
 from forever.report.format import distinct, listed
 from forever.report.frame import COLUMNS, frame_of, stored_rows, text_table
@@ -107,6 +108,7 @@ def _environment() -> Any:
     environment.globals |= {
         "resamples": f"{RESAMPLES:,}",
         "alpha": f"{100 * ALPHA:g}",
+        "controls": controls,
         "equivalent": f"{EQUIVALENT:g}",
         "apart": listed(f"{100 * share:g} % of {kind}" for kind, share in APART.items()),
         "equal": f"{paper.EQUAL:g}",

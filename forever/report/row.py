@@ -12,7 +12,7 @@ from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.planning.scores import Score, differences, score_of
 from forever.planning.sequential import Decision
-from forever.planning.verdicts import Footing, footing, replayed, verdict
+from forever.planning.verdicts import Footing, Verdict, footing, replayed, verdict
 from forever.report.bootstrap import Estimate, Unit
 from forever.report.run import Run
 from forever.report.statistics import Comparison, compare
@@ -84,17 +84,11 @@ class Row:
         for a number of seeds that was fixed before."""
         assert self.comparison is not None
         assert self.comparison.difference is not None
-        # There may be runs that pair and no seed that does so in all orders.
-        value = decision.value if decision.seeds else self.comparison.difference.value
-        half = decision.half_width
-        low, high = -100.0, 100.0
-        if half is not None:
-            low, high = max(value - half, low), min(value + half, high)
-        self.comparison.difference = Estimate(value, low, high, decision.seeds)
+        difference, judged = in_rounds(decision, self.comparison.difference)
+        self.comparison.difference = difference
         self.comparison.p = self.comparison.p_holm = None
         if self.footing.comparable:
-            shown = decision.verdict in ("win", "loss")
-            self.comparison.verdict = verdict(value, low, high, shown)
+            self.comparison.verdict = judged
         else:
             decision = replace(decision, verdict="not comparable")
         self.decided = decision.words(points)
@@ -191,6 +185,17 @@ class Row:
                     "keep one of them"
                 )
         return {unit: run.matrix for unit, run in by_unit.items()}
+
+
+def in_rounds(decision: Decision, bootstrapped: Estimate) -> tuple[Estimate, Verdict]:
+    """The difference and the verdict that a sweep in rounds has decided on."""
+    # There may be runs that pair and no seed that does so in all orders.
+    value = decision.value if decision.seeds else bootstrapped.value
+    low, high = -100.0, 100.0
+    if decision.half_width is not None:
+        low, high = max(value - decision.half_width, low), min(value + decision.half_width, high)
+    shown = decision.verdict in ("win", "loss")
+    return Estimate(value, low, high, decision.seeds), verdict(value, low, high, shown)
 
 
 def judge(rows: Sequence[Row], reference: str | None) -> list[Row]:

@@ -136,7 +136,7 @@ class Session:
         for event in self.learner.events:
             self._log("event", event, new)
         self.learner.events.clear()
-        # Asked once: who is told after this trains one more update and saves then.
+        # Asked once: who is told after this leaves at the next look, and saves there.
         told = self.attempt.told_to_stop()
         if new:
             self._spend("tracking")

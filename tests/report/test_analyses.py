@@ -7,7 +7,7 @@ import pytest
 from made_up import TESTS, base_run, edit, make_up
 
 from forever.files import write_lines
-from forever.planning.sequential import half_width
+from forever.planning.sequential import decide
 from forever.report.analyses import (
     analyses,
     findings,
@@ -166,7 +166,7 @@ def test_a_schedule_is_measured_against_random_times(tmp_path: Path) -> None:
     assert first["difference"] == {"value": 10.0, "low": 10.0, "high": 10.0, "runs": 3}
     assert first["verdict"] == "win"
     told = {what: (text, runs) for what, text, _, runs in findings(part)}
-    count = "3 runs, 2 schedules together"
+    count = "3 runs, 5 % for 2 together"
     assert told["forever less random times: OP"] == ("+10.0 [+10.0, +10.0], better", count)
     assert told["late less random times: OP"] == ("0.0 [0.0, 0.0], equivalent", count)
 
@@ -174,30 +174,49 @@ def test_a_schedule_is_measured_against_random_times(tmp_path: Path) -> None:
 def test_in_rounds_random_times_are_beaten_by_an_interval_that_holds_at_every_look(
     tmp_path: Path,
 ) -> None:
-    """Three schedules share the error; the half-width is that of the confidence sequence."""
+    """By the rule and the level of the sweep's own comparisons, whichever schedules are there."""
     variants = {
         "forever": {},
         "random times": {"method.days": "random"},
         "late": {"method.days": [4, 7]},
         "dense": {"method.days": [1, 2, 3]},
     }
-    seeds = tuple(range(6))
+    seeds = tuple(range(9))
     sweep = Sweep("schedules", base_run(), variants, seeds, reference="forever")
     make_up(tmp_path, sweep)
-    gains = {"forever": (5.0, 10.0, 5.0, 10.0, 5.0, 10.0), "late": (-5.0, 5.0) * 3}
+    gains = {
+        "forever": (7.0, 9.0, 8.0) * 3,
+        "late": (-5.0, 5.0, 0.0) * 3,
+        "dense": (-10.0, -9.0, -9.0) * 3,
+    }
     for trial in sweep.trials():
-        score = 60.0 + gains.get(trial.variant, (0.0,) * 6)[trial.seed]
+        score = 60.0 + gains.get(trial.variant, (0.0,) * 9)[trial.seed]
         matrix = [[score] * 4] * 4
         edit(tmp_path / trial.key / "result.json", matrix=matrix, op=score)
         answer(RunDirectory(tmp_path / trial.key), matrix)
-    (tmp_path / "rounds.json").write_text('{"alpha": 0.05, "comparisons": 3, "points": 2.0}')
+    (tmp_path / "rounds.json").write_text('{"alpha": 0.05, "comparisons": 5, "points": 2.0}')
     (part,) = read_study(tmp_path).parts
     ours = analyses(part)["beyond_chance"]
     assert list(ours) == [f"{name} less random times" for name in ("forever", "late", "dense")]
     step = 100 / (4 * TESTS)
-    half = half_width(gains["forever"], 0.05 / 3, step)
-    first = ours["forever less random times"]
-    assert first["difference"]["value"] == 7.5
-    assert first["difference"]["low"] == pytest.approx(7.5 - half)
-    assert first["difference"]["high"] == pytest.approx(7.5 + half)
-    assert [told["verdict"] for told in ours.values()] == ["win", "tie", "equivalent"]
+    decision = decide(gains["forever"], 0.05 / 5, 2.0, step)
+    assert decision.half_width is not None
+    first = ours["forever less random times"]["difference"]
+    assert first["low"] == pytest.approx(decision.value - decision.half_width)
+    assert first["high"] == pytest.approx(decision.value + decision.half_width)
+    assert first["runs"] == decision.seeds < len(seeds)
+    assert [told["verdict"] for told in ours.values()] == ["win", "tie", "loss"]
+
+
+def test_other_data_make_no_schedule_and_one_run_no_verdict(tmp_path: Path) -> None:
+    variants = {
+        "forever": {},
+        "random times": {"method.days": "random"},
+        "fewer": {"data.train_rows": 12},
+    }
+    make_up(tmp_path, Sweep("schedules", base_run(), variants, (0,), reference="forever"))
+    (tmp_path / "rounds.json").write_text('{"alpha": 0.05, "comparisons": 5, "points": 2.0}')
+    (part,) = read_study(tmp_path).parts
+    ((name, ours),) = analyses(part)["beyond_chance"].items()
+    assert (name, ours["verdict"]) == ("forever less random times", None)
+    assert ours["difference"]["runs"] == 1

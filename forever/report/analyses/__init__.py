@@ -247,6 +247,5 @@ def _beyond_chance(schedules: Mapping[str, Mapping[str, Any]]) -> Iterator[Findi
         text = estimated(difference, "{:+.1f}")
         if ours["verdict"]:
             text += f", {word(ours['verdict'])}"
-        together = plural(ours["schedules"], "schedule")
         runs = plural(difference.runs, "run")
-        yield f"{name}: OP", text, NOTHING, f"{runs}, {together} together"
+        yield f"{name}: OP", text, NOTHING, f"{runs}, 5 % for {ours['together']} together"

@@ -3,15 +3,11 @@ no schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from statistics import fmean
 from typing import Any
 
-from forever.planning.sequential import half_width
-from forever.planning.verdicts import Verdict, verdict
-from forever.report.bootstrap import Estimate
-from forever.report.row import Row
+from forever.planning.sequential import decide
+from forever.report.row import Row, in_rounds
 from forever.report.statistics import compare
 from forever.report.study import Part
 
@@ -19,19 +15,21 @@ _WHEN = ("method.days", "method.clock")
 _NO_DAYS = ("random", "end_only", None)  # of `method.days`
 
 
+def controls(part: Part) -> list[Row]:
+    """The variants that replay at random times (`method.days: random`)."""
+    return [row for row in part.measured if row.runs[0].settings.get("method.days") == "random"]
+
+
 def beyond_chance(part: Part) -> dict[str, dict[str, Any]]:
-    """OP of each schedule less that of as much replay at random times (`method.days: random`), by
-    the names of both.
+    """OP of each schedule less that of as much replay at random times, by the names of both.
 
     A schedule differs from that control in nothing but its days and its clock, and replays as much.
-    Verdicts are corrected for all `schedules` that have the same control, and there is none from a
-    single run; of a sweep in rounds they hold however often one looks
-    (forever/planning/sequential.py).
+    Verdicts hold for so many comparisons `together`: the schedules that have the same control, or,
+    in a sweep in rounds, as many as its own (`rounds.json`), whose rule and level are used. There
+    is none from a single run.
     """
     told: dict[str, dict[str, Any]] = {}
-    for control in part.measured:
-        if control.runs[0].settings.get("method.days") != "random":
-            continue
+    for control in controls(part):
         schedules = [row for row in part.measured if _is_schedule_beside(row, control)]
         runs = {row.variant: row.matrices() for row in (control, *schedules)}
         compared = compare(runs, control.variant)
@@ -39,23 +37,16 @@ def beyond_chance(part: Part) -> dict[str, dict[str, Any]]:
             difference, judged = compared[row.variant].difference, compared[row.variant].verdict
             if difference is None:
                 continue
-            # There may be runs that pair and no seed that does so in all orders.
-            values, step = row.differences(control)
-            if part.stopping is not None and values:
-                half = half_width(values, part.stopping["alpha"] / len(schedules), step)
-                difference, judged = _however_often(values, half)
-            name = f"{row.variant} less {control.variant}"
-            ours = {"difference": asdict(difference), "verdict": judged}
-            told[name] = {**ours, "schedules": len(schedules)}
+            together = len(schedules)
+            if part.stopping is not None and judged is not None:
+                together = part.stopping["comparisons"]
+                values, step = row.differences(control)
+                alpha = part.stopping["alpha"] / together
+                decision = decide(values, alpha, part.stopping["points"], step)
+                difference, judged = in_rounds(decision, difference)
+            ours = {"difference": asdict(difference), "verdict": judged, "together": together}
+            told[f"{row.variant} less {control.variant}"] = ours
     return told
-
-
-def _however_often(differences: Sequence[float], half_width: float) -> tuple[Estimate, Verdict]:
-    """The mean of differences in points with its interval, and what that says."""
-    value = fmean(differences)
-    low, high = max(value - half_width, -100.0), min(value + half_width, 100.0)
-    shown = low > 0 or high < 0
-    return Estimate(value, low, high, len(differences)), verdict(value, low, high, shown)
 
 
 def _is_schedule_beside(row: Row, control: Row) -> bool:
@@ -66,9 +57,5 @@ def _is_schedule_beside(row: Row, control: Row) -> bool:
 
 
 def _beside_times(row: Row) -> dict[str, Any]:
-    """The settings of a variant but for those of its times, of its data and of its seed."""
-    kept: dict[str, Any] = {}
-    for key, value in row.runs[0].settings.items():
-        if key not in (*_WHEN, "seed") and not key.startswith("data."):
-            kept[key] = value
-    return kept
+    """The settings of a variant but for those of its times."""
+    return {key: value for key, value in row.runs[0].settings.items() if key not in _WHEN}
