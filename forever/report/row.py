@@ -84,7 +84,7 @@ class Row:
         for a number of seeds that was fixed before."""
         assert self.comparison is not None
         assert self.comparison.difference is not None
-        difference, judged = in_rounds(decision, self.comparison.difference)
+        difference, judged = decided_difference(decision, self.comparison.difference)
         self.comparison.difference = difference
         self.comparison.p = self.comparison.p_holm = None
         if self.footing.comparable:
@@ -187,7 +187,7 @@ class Row:
         return {unit: run.matrix for unit, run in by_unit.items()}
 
 
-def in_rounds(decision: Decision, bootstrapped: Estimate) -> tuple[Estimate, Verdict]:
+def decided_difference(decision: Decision, bootstrapped: Estimate) -> tuple[Estimate, Verdict]:
     """The difference and the verdict that a sweep in rounds has decided on."""
     # There may be runs that pair and no seed that does so in all orders.
     value = decision.value if decision.seeds else bootstrapped.value

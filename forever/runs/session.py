@@ -136,8 +136,7 @@ class Session:
         for event in self.learner.events:
             self._log("event", event, new)
         self.learner.events.clear()
-        # Asked once: who is told after this leaves at the next look, and saves there.
-        told = self.attempt.told_to_stop()
+        told = self.attempt.told_to_stop()  # once: who is told later saves at the next look
         if new:
             self._spend("tracking")
             if told or time.perf_counter() - self._last_checkpoint >= self.checkpoint_s:

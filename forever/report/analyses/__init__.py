@@ -23,6 +23,7 @@ from forever.report.analyses.chance import beyond_chance
 from forever.report.analyses.doses import dose_areas
 from forever.report.bootstrap import RESAMPLES, Estimate, Replicated, Unit, summarise
 from forever.report.format import NOTHING, estimated, minus, number
+from forever.report.statistics import ALPHA
 from forever.report.study import Part
 from forever.sweeps import published as paper
 
@@ -248,4 +249,9 @@ def _beyond_chance(schedules: Mapping[str, Mapping[str, Any]]) -> Iterator[Findi
         if ours["verdict"]:
             text += f", {word(ours['verdict'])}"
         runs = plural(difference.runs, "run")
-        yield f"{name}: OP", text, NOTHING, f"{runs}, 5 % for {ours['together']} together"
+        yield (
+            f"{name}: OP",
+            text,
+            NOTHING,
+            f"{runs}, {100 * ALPHA:g} % for {ours['together']} together",
+        )

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from forever.planning.sequential import decide
-from forever.report.row import Row, in_rounds
+from forever.report.row import Row, decided_difference
 from forever.report.statistics import compare
 from forever.report.study import Part
 
@@ -43,7 +43,7 @@ def beyond_chance(part: Part) -> dict[str, dict[str, Any]]:
                 values, step = row.differences(control)
                 alpha = part.stopping["alpha"] / together
                 decision = decide(values, alpha, part.stopping["points"], step)
-                difference, judged = in_rounds(decision, difference)
+                difference, judged = decided_difference(decision, difference)
             ours = {"difference": asdict(difference), "verdict": judged, "together": together}
             told[f"{row.variant} less {control.variant}"] = ours
     return told
