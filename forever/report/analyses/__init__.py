@@ -248,10 +248,5 @@ def _beyond_chance(schedules: Mapping[str, Mapping[str, Any]]) -> Iterator[Findi
         text = estimated(difference, "{:+.1f}")
         if ours["verdict"]:
             text += f", {word(ours['verdict'])}"
-        runs = plural(difference.runs, "run")
-        yield (
-            f"{name}: OP",
-            text,
-            NOTHING,
-            f"{runs}, {100 * ALPHA:g} % for {ours['together']} together",
-        )
+        runs, together = plural(difference.runs, "run"), ours["together"]
+        yield f"{name}: OP", text, NOTHING, f"{runs}, {100 * ALPHA:g} % for {together} together"
