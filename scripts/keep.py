@@ -2,10 +2,12 @@
 
     python -m scripts.keep runs/components
     python -m scripts.keep
+    python -m scripts.keep --check
 
 The first writes report.json and runs.jsonl to experiments/results/<name>-<scale> (`--to` takes
 another folder), with `--add` beside the runs that are there, such as seeds of another machine; the
-second computes every report.json there again from its runs.jsonl.
+second computes every report.json there again from its runs.jsonl, the third only says which of
+them would change, and where.
 
 The first line of runs.jsonl has what all runs share, each other line is a run: its configuration,
 environment and result, and under `scores` those of single test examples in the cells of which OP
@@ -16,6 +18,7 @@ import argparse
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -65,6 +68,13 @@ def keep(study: Study, folder: Path, add: bool = False) -> Path:
 
 
 def report_again(folder: Path) -> Path:
+    """Write the report of a committed sweep, computed from its runs."""
+    path = folder / REPORT
+    path.write_text(json.dumps(computed(folder), indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def computed(folder: Path) -> dict[str, Any]:
     """Compute the report of a committed sweep from its runs."""
     lines = read_lines(folder / RUNS)
     with TemporaryDirectory() as temporary:
@@ -75,10 +85,18 @@ def report_again(folder: Path) -> Path:
         for part, place in zip(study.parts, content["parts"], strict=True):
             place["text"] = findings(part, penalties)
     # Six digits are the same on every processor.
-    content = json.loads(json.dumps(content), parse_float=lambda number: round(float(number), 6))
-    path = folder / REPORT
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return path
+    return json.loads(json.dumps(content), parse_float=lambda number: round(float(number), 6))
+
+
+def moved(folder: Path) -> list[str]:
+    """Name the rows and analyses of a committed report that its runs would not give today."""
+    committed_parts = read_json(folder / REPORT)["parts"]
+    names: list[str] = []
+    for before, now in zip(committed_parts, computed(folder)["parts"], strict=True):
+        for field in ("rows", "analyses"):
+            if before[field] != now[field]:
+                names.append(f"{folder.name}: {field} of {before['benchmark']}")
+    return names
 
 
 def packed(study: Study) -> list[dict[str, Any]]:
@@ -215,8 +233,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Commit a sweep to experiments/results.")
     parser.add_argument("sweep", nargs="?", type=Path, help="its folder; none: all again")
     parser.add_argument("--to", type=Path, help="a folder; none: <name>-<scale>")
+    parser.add_argument("--check", action="store_true", help="say which reports would change")
     parser.add_argument("--add", action="store_true", help="leave the runs that are there")
     asked = parser.parse_args()
+    if asked.check:
+        names = [name for folder in committed() for name in moved(folder)]
+        if names:
+            sys.exit("\n".join(names))
+        print("no committed number moves")
+        return
     if asked.sweep is None:
         for folder in committed():
             print(report_again(folder))
