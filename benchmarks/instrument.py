@@ -32,9 +32,9 @@ from benchmarks.regime import day_seven, pace, penalty_over_loss, share_of_tasks
 from forever.data.mini import TASKS
 from forever.models.location import TINY
 from forever.report.run import Run
-from forever.report.statistics import compare
 from forever.report.study import Study, read_study
 from forever.runs.environment import describe
+from forever.stats.compare import compare
 
 RESULTS = Path(__file__).with_name("instrument.json")
 _FOREVER = Path(sys.executable).with_name("forever")

@@ -20,7 +20,6 @@ from forever.launch.copies import bring, publish_report, settle
 from forever.launch.fleet import Fleet
 from forever.launch.local import Placement, check
 from forever.launch.start import Asked, mlflow_uri, run_file, send_report, train, watched
-from forever.planning.rounds import Limits
 from forever.report.frame import frame_of, number_table, text_table
 from forever.report.page.tables import notebook_table
 from forever.report.report import write_report
@@ -32,6 +31,7 @@ from forever.storage.address import local_folder
 from forever.storage.copying import readable
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import load_run
+from forever.sweeps.rounds import Limits
 from forever.text import visible
 
 __all__ = ["InputError", "Placement", "RunResult", "SweepResult", "load", "run", "sweep"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from forever.report.statistics import ALPHA, holm
+from forever.stats.compare import ALPHA, holm
 from forever.sweeps import published as paper
 from forever.sweeps.files import load_sweep
 from forever.sweeps.parts import Published

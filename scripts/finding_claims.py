@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from forever.report.analyses import correlation
-from forever.report.statistics import ALPHA
+from forever.stats.compare import ALPHA
 from forever.sweeps import published as paper
 from scripts.claims import (
     CONTRADICTED,

@@ -27,11 +27,11 @@ from typing import Any
 
 from forever.errors import InputError
 from forever.files import read_json, read_lines, write_noted
-from forever.planning import rounds
 from forever.report.report import stored
 from forever.report.run import Run
 from forever.report.study import Study, read_study
 from forever.runs.directory import RunDirectory
+from forever.sweeps import rounds
 from forever.sweeps.sweep import MANIFEST, Sweep
 from forever.yaml_file import to_yaml
 from scripts.text_claims import findings, penalties_of

@@ -13,11 +13,11 @@ from typing import Any
 
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.report.analyses import over_tasks
-from forever.report.bootstrap import Runs
 from forever.report.row import Row
 from forever.report.run import Run
-from forever.report.statistics import compare
 from forever.report.study import Part
+from forever.stats.bootstrap import Runs
+from forever.stats.compare import compare
 from forever.sweeps import published as paper
 from scripts.claims import (
     CONTRADICTED,

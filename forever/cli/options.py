@@ -202,7 +202,7 @@ class Stopping:
         """When the sweep ends; None: after its seeds, as without these options."""
         if self.until is None and self.budget is None:
             return None
-        from forever.planning.rounds import Limits
+        from forever.sweeps.rounds import Limits
 
         return Limits(self.until, parse_time(self.budget))
 

@@ -19,13 +19,13 @@ from forever.errors import InputError
 from forever.launch.copies import bring
 from forever.launch.fleet import Fleet, SweepOutcome, divide, require_ray
 from forever.launch.local import check, choose_kernels, load_libraries, run_local
-from forever.planning.rounds import Limits, first_round, rounds
 from forever.runs.console import ProgressLine
 from forever.runs.directory import RunDirectory
 from forever.runs.tracking import Tracker
 from forever.stopping import Stopped, listening
 from forever.sweeps.checks import refused
 from forever.sweeps.files import SweepFile
+from forever.sweeps.rounds import Limits, first_round, rounds
 from forever.sweeps.search import Search, find_search
 from forever.sweeps.sweep import Sweep
 from forever.text import complain

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
-from forever.report.bootstrap import Estimate
+from forever.stats.bootstrap import Estimate
 
 NOTHING = "–"
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from forever.planning.verdicts import word
 from forever.replay.times import day_seven
-from forever.report.bootstrap import Estimate
 from forever.report.format import NOTHING, estimated, number
 from forever.report.row import Row
 from forever.report.run import Run
+from forever.stats.bootstrap import Estimate
+from forever.stats.verdict import word
 
 Cells = Mapping[str, Any]  # a row of the frame
 

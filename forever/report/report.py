@@ -21,18 +21,18 @@ from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.files import write_bytes, write_text
 from forever.format import plural
-from forever.planning.verdicts import APART, EQUIVALENT
 from forever.reading import check_within
 from forever.report import facts
 from forever.report.analyses import analyses, findings
 from forever.report.analyses.chance import controls
-from forever.report.bootstrap import RESAMPLES
 from forever.report.format import distinct, listed
 from forever.report.frame import COLUMNS, frame_of, stored_rows, text_table
 from forever.report.joined import folder_table, warnings
 from forever.report.page.tables import console_tables, latex_table, markdown
-from forever.report.statistics import ALPHA
 from forever.report.study import Part, Study, read_study
+from forever.stats.bootstrap import RESAMPLES
+from forever.stats.compare import ALPHA
+from forever.stats.verdict import APART, EQUIVALENT
 from forever.sweeps import published as paper
 from forever.sweeps.named_runs import scale_of
 from forever.sweeps.studies import importances

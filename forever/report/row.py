@@ -10,12 +10,11 @@ from typing import Any
 
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.planning.scores import Score, differences, score_of
-from forever.planning.sequential import Decision
-from forever.planning.verdicts import Footing, Verdict, footing, replayed, verdict
-from forever.report.bootstrap import Estimate, Unit
 from forever.report.run import Run
-from forever.report.statistics import Comparison, compare
+from forever.stats.bootstrap import Estimate, Unit
+from forever.stats.compare import Comparison, compare
+from forever.stats.sequential import Decision, Score, paired, score_of
+from forever.stats.verdict import Footing, Verdict, footing, replayed, verdict
 from forever.sweeps.parts import Published
 from forever.sweeps.published import agreement
 from forever.sweeps.sweep import BOUNDS
@@ -54,7 +53,7 @@ class Row:
 
     def differences(self, reference: Row) -> tuple[list[float], float]:
         """Less the reference, for each seed with which both finished in all orders that the
-        reference has; and what an answer is worth (forever/planning/rounds.py)."""
+        reference has; and what an answer is worth (forever/sweeps/rounds.py)."""
         orders = {run.order for run in reference.planned}
         own = {run.unit: run.outcome for run in self.runs}
         by_seed: dict[int, list[Run]] = {}
@@ -67,7 +66,7 @@ class Row:
             if len(twins) == len(theirs) and {run.order for run in theirs} == orders:
                 scores[seed] = score_of(twins)
                 base[seed] = score_of([run.outcome for run in theirs])
-        return differences(scores, base)
+        return paired(scores, base)
 
     def footing_beside(self, reference: Row) -> Footing:
         """On what the runs that both have are compared."""

@@ -18,8 +18,8 @@ from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.files import DAMAGED
 from forever.reading import check_within
-from forever.report.bootstrap import Unit
 from forever.runs.directory import RunDirectory
+from forever.stats.bootstrap import Unit
 from forever.sweeps import published as paper
 from forever.sweeps.named_runs import SCALES, has_papers_sizes, named_run
 

@@ -14,15 +14,15 @@ from typing import Any
 
 from forever.errors import InputError, reading, shown
 from forever.files import check_noted
-from forever.planning.rounds import read_stopping
-from forever.planning.sequential import decide
 from forever.report.row import Row, judge
 from forever.report.run import Run
 from forever.report.settings import differences, pairs
 from forever.runs.directory import RunDirectory
+from forever.stats.sequential import decide
 from forever.sweeps import published as paper
 from forever.sweeps.files import SweepFile, sweep_of
 from forever.sweeps.parts import Published
+from forever.sweeps.rounds import read_stopping
 from forever.sweeps.sweep import MANIFEST, read_manifest
 from forever.text import complain
 
@@ -39,7 +39,7 @@ class Study:
     # With whom a variant is compared, if not with `reference`; with itself: with none.
     references: Mapping[str, str] = field(default_factory=dict)
     file: SweepFile | None = None  # what the sweep's file says, if there is one
-    # By which rule a sweep in rounds decides (forever/planning/rounds.py).
+    # By which rule a sweep in rounds decides (forever/sweeps/rounds.py).
     stopping: Mapping[str, Any] | None = None
     folders: Sequence[str] = ()  # names of those that are compared, if it is more than one
 

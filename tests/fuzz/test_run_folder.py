@@ -27,7 +27,6 @@ from forever.files import SUMS, note, read_sums, sha256
 from forever.launch.local import Placement, check, run_local
 from forever.launch.mlflow.mirror import points_of
 from forever.launch.mlflow.place import PLACE, place_of
-from forever.planning.rounds import FILE as ROUNDS
 from forever.report.facts import facts
 from forever.report.study import read_study
 from forever.runs import checkpoint
@@ -38,6 +37,7 @@ from forever.runs.journal import Journal
 from forever.runs.progress import stage_scores
 from forever.runs.tracking import Tracker
 from forever.sweeps.files import load_sweep
+from forever.sweeps.rounds import FILE as ROUNDS
 from forever.sweeps.search import Search, find_search
 from forever.sweeps.studies import JOURNAL as JOURNAL_OF_STUDY
 from forever.sweeps.studies import Studies, importances

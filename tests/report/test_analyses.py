@@ -7,7 +7,6 @@ import pytest
 from made_up import TESTS, base_run, edit, make_up
 
 from forever.files import write_lines
-from forever.planning.sequential import decide
 from forever.report.analyses import (
     analyses,
     findings,
@@ -19,6 +18,7 @@ from forever.report.analyses import (
 )
 from forever.report.study import read_study
 from forever.runs.directory import RunDirectory
+from forever.stats.sequential import decide
 from forever.sweeps.sweep import Sweep
 
 

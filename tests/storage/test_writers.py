@@ -21,13 +21,13 @@ from forever.launch import copies
 from forever.launch.copies import ask_to_save, follow, held, settle
 from forever.launch.local import run_local
 from forever.launch.worker_log import logged
-from forever.planning.rounds import Limits, first_round, read_stopping, rounds
 from forever.runs.lock import locked
 from forever.stopping import Stopped
 from forever.storage import mirror
 from forever.storage.address import address_of, local_folder
 from forever.storage.copying import of_run, of_sweep, readable
 from forever.storage.mirror import Mirror, mirrored
+from forever.sweeps.rounds import Limits, first_round, read_stopping, rounds
 from forever.sweeps.sweep import Sweep
 
 pytestmark = [*KILLED_CLOSES_NO_FILES, pytest.mark.usefixtures("quick")]

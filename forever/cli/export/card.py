@@ -12,10 +12,10 @@ from forever.cli.view.seen import Seen
 from forever.data.prompts import prompt
 from forever.data.tasks import Example
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.report.bootstrap import Estimate
 from forever.report.format import estimated, markdown_table
-from forever.report.statistics import compare
 from forever.report.study import plain_run
+from forever.stats.bootstrap import Estimate
+from forever.stats.compare import compare
 from forever.text import markdown
 from forever.yaml_file import to_yaml
 

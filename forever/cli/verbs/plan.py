@@ -103,7 +103,7 @@ def _show_detection(sweep: Any, out: Path, points: float, name: str) -> None:
     folder = (out / sweep.name).absolute()
     bring(folder)
     try:
-        from forever.planning.power import detection_table
+        from forever.sweeps.detection import detection_table
     except ModuleNotFoundError as error:
         remedy = "pip install 'forever-cl[report]'"
         raise InputError(f"--detect needs {error.name}; {remedy}") from None

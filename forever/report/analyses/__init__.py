@@ -18,13 +18,13 @@ import numpy as np
 import pandas as pd
 
 from forever.format import plural
-from forever.planning.verdicts import word
 from forever.report.analyses.chance import beyond_chance
 from forever.report.analyses.doses import dose_areas
-from forever.report.bootstrap import RESAMPLES, Estimate, Replicated, Unit, summarise
 from forever.report.format import NOTHING, estimated, minus, number
-from forever.report.statistics import ALPHA
 from forever.report.study import Part
+from forever.stats.bootstrap import RESAMPLES, Estimate, Replicated, Unit, summarise
+from forever.stats.compare import ALPHA
+from forever.stats.verdict import word
 from forever.sweeps import published as paper
 
 PHASES = 5  # of a task; its later updates are left out

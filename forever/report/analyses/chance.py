@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from forever.planning.sequential import decide
 from forever.report.row import Row, decided_difference
-from forever.report.statistics import compare
 from forever.report.study import Part
+from forever.stats.compare import compare
+from forever.stats.sequential import decide
 
 _WHEN = ("method.days", "method.clock")
 _NO_DAYS = ("random", "end_only", None)  # of `method.days`

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
-from forever.report.bootstrap import Estimate, Runs
 from forever.report.row import Row
-from forever.report.statistics import over_logarithm
 from forever.report.study import Part
+from forever.stats.bootstrap import Estimate, Runs
+from forever.stats.compare import over_logarithm
 
 # In what runs of one line of doses differ; the first is the dose.
 ALONG_DOSES = ("budget.examples", "memory.fraction")

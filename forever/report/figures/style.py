@@ -18,9 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from forever.report.bootstrap import Estimate
 from forever.report.format import mark
 from forever.report.study import Part
+from forever.stats.bootstrap import Estimate
 from forever.text import label
 
 INK, GREY, ACCENT, GRID = "#222222", "#777777", "#004488", "#E4E4E4"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.report.bootstrap import Estimate, Replicated, Runs, Unit, resample_items, summarise
-from forever.report.statistics import Comparison, compare, holm, over_logarithm
+from forever.stats.bootstrap import Estimate, Replicated, Runs, Unit, resample_items, summarise
+from forever.stats.compare import Comparison, compare, holm, over_logarithm
 
 
 def matrix(last: Sequence[Any], first: Sequence[Any] | None = None) -> PerformanceMatrix:
@@ -92,7 +92,7 @@ def test_interval_over_items_is_the_textbook_one(monkeypatch: pytest.MonkeyPatch
     scores = matrix([[1.0] * 120 + [0.0] * 280])
     op = one(scores).op
     assert ends(op) == pytest.approx((25.51, 30.0, 34.49), abs=0.3)
-    monkeypatch.setattr("forever.report.bootstrap._CELLS", 150_000)
+    monkeypatch.setattr("forever.stats.bootstrap._CELLS", 150_000)
     assert one(scores).op == op
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from forever.planning.rounds import MOST_SEEDS
-from forever.planning.sequential import ALPHA, SPREAD, Decision, decide, half_width
+from forever.stats.sequential import ALPHA, SPREAD, Decision, decide, half_width
+from forever.sweeps.rounds import MOST_SEEDS
 
 JUDGED = 7  # comparisons of a sweep
 

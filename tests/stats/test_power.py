@@ -10,8 +10,9 @@ from made_up import base_run
 from pages import printed
 from scipy import stats
 
-from forever.planning.power import detection_table, power, seeds_needed, spread_interval
 from forever.runs.directory import RunDirectory
+from forever.stats.power import power, seeds_needed, spread_interval
+from forever.sweeps.detection import detection_table
 from forever.sweeps.sweep import Sweep
 
 

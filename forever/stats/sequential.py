@@ -20,11 +20,12 @@ unknown variance".
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
+from typing import Any, NamedTuple
 
-from forever.planning.verdicts import Verdict, verdict
+from forever.stats.verdict import Replayed, Verdict, replayed, verdict
 
 ALPHA = 0.05  # for all comparisons of a sweep together
 # Variance of the standardised difference. Of seven comparisons one of 1, 2, 3 or 5 standard
@@ -103,3 +104,37 @@ def decide(
         if outcome != "tie":
             break
     return decision
+
+
+# ---- what is compared: one score a seed, over all orders
+
+
+class Score(NamedTuple):
+    """A variant with one seed: OP is the mean over orders, seconds are their sum."""
+
+    op: float
+    seconds: float
+    step: float  # what a single answer can be worth in OP
+    replayed: tuple[Replayed, ...] = ()  # one an order
+
+
+def score_of(results: Sequence[Mapping[str, Any]]) -> Score:
+    """Summarises the results of a variant with one seed, one an order.
+
+    An answer counts most in the smallest task, as OP is the mean over tasks.
+    """
+    steps: list[float] = []
+    for result in results:
+        smallest = min(task["test"] for task in result["rows"].values())
+        steps.append(100 / (len(result["rows"]) * smallest * len(results)))
+    op = fmean(result["op"] for result in results)
+    seconds = math.fsum(sum(result["seconds"].values()) for result in results)
+    return Score(op, seconds, max(steps), tuple(map(replayed, results)))
+
+
+def paired(runs: Mapping[int, Score], base: Mapping[int, Score]) -> tuple[list[float], float]:
+    """Subtracts the reference from the variant, in points, for each seed that both have, in the
+    order of seeds; and says what a single answer is worth in these differences."""
+    seeds = sorted(runs.keys() & base.keys())
+    values = [runs[seed].op - base[seed].op for seed in seeds]
+    return values, max((base[seed].step for seed in seeds), default=0.0)

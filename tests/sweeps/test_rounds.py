@@ -14,22 +14,23 @@ from pages import printed
 
 from forever.errors import InputError
 from forever.files import read_json
-from forever.planning.rounds import (
+from forever.report.report import console_tables, write_report
+from forever.report.row import Row
+from forever.report.study import read_study
+from forever.runs.directory import RunDirectory
+from forever.stats.sequential import ALPHA, decide, score_of
+from forever.stats.verdict import Replayed
+from forever.sweeps.rounds import (
     MOST_SEEDS,
+    Comparison,
     Limits,
     comparisons,
     count_judged,
     decide_all,
     first_round,
+    read_scores,
     rounds,
 )
-from forever.planning.scores import Comparison, read_scores, score_of
-from forever.planning.sequential import ALPHA, decide
-from forever.planning.verdicts import Replayed
-from forever.report.report import console_tables, write_report
-from forever.report.row import Row
-from forever.report.study import read_study
-from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import Sweep, Trial
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -201,7 +202,7 @@ def test_what_is_not_comparable_gets_no_more_seeds(tmp_path: Path) -> None:
 def test_the_report_of_a_sweep_in_rounds_judges_no_unequal_doses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forever.planning.rounds.MOST_SEEDS", 4)
+    monkeypatch.setattr("forever.sweeps.rounds.MOST_SEEDS", 4)
     trained_in_rounds(tmp_path, toy(), {"base": 400, "far": 200, "near": 400, "open": 396})
     rows = rows_of(tmp_path)
     said = {name: (row.compared("verdict"), row.decided) for name, row in rows.items()}
@@ -270,7 +271,7 @@ def test_the_report_says_what_was_decided_and_how(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On all its pages. What is judged has the interval of the rule, and no other."""
-    monkeypatch.setattr("forever.planning.rounds.MOST_SEEDS", 4)
+    monkeypatch.setattr("forever.sweeps.rounds.MOST_SEEDS", 4)
     make_up(tmp_path, toy(seeds=(0, 1, 2, 3)))
     Trainer(tmp_path).train(toy(), Limits(4.0))
     write_report(tmp_path)
@@ -318,7 +319,7 @@ def trained_in_rounds(
 def test_other_settings_in_the_same_folder_are_decided_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forever.planning.rounds.MOST_SEEDS", 4)
+    monkeypatch.setattr("forever.sweeps.rounds.MOST_SEEDS", 4)
     trained_in_rounds(tmp_path, toy())
     other = Sweep("toy", base_run(**{"optim.lr": 0.02}), VARIANTS)
     trained_in_rounds(tmp_path, other, far=(30, 1.0), near=(8, 0.3))
@@ -341,7 +342,7 @@ def test_seeds_of_a_plain_sweep_are_judged_by_the_rule_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So is a variant that ran in no round; a decision that was made stands."""
-    monkeypatch.setattr("forever.planning.rounds.MOST_SEEDS", 4)
+    monkeypatch.setattr("forever.sweeps.rounds.MOST_SEEDS", 4)
     trainer = trained_in_rounds(tmp_path, toy().only(["far", "open"]))
     before = rows_of(tmp_path)
     plain = toy(seeds=tuple(range(8)))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forever.planning.verdicts import Verdict, verdict
-from forever.report.bootstrap import (
+from forever.stats.bootstrap import (
     RESAMPLES,
     TAILS,
     Estimate,
@@ -20,6 +19,7 @@ from forever.report.bootstrap import (
     resample_items,
     summarise,
 )
+from forever.stats.verdict import Verdict, verdict
 
 ALPHA = 0.05
 

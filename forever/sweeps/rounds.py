@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -20,10 +20,10 @@ from forever.config.overrides import flatten
 from forever.errors import InputError
 from forever.files import Shape, read_json, shaped, write_noted
 from forever.format import duration, plural
-from forever.planning.scores import Comparison, Scores, differences_of, footing_of, read_scores
-from forever.planning.sequential import ALPHA, Decision, decide
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
+from forever.stats.sequential import ALPHA, Decision, Score, decide, paired, score_of
+from forever.stats.verdict import Replayed, footing
 from forever.storage.copying import of_sweep
 from forever.storage.mirror import mirrored
 from forever.sweeps.sweep import BOUNDS, Sweep
@@ -48,7 +48,16 @@ class Limits:
             raise InputError(f"until {self.points:g}: points are above 0, at most 100, e.g. 2")
 
 
+class Comparison(NamedTuple):
+    """A variant that is judged, and what it is compared with."""
+
+    benchmark: str
+    variant: str
+    reference: str
+
+
 Decisions = Mapping[Comparison, Decision]
+Scores = Mapping[tuple[str, str], Mapping[int, Score]]  # by benchmark and variant, then by seed
 
 
 def first_round(sweep: Sweep) -> Sweep:
@@ -162,9 +171,29 @@ class _Waits:
         return self._rounds[comparison]
 
 
+def read_scores(sweep: Sweep, folder: Path) -> Scores:
+    """Reads the finished runs. A seed counts where the runs on all orders are finished."""
+    results: dict[tuple[str, str, int], list[dict[str, Any] | None]] = {}
+    for trial in sweep.trials():
+        key = trial.config.data.benchmark, trial.variant, trial.seed
+        results.setdefault(key, []).append(RunDirectory(folder / trial.key).finished())
+    scores: dict[tuple[str, str], dict[int, Score]] = {}
+    for (benchmark, variant, seed), runs in results.items():
+        finished = [run for run in runs if run is not None]
+        if len(finished) == len(runs):
+            scores.setdefault((benchmark, variant), {})[seed] = score_of(finished)
+    return scores
+
+
+def differences_of(comparison: Comparison, scores: Scores) -> tuple[list[float], float]:
+    """Pairs the seeds of a comparison; the pair of a run that failed is left out."""
+    benchmark, variant, reference = comparison
+    return paired(scores.get((benchmark, variant), {}), scores.get((benchmark, reference), {}))
+
+
 def decide_all(sweep: Sweep, scores: Scores, points: float | None) -> Decisions:
-    """What the scores say of the comparisons of a sweep; see `decide`. Seeds cannot decide what is
-    not comparable."""
+    """Decides each comparison of a sweep; see `decide`. Seeds cannot decide what is not
+    comparable."""
     alpha = ALPHA / count_judged(sweep)
     settings: dict[tuple[str, str], Mapping[str, Any]] = {}
     for trial in replace(sweep, seeds=sweep.seeds[:1]).trials():
@@ -174,7 +203,15 @@ def decide_all(sweep: Sweep, scores: Scores, points: float | None) -> Decisions:
     for comparison in comparisons(sweep):
         differences, step = differences_of(comparison, scores)
         decision = decide(differences, alpha, points, step)
-        if not footing_of(comparison, scores, settings).comparable:
+        # The doses are compared over the seeds that both have.
+        variant, reference = comparison[:2], (comparison.benchmark, comparison.reference)
+        runs, base = scores.get(variant, {}), scores.get(reference, {})
+        doses: list[Replayed] = []
+        others: list[Replayed] = []
+        for seed in runs.keys() & base.keys():
+            doses += runs[seed].replayed
+            others += base[seed].replayed
+        if not footing(settings[variant], settings[reference], doses, others).comparable:
             decision = replace(decision, verdict="not comparable")
         decisions[comparison] = decision
     return decisions

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from forever.planning.verdicts import Footing, Replayed, footing, replayed, verdict, word
+from forever.stats.verdict import Footing, Replayed, footing, replayed, verdict, word
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Statistics of paired runs: intervals, tests, verdicts, and when seeds are enough."""
