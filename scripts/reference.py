@@ -197,8 +197,7 @@ def python() -> str:
     page += head(["field", "default", "what it is"])
     about = commented(Placement)
     for field in dataclasses.fields(Placement):
-        if field.name != "first_task":  # which sweeps set themselves
-            page += row([f"`{field.name}`", f"`{field.default!r}`", text(about[field.name])])
+        page += row([f"`{field.name}`", f"`{field.default!r}`", text(about[field.name])])
     return page
 
 

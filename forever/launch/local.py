@@ -37,7 +37,6 @@ class Placement:
     micro_batch: int | None = None  # examples at once, which saves memory; None: a whole batch
     checkpoint_s: float = 60.0  # seconds between checkpoints within a task
     keep_stages: bool = False  # weights of every stage, where other runs can fork
-    first_task: Path | None = None  # where other runs of a sweep find what the first task made
     accept_changes: bool = False  # go on though data, model or code are others than at the start
     # Seconds without a step after which a run hangs; 0 is never. The slowest steps that were seen,
     # reading a large model's checkpoint or a pass over a task, take minutes.
@@ -188,7 +187,6 @@ def run_local(
                 checkpoint_s=placement.checkpoint_s,
                 hang_s=placement.hang_s,
                 keep_stages=placement.keep_stages,
-                first_task=placement.first_task,
                 accept_changes=placement.accept_changes,
             )
             with _remembered(directory, world.leads), closing(session):

@@ -26,7 +26,6 @@ from forever.launch.fleet import Fleet, Share
 from forever.launch.local import load_libraries, run_local
 from forever.launch.submit.pinned import check_code
 from forever.launch.worker_log import logged
-from forever.leftovers import Guard, descendants
 from forever.runs.tracking import Tracker
 from forever.stopping import listening, overhearing
 from forever.text import without_credentials
@@ -88,10 +87,9 @@ def cluster(dashboard: bool, logs: bool = False) -> Iterator[None]:
     quiet()
     ours = not ray.is_initialized()
     with listening():  # afterwards handlers are as before, also those that Ray sets
-        guard = None
         try:
             if ours:
-                guard = _join_or_start(dashboard, logs)
+                _join_or_start(dashboard, logs)
             # `ray job stop` sends SIGTERM. Ray's own handler would leave everything open.
             with listening():
                 yield
@@ -99,24 +97,19 @@ def cluster(dashboard: bool, logs: bool = False) -> Iterator[None]:
             if ours:
                 ray.shutdown()
                 os.environ.pop(_DASHBOARD, None)
-            if guard is not None:
-                guard.end()
 
 
-def _join_or_start(dashboard: bool, logs: bool) -> Guard | None:
-    """Begin to use Ray; a cluster that is started here has a guard that ends it with us."""
+def _join_or_start(dashboard: bool, logs: bool) -> None:
+    """Begin to use Ray, on the cluster that RAY_ADDRESS names or on one of this process."""
     options: dict[str, Any] = {"log_to_driver": logs, "logging_level": logging.ERROR}
     if os.environ.get("RAY_ADDRESS"):
         ray.init(**options)
-        return None
+        return
     # Nothing large travels through the object store, and its default is a third of the memory.
     options |= {"object_store_memory": 200 * 2**20, "address": "local"}
     options |= known_dashboard() if dashboard else {"include_dashboard": False}
     _have_token()
-    before = descendants()
     ray.init(**options)
-    started = descendants()
-    return Guard({pid: started[pid] for pid in started.keys() - before.keys()})
 
 
 def _have_token() -> None:

@@ -5,7 +5,6 @@ Ray Train, which takes a second to import, is loaded only if the run has workers
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ray import tune
@@ -19,10 +18,7 @@ from forever.launch.copies import settle
 from forever.launch.fleet import Share
 from forever.launch.local import check
 from forever.launch.ray_cluster import Setting
-from forever.launch.sharing import first_task, first_task_key
-from forever.models import identity, location
 from forever.runs.directory import RunDirectory
-from forever.runs.environment import code
 from forever.runs.progress import Follower, is_run, stage_scores
 from forever.runs.tracking import Tracker
 from forever.stopping import Stopped
@@ -40,24 +36,18 @@ def train_trial(params: Mapping[str, Any], folder: str, setting: Setting) -> Non
     `folder` is the sweep's, as machines call it (`storage.address.portable`).
     """
     config, path = RunConfig.parse(params["run"]), local_folder(folder) / params["key"]
-    directory, share, fleet = RunDirectory(path), setting.share, setting.fleet
+    directory = RunDirectory(path)
     try:
         setting.enter()
         settle(path, readable)
         benchmark = check(config, directory, resume=True)
-        place = (share.device, share.workers, share.threads, fleet.placement.micro_batch)
-        model = location.find(config.model.name)
-        trained_by = (code(), identity.digests(model) if model else None)
-        with first_task(first_task_key(config, benchmark, *place, *trained_by), directory) as left:
-            placement = replace(fleet.placement, first_task=left)
-            setting = replace(setting, fleet=replace(fleet, placement=placement))
-            if share.workers:
-                from forever.launch.ray_train import train_group
+        if setting.share.workers:
+            from forever.launch.ray_train import train_group
 
-                follower = Follower(config, directory, benchmark, [_Report()])
-                train_group(config, path, setting, follower)
-            else:
-                setting.train(config, path, trackers=[_Report()], benchmark=benchmark)
+            follower = Follower(config, directory, benchmark, [_Report()])
+            train_group(config, path, setting, follower)
+        else:
+            setting.train(config, path, trackers=[_Report()], benchmark=benchmark)
     except InputError as error:
         tune.report({"refused": str(error)})  # it would be the same the next time
     except Stopped:

@@ -25,7 +25,6 @@ from forever.launch.copies import bring, let_save, publish, settle
 from forever.launch.fleet import Fleet, SweepOutcome, divide
 from forever.launch.ray_cluster import Setting
 from forever.launch.ray_trial import train_trial, trial_resources
-from forever.launch.sharing import SHARED, trainers_first
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.storage.address import portable
@@ -86,7 +85,7 @@ def _run_sweep(sweep: Sweep, out: Path, fleet: Fleet, console: Console | None) -
             table.ended(key, "failed", reason)
         table.say_failed_before(failed_before)
         if todo:
-            fan_out(trainers_first(todo), out, fleet, table, outcome, count=len(trials))
+            fan_out(todo, out, fleet, table, outcome, count=len(trials))
     return outcome
 
 
@@ -140,8 +139,6 @@ def fan_out(
                 listener.running |= {trial.key: trial for trial in source}
         for key in [*listener.running]:
             listener.ended(key, "failed", problem, remember=False)
-    # Weights of large models are large. A sweep that is killed finds them when it goes on.
-    shutil.rmtree(folder / SHARED, ignore_errors=True)
 
 
 def _experiment(trials: Iterator[Trial], listener: "_Listener", fleet: Fleet, count: int) -> None:

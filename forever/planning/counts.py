@@ -79,12 +79,8 @@ class Counts:
         self.tokens[kind] += tokens
 
 
-def plan(
-    config: RunConfig, benchmark: Benchmark, encoder: Encoder | None = None, shared: bool = False
-) -> Counts:
+def plan(config: RunConfig, benchmark: Benchmark, encoder: Encoder | None = None) -> Counts:
     """Count what a run will compute; without an encoder four characters are a token.
-
-    The updates and answers of a `shared` first task are those of another run.
 
     An answer is taken to be as long as the longest reference of its batch: a model that has learned
     the task stops there, and a batch is decoded until its last example stops.
@@ -124,8 +120,6 @@ def plan(
         if transfer and not learner.last:
             scored.append(stage + 1)
         counter.evaluate([benchmark.tasks[i] for i in scored])
-        if shared and stage == 0:
-            counter.counts = Counts()
         counter.end_task(task)
         learner.memory.add(task)
     return replace(counter.counts, budget_s=counter.budget_s)

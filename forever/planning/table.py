@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import isnan, nan
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from forever.data.batching import batch_count
 from forever.errors import InputError
 from forever.launch.fleet import Fleet, divide
 from forever.launch.local import Placement
-from forever.launch.sharing import first_task_key
 from forever.planning.counts import AT_THE_END, ESTIMATES, UPDATES, Counts, plan
 from forever.planning.speed import Kind, Speed, calibrate, kind_of
 from forever.replay.times import day_seven, day_seven_of_updates
@@ -83,20 +81,11 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> PlainTable:
     counts = _count(runs, speeds)
     rows: defaultdict[str, Counter[str]] = defaultdict(Counter)
     sums = {"done, skipped": Counter[str](), "to do": Counter[str]()}
-    longest = saved = 0.0
-    shared = _sharing(runs)
-    examples: dict[str, AskedRun] = {}
-    rest: dict[str, Counts] = {}
+    longest = 0.0
     for run in runs:
-        example = examples.setdefault(run.label, run)  # of which `counts` are
         speed = speeds.get(kind_of(run.config))
         if terms.tokens_per_second:
             speed = Speed.stated(terms.tokens_per_second)
-        if speed and run in shared:
-            if run.label not in rest:
-                config, benchmark = example.config, example.benchmark
-                rest[run.label] = plan(config, benchmark, speed.encoder, shared=True)
-            saved += (speed.seconds(counts[run.label]) - speed.seconds(rest[run.label])) / 3600
         numbers = _numbers(run, counts[run.label], speed, terms.price_per_hour)
         rows[run.label].update(numbers)
         if numbers["done"]:
@@ -109,11 +98,7 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> PlainTable:
     caption += _notes(runs, counts, terms)
     if days := _days_7(runs):
         caption.append(f"Update after which day 7 comes: {days}.")
-    if shared:
-        caption.append(
-            f"The first task of {len(shared)} runs is trained by another one and counts in both."
-        )
-    hours = float(sums["to do"]["hours"]) - saved
+    hours = float(sums["to do"]["hours"])
     if isnan(hours):
         caption.append("Hours need --calibrate, --tokens-per-second or a finished run.")
     else:
@@ -121,19 +106,6 @@ def plan_table(name: str, runs: Sequence[AskedRun], terms: Terms) -> PlainTable:
         caption.append(f"From beginning to end: {_text('hours', wall)} hours.")
     table.caption = " ".join(caption)
     return table
-
-
-def _sharing(runs: Sequence[AskedRun]) -> list[AskedRun]:
-    """The runs that have not begun and whose first task one before them will train."""
-    trained: dict[str, Path] = {}
-    sharing: list[AskedRun] = []
-    for run in runs:
-        path, key = run.directory.path, first_task_key(run.config, run.benchmark)
-        if key is None or path.exists():
-            continue
-        if trained.setdefault(key, path) != path:  # the runs of a search are all planned as one
-            sharing.append(run)
-    return sharing
 
 
 def _count(runs: Sequence[AskedRun], speeds: dict[Kind, Speed]) -> dict[str, Counts]:

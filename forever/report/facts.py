@@ -31,11 +31,6 @@ def facts(study: Study) -> dict[str, str]:
             tests.add(count["test"])
         for note in run.outcome["notes"].values():
             truncated += note.get("truncated", 0)
-    trained = {run.key: run.first_task_by for run in study.finished if run.first_task_by}
-    shared: dict[str, str] = {}
-    if trained:
-        told = f"{plural(len(trained), 'run')} took it from {listed(distinct(trained.values()))}"
-        shared["first task"] = f"{told}, which agrees until its end"
     settings = {key: value for key, value in example.settings.items() if value is not None}
     return {
         f"settings of {example.variant}": " · ".join(pairs(settings)),
@@ -49,7 +44,6 @@ def facts(study: Study) -> dict[str, str]:
         "revision": listed(known["revisions"] or ["unknown"]),
         "versions": listed(known["versions"]),
         "truncated training rows": f"{truncated} in all runs together",
-        **shared,
     }
 
 

@@ -79,7 +79,7 @@ class Run:
                 if not isinstance(self.settings[key], str):
                     raise KeyError(key)
         if result is not None:
-            _ = self._answers, self.first_task_by
+            _ = self._answers
             if result["schema_version"] == 1:  # nothing says what its journal was
                 self._count(result)
 
@@ -137,12 +137,6 @@ class Run:
     def config(self) -> Mapping[str, Any]:
         """The configuration as plain data, which may be of an earlier version."""
         return self.directory.read_settings()
-
-    @cached_property
-    def first_task_by(self) -> str | None:
-        """The run of the sweep that trained its first task, if another one did."""
-        shared = self.directory.read_shared()
-        return shared["run"] if shared else None
 
     @cached_property
     def environments(self) -> Sequence[Mapping[str, Any]]:

@@ -49,7 +49,6 @@ from forever.runs.shapes import (
     Line,
     Result,
     Settings,
-    Shared,
     check_digest,
     check_version,
 )
@@ -70,7 +69,6 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.ended = self.path / "ended.json"  # why there is no result
         self.fork = self.path / "fork.json"  # which run's stage it began from
-        self.shared = self.path / "shared.json"  # which run of the sweep trained its first task
 
     def weights(self, stage: int) -> Path:
         """The checkpoint of a trained stage (from 0), if it was kept."""
@@ -107,10 +105,6 @@ class RunDirectory:
     def read_fork(self) -> dict[str, Any] | None:
         """Which run's stage it began from, if it is a fork."""
         return self._read(self.fork, Fork) if self.fork.is_file() else None
-
-    def read_shared(self) -> dict[str, Any] | None:
-        """Which run of the sweep trained its first task, if another one did."""
-        return self._read(self.shared, Shared) if self.shared.is_file() else None
 
     def finished(self) -> dict[str, Any] | None:
         """The result, if the run is over."""
@@ -226,7 +220,7 @@ class RunDirectory:
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
         """Write what describes the run, and as `resumed` where it goes on, if that is new."""
         if read_sums(self.path) is None:  # it was begun, or planted, by an earlier release
-            self.adopt(self.config, self.environment, self.fork, self.shared)
+            self.adopt(self.config, self.environment, self.fork)
         self._write_environment(environment)
         if not self.config.is_file():
             self.write(self.config, config.text())

@@ -2,9 +2,6 @@
 
 A fork is planted as the directory of an interrupted run: the other run's answers and journal up to
 the stage, and its checkpoint after it. Going on from there is what resuming does already.
-
-Runs of a sweep that agree until the end of their first task share it in the same way, but each is
-planted after the last update of that task, so that its own method ends it and writes the journal.
 """
 
 import hashlib
@@ -13,9 +10,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -27,7 +23,6 @@ from forever.files import (
     DAMAGED,
     SUMS,
     decoded,
-    read_lines,
     read_sums,
     sha256,
     sync,
@@ -46,7 +41,6 @@ from forever.runs.environment import code
 from forever.runs.journal import first_lines
 from forever.runs.shapes import SCHEMA_VERSION
 from forever.training.learner import part
-from forever.training.steps import StepRecord
 
 Tensors = Mapping[str, Tensor]  # of a checkpoint, by name
 
@@ -154,40 +148,6 @@ def plant(
         }
         temporary.write(temporary.fork, json.dumps(content, indent=1) + "\n")
     return changes
-
-
-def leave_first_task(run: RunDirectory, state: State, tensors: Tensors, target: Path) -> None:
-    """Leave in `target` what `plant_first_task` needs, once the first task of a run is scored.
-
-    It is the directory of a run that was interrupted after the last update of the task. `tensors`
-    are the learner's own. A first task without memory has updates only, and the journal has those.
-    """
-    steps = read_lines(run.steps)
-    records: list[tuple[Any, ...]] = []
-    for line in steps:
-        known = {name: line[name] for name in ("loss", "penalty", "update_norm", "tokens", "lr")}
-        known["loss"] = known["loss"] or 0.0  # of an update that was left out there is none
-        records.append(astuple(StepRecord(**known, skipped=line.get("skipped", False))))
-    # How a task ends is each method's own.
-    seconds = {phase: spent for phase, spent in state.seconds.items() if phase != "end_task"}
-    begun = replace(
-        State(0, trained=False, records=records, seconds=seconds),
-        data=state.data,
-        # Runs share it that go on with other encoders.
-        model={part: digest for part, digest in state.model.items() if " " not in part},
-        code=state.code,
-    )
-    with _appearing(target) as temporary:
-        checkpoint.save(temporary.checkpoints, 0, len(records), tensors, vars(begun))
-        _copy_answers(run, temporary, (-1, 0))
-        content = {"run": run.path.name, "task": steps[0]["task"]}
-        temporary.write(temporary.shared, json.dumps(content) + "\n")
-
-
-def plant_first_task(left: Path, target: RunDirectory) -> None:
-    """Make `target` a run whose first task is the one that another run left."""
-    with writing(target.path), _appearing(target.path) as temporary:
-        shutil.copytree(left, temporary.path, dirs_exist_ok=True)
 
 
 @contextmanager

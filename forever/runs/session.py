@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from forever.attempt import Attempt
@@ -27,7 +26,7 @@ from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory
 from forever.runs.environment import code
-from forever.runs.fork import latest_of, leave_first_task
+from forever.runs.fork import latest_of
 from forever.runs.journal import Journal, step_line
 from forever.runs.results import costs, summary
 from forever.runs.shapes import SCHEMA_VERSION, weight_digests
@@ -49,7 +48,6 @@ class Session:
     checkpoint_s: float = 60.0  # between checkpoints within a task; each task ends with one anyway
     hang_s: float = 0.0  # without a step before this process is ended; 0 is never
     keep_stages: bool = False  # keep the checkpoint of every trained stage, for forks
-    first_task: Path | None = None  # where the first task is left for other runs of a sweep
     accept_changes: bool = False  # go on with other data, another model or other code
     journal: Journal | None = field(default=None, init=False)  # of the leading rank
 
@@ -247,16 +245,6 @@ class Session:
     def end_stage(self, stage: int) -> None:
         """All tasks seen so far have been scored."""
         self._spend("evaluation")
-        # Earlier lives may have gone further, with weights that are no longer those of this stage.
-        if self.first_task and self.state.stage == 0 and self.world.leads:
-            tensors = self.learner.state_dict(optimizer=False)
-            try:
-                leave_first_task(self.directory, self.state, tensors, self.first_task)
-            except (OSError, InputError) as error:
-                if not self.first_task.is_dir():  # nobody left it before
-                    problem = f"{self.first_task} cannot be written ({error})"
-                    complain(f"{problem}; other runs train the task themselves")
-            self._clock = time.perf_counter()  # alone it would not have spent that
         tell(self._trackers, "stage", stage, scores_after(self.matrix, stage))
         self._spend("tracking")
 
@@ -288,12 +276,8 @@ class Session:
         self.attempt.end()
 
     def _drop_answers(self) -> None:
-        """Remove answers by later weights: a damaged checkpoint may have thrown the run back.
-
-        A shared first task came with its answers, however often the run goes through it.
-        """
-        last = max(self._first, int(self.directory.shared.is_file()))
+        """Remove answers by later weights: a damaged checkpoint may have thrown the run back."""
         with writing(self.directory.path):
             for folder in (self.directory.path / "predictions").glob("*"):
-                if folder.name.isdigit() and int(folder.name) > last:
+                if folder.name.isdigit() and int(folder.name) > self._first:
                     shutil.rmtree(folder)

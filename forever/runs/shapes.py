@@ -136,10 +136,6 @@ class Fork(Shape):
     origin: str
 
 
-class Shared(Shape):
-    run: str
-
-
 def check_version(path: Path, version: Any) -> None:
     """Refuse what a release wrote that this one does not know, by an InputError."""
     if type(version) is not int or version not in _READABLE:

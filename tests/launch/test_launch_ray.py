@@ -256,30 +256,6 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     assert not (out / bad / "ended.json").exists()
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_sweep_trains_a_first_task_once(
-    two_cores: None,
-    tmp_path: Path,
-    base_config: RunConfig,
-    alone: Callable[[RunConfig], Outcome],
-    workers: int,
-) -> None:
-    """Two at a time: the second waits for the first, and the third finds what that left."""
-    variants = {"base": {}, "more": {"memory.fraction": 0.4}, "tuned": {"method.name": "finetune"}}
-    sweep, out = Sweep("toys", base_config, variants), tmp_path / "toys"
-    ends = run_sweep(sweep, out, Fleet(placement=CPU, workers=workers))
-    assert len(ends.finished) == 3, ends
-    sources: dict[str, str] = {}
-    for trial in sweep.trials():
-        assert outcome(out / trial.key).differences(alone(trial.config)) == []
-        shared = RunDirectory(out / trial.key).shared
-        if shared.is_file():
-            sources[trial.key] = json.loads(shared.read_text())["run"]
-    assert len(sources) == 2
-    assert {*sources.values()} == set(ends.finished) - sources.keys()
-    assert not (out / ".shared").exists()
-
-
 @pytest.mark.slow
 def test_trials_of_workers_are_asked_for_one_by_one_and_may_be_stopped(
     two_cores: None, tmp_path: Path, base_config: RunConfig, alone: Callable[..., Outcome]

@@ -329,34 +329,6 @@ def test_a_sweep_has_a_row_for_each_variant(
     assert "2 at a time" in str(table.caption)
 
 
-def test_a_shared_first_task_takes_its_time_once(small_config: RunConfig, tmp_path: Path) -> None:
-    """All variants of each seed have the same; what has begun, and a search, shares nothing."""
-    on = saved(small_config.override({"evaluation.forward_transfer": True}), tmp_path / "run.yaml")
-    whole, rest = (
-        planned(small_config.override({"method.name": "ewc"}), shared=shared)
-        for shared in (False, True)
-    )
-    first = planned(small_config.override({"data.order": ["colour"]}))
-    for kind in ("task", "prompts", "answers"):
-        assert whole.total(kind)[1] == rest.total(kind)[1] + first.total(kind)[1]
-    assert rest.calls["single"] == whole.calls["single"]
-    runs = asked_runs("components", on, {}, (0, 1), tmp_path)
-    terms = Terms(device="cpu", concurrent=2, tokens_per_second=1)
-    speed = Speed.stated(1)
-    for begun in (0, 1):
-        caption = str(plan_table("components", runs, terms).caption)
-        assert f"The first task of {24 - begun} runs is trained by another one" in caption
-        hours = 0.0
-        for number in range(len(runs)):
-            shared, example = number % 13 > 0 and (begun, number) != (1, 1), runs[number % 13]
-            hours += speed.seconds(plan(example.config, example.benchmark, shared=shared)) / 3600
-        told = caption.split("From beginning to end: ")[1].split(" hours")[0]
-        assert float(told) == pytest.approx(hours / 2, abs=0.06)
-        runs[1].directory.path.mkdir(parents=True, exist_ok=True)
-    runs = asked_runs("search", on, {}, (3,), tmp_path, trials=5)
-    assert "first task" not in str(plan_table("search", runs, terms).caption)
-
-
 def test_what_failed_and_a_search(small_config: RunConfig, tmp_path: Path) -> None:
     """What failed is planned when it will be run again; a search is so many runs of its base."""
     on = saved(small_config, tmp_path / "run.yaml")

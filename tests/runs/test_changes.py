@@ -18,11 +18,9 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.files import write_noted
 from forever.launch.local import Placement, run_local
-from forever.launch.sharing import first_task_key
-from forever.models.identity import of_encoder
 from forever.runs import session
 from forever.runs.directory import RunDirectory
-from forever.runs.fork import find_origin, plant, plant_first_task
+from forever.runs.fork import find_origin, plant
 from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 
@@ -186,21 +184,6 @@ def test_an_encoder_is_known_by_its_files_too(
     benchmark, other = load_benchmark(config.data), config.override({"optim.lr": 0.5})
     with pytest.raises(InputError, match=r"a fork keeps the model of its .*model\.encoder weights"):
         plant(origin, other, benchmark, fork)
-
-
-def test_a_first_task_is_shared_by_runs_with_other_encoders(
-    config: RunConfig, encoder: Path, tmp_path: Path
-) -> None:
-    left = tmp_path / "left"
-    ours = config.override(ssr(encoder))
-    theirs = ours.override({"method.encoder": str(shutil.copytree(encoder, tmp_path / "bert2"))})
-    scale(tmp_path / "bert2", 1.5)
-    assert first_task_key(ours, None) == first_task_key(theirs, None)
-    run_local(ours, tmp_path / "ours", placement=Placement("cpu", first_task=left))
-    plant_first_task(left, RunDirectory(tmp_path / "theirs"))
-    result = go_on(theirs, tmp_path / "theirs")
-    assert result["model"]["encoder weights"] == of_encoder(theirs)["encoder weights"]
-    assert "resumed" not in json.loads((tmp_path / "theirs" / "environment.json").read_text())
 
 
 def test_a_fork_may_be_trained_by_other_code(

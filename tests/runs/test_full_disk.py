@@ -3,7 +3,7 @@ checkpoint stands, and the run goes on when there is room again."""
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -22,7 +22,6 @@ from forever.models import adapter, lora
 from forever.report.report import write_report
 from forever.runs import checkpoint, journal
 from forever.runs.directory import RunDirectory
-from forever.runs.fork import leave_first_task
 from forever.sweeps.files import load_sweep
 from forever.sweeps.search import find_search
 from forever.sweeps.sweep import Sweep
@@ -226,18 +225,3 @@ def test_a_file_that_cannot_be_written_keeps_its_content(tmp_path: Path) -> None
         # The folder's sync comes last: by then the new content is there as a whole.
         assert path.read_bytes() == (b"new" if at == 3 else b"old")
         assert [*tmp_path.iterdir()] == [path]
-
-
-def test_a_first_task_that_cannot_be_left_ends_no_run(
-    config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
-    def full(*arguments: Any) -> None:
-        with Disk(1).inserted():
-            leave_first_task(*arguments)
-
-    monkeypatch.setattr("forever.runs.session.leave_first_task", full)
-    place: Callable[..., Any] = Placement
-    run_local(config, tmp_path / "run", placement=place("cpu", first_task=tmp_path / "left"))
-    assert "other runs train the task themselves" in capsys.readouterr().err
-    assert whole.differences(outcome(tmp_path / "run")) == []
-    assert not (tmp_path / "left").exists()

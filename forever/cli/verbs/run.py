@@ -46,14 +46,17 @@ def run(
     from forever.launch.start import train
     from forever.runs.console import ConsoleTracker
     from forever.runs.directory import RunDirectory
-    from forever.runs.fork import find_origin, plant
     from forever.storage.copying import readable
 
     if not launch.most_workers and (launch.gpus_per_run or launch.ray_logs):
         rule = "--gpus-per-run and --ray-logs are about Ray's workers"
         raise InputError(f"{rule}; give --workers, too")
     profilers = _profilers(launch, resume or bool(fork)) if profile else []
-    origin = find_origin(_forked(fork)) if fork else None
+    origin = None
+    if fork:
+        from forever.runs.fork import find_origin
+
+        origin = find_origin(_forked(fork))
     settings = _settings(config, changes or [], origin.config if origin else None)
     key = origin.key(settings) if origin else settings.key()
     directory = RunDirectory(launch.out / key)
@@ -62,6 +65,8 @@ def run(
     if directory.finished() is not None:
         print_lines([f"{portable(directory.path)} is finished; nothing to do"])
     elif origin is not None:
+        from forever.runs.fork import plant
+
         differences = plant(origin, settings, benchmark, directory)
         if not quiet:
             print_lines(differences)

@@ -16,9 +16,6 @@ class MethodConfig(Part):
     name: Any  # a literal in every subclass
     # Whether the method trains on the union of all tasks instead of one after another.
     joint: ClassVar[bool] = False
-    # Whether, with an empty memory, it does the updates of fine-tuning and no others, on the same
-    # weights, and changes none at the end of a task: then its first task can be another run's.
-    plain_beginning: ClassVar[bool] = False
     # What of `model` it needs: "lora" to get back the model as it was before, "banks" since it
     # stacks, mixes or observes adapters of its own.
     needs: ClassVar[Literal["nothing", "lora", "banks"]] = "nothing"

@@ -26,7 +26,6 @@ class EwcConfig(MethodConfig):
     """Sources differ by four orders of magnitude in lambda, as their Fisher information does."""
 
     name: Literal["ewc"] = "ewc"
-    plain_beginning = True
     strength: NotNegative = 1e4
     """lambda is ours; sensible values are 4e2 to 4e5, tuned on one order only. Near convergence
     sum F is 0.01 to 1 and entries drift by 0.01 to 0.05: the penalty matters from 1e3 on."""
@@ -137,7 +136,6 @@ class RecurrentKifConfig(MethodConfig):
     """Sources: the authors' scripts and trainer.py."""
 
     name: Literal["recurrent_kif"] = "recurrent_kif"
-    plain_beginning = True
     inner_steps: Count = 8
     """Q, updates on the task in a block."""
     outer_steps: Count = 4
@@ -160,7 +158,6 @@ class AimMergingConfig(MethodConfig):
     """Sources: src/finetune_ours.py and scripts; tuned there at batch 32."""
 
     name: Literal["aimmerging"] = "aimmerging"
-    plain_beginning = True
     interval: Count = 8
     """S at the start: task updates between merges as planned."""
     outer_steps: Count = 8

@@ -26,7 +26,6 @@ from forever.replay.schedules import RANDOM, SCHEDULES
 
 class FinetuneConfig(MethodConfig):
     name: Literal["finetune"] = "finetune"
-    plain_beginning = True
     probe_every: Count | None = None
     """Updates between two looks at the loss on kept examples, for the forgetting rate."""
 
@@ -38,13 +37,11 @@ class MtlConfig(MethodConfig):
 
 class MixReplayConfig(MethodConfig):
     name: Literal["mix_replay"] = "mix_replay"
-    plain_beginning = True
 
 
 class ScheduledReplayConfig(MethodConfig):
     """What every scheduled replay must say. Defaults are FOREVER's."""
 
-    plain_beginning = True
     warmup_steps: Count = 24
     """S: the updates that make the first day. They count as part of the task, because the paper's
     sum begins at the first update (docs/protocol.md#clock-and-replay)."""
@@ -160,7 +157,6 @@ class SsrConfig(MethodConfig):
 
     name: Literal["ssr"] = "ssr"
     needs = "lora"
-    plain_beginning = True
     demos: Count | None = None
     """Examples whose pairs make the prompts (paper: 1 % of all); None is as many as are kept."""
     samples: Annotated[Natural, at_most(1000)] = 3
