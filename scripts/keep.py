@@ -1,17 +1,17 @@
-"""Commits a sweep: what it reports, and for each run what that is computed from.
+"""Commit a sweep: its report, and of each run what the report is computed from.
 
     python -m scripts.keep runs/components
     python -m scripts.keep
     python -m scripts.keep --check
 
-The first writes report.json and runs.jsonl to experiments/results/<name>-<scale> (`--to` takes
-another folder), with `--add` beside the runs that are there, such as seeds of another machine; the
-second computes every report.json there again from its runs.jsonl, the third only says which of
-them would change, and where.
+The first command writes report.json and runs.jsonl to experiments/results/<name>-<scale>; with
+`--add` beside the runs that are already there, such as seeds of another machine. The second
+computes every committed report.json again from its runs.jsonl. The third says which rows and
+analyses would change.
 
-The first line of runs.jsonl has what all runs share, each other line is a run: its configuration,
-environment and result, and under `scores` those of single test examples in the cells of which OP
-and BWT are made, by "task.stage" (both from 1): a string of 0 and 1, or the numbers.
+The first line of runs.jsonl holds the files of the sweep and the entries that all runs share. Each
+other line is a run: its configuration, environment, result, probes, and the scores of single test
+examples in the cells of the matrix that make OP and BWT, by "task.stage" (both from 1).
 """
 
 import argparse
@@ -34,20 +34,22 @@ from forever.runs.directory import RunDirectory
 from forever.sweeps import rounds
 from forever.sweeps.sweep import MANIFEST, Sweep
 from forever.yaml_file import to_yaml
-from scripts.text_claims import findings, penalties_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
 RUNS, REPORT = "runs.jsonl", "report.json"
-_CONTENTS = ("config", "environment", "result")
-_BESIDE = (MANIFEST, Sweep.COPY, rounds.FILE)  # files of the sweep itself
+_CONTENTS = ("config", "environment", "result")  # of a run, whose entries may be shared
+_SWEEP_FILES = (MANIFEST, Sweep.COPY, rounds.FILE)
 
 Lines = Sequence[Mapping[str, Any]]
 
 
+# ---- commands
+
+
 def committed() -> list[Path]:
-    """The folders of all committed sweeps. Those in `benchmarks` answer no claim of the paper: they
-    say how many seeds `mini` needs."""
+    """List the folders of all committed sweeps. Those in `benchmarks` answer no claim of the paper:
+    they say how many seeds `mini` needs."""
     paths = [*RESULTS.glob(f"*/{RUNS}"), *ROOT.glob(f"benchmarks/*/{RUNS}")]
     return sorted(path.parent for path in paths)
 
@@ -56,12 +58,18 @@ def keep(study: Study, folder: Path, add: bool = False) -> Path:
     """Write the finished runs of a study into a folder, and the report on them.
 
     Args:
-        add: leave the runs that are there, of which the study has others.
+        add: Keep the runs that are already there; a run that is in both is replaced.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = packed(study)
+    files, runs = _files_of(study), {run.key: _packed(run) for run in study.finished}
     if add and (folder / RUNS).is_file():
-        lines = joined(read_lines(folder / RUNS), lines)
+        before = read_lines(folder / RUNS)
+        runs = {run["key"]: run for run in kept_runs(before)} | runs
+        first, manifest = (json.loads(each[MANIFEST]) for each in (before[0]["files"], files))
+        trials = {trial["key"]: trial for trial in (*first["trials"], *manifest["trials"])}
+        manifest["trials"] = [*trials.values()]
+        files = before[0]["files"] | files | {MANIFEST: json.dumps(manifest, indent=1)}
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = _shared_first(files, [*runs.values()])
     written = [json.dumps(line, separators=(",", ":")) + "\n" for line in lines]
     (folder / RUNS).write_text("".join(written), encoding="utf-8")
     return report_again(folder)
@@ -76,16 +84,11 @@ def report_again(folder: Path) -> Path:
 
 def computed(folder: Path) -> dict[str, Any]:
     """Compute the report of a committed sweep from its runs."""
-    lines = read_lines(folder / RUNS)
     with TemporaryDirectory() as temporary:
-        unpack(lines, Path(temporary))
-        study = read_study(Path(temporary))
-        content = json.loads(stored(study))
-        penalties = {line["key"]: line["penalties"] for line in lines[1:]}
-        for part, place in zip(study.parts, content["parts"], strict=True):
-            place["text"] = findings(part, penalties)
+        unpack(read_lines(folder / RUNS), Path(temporary))
+        content = stored(read_study(Path(temporary)))
     # Six digits are the same on every processor.
-    return json.loads(json.dumps(content), parse_float=lambda number: round(float(number), 6))
+    return json.loads(content, parse_float=lambda number: round(float(number), 6))
 
 
 def moved(folder: Path) -> list[str]:
@@ -99,59 +102,31 @@ def moved(folder: Path) -> list[str]:
     return names
 
 
-def packed(study: Study) -> list[dict[str, Any]]:
-    """The lines of runs.jsonl."""
-    files: dict[str, str] = {}
-    for name in _BESIDE:
-        if (study.folder / name).is_file():
-            files[name] = (study.folder / name).read_text(encoding="utf-8")
-    return _lines(files, [_packed_run(run) for run in study.finished])
+# ---- from a study to lines
 
 
-def joined(before: Lines, now: Lines) -> list[dict[str, Any]]:
-    """The lines of a sweep that was run in parts; of a run that is in both the newer one counts."""
-    runs = {run["key"]: run for run in (*kept_runs(before), *kept_runs(now))}
-    first, manifest = (json.loads(lines[0]["files"][MANIFEST]) for lines in (before, now))
-    trials = {trial["key"]: trial for trial in (*first["trials"], *manifest["trials"])}
-    manifest["trials"] = [*trials.values()]
-    files = {**before[0]["files"], **now[0]["files"], MANIFEST: json.dumps(manifest, indent=1)}
-    return _lines(files, [*runs.values()])
+def _files_of(study: Study) -> dict[str, str]:
+    paths = [study.folder / name for name in _SWEEP_FILES]
+    return {path.name: path.read_text(encoding="utf-8") for path in paths if path.is_file()}
 
 
-def _lines(files: Mapping[str, str], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The files of a sweep and what its runs share, then the runs without that."""
-    shared = {name: _shared([run[name] for run in runs]) for name in _CONTENTS}
-    for run in runs:
-        for name in _CONTENTS:
-            for key in shared[name]:
-                del run[name][key]
-    return [{"files": files, "shared": shared}, *runs]
-
-
-def _shared(contents: Lines) -> dict[str, Any]:
-    """The entries that are in all of them."""
-    shared = dict(contents[0])
-    for content in contents[1:]:
-        for key in list(shared):
-            if key not in content or content[key] != shared[key]:
-                del shared[key]
-    return shared
-
-
-def _packed_run(run: Run) -> dict[str, Any]:
-    result = dict(run.outcome)
-    matrix: list[list[float | None]] = []
-    for row in result["matrix"]:
-        matrix.append([score if score is None else round(score, 2) for score in row])
-    result["matrix"] = matrix
-    config, environment = dict(run.config), read_json(run.directory.environment)
+def _packed(run: Run) -> dict[str, Any]:
+    """Return a run as a line, without names of this machine's folders."""
+    result, config = dict(run.outcome), dict(run.config)
+    # Two digits for people; the report's scores come from those of single examples.
+    result["matrix"] = [
+        [score if score is None else round(score, 2) for score in row] for row in result["matrix"]
+    ]
     for part, field in (("model", "name"), ("data", "root")):
         config[part] = config[part] | {field: _without_folder(config[part][field])}
+    environment = read_json(run.directory.environment)
     environment["argv"] = [*map(_without_folder, environment["argv"])]
-    looks = [event for event in run.events if event["kind"] == "look"]
     scores: dict[str, Any] = {}
-    for i, stage in _cells(result):
-        scores[f"{i + 1}.{stage + 1}"] = _short(run.matrix.items[i, stage])
+    for task, stage in _cells(result):
+        items = run.matrix.items[task, stage]
+        is_binary = {*items} <= {0.0, 1.0}
+        short = "".join(f"{score:.0f}" for score in items) if is_binary else [*items]
+        scores[f"{task + 1}.{stage + 1}"] = short
     return {
         "key": run.key,
         "variant": run.variant,
@@ -163,40 +138,52 @@ def _packed_run(run: Run) -> dict[str, Any]:
         # What runs must share to be compared: benchmark, order and test examples.
         "tests": hashlib.sha256(repr(run.unit[0]).encode()).hexdigest()[:12],
         "scores": scores,
-        "looks": looks,
-        "penalties": penalties_of(run),
+        "looks": [event for event in run.events if event["kind"] == "look"],
     }
 
 
 def _without_folder(word: str | None) -> str | None:
-    """A word of a command, or a path, without a folder of this machine."""
+    """Return a path, or a word of a command, without the folder."""
     return word and re.sub(r"(^|=)/\S*/", r"\1", word)
 
 
 def _cells(result: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """The last column of the matrix and its diagonal."""
-    tasks, stages = len(result["tasks"]), len(result["stages"])
-    for i in range(tasks):
-        yield i, stages - 1
-        if i < stages - 1:
-            yield i, i
+    """Yield the cells of the matrix that make OP and BWT: its last column and its diagonal."""
+    last = len(result["stages"]) - 1
+    for task in range(len(result["tasks"])):
+        yield task, last
+        if task < last:
+            yield task, task
 
 
-def _short(scores: Sequence[float]) -> str | list[float]:
-    if {*scores} <= {0.0, 1.0}:
-        return "".join(f"{score:.0f}" for score in scores)
-    return [*scores]
+def _shared_first(files: Mapping[str, str], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Move the entries that all runs have in common to a first line."""
+    shared: dict[str, dict[str, Any]] = {}
+    for name in _CONTENTS:
+        first, *others = [run[name] for run in runs]
+        shared[name] = {
+            key: value
+            for key, value in first.items()
+            if all(key in other and other[key] == value for other in others)
+        }
+        for run in runs:
+            for key in shared[name]:
+                del run[name][key]
+    return [{"files": files, "shared": shared}, *runs]
+
+
+# ---- from lines to folders of runs
 
 
 def kept_runs(lines: Lines) -> Iterator[dict[str, Any]]:
-    """The runs of runs.jsonl, each with what it shares with the others."""
+    """Yield the runs of runs.jsonl, each with the entries that it shares with the others."""
     for line in lines[1:]:
         whole = {name: lines[0]["shared"][name] | line[name] for name in _CONTENTS}
         yield {**line, **whole}
 
 
 def unpack(lines: Lines, folder: Path) -> None:
-    """Write run directories of which a report can be made; cells without scores are empty."""
+    """Write run directories that a report can be made of; cells without scores are empty."""
     for name, text in lines[0]["files"].items():
         write_noted(folder, name, text)
     for run in kept_runs(lines):
@@ -209,13 +196,13 @@ def _unpack_run(directory: RunDirectory, run: Mapping[str, Any]) -> None:
     result["matrix"] = [[None] * len(result["stages"]) for _ in result["tasks"]]
     directory.path.mkdir(parents=True)
     for cell, short in run["scores"].items():
-        i, stage = (int(place) - 1 for place in cell.split("."))
+        task, stage = (int(number) - 1 for number in cell.split("."))
         scores = [float(score) for score in short]
-        result["matrix"][i][stage] = 100 * fmean(scores)
+        result["matrix"][task][stage] = 100 * fmean(scores)
         answers: list[dict[str, Any]] = []
         for number, score in enumerate(scores):
             answers.append({"id": f"{run['tests']}/{number}", "reference": "", "score": score})
-        _write_lines(directory.predictions(stage, i), answers)
+        _write_lines(directory.predictions(stage, task), answers)
     _write_lines(directory.events, run["looks"])
     directory.config.write_text(to_yaml(run["config"]), encoding="utf-8")
     directory.environment.write_text(json.dumps(run["environment"]), encoding="utf-8")
@@ -223,7 +210,7 @@ def _unpack_run(directory: RunDirectory, run: Mapping[str, Any]) -> None:
 
 
 def _write_lines(path: Path, records: Lines) -> None:
-    """As `directory.write_lines`, without waiting for the disk: these files do not last."""
+    """Write a JSON-lines file without waiting for the disk: these folders do not last."""
     path.parent.mkdir(exist_ok=True, parents=True)
     text = "".join(json.dumps(record) + "\n" for record in records)
     path.write_text(text, encoding="utf-8")
@@ -231,29 +218,29 @@ def _write_lines(path: Path, records: Lines) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Commit a sweep to experiments/results.")
-    parser.add_argument("sweep", nargs="?", type=Path, help="its folder; none: all again")
-    parser.add_argument("--to", type=Path, help="a folder; none: <name>-<scale>")
+    parser.add_argument("sweep", nargs="?", type=Path, help="its folder; without one: all again")
+    parser.add_argument("--to", type=Path, help="another folder than <name>-<scale>")
     parser.add_argument("--check", action="store_true", help="say which reports would change")
-    parser.add_argument("--add", action="store_true", help="leave the runs that are there")
-    asked = parser.parse_args()
-    if asked.check:
+    parser.add_argument("--add", action="store_true", help="keep the runs that are already there")
+    options = parser.parse_args()
+    if options.check:
         names = [name for folder in committed() for name in moved(folder)]
         if names:
             sys.exit("\n".join(names))
         print("no committed number moves")
         return
-    if asked.sweep is None:
+    if options.sweep is None:
         for folder in committed():
             print(report_again(folder))
         return
-    if not (asked.sweep / MANIFEST).is_file():
-        parser.error(f"{asked.sweep} is no sweep's folder, it has no {MANIFEST}; give one that has")
+    if not (options.sweep / MANIFEST).is_file():
+        parser.error(f"{options.sweep} has no {MANIFEST}; give the folder of a sweep")
     try:
-        study = read_study(asked.sweep)
+        study = read_study(options.sweep)
     except InputError as error:
         parser.error(str(error))
     scale = json.loads(stored(study))["scale"]
-    print(keep(study, asked.to or RESULTS / f"{study.name}-{scale}", add=asked.add))
+    print(keep(study, options.to or RESULTS / f"{study.name}-{scale}", add=options.add))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,16 @@
-"""Tables of Markdown for pages that are written from code."""
+"""Tables of Markdown for pages that are written from data."""
 
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+
+def table(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Format a table, whose cells have no bar and no line break of their own."""
+    lines = [" | ".join(columns), " | ".join(["---"] * len(columns))]
+    lines += [" | ".join(str(cell).replace("|", "\\|") for cell in row) for row in rows]
+    return "".join(f"| {line} |\n" for line in lines)
+
 
 _PAGE = re.compile(r"\bdocs/([\w/-]+)\.md(#[\w-]+)?")
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}

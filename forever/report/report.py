@@ -159,7 +159,7 @@ def _pairs(left: str, right: str, values: Mapping[str, str]) -> pd.DataFrame:
 
 
 def stored(study: Study) -> str:
-    """Everything a report says in numbers as JSON, for programs and the ledger (scripts/ledger.py).
+    """Return the numbers of a report as JSON, for programs and RESULTS.md (scripts/results.py).
 
     OP is in percent, BWT and differences in points, intervals are at 95 %. Each estimate has the
     number of runs that it is the mean of: a difference is of those that the reference has, too.
