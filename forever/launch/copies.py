@@ -5,27 +5,24 @@ For a folder of this machine alone none of these does anything.
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
 
 from forever.attempt import ask_to_stop
 from forever.errors import InputError
-from forever.files import make_folder
 from forever.runs.lock import in_progress, locked
 from forever.storage.address import address_of
 from forever.storage.copying import CONFIG, HIDDEN, Chosen, of_run, of_sweep, readable
-from forever.storage.mirror import EVERY_S, HURRY_S, REQUEST, Mirror
+from forever.storage.mirror import EVERY_S, REQUEST, Mirror
 from forever.storage.remote import Remote, reaching
 from forever.storage.state import Local, Mark, has_begun
 
 _IS_CONFIG = re.compile(f"[^/]+/{CONFIG}")  # of a run of a sweep
 _AT_ONCE = 8  # copies that are brought up to date at a time
 _TO_SAVE_S = 15.0  # who sends SIGTERM usually waits for half a minute before SIGKILL
-_SEND_EVERY_S = 15.0  # what was added to a log
 _LOOKED: dict[Path, float] = {}  # when `glance` looked at a folder
 
 
@@ -129,43 +126,6 @@ def publish_report(page: Path) -> None:
     written = [f"report.{kind}" for kind in ("html", "md", "tex", "json")]
     figures = [f"figures/{path.name}" for path in page.parent.glob("figures/*.png")]
     publish(page.parent, written + figures)
-
-
-@contextmanager
-def log_sent(folder: Path, name: str) -> Iterator[None]:
-    """Keep a log, to which this process alone adds, in the storage of its folder.
-
-    It goes on with what another machine added to it before. Where the storage fails, so does
-    nothing but this.
-    """
-    address = address_of(folder)
-    if address is None:
-        yield
-        return
-    remote, path, over = Remote(address), folder / name, Event()
-    with suppress(Exception):
-        before = remote.read(name) or b""
-        if not path.is_file() or path.stat().st_size < len(before):
-            make_folder(path.parent)
-            path.write_bytes(before)
-
-    def send() -> None:
-        sent, ending = 0, False
-        while not ending:
-            ending = over.wait(_SEND_EVERY_S)
-            with suppress(Exception):  # the storage, or what a library comes up with
-                size = path.stat().st_size
-                if size != sent:
-                    remote.upload(name, path)
-                    sent = size
-
-    sender = Thread(target=send, name="log", daemon=True)
-    sender.start()
-    try:
-        yield
-    finally:
-        over.set()
-        sender.join(HURRY_S)
 
 
 def held(folder: Path) -> bool:

@@ -25,7 +25,6 @@ from forever.format import plural
 from forever.launch.fleet import Fleet, Share
 from forever.launch.local import load_libraries, run_local
 from forever.launch.submit.pinned import check_code
-from forever.launch.worker_log import logged
 from forever.runs.tracking import Tracker
 from forever.stopping import listening, overhearing
 from forever.text import without_credentials
@@ -195,9 +194,8 @@ class Setting:
             torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
         placement = replace(self.fleet.placement, device=self.share.device)
         try:
-            rank = world.rank if world else 0
             # A machine that is taken away says so by SIGTERM.
-            with overhearing(), logged(path, rank):
+            with overhearing():
                 return run_local(
                     config,
                     path,

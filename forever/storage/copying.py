@@ -23,8 +23,7 @@ _JOURNAL = ("steps.jsonl", "events.jsonl")
 _MANIFEST = "manifest.json"
 _CHECKPOINTS = "checkpoints/"
 _WEIGHTS = (_CHECKPOINTS, "stages/")
-_LOGS = "logs/"
-_LARGE = (*_WEIGHTS, "adapter/", "model/", "profile/")  # these are not read into memory
+_LARGE = (*_WEIGHTS, "adapter/", "model/")  # these are not read into memory
 _CHECKPOINT = re.compile(r"(checkpoints/[^/]+)/")
 _KEPT = 2  # checkpoints in a mirror
 Chosen = Callable[[str], bool]
@@ -36,8 +35,8 @@ def visible(name: str) -> bool:
 
 
 def of_run(name: str) -> bool:
-    """Whether a file belongs to a run; its logs belong to the processes that write them."""
-    return visible(name) and not name.startswith(_LOGS)
+    """Whether a file belongs to a run."""
+    return visible(name)
 
 
 def of_sweep(name: str) -> bool:

@@ -21,7 +21,6 @@ from forever.errors import InputError
 from forever.launch.copies import settle
 from forever.launch.local import Placement, run_local
 from forever.launch.mlflow import sync as mlflow_sync
-from forever.launch.worker_log import logged
 from forever.runs.directory import RunDirectory
 from forever.storage import mirror
 from forever.storage.address import SCRATCH, local_folder
@@ -271,8 +270,7 @@ def rank(number: int, folder: Path, config: RunConfig, address: str) -> None:
         world = World(number, 2, torch.device("cpu"))
         path = local_folder(address)
         settle(path)
-        with logged(path, number):
-            run_local(config, path, resume=True, placement=SAVED, world=world)
+        run_local(config, path, resume=True, placement=SAVED, world=world)
     finally:
         dist.destroy_process_group()
 
@@ -300,8 +298,6 @@ def test_workers_on_two_machines_go_on_together(
     for process in processes:
         process.join(240)
     assert [process.exitcode for process in processes] == [0, 0]
-    for number in (0, 1):
-        assert f"runs/ranks/logs/rank-{number}.log" in s3.keys("runs/ranks/logs")
     machine(2)
     settle(local_folder(address))
     result = RunDirectory(local_folder(address)).verify()

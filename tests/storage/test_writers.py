@@ -17,10 +17,8 @@ import forever
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.files import WriteError
-from forever.launch import copies
 from forever.launch.copies import ask_to_save, follow, held, settle
 from forever.launch.local import run_local
-from forever.launch.worker_log import logged
 from forever.runs.lock import locked
 from forever.stopping import Stopped
 from forever.storage import mirror
@@ -297,30 +295,3 @@ def test_a_report_that_python_writes_reaches_the_storage(store: Store, tmp_path:
     assert any(name.startswith("figures/") for name in written)
     forever.load("store://bucket/runs/days")
     assert page.is_file()
-
-
-def test_a_log_reaches_the_storage_from_the_machine_of_its_process(
-    config: RunConfig, store: Store, machine: Become, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the process lives, and of each of two lives, whose ranks are on four machines."""
-
-    def leave(point: Point) -> None:
-        if (point.phase, point.task) == ("task", 1):
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(copies, "_SEND_EVERY_S", 0.05)
-    with watched(leave), pytest.raises(KeyboardInterrupt), logged(local_folder(ADDRESS), 0):
-        go_on(config)
-    for number in (2, 3):
-        machine(number)
-        settle(local_folder(ADDRESS), readable)
-        with logged(local_folder(ADDRESS), 1):
-            follow(local_folder(ADDRESS))
-            settle(local_folder(ADDRESS), readable)  # as the driver does that sits there
-            wait_until((store.run / "logs/rank-1.log").is_file)
-    machine(4)
-    with logged(local_folder(ADDRESS), 0):
-        go_on(config)
-    for rank, log in enumerate(sorted((store.run / "logs").iterdir())):
-        assert log.read_text().count(f" rank {rank} on ") == 2
-    assert "KeyboardInterrupt" in (store.run / "logs/rank-0.log").read_text()

@@ -30,7 +30,6 @@ def run(
         help="Begin after a task, by name or number, of a folder's run with --keep-stages.",
     ),
     quiet: bool = Option(False, "--quiet", "-q", help="Print the result only."),
-    profile: bool = Option(False, "--profile", help="Also write where the time went."),
     *,
     launch: Launch,
 ) -> None:
@@ -51,7 +50,6 @@ def run(
     if not launch.most_workers and (launch.gpus_per_run or launch.ray_logs):
         rule = "--gpus-per-run and --ray-logs are about Ray's workers"
         raise InputError(f"{rule}; give --workers, too")
-    profilers = _profilers(launch, resume or bool(fork)) if profile else []
     origin = None
     if fork:
         from forever.runs.fork import find_origin
@@ -72,20 +70,8 @@ def run(
             print_lines(differences)
     fleet = launch.fleet(commands.mlflow_uri(launch.mlflow))
     with closing(ConsoleTracker(Console(quiet=quiet))) as progress:
-        trackers = [progress, *profilers]
-        result = train(settings, directory.path, benchmark, fleet, resume, trackers)
+        result = train(settings, directory.path, benchmark, fleet, resume, [progress])
     _show(directory, result)
-
-
-def _profilers(launch: Launch, goes_on: bool) -> list[Any]:
-    """The tracker that `--profile` asks for; it sees this process alone, from its beginning."""
-    if launch.fleet().workers:
-        raise InputError("--profile traces a run in its own process; leave out --workers")
-    if goes_on:
-        raise InputError("--profile traces a run from its beginning; leave out --resume and --fork")
-    from forever.launch.profiler import Profiler
-
-    return [Profiler()]
 
 
 def _show(directory: Any, result: Mapping[str, Any]) -> None:
