@@ -7,7 +7,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from forever.attempt import pulse
 from forever.data.collation import collate_prompts
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Example
@@ -16,6 +15,7 @@ from forever.evaluation.greedy import Gate
 from forever.models import lora
 from forever.models.backbone import Backbone
 from forever.models.device import fitting
+from forever.stopping import pulse
 
 # Says of an answer so far whether the rest of it is of no interest.
 Over = Callable[[str], bool]

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from forever.attempt import pulse
 from forever.data.collation import alike, kinds_of, pack, shared_beginnings
 from forever.data.encoding import Encoded
 from forever.models import lora
 from forever.models.backbone import Backbone, only_at
 from forever.models.cache import Cache, Turn
 from forever.models.device import fitting
+from forever.stopping import pulse
 
 # Tokens that rows of the cache have room for, which bounds its memory. Fewer answers at once make
 # slower steps: a row of 128 costs a processor half of what one of 32 does.

@@ -11,9 +11,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from forever.attempt import ask_to_stop
 from forever.errors import InputError
 from forever.runs.lock import in_progress, locked
+from forever.stopping import ask_to_stop
 from forever.storage.address import address_of
 from forever.storage.copying import CONFIG, HIDDEN, Chosen, of_run, of_sweep, readable
 from forever.storage.mirror import EVERY_S, REQUEST, Mirror

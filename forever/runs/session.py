@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
-from forever.attempt import Attempt
 from forever.config.overrides import joined_lines
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
@@ -31,6 +30,7 @@ from forever.runs.journal import Journal, step_line
 from forever.runs.results import costs, summary
 from forever.runs.shapes import SCHEMA_VERSION, weight_digests
 from forever.runs.tracking import Tracker, tell
+from forever.stopping import Attempt
 from forever.text import complain
 from forever.training.learner import Learner, part
 from forever.training.steps import Action, Step, StepRecord
@@ -134,14 +134,14 @@ class Session:
         for event in self.learner.events:
             self._log("event", event, new)
         self.learner.events.clear()
-        told = self.attempt.told_to_stop()  # once: who is told later saves at the next look
+        signal = self.attempt.stop_signal()  # read once: a later one is saved after the next step
         if new:
             self._spend("tracking")
-            if told or time.perf_counter() - self._last_checkpoint >= self.checkpoint_s:
+            if signal or time.perf_counter() - self._last_checkpoint >= self.checkpoint_s:
                 self._checkpoint(len(self.state.records))
         else:
             self._advance()
-        self.attempt.moved(told)
+        self.attempt.pulse(signal)
 
     def _advance(self) -> None:
         """Leave behind a record of the past."""

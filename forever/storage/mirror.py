@@ -13,9 +13,9 @@ from datetime import datetime
 from pathlib import Path
 from threading import Event, Lock, Thread
 
-from forever.attempt import ask_to_stop
 from forever.errors import InputError
 from forever.files import WriteError
+from forever.stopping import ask_to_stop
 from forever.storage.address import Address, address_of
 from forever.storage.copying import RESULT, Chosen, local_files, of_run, push, readable, thin
 from forever.storage.remote import Remote, reaching, reason

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from forever.attempt import pulse
 from forever.data.encoding import Encoded
 from forever.data.tasks import Example
 from forever.models.device import fitting
+from forever.stopping import pulse
 from forever.training.forward import answer_logits, cross_entropy
 from forever.training.learner import Learner
 

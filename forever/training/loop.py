@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from forever.attempt import pulse
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark, Task
 from forever.evaluation.scoring import evaluate
 from forever.methods.base import Method
 from forever.methods.registry import build_method
 from forever.runs.session import Session
+from forever.stopping import pulse
 from forever.training.build import build_learner
 from forever.training.forward import autocast
 from forever.training.learner import Learner

@@ -1,5 +1,5 @@
-"""Who tells a run to stop, by a signal or a file, gets a checkpoint and a run that goes on as if
-nothing had happened.
+"""A run that is stopped, by a signal or a file, saves a checkpoint and resumes as if nothing had
+happened.
 
 Signals are sent at a chosen call of a tracker, to this process.
 """
@@ -16,12 +16,10 @@ import pytest
 from helpers import CONFIGS, Outcome, Then, execute, outcome
 
 from forever import stopping
-from forever.attempt import Attempt, ask_to_stop
 from forever.config.run import RunConfig
 from forever.launch.local import Placement, run_local
-from forever.stopping import Stopped, asked, listening, looking, overhearing
+from forever.stopping import Attempt, Stopped, ask_to_stop, asked, listening, looking, overhearing
 from forever.training import importance, loop
-from forever.watchdog import Watchdog
 
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 NEVER = 1e9
@@ -74,15 +72,15 @@ def test_a_signal_after_the_run_has_looked_waits_for_the_next_update(
     config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The update that was over had not been saved."""
-    moved, calls = Watchdog.moved, []
+    pulse, calls = Attempt.pulse, []
 
-    def told(watchdog: Watchdog) -> None:
-        calls.append("moved")
+    def interrupt(attempt: Attempt, number: int | None = None) -> None:
+        calls.append(number)
         if len(calls) == 2:
             signal.raise_signal(signal.SIGTERM)
-        moved(watchdog)
+        pulse(attempt, number)
 
-    monkeypatch.setattr(Watchdog, "moved", told)
+    monkeypatch.setattr(Attempt, "pulse", interrupt)
     tracker = Then()
     with listening(), pytest.raises(Stopped):
         live(config, tmp_path / "run", tracker)
@@ -185,8 +183,8 @@ def test_what_a_process_was_started_deaf_to_stays_unheard() -> None:
 def test_another_process_asks_by_a_file(
     config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was asked of an earlier life is forgotten."""
-    monkeypatch.setattr("forever.attempt._LOOK_EVERY_S", 0.0)
+    """A request to an earlier process is void."""
+    monkeypatch.setattr("forever.stopping._LOOK_EVERY_S", 0.0)
     tracker = Then(lambda: ask_to_stop(tmp_path / "run"), 6)
     with pytest.raises(Stopped) as stop:
         live(config, tmp_path / "run", tracker)
@@ -194,8 +192,11 @@ def test_another_process_asks_by_a_file(
     goes_on(config, tmp_path / "run", whole, 6)
 
 
-def test_a_rank_that_does_not_lead_asks_the_one_that_does(tmp_path: Path) -> None:
-    """It goes on meanwhile: the leading one may wait for it in the middle of an update."""
+def test_a_rank_that_does_not_lead_asks_the_one_that_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It continues meanwhile: the leading one may wait for it in the middle of an update."""
+    monkeypatch.setattr("forever.stopping._LOOK_EVERY_S", 0.0)
     leader, other = (Attempt(tmp_path, rank, hang_s=0) for rank in (0, 1))
     leader.begin()
     other.begin()
@@ -204,7 +205,6 @@ def test_a_rank_that_does_not_lead_asks_the_one_that_does(tmp_path: Path) -> Non
         with listening(), looking():
             signal.raise_signal(signal.SIGTERM)
             other.pulse()
-        leader._looked = float("-inf")
         with pytest.raises(Stopped):
             leader.pulse()
     finally:

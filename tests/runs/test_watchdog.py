@@ -1,8 +1,6 @@
-"""A run in which nothing happens is ended, says where it hung, and goes on."""
+"""A run in which nothing happens is ended, writes where it hung, and can be resumed."""
 
-import math
 import multiprocessing
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,58 +13,22 @@ from helpers import Then, execute, outcome
 
 from forever.config.run import RunConfig
 from forever.launch.local import Placement, run_local
+from forever.stopping import Attempt
 from forever.training import loop
 from forever.training.world import World
-from forever.watchdog import Watchdog
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["forever.training.loop", "helpers"])
 HANG_S = 4.0
 
 
-class Looks(Event):
-    """Stands for the time: `look` is called with the number of each of 100 looks."""
-
-    def __init__(self, look: Callable[[int], None]) -> None:
-        super().__init__()
-        self.look, self.number = look, 0
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.number += 1
-        self.look(self.number)
-        return self.number > 100
-
-
-@pytest.mark.parametrize(("every", "ends"), [(20, False), (21, True), (1000, True)])
-def test_only_what_does_not_move_is_ended(tmp_path: Path, every: int, ends: bool) -> None:
-    left: list[int] = []
-
-    def look(number: int) -> None:
-        if number % every == 0:
-            watchdog.moved()
-
-    watchdog = Watchdog(30.0, tmp_path / "stacks.txt", left.append)
-    watchdog._over = Looks(look)
-    watchdog.start()
-    watchdog._thread.join()
-    assert left == [1] * ends
-    assert (tmp_path / "stacks.txt").exists() == ends
-
-
-@pytest.mark.parametrize("limit_s", [1e12, math.inf])
-def test_a_limit_beyond_what_a_clock_can_wait_for(limit_s: float, tmp_path: Path) -> None:
-    watchdog = Watchdog(limit_s, tmp_path / "stacks.txt")
-    watchdog.start()
-    assert not watchdog._over.wait(0.05)
-    assert watchdog._thread.is_alive()
-    watchdog.stop()
-
-
-def test_without_a_limit_nothing_is_watched(tmp_path: Path) -> None:
-    watchdog = Watchdog(0, tmp_path / "stacks.txt")
-    watchdog.start()
-    assert not watchdog._thread.is_alive()
-    watchdog.stop()
+@pytest.mark.parametrize("hang_s", [0.0, 60.0, float("inf")])
+def test_a_run_that_moves_leaves_no_stacks(tmp_path: Path, hang_s: float) -> None:
+    attempt = Attempt(tmp_path, 0, hang_s)
+    attempt.begin()
+    attempt.pulse()
+    attempt.end()
+    assert list(tmp_path.iterdir()) == []
 
 
 def wait_for_ever(*arguments: Any, **options: Any) -> None:
@@ -85,8 +47,8 @@ def hang(config: RunConfig, path: Path, where: str) -> None:
     "where",
     ["perform", *(pytest.param(x, marks=pytest.mark.slow) for x in ("evaluate", "tracker"))],
 )
-def test_a_run_that_hangs_is_ended_and_says_where(
-    small_config: RunConfig, tmp_path: Path, where: str
+def test_a_run_that_hangs_is_ended_and_the_next_process_says_where(
+    small_config: RunConfig, tmp_path: Path, where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As in a collective, in generation, or in a tracker."""
     path = tmp_path / "run"
@@ -95,17 +57,17 @@ def test_a_run_that_hangs_is_ended_and_says_where(
     process.join(60)
     assert process.exitcode == 1
     stacks = (path / "stacks.txt").read_text()
-    assert stacks.startswith(f"nothing was done for {HANG_S:g} s; this is what process")
     assert "in wait_for_ever" in stacks
     assert "in train_task" in stacks or "in score_tasks" in stacks
     placement = Placement(device="cpu")
     run_local(small_config, path, resume=True, placement=placement)
+    assert str(path / "stacks.txt") in capsys.readouterr().err
     execute(small_config, tmp_path / "whole")
     assert outcome(tmp_path / "whole").differences(outcome(path)) == []
 
 
 def run_as_rank(rank: int, config: RunConfig, folder: Path, fault: Fault | None) -> None:
-    """One of two: a run that hangs, or one that goes on and one that nothing happened to."""
+    """One of two: a run that hangs, or one that resumes and one that nothing happened to."""
     where = f"file://{folder}/meeting{fault is None}"
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
     world = World(rank, 2, torch.device("cpu"))
