@@ -7,36 +7,45 @@ from pathlib import Path
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong: the command line prints one line and exits with code 2."""
+    """Something the user gave is wrong: the command line prints one line and exits with code 2.
+
+    A reader that knows them gives the configuration's dotted key, and the file and line.
+    """
+
+    def __init__(
+        self, message: str, *, key: str = "", path: Path | None = None, line: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.key, self.path, self.line = key, path, line
 
 
 def shown(value: object) -> str:
-    """A value as Python writes it, as much of it as a message has room for."""
+    """Return a value as Python writes it, as much of it as a message has room for."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
-def unknown(what: str, name: str, valid: Iterable[str]) -> InputError:
-    """The error for a name that does not exist: says the nearest that does, or lists all."""
+def unknown(what: str, name: str, valid: Iterable[str], key: str = "") -> InputError:
+    """Make the error for an unknown name: it suggests the nearest valid one, or lists them all."""
     valid = sorted(valid)
     near = get_close_matches(name[:100], valid, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(valid)}"
-    return InputError(f"unknown {what} {shown(name)}; {hint}")
+    return InputError(f"unknown {what} {shown(name)}; {hint}", key=key)
 
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Say in one line, by an InputError, that a folder's files lack fields or have strange ones."""
+    """Turn missing or unexpected fields in a folder's files into an InputError of one line."""
     try:
         yield
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{folder} holds a file with missing or strange fields ({error})"
+            f"{folder} holds a file with missing or unexpected fields ({error})", path=folder
         ) from error  # which --debug shows
 
 
 def one_line(error: BaseException) -> str:
-    """What a library says in many lines, or its innermost cause says, as one line."""
+    """Return the message of an error, or of its innermost cause, as one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(error).split())[:300] or type(error).__name__

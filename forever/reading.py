@@ -1,155 +1,78 @@
-"""Files and folders that people give: read within bounds, or refused in one line."""
+"""Files that others made: read within a limit, or refused in one line with their line."""
 
-import json
 import os
 from codecs import BOM_UTF8
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from forever.errors import InputError, one_line, shown
 
-_LONGEST_TEXT = 2**20  # characters of a field; a tokenizer takes a hundred bytes for each
+Text = Annotated[str, Field(max_length=2**20)]  # a tokenizer takes a hundred bytes a character
 
 
-def read_file(path: Path, most: int) -> bytes:
-    """The content of a file.
+def read_text(path: Path, most: int) -> str:
+    """Return the text of a file, without a byte order mark.
 
     Raises:
-        InputError: there is no such file, it cannot be read, or it has more than `most` bytes.
+        InputError: the file is missing, cannot be read, has more than `most` bytes or is not UTF-8.
     """
     try:
-        if not path.is_file():
-            raise InputError(f"there is no file {path}")
         with path.open("rb") as file:
             content = file.read(most + 1)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror})") from None
+    except (FileNotFoundError, IsADirectoryError):
+        raise InputError(f"there is no file {path}", path=path) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({one_line(error)})", path=path) from None
     if len(content) > most:
-        raise InputError(f"{path} has more than {most >> 10} KiB; that is too much to read")
-    return content
-
-
-def decode(content: bytes, path: Path, line: int = 1) -> str:
-    """The text of a file, or of what begins in it at a line, without a mark of its byte order.
-
-    Raises:
-        InputError: it is not UTF-8; the message has the line.
-    """
-    if line == 1:
-        content = content.removeprefix(BOM_UTF8)  # which some editors and spreadsheets write
+        raise InputError(f"{path} is larger than {most >> 10} KiB, the limit", path=path)
+    content = content.removeprefix(BOM_UTF8)  # which some editors and spreadsheets write
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        line += content.count(b"\n", 0, error.start)
-        byte = content[error.start]
-        raise InputError(
-            f"{path}, line {line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
-        ) from None
+        line = content.count(b"\n", 0, error.start) + 1
+        problem = f"byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        raise InputError(f"{path}, line {line}: {problem}", path=path, line=line) from None
 
 
-def fault_of(text: str) -> str | None:
-    """What makes a text one that cannot be stored or compared; None for nothing."""
-    if "\0" in text:
-        return "has a NUL character; remove it"
+def parse_json(text: str, kind: TypeAdapter[Any], path: Path, line: int | None = None) -> Any:
+    """Return the value of JSON that must hold `kind`.
+
+    Args:
+        line: the line of the file that the text is, if it is not the whole file.
+
+    Raises:
+        InputError: the text is something else; the message has the file, the key and the value.
+    """
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return "has half of a surrogate pair, which is no character; remove it"
-    return None
+        return kind.validate_json(text)
+    except ValidationError as error:
+        problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    where = str(path) if line is None else f"{path}, line {line}"
+    if key:
+        where = f"{where}, {key}"
+    rule = problem["msg"][0].lower() + problem["msg"][1:]
+    value = "" if problem["type"] == "json_invalid" else f" ({shown(problem['input'])})"
+    raise InputError(f"{where}: {rule}{value}", key=key, path=path, line=line)
 
 
 def path_of(text: str, setting: str) -> Path:
-    """The path that a setting means, with the user's home for `~`.
-
-    Raises:
-        InputError: nobody of that name has a home.
-    """
+    """Return the path that a setting names, with the user's home for `~`."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise InputError(f"{setting}: there is no home folder for {shown(text)}") from None
+        message = f"{setting}: there is no home folder for {shown(text)}"
+        raise InputError(message, key=setting) from None
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder; one that cannot be looked at, or not be named, is none."""
+    """Return whether a path is a folder; a path that cannot exist is none."""
     try:
         return path.is_dir()
-    except OSError:
+    except (OSError, ValueError):
         return False
-
-
-# ---- text and JSON
-
-
-def check_text(text: str) -> str:
-    """The text, if it can be stored, compared and tokenized.
-
-    Raises:
-        InputError: it has half a character or a NUL, or it has no end.
-    """
-    fault = fault_of(text)
-    if len(text) > _LONGEST_TEXT:
-        fault = f"has {len(text)} characters, of {_LONGEST_TEXT} that are read; cut it"
-    if fault:
-        raise InputError(fault)
-    return text
-
-
-Text = Annotated[str, AfterValidator(check_text)]
-
-
-def parse_json(text: str, kind: TypeAdapter[Any], where: str) -> Any:
-    """Read JSON that must hold `kind`; no name may occur twice in an object.
-
-    Raises:
-        InputError: it does not; the message has `where`, the place, the rule and the value.
-    """
-    try:
-        return kind.validate_python(_DECODER.decode(text))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        place = ", ".join([where, *(str(part) for part in problem["loc"])])
-        cause = problem.get("ctx", {}).get("error")
-        if isinstance(cause, InputError):
-            raise InputError(f"{place} {cause}") from None
-        rule = problem["msg"][0].lower() + problem["msg"][1:]
-        if problem["type"] == "model_type":
-            rule = "input should be an object"
-        raise InputError(f"{place}: {rule} ({shown(problem['input'])})") from None
-    except json.JSONDecodeError as error:
-        place = f"at line {error.lineno} column {error.colno}"
-        raise InputError(f"{where}: invalid JSON: {error.msg} {place}") from None
-    except _RefusedJsonError as error:
-        raise InputError(f"{where}: {error}") from None
-    except RecursionError:
-        raise InputError(f"{where}: the values are nested too deeply") from None
-
-
-class _RefusedJsonError(Exception):
-    """JSON that Python would read, and that nobody can mean."""
-
-
-def _named(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, whose names must differ: Python and others take the last of two."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise _RefusedJsonError(f"{shown(name)} occurs twice in an object")
-    return fields
-
-
-def _whole(digits: str) -> int:
-    """A whole number, of which Python reads up to 4300 digits."""
-    if len(digits) > 1000:
-        raise _RefusedJsonError(f"a number of {len(digits)} digits is too long")
-    return int(digits)
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_named, parse_int=_whole)
 
 
 def check_within(folder: Path, path: Path) -> None:

@@ -16,10 +16,10 @@ from forever.yaml_file import read_value
 def parse_assignments(arguments: Iterable[str]) -> dict[str, Any]:
     """Read `key=value` arguments as dotted changes; a value is YAML, as in `days=[1,2,4]`.
 
-    Of two arguments for a key the last one holds, as with other options.
+    If a key is given twice, the last value counts, as with other options.
 
     Raises:
-        InputError: an argument has another form, or a value that is refused.
+        InputError: an argument has another form, or its value is not valid YAML.
     """
     changes: dict[str, Any] = {}
     for argument in arguments:
@@ -29,7 +29,7 @@ def parse_assignments(arguments: Iterable[str]) -> dict[str, Any]:
         try:
             changes[key] = read_value(text)
         except InputError as error:
-            raise InputError(f"{shown(argument)}: {error}") from None
+            raise InputError(f"{shown(argument)}: {error}", key=key) from None
     return changes
 
 
@@ -45,7 +45,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def difference_lines(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What differs between two settings, a line each: "optim.lr is 0.5 there, 0.01 here"."""
+    """Return the differences of two settings, a line each: "optim.lr is 0.5 there, 0.01 here"."""
     left, right = flatten(there), flatten(here)
     return [
         f"{key} is {shown(left.get(key))} there, {shown(right.get(key))} here"
@@ -55,7 +55,7 @@ def difference_lines(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[
 
 
 def joined_lines(lines: Sequence[str], most: int = 12) -> str:
-    """Differences in a message, which has room for so many."""
+    """Join differences into one message, which shows at most `most` of them."""
     rest = len(lines) - most
     return "; ".join(lines[:most]) + (f"; and {rest} more" if rest > 0 else "")
 
@@ -89,10 +89,11 @@ def explain(
     problems = error.errors()
     first = problems[0]
     if first["type"] == "union_tag_invalid":
-        return unknown("method", str(first.get("ctx", {}).get("tag")), METHOD_CONFIGS)
+        name = str(first.get("ctx", {}).get("tag"))
+        return unknown("method", name, METHOD_CONFIGS, key="method.name")
     if first["type"] == "union_tag_not_found":
         valid = ", ".join(sorted(METHOD_CONFIGS))
-        return InputError(f"method: field 'name' is missing; valid: {valid}")
+        return InputError(f"method: field 'name' is missing; valid: {valid}", key="method.name")
     paths = [_path(problem, values) for problem in problems]
     path = paths[0]
     if first["type"] == "extra_forbidden":
@@ -101,7 +102,7 @@ def explain(
             near = dotted_keys(METHOD_CONFIGS[values["method"]["name"]], "method.")
         elif path[:2] == ["data", "datasets"]:
             near = dotted_keys(DatasetConfig, ".".join(path[:3]) + ".")
-        return unknown("key", ".".join(path), near)
+        return unknown("key", ".".join(path), near, key=".".join(path))
     # A field that may be of several types has an error for each type. Those that got furthest into
     # the value say what the user meant.
     deepest = max((other for other in paths if other[: len(path)] == path), key=len)
@@ -109,13 +110,15 @@ def explain(
     key = ".".join(deepest)
     cause = meant[0].get("ctx", {}).get("error")
     if isinstance(cause, InputError):
-        return InputError(f"{key}: {cause}")
+        return InputError(f"{key}: {cause}", key=key)
     rules = dict.fromkeys(problem["msg"][0].lower() + problem["msg"][1:] for problem in meant)
-    return InputError(f"{key}={shown(meant[0]['input'])}: {'; or '.join(rules)}")
+    message = f"{key}={shown(meant[0]['input'])}: {'; or '.join(rules)}"
+    return InputError(message, key=key)
 
 
 def _path(problem: Mapping[str, Any], values: Any) -> list[str]:
-    """The key of a problem in `values`; what else pydantic puts there is the name of a type."""
+    """Return the key of a problem in `values`: of pydantic's location, the parts that exist there;
+    the others name types."""
     path: list[str] = []
     for part in problem["loc"]:
         try:

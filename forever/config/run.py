@@ -64,7 +64,7 @@ class RunConfig(RunParts):
             for parent in parents:
                 place = place.setdefault(parent, {}) if isinstance(place, dict) else None
             if not isinstance(place, dict):
-                raise unknown("key", key, dotted_keys(RunConfig))
+                raise unknown("key", key, dotted_keys(RunConfig), key=key)
             place[last] = value
         return RunConfig.parse(values)
 
@@ -131,5 +131,6 @@ def _refuse_secrets(values: Mapping[str, Any]) -> None:
             raise InputError(
                 f"{key}={without_credentials(str(value))}: what is shown as *** looks like a "
                 "password or a token, and a run's files keep its configuration; give it by an "
-                "environment variable"
+                "environment variable",
+                key=key,
             )

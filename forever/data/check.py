@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from pydantic import ValidationError
-
 from forever.config.parts import DataConfig
 from forever.config.run import RunConfig
 from forever.data.benchmarks import FOLDERS, find_source
@@ -20,8 +18,7 @@ from forever.errors import InputError, unknown
 from forever.reading import is_folder
 from forever.text import Cell, PlainTable, shortened
 
-_MOST_LABELS = 4  # that are shown with their numbers
-_LONGEST_LABEL = 24
+_MOST_LABELS, _LONGEST_LABEL = 4, 24  # of a task's answers that are shown
 
 
 @dataclass
@@ -34,19 +31,14 @@ class Checked:
 
     @property
     def named(self) -> list[tuple[str, Task]]:
-        """The tasks with their names, before which stands a benchmark's if there are several."""
-        if len(self.benchmarks) > 1:
+        """The tasks with their names, after the benchmark's if there are several."""
+        if len({benchmark for benchmark, _ in self.tasks}) > 1:
             return [(f"{benchmark}/{task.name}", task) for benchmark, task in self.tasks]
         return [(task.name, task) for _, task in self.tasks]
 
-    @property
-    def benchmarks(self) -> set[str]:
-        """The benchmarks that the tasks are of."""
-        return {benchmark for benchmark, _ in self.tasks}
-
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note what is refused within, and go on behind it."""
+        """Note an InputError as a problem, and continue after the block."""
         try:
             yield
         except InputError as error:
@@ -57,28 +49,28 @@ def read_tasks(place: Path | RunConfig, only: Collection[str] = ()) -> Checked:
     """Read the tasks of a folder of benchmarks, or of a run's one benchmark.
 
     Args:
-        only: names of tasks; none of them means all.
+        only: names of tasks; without any, all are read.
 
     Raises:
-        InputError: nothing is found.
+        InputError: there is nothing to read.
     """
-    is_run = isinstance(place, RunConfig)
-    checked = Checked("the run's data" if is_run else str(place))
-    configs = [place.data] if is_run else _benchmarks_in(place, checked)
+    if isinstance(place, RunConfig):
+        checked, configs = Checked("the run's data"), iter([place.data])
+    else:
+        checked = Checked(str(place))
+        configs = _benchmarks_in(place, checked)
     names: set[str] = set()
     for config in configs:
         with checked.noting():
             source = find_source(config)
             for name in source.order():
                 names.add(name)
-                if only and name not in only:
-                    continue
-                with checked.noting():
-                    checked.tasks.append((config.benchmark, source.task(name)))
+                if not only or name in only:
+                    with checked.noting():
+                        checked.tasks.append((config.benchmark, source.task(name)))
     if not names and not checked.problems:
         raise InputError(
-            f"{place} has no benchmark folder with tasks; the layouts are listed in "
-            "docs/verbs/data.md"
+            f"{place} has no benchmark folder with tasks; docs/verbs/data.md lists the layouts"
         )
     for name in only:
         if name not in names:
@@ -87,69 +79,45 @@ def read_tasks(place: Path | RunConfig, only: Collection[str] = ()) -> Checked:
 
 
 def _benchmarks_in(root: Path, checked: Checked) -> Iterator[DataConfig]:
-    """Yield the benchmarks in `root`, which may be one's folder itself, with all their tasks."""
+    """Yield the benchmarks in `root`, which may itself be a benchmark's folder."""
     if not is_folder(root):
-        raise InputError(f"there is no folder {root}")
+        raise InputError(f"there is no folder {root}", path=root)
+    root = root.absolute()
     folders: list[Path] = []
     with checked.noting():
-        inside = sorted(path for path in root.iterdir() if is_folder(path))
-        folders = [root.absolute()] if find_tasks(root) else inside
+        folders = [root] if find_tasks(root) else sorted(filter(is_folder, root.iterdir()))
+    # A folder that several benchmarks share is read by the rules of the one with all its tasks.
+    shared = {folders[0]: name for name, folders in FOLDERS.items() if len(folders) == 1}
     for folder in folders:
         with checked.noting():
             if tasks := find_tasks(folder):
-                yield _benchmark(folder, tuple(tasks))
-
-
-def _benchmark(folder: Path, tasks: tuple[str, ...]) -> DataConfig:
-    """The tasks of a benchmark's folder."""
-    # A folder that several benchmarks share is read by the rules of the last, which has all tasks.
-    shared = {folders[0]: name for name, folders in FOLDERS.items() if len(folders) == 1}
-    benchmark = shared.get(folder.name, folder.name)
-    # In the folder itself a task of the benchmark's name would be taken for its folder.
-    home = folder if benchmark in FOLDERS else folder.parent
-    try:
-        return DataConfig(benchmark=benchmark, order=tasks, root=str(home))
-    except ValidationError:
-        raise InputError(
-            f"{folder}: a benchmark's name is UTF-8 and has at most 100 characters; rename it"
-        ) from None
+                benchmark = shared.get(folder.name, folder.name)
+                # In the folder itself a task of the benchmark's name would be taken for its folder.
+                home = folder if benchmark in FOLDERS else folder.parent
+                yield DataConfig(benchmark=benchmark, order=tuple(tasks), root=str(home))
 
 
 def tasks_table(checked: Checked) -> PlainTable:
-    """Sizes, metric, overlap and digest of each task, titled by where they are, and by the one
-    benchmark whose rules hold for them."""
+    """Make the table of the tasks' sizes, metrics, overlaps and digests."""
     title = f"tasks in {checked.where}"
-    if len(checked.benchmarks) == 1:
-        title += f" (benchmark {min(checked.benchmarks)})"
-    table = PlainTable(title=title)
-    table.add_column("task", no_wrap=True)
-    for column in ("train", "test", "metric", "labels", "overlap", "digest"):
-        table.add_column(column, justify="right")
-    for (name, task), overlap in zip(checked.named, _overlaps(checked), strict=True):
-        labels = Cell(len(task.labels), str(len(task.labels))) if task.labels else Cell(None, "-")
-        sizes = (len(task.train), len(task.test))
-        table.add_row(name, *sizes, task.metric, labels, _marked(overlap), task.digest())
+    benchmarks = {benchmark for benchmark, _ in checked.tasks}
+    if len(benchmarks) == 1:
+        title += f" (benchmark {min(benchmarks)})"
+    numbers = ("train", "test", "metric", "labels", "overlap", "digest")
+    table = _table(title, *numbers)
     table.caption = (
-        "Overlap: test rows that some task of the benchmark has as a training row, but for case "
+        "Overlap: test rows that are training rows of some task of the benchmark, except for case "
         "and blanks."
     )
-    return table
-
-
-def _marked(count: int) -> Cell:
-    """A number that should be zero."""
-    return Cell(count, str(count), "bold" if count else "")
-
-
-def _overlaps(checked: Checked) -> list[int]:
-    """How many test rows of each task are training rows of any task of its benchmark."""
     trained: defaultdict[str, set[str]] = defaultdict(set)
     for benchmark, task in checked.tasks:
         trained[benchmark].update(map(_question, task.train))
-    overlaps: list[int] = []
-    for benchmark, task in checked.tasks:
-        overlaps.append(sum(_question(example) in trained[benchmark] for example in task.test))
-    return overlaps
+    for (name, task), (benchmark, _) in zip(checked.named, checked.tasks, strict=True):
+        overlap = sum(_question(example) in trained[benchmark] for example in task.test)
+        labels = Cell(len(task.labels), str(len(task.labels))) if task.labels else Cell(None, "-")
+        sizes = (len(task.train), len(task.test))
+        table.add_row(name, *sizes, task.metric, labels, _warning(overlap), task.digest())
+    return table
 
 
 def _question(example: Example) -> str:
@@ -157,10 +125,8 @@ def _question(example: Example) -> str:
 
 
 def balance_table(checked: Checked) -> PlainTable:
-    """How often each answer comes, in training and in test."""
-    table = PlainTable(title="answers: training rows + test rows")
-    table.add_column("task", no_wrap=True)
-    table.add_column("different", justify="right")
+    """Make the table of how often each answer occurs, in training and in test."""
+    table = _table("answers: training rows + test rows", "different")
     table.add_column("most frequent")
     for name, task in checked.named:
         train = Counter(example.output.strip() for example in task.train)
@@ -173,7 +139,7 @@ def balance_table(checked: Checked) -> PlainTable:
         if len(answers) > _MOST_LABELS:
             texts.append("...")
         if len(answers) == len(task.train) + len(task.test):
-            texts = ["none comes twice"]
+            texts = ["each occurs once"]
         unseen = sorted(test.keys() - train.keys()) if task.labels else []
         if unseen:
             texts.append(f"in test only: {', '.join(unseen[:_MOST_LABELS])}")
@@ -184,45 +150,45 @@ def balance_table(checked: Checked) -> PlainTable:
 
 
 def lengths_table(checked: Checked, encoder: Encoder | None, config: RunConfig) -> PlainTable:
-    """How long prompts and answers are, and how many are cut: in tokens with an encoder, else in
-    words. What a run would refuse is added to the problems."""
+    """Make the table of the lengths of prompts and answers: in tokens with an encoder, which also
+    counts cuts, else in words. What a run would refuse is added to the problems."""
     unit = "words" if encoder is None else f"tokens of {config.model.name}"
-    table = PlainTable(title=f"lengths in {unit}")
-    table.add_column("task", no_wrap=True)
-    for column in ("prompt, median", "longest", "answer, longest", "cut in training", "in test"):
-        table.add_column(column, justify="right")
+    numbers = ("prompt, median", "longest", "answer, longest", "cut in training", "in test")
+    table = _table(f"lengths in {unit}", *numbers)
     for name, task in checked.named:
-        if encoder is None:
-            table.add_row(name, *_words(task), Cell(None, "-"), Cell(None, "-"))
-            continue
         with checked.noting():
-            encoder.encode_all(task, config.evaluation.max_new_tokens)
-            table.add_row(name, *_tokens(task, encoder))
+            examples = (*task.train, *task.test)
+            cuts = [Cell(None, "-"), Cell(None, "-")]
+            if encoder is None:
+                prompts = [len(prompt(example).split()) for example in examples]
+                answers = [len(example.output.split()) for example in examples]
+            else:
+                encoder.encode_all(task, config.evaluation.max_new_tokens)
+                prompts = [encoder.count(prompt(example)) for example in examples]
+                answers = [encoder.answer_length(example) for example in examples]
+                # A test prompt has no answer to leave room for.
+                tests = sum(encoder.encode_prompt(example).truncated for example in task.test)
+                cuts = [_warning(encoder.truncated(task.train)), _warning(tests)]
+            middle = median(prompts)
+            lengths = (Cell(middle, f"{middle:.0f}"), max(prompts), max(answers))
+            table.add_row(name, *lengths, *cuts)
     if encoder is not None:
         table.caption = (
-            f"Cut: prompts that lose the middle of their input, to stay within model.max_length="
-            f"{config.model.max_length} with their answer."
+            "Cut: prompts whose input loses its middle, to stay with their answer within "
+            f"model.max_length={config.model.max_length}."
         )
     return table
 
 
-def _words(task: Task) -> list[Cell | int]:
-    examples = (*task.train, *task.test)
-    prompts = [len(prompt(example).split()) for example in examples]
-    answer = max(len(example.output.split()) for example in examples)
-    return [_median(prompts), max(prompts), answer]
+def _table(title: str, *numbers: str) -> PlainTable:
+    """Make a table of tasks with columns to the right."""
+    table = PlainTable(title=title)
+    table.add_column("task", no_wrap=True)
+    for column in numbers:
+        table.add_column(column, justify="right")
+    return table
 
 
-def _tokens(task: Task, encoder: Encoder) -> list[Cell | int]:
-    """What of a task is long, and what is cut; a test prompt has no answer to leave room for."""
-    tests = [encoder.encode_prompt(example) for example in task.test]
-    cut = [encoder.truncated(task.train), sum(encoded.truncated for encoded in tests)]
-    examples = (*task.train, *task.test)
-    prompts = [encoder.count(prompt(example)) for example in examples]
-    answer = max(map(encoder.answer_length, examples))
-    return [_median(prompts), max(prompts), answer, *map(_marked, cut)]
-
-
-def _median(counts: list[int]) -> Cell:
-    value = median(counts)
-    return Cell(value, f"{value:.0f}")
+def _warning(count: int) -> Cell:
+    """Make the cell of a number that should be zero."""
+    return Cell(count, str(count), "bold" if count else "")

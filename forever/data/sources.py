@@ -1,4 +1,7 @@
-"""Readers of task folders, which tell the layout by what is in the folder.
+"""Task folders in the layouts of the field: a task's files are found, and read as examples.
+
+Each layout is one function that yields the tasks of a folder, and one that reads a file's rows; to
+add a layout, write both and name the first in `LAYOUTS`.
 
 1. Ours: <folder>/<task>/{train,test}.jsonl with `instruction`, `input` and `output`.
 2. O-LoRA's CL_Benchmark: <folder>/<TYPE>/<task>/{train,test,labels}.json, lists of objects with
@@ -10,24 +13,145 @@
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, FailFast, TypeAdapter
 
 from forever.data.tasks import Example, Splits
-from forever.errors import InputError, shown, unknown
-from forever.files import Entries
-from forever.reading import Text, decode, fault_of, is_folder, parse_json, read_file
+from forever.errors import InputError, unknown
+from forever.reading import Text, is_folder, parse_json, read_text
 from forever.seeding import permutation
 
 # A row limit keeps the same rows in every run: seeds differ in training, not in what is measured.
 DATA_SEED = 0
+WHOLE = "instances"  # the key of a file that has all of a task
+# Layout 5 has one list of instances; the paper's sizes are 1000 and 100 (docs/protocol.md).
+_NI_TRAIN, _NI_TEST = 1000, 100
+_NI_PARTS = 5  # of a short list a fifth is held out
+_LARGEST_FILE = 2**28  # bytes
 
-# Layout 2 ships no instructions. These are the questions of its fifteen tasks by type, from O-LoRA
-# and WoodScene/bilevel. WoodScene/AimMerging asks them of layout 3, too, which has others.
+
+class Row(BaseModel):
+    """A row of a file, before it is an example of a task."""
+
+    instruction: Text
+    input: Text
+    output: Text  # an empty answer teaches EOS
+
+
+Rows = Iterator[tuple[int, Row]]  # with their numbers in the file, from 0
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """The files of a task by split (train, dev, test), or one under `WHOLE`; some may not exist."""
+
+    name: str
+    files: Mapping[str, Path]
+    read: Callable[[Path], Rows]
+
+    def splits(self) -> Splits:
+        """Read the training and test examples.
+
+        Raises:
+            InputError: a file is missing, empty or malformed; the message has its row or line.
+        """
+        if WHOLE in self.files:
+            return self.parted(self.examples(WHOLE))
+        return self.examples("train"), self.examples("test")
+
+    def examples(self, split: str) -> tuple[Example, ...]:
+        """Read the examples of a split; raises as `splits`."""
+        examples: list[Example] = []
+        for number, row in self.read(self.files[split]):
+            name = f"{self.name}/{split}/{number}"
+            examples.append(Example(name, row.instruction, row.input, row.output))
+        if not examples:
+            path = self.files[split]
+            raise InputError(f"{path} is empty; a split needs at least one row", path=path)
+        return tuple(examples)
+
+    def parted(self, instances: Sequence[Example]) -> Splits:
+        """Divide the instances of one file by a fixed seed, each input once."""
+        # By input: an instance that occurs twice must not land in both splits.
+        by_input: dict[str, Example] = {}
+        for example in instances:
+            by_input.setdefault(example.input.strip(), example)
+        different = list(by_input.values())
+        if len(different) < _NI_PARTS:
+            path = self.files[WHOLE]
+            raise InputError(
+                f"{path} has {len(different)} instances of different input; a train and a test "
+                f"split need {_NI_PARTS}",
+                path=path,
+            )
+        order = permutation(len(different), 0, "split", self.name)
+        held_out = min(_NI_TEST, len(different) // _NI_PARTS)
+        train: list[Example] = []
+        test: list[Example] = []
+        for position, index in enumerate(order[: held_out + _NI_TRAIN]):
+            split, examples = ("test", test) if position < held_out else ("train", train)
+            examples.append(replace(different[index], id=f"{self.name}/{split}/{index}"))
+        return tuple(train), tuple(test)
+
+
+def find_tasks(folder: Path) -> dict[str, TaskFiles]:
+    """Return the tasks in a benchmark folder by name, in alphabetical order.
+
+    Raises:
+        InputError: two different files have a task of one name.
+    """
+    tasks: dict[str, TaskFiles] = {}
+    if is_folder(folder):
+        for layout in LAYOUTS:
+            for task in layout(folder):
+                add_once(tasks, task)
+    return dict(sorted(tasks.items()))
+
+
+def add_once(tasks: dict[str, TaskFiles], task: TaskFiles) -> None:
+    """Add a task by its name; a task of this name with other files is an InputError."""
+    other = tasks.setdefault(task.name, task)
+    ours, theirs = (next(iter(each.files.values())) for each in (task, other))
+    if ours.resolve() != theirs.resolve():
+        raise InputError(
+            f"task {task.name} is found twice, in {theirs} and in {ours}; keep one of them, or "
+            "give a folder that has one",
+            path=ours,
+        )
+
+
+def limited(
+    rows: tuple[Example, ...], limit: int | None, split: str, task: str
+) -> tuple[Example, ...]:
+    """Return at most `limit` rows of a split, in their order and the same ones in every run."""
+    if limit is None or limit >= len(rows):
+        return rows
+    kept = sorted(permutation(len(rows), DATA_SEED, "rows", split, task)[:limit])
+    return tuple(rows[i] for i in kept)
+
+
+# ---- layout 1: ours
+
+
+def _ours(folder: Path) -> Iterator[TaskFiles]:
+    for path in sorted(folder.glob("*/train.jsonl")):
+        yield TaskFiles(path.parent.name, _beside(path), _read_jsonl)
+
+
+def _read_jsonl(path: Path) -> Rows:
+    for number, line in enumerate(read_text(path, _LARGEST_FILE).split("\n")):
+        if line.strip():
+            yield number, parse_json(line, _ROW, path, number + 1)
+
+
+# ---- layout 2: O-LoRA's CL_Benchmark
+
+# It ships no instructions. These are the questions of its fifteen tasks by type, from O-LoRA and
+# WoodScene/bilevel. WoodScene/AimMerging asks them of layout 3, too, which has others.
 _QUESTIONS = {
     "TC": "What is the topic of the following paragraph?",
     "SC": "What is the sentiment of the following paragraph?",
@@ -51,12 +175,43 @@ _TYPES = {
     "MultiRC": ("multirc",),
 }
 _TYPE_OF = {task: kind for kind, tasks in _TYPES.items() for task in tasks}
-# Layout 5 has one list of instances; the paper's sizes are 1000 and 100 (docs/protocol.md).
-_NI_TRAIN, _NI_TEST = 1000, 100
-_NI_PARTS = 5  # of a short list a fifth is held out
-WHOLE = "instances"  # the key of a file that has all of a task
-_OTHER_NAMES = {"boolq": "boolqa", "sst2": "sst-2"}  # SAPT's
-_LONGEST_FILE, _LONGEST_LINE = 2**28, 2**22  # bytes
+
+
+class _Sentence(BaseModel):
+    sentence: Text
+    label: Text
+
+
+def _by_type(folder: Path) -> Iterator[TaskFiles]:
+    for path in sorted(folder.glob("*/*/train.json")):
+        files = _beside(path, "labels")
+        # Otherwise it is layout 3, seen from the folder above.
+        if path.parent.parent.name in _TYPES or (files["labels"].is_file() and _is_list(path)):
+            yield TaskFiles(path.parent.name.lower(), files, _read_sentences)
+
+
+def _read_sentences(path: Path) -> Rows:
+    question = _question(path.parent.parent.name, path.with_name("labels.json"))
+    for number, row in enumerate(_parsed(_SENTENCES, path)):
+        text = f"{row.sentence}\nAnswer:"
+        yield number, Row(instruction=question, input=text, output=row.label)
+
+
+def _question(kind: str, labels: Path) -> str:
+    """Return the instruction of a type of tasks, with the labels in a file."""
+    if kind not in _QUESTIONS:
+        raise unknown("task type (parent folder)", kind, _QUESTIONS)
+    options = ", ".join(_parsed(_LABELS, labels))
+    return f"{_QUESTIONS[kind]} Choose one from the option. Option: {options}.\n"
+
+
+def _is_list(path: Path) -> bool:
+    """Return whether a JSON file begins as a list does."""
+    with path.open("rb") as file:
+        return file.read(100).lstrip().startswith(b"[")
+
+
+# ---- layouts 3 and 5: SAPT's CL_Benchmark and Super-NaturalInstructions
 
 
 def _first(value: Any) -> Any:
@@ -66,227 +221,80 @@ def _first(value: Any) -> Any:
 _FirstText = Annotated[Text, BeforeValidator(_first)]
 
 
-class _Row(BaseModel):
-    instruction: Text
-    input: Text
-    output: Text  # an empty answer is one: it teaches EOS
-
-
-class _Sentence(BaseModel):
-    sentence: Text
-    label: Text
-
-
 class _Instance(BaseModel):
     input: Text
     output: _FirstText
 
 
 class _Instances(BaseModel):
-    Instances: Entries[_Instance]
+    Instances: Annotated[list[_Instance], FailFast()]
 
 
 class _NaturalTask(_Instances):
     Definition: _FirstText
 
 
-_ROW, _ROWS = TypeAdapter(_Row), TypeAdapter(Entries[_Row])
-_SENTENCES = TypeAdapter(Entries[_Sentence])
-_INSTANCES, _NATURAL = TypeAdapter(_Instances), TypeAdapter(_NaturalTask)
-_LABELS = TypeAdapter(Entries[Text])
-
-
-@dataclass(frozen=True)
-class TaskFiles:
-    """The files of a task by split (train, dev, test), or one under `WHOLE`; some may not exist."""
-
-    name: str
-    files: Mapping[str, Path]
-    read: Callable[[Path], dict[int, _Row]]  # the rows of a file by their number
-
-    def splits(self) -> Splits:
-        """The training and test examples.
-
-        Raises:
-            InputError: a file that is missing, empty or malformed (with its line).
-        """
-        if WHOLE in self.files:
-            return self.parted(self.examples(WHOLE))
-        return self.examples("train"), self.examples("test")
-
-    def examples(self, split: str) -> tuple[Example, ...]:
-        """The examples of a split; InputError as in `splits`."""
-        examples: list[Example] = []
-        for number, row in self.read(self.files[split]).items():
-            place = f"{self.name}/{split}/{number}"
-            examples.append(Example(place, row.instruction, row.input, row.output))
-        if not examples:
-            raise InputError(f"{self.files[split]} is empty; a split needs at least one row")
-        return tuple(examples)
-
-    def parted(self, instances: Sequence[Example]) -> Splits:
-        """Part the instances of one file by a fixed seed, each input once.
-
-        Raises:
-            InputError: they are too few.
-        """
-        # By input: an instance that occurs twice must not land in both splits.
-        by_input: dict[str, Example] = {}
-        for example in instances:
-            by_input.setdefault(example.input.strip(), example)
-        different = list(by_input.values())
-        if len(different) < _NI_PARTS:
-            raise InputError(
-                f"{self.files[WHOLE]} has {len(different)} instances of different input; a "
-                f"train and a test split need {_NI_PARTS}"
-            )
-        order = permutation(len(different), 0, "split", self.name)
-        held_out = min(_NI_TEST, len(different) // _NI_PARTS)
-        train: list[Example] = []
-        test: list[Example] = []
-        for position, index in enumerate(order[: held_out + _NI_TRAIN]):
-            split, examples = ("test", test) if position < held_out else ("train", train)
-            examples.append(replace(different[index], id=f"{self.name}/{split}/{index}"))
-        return tuple(train), tuple(test)
-
-
-def find_tasks(folder: Path) -> dict[str, TaskFiles]:
-    """The tasks in a benchmark folder by name, in alphabetical order.
-
-    Raises:
-        InputError: a name is no text, or comes twice, from different files.
-    """
-    tasks: list[TaskFiles] = []
-    if not is_folder(folder):
-        return {}
-    for path in sorted(folder.glob("*/train.jsonl")):
-        tasks.append(TaskFiles(path.parent.name, _beside(path), _read_jsonl))
-    for path in sorted(folder.glob("*/*/train.json")):
-        files = _beside(path) | {"labels": path.with_name("labels.json")}
-        # Otherwise it is layout 3, seen from the folder above.
-        if path.parent.parent.name in _TYPES or (files["labels"].is_file() and _is_list(path)):
-            tasks.append(TaskFiles(path.parent.name.lower(), files, _read_sentences))
+def _by_task(folder: Path) -> Iterator[TaskFiles]:
     for path in sorted(folder.glob("*/train.json")):
-        name, files, read = _name(path.parent.name), _beside(path), _read_instances
-        if name in _TYPE_OF and path.with_name("labels.json").is_file():
-            files, read = files | {"labels": path.with_name("labels.json")}, _read_labelled
-        tasks.append(TaskFiles(name, files, read))
+        name, files = _name(path.parent.name), _beside(path, "labels")
+        if name in _TYPE_OF and files["labels"].is_file():
+            yield TaskFiles(name, files, _read_labelled)
+        else:
+            yield TaskFiles(name, _beside(path), _read_instances)
+
+
+def _one_file(folder: Path) -> Iterator[TaskFiles]:
+    for path in sorted(folder.glob("task*.json")):
+        yield TaskFiles(_name(path.stem), {WHOLE: path}, _read_instances)
+
+
+def _read_instances(path: Path) -> Rows:
+    task = _parsed(_NATURAL, path)
+    for number, each in enumerate(task.Instances):
+        yield number, Row(instruction=task.Definition, input=each.input, output=each.output)
+
+
+def _read_labelled(path: Path) -> Rows:
+    question = _question(_TYPE_OF[_name(path.parent.name)], path.with_name("labels.json"))
+    for number, each in enumerate(_parsed(_INSTANCES, path).Instances):
+        text = f"{each.input}\nAnswer:"
+        yield number, Row(instruction=question, input=text, output=each.output)
+
+
+# ---- layout 4: CL_Memory and bilevel
+
+
+def _by_split(folder: Path) -> Iterator[TaskFiles]:
     for path in sorted(folder.glob("train/*.json")):
         files = {split: folder / split / path.name for split in ("train", "dev", "test")}
-        tasks.append(TaskFiles(_name(path.stem), files, _read_list))
-    for path in sorted(folder.glob("task*.json")):
-        tasks.append(TaskFiles(_name(path.stem), {WHOLE: path}, _read_instances))
-    by_name: dict[str, TaskFiles] = {}
-    for task in tasks:
-        if fault_of(task.name):  # the system allows any bytes
-            raise InputError(
-                f"{folder}: the task's name {shown(task.name)} is not UTF-8; rename it"
-            )
-        add_once(by_name, task)
-    return dict(sorted(by_name.items()))
+        yield TaskFiles(_name(path.stem), files, _read_list)
 
 
-def add_once(tasks: dict[str, TaskFiles], task: TaskFiles) -> None:
-    """Add a task by its name, which may be there already if its files are the same.
-
-    Raises:
-        InputError: a task of this name has other files.
-    """
-    other = tasks.setdefault(task.name, task)
-    files = [next(iter(found.files.values())) for found in (other, task)]
-    if files[0].resolve() != files[1].resolve():
-        raise InputError(
-            f"task {task.name} is found twice, in {files[0]} and in {files[1]}; keep one of them, "
-            "or give a folder that has one"
-        )
+def _read_list(path: Path) -> Rows:
+    yield from enumerate(_parsed(_ROWS, path))
 
 
-def limited(
-    rows: tuple[Example, ...], limit: int | None, split: str, task: str
-) -> tuple[Example, ...]:
-    """At most `limit` rows of a split, in their order and the same ones in every run."""
-    if limit is None or limit >= len(rows):
-        return rows
-    kept = sorted(permutation(len(rows), DATA_SEED, "rows", split, task)[:limit])
-    return tuple(rows[i] for i in kept)
+# ---- what layouts share
+
+LAYOUTS = (_ours, _by_type, _by_task, _by_split, _one_file)
+# The first of a list's million bad rows is enough.
+_ROW, _ROWS = TypeAdapter(Row), TypeAdapter(Annotated[list[Row], FailFast()])
+_SENTENCES = TypeAdapter(Annotated[list[_Sentence], FailFast()])
+_INSTANCES, _NATURAL = TypeAdapter(_Instances), TypeAdapter(_NaturalTask)
+_LABELS = TypeAdapter(list[Text])
+_OTHER_NAMES = {"boolq": "boolqa", "sst2": "sst-2"}  # SAPT's
 
 
-def _beside(train: Path) -> dict[str, Path]:
-    """The files of the splits that are beside the training file."""
-    return {split: train.with_stem(split) for split in ("train", "dev", "test")}
-
-
-def _is_list(path: Path) -> bool:
-    """Whether a JSON file begins as a list does."""
-    try:
-        with path.open("rb") as file:
-            return file.read(100).lstrip().startswith(b"[")
-    except OSError:  # a folder, or nothing that may be read
-        return False
+def _beside(train: Path, *others: str) -> dict[str, Path]:
+    """Return the files of the splits, and others, that are beside the training file."""
+    return {name: train.with_stem(name) for name in ("train", "dev", "test", *others)}
 
 
 def _name(name: str) -> str:
-    """The name of a task in the orders: task363 of task363_sst2_polarity_classification."""
+    """Return the name of a task in the orders: task363 of task363_sst2_polarity_classification."""
     numbered = re.match(r"task\d+(?=_)", name)
     return numbered[0] if numbered else _OTHER_NAMES.get(name, name)
 
 
-def _content(path: Path) -> bytes:
-    if not path.is_file():
-        raise InputError(f"there is no file {path}; the layouts are listed in docs/verbs/data.md")
-    return read_file(path, _LONGEST_FILE)
-
-
 def _parsed(kind: TypeAdapter[Any], path: Path) -> Any:
-    return parse_json(decode(_content(path), path), kind, str(path))
-
-
-def _read_jsonl(path: Path) -> dict[int, _Row]:
-    rows: dict[int, _Row] = {}
-    for number, line in enumerate(_content(path).split(b"\n")):
-        where = f"{path}, line {number + 1}"
-        if len(line) > _LONGEST_LINE:
-            raise InputError(f"{where} has {len(line)} bytes, of {_LONGEST_LINE} that are read")
-        if line.strip():
-            rows[number] = parse_json(decode(line, path, number + 1), _ROW, where)
-    return rows
-
-
-def _read_list(path: Path) -> dict[int, _Row]:
-    return dict(enumerate(_parsed(_ROWS, path)))
-
-
-def _read_instances(path: Path) -> dict[int, _Row]:
-    content = _parsed(_NATURAL, path)
-    rows: dict[int, _Row] = {}
-    for number, instance in enumerate(content.Instances):
-        rows[number] = _Row(
-            instruction=content.Definition, input=instance.input, output=instance.output
-        )
-    return rows
-
-
-def _read_labelled(path: Path) -> dict[int, _Row]:
-    instruction = _asked(_TYPE_OF[_name(path.parent.name)], path.with_name("labels.json"))
-    rows: dict[int, _Row] = {}
-    for number, row in enumerate(_parsed(_INSTANCES, path).Instances):
-        text = f"{row.input}\nAnswer:"
-        rows[number] = _Row(instruction=instruction, input=text, output=row.output)
-    return rows
-
-
-def _read_sentences(path: Path) -> dict[int, _Row]:
-    instruction = _asked(path.parent.parent.name, path.with_name("labels.json"))
-    rows: dict[int, _Row] = {}
-    for number, row in enumerate(_parsed(_SENTENCES, path)):
-        text = f"{row.sentence}\nAnswer:"
-        rows[number] = _Row(instruction=instruction, input=text, output=row.label)
-    return rows
-
-
-def _asked(kind: str, labels: Path) -> str:
-    """The instruction of a type of tasks with the labels in a file."""
-    if kind not in _QUESTIONS:
-        raise unknown("task type (parent folder)", kind, _QUESTIONS)
-    options = ", ".join(_parsed(_LABELS, labels))
-    return f"{_QUESTIONS[kind]} Choose one from the option. Option: {options}.\n"
+    return parse_json(read_text(path, _LARGEST_FILE), kind, path)

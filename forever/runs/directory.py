@@ -53,7 +53,7 @@ from forever.runs.shapes import (
     check_version,
 )
 from forever.text import complain
-from forever.yaml_file import safe_load
+from forever.yaml_file import read_value
 
 
 class RunDirectory:
@@ -91,7 +91,7 @@ class RunDirectory:
 
     def read_settings(self) -> dict[str, Any]:
         """The configuration as plain data, which may be of an earlier release."""
-        return self._read(self.config, Settings, safe_load)
+        return self._read(self.config, Settings, read_value)
 
     def read_environment(self) -> dict[str, Any]:
         """Where the run was trained first, and under `resumed` where it went on."""

@@ -194,9 +194,11 @@ class SweepFile(Part):
             yield
         except InputError as error:
             place = self._place(variant, str(error))
-            where = self._file.where(place, str(error)) if self.source else ""
-            message = f"{where}sweep {self.name}, variant {variant!r}: {error}"
-            raise InputError(message) from None
+            message = f"sweep {self.name}, variant {variant!r}: {error}"
+            blamed = InputError(message, key=error.key)
+            if self.source:
+                blamed = self._file.located(blamed, *place)
+            raise blamed from None
 
     def _place(self, variant: str, problem: str) -> tuple[str, str]:
         """Under which keys of the file a variant's problem is: its own, or those of its point."""
@@ -282,6 +284,6 @@ def _explained(error: ValidationError, file: YamlFile) -> InputError:
     problem = error.errors()[0]
     place = tuple(str(part) for part in problem["loc"] if part not in ("changes", "[key]"))
     cause = problem.get("ctx", {}).get("error")
-    if not isinstance(cause, InputError):
-        cause = explain(error, file.values, SweepFile)
-    return InputError(f"{file.where(place, str(cause))}{cause}")
+    if isinstance(cause, InputError):
+        return file.located(cause, *place)
+    return file.located(explain(error, file.values, SweepFile))

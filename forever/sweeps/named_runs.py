@@ -148,4 +148,4 @@ def load_run(argument: str) -> RunConfig:
     try:
         return RunConfig.parse(file.values)
     except InputError as error:
-        raise InputError(f"{file.where_named(str(error))}{error}") from None
+        raise file.located(error) from None

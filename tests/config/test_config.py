@@ -14,99 +14,80 @@ from forever.errors import InputError
 from forever.methods.registry import METHODS
 
 TASK = {"path": "mine", "columns": {"instruction": "i", "output": "o"}}
-# Dotted changes of a run, and what is said about them.
-BAD: list[tuple[dict[str, Any], str]] = [
-    # unknown names, with the nearest
-    ({"optimizer": {}}, "unknown key 'optimizer'; did you mean 'optim.lr'?"),
-    ({"optim.lrr": 1}, "unknown key 'optim.lrr'; did you mean 'optim.lr'?"),
-    ({"optimm.lr": 1}, "unknown key 'optimm'; did you mean 'optim.lr'?"),
-    ({"optim.lr.value": 1}, "unknown key 'optim.lr.value'; did you mean 'optim.lr'?"),
-    ({"method.name": "forevr"}, "unknown method 'forevr'; did you mean 'forever'?"),
-    ({"method.name": "xyz"}, "unknown method 'xyz'; valid: aimmerging, ewc, "),
-    ({"method.gama": 1}, "unknown key 'method.gama'; did you mean 'method.gamma'?"),
-    (
-        {"method.name": "finetune", "method.days": [1]},
-        "unknown key 'method.days'; did you mean 'method.name'?",
-    ),
-    (
-        {"method.days": "ebinghaus"},
-        "method.days: unknown schedule 'ebinghaus'; did you mean 'ebbinghaus'?",
-    ),
+# Dotted changes of a run, the key of the error, and the nearest valid name.
+UNKNOWN: list[tuple[dict[str, Any], str, str]] = [
+    ({"optimizer": {}}, "optimizer", "optim.lr"),
+    ({"optim.lrr": 1}, "optim.lrr", "optim.lr"),
+    ({"optimm.lr": 1}, "optimm", "optim.lr"),
+    ({"optim.lr.value": 1}, "optim.lr.value", "optim.lr"),
+    ({"method.name": "forevr"}, "method.name", "forever"),
+    ({"method.gama": 1}, "method.gama", "method.gamma"),
+    ({"method.name": "finetune", "method.days": [1]}, "method.days", "method.name"),
+    ({"method.days": "ebinghaus"}, "method.days", "ebbinghaus"),
     (
         {"data.datasets": {"a": {**TASK, "trian": "x"}}},
-        "unknown key 'data.datasets.a.trian'; did you mean 'data.datasets.a.train'?",
+        "data.datasets.a.trian",
+        "data.datasets.a.train",
     ),
-    # missing or of the wrong type; a field of several types says what each would take
-    ({"method": {}}, "method: field 'name' is missing; valid: aimmerging, ewc, "),
-    ({"method": "forever"}, "method='forever': "),
-    ({"data.datasets": {"a": {"path": "mine"}}}, "data.datasets.a.columns={'path': 'mine'}: field"),
-    ({"optim": 3}, "optim=3: "),
-    ({"optim.lr": "fast"}, "optim.lr='fast': input should be a valid number"),
-    ({"optim.epochs": 1.5}, "optim.epochs=1.5: input should be a valid integer"),
-    ({"model.targets": "q_proj"}, "model.targets='q_proj': input should be a valid tuple"),
-    ({"optim.betas": [0.9]}, "optim.betas"),
-    (
-        {"method.days": 7},
-        "method.days=7: input should be a valid string; or input should be a valid list",
-    ),
+]
+# Dotted changes, and the key of the error.
+BAD: list[tuple[dict[str, Any], str]] = [
+    # missing or of the wrong type
+    ({"method": {}}, "method.name"),
+    ({"method.name": "xyz"}, "method.name"),
+    ({"method": "forever"}, "method"),
+    ({"data.datasets": {"a": {"path": "mine"}}}, "data.datasets.a.columns"),
+    ({"optim": 3}, "optim"),
+    ({"optim.lr": "fast"}, "optim.lr"),
+    ({"optim.epochs": 1.5}, "optim.epochs"),
+    ({"model.targets": "q_proj"}, "model.targets"),
+    ({"optim.betas": [0.9]}, "optim.betas.1"),
+    ({"method.days": 7}, "method.days"),
     # out of range
-    ({"seed": -1}, "seed=-1: input should be greater than or equal to 0"),
-    ({"memory.fraction": 1.01}, "memory.fraction=1.01: input should be less than or equal to 1"),
-    ({"memory.fraction": float("nan")}, "memory.fraction=nan: "),
-    ({"optim.lr": 0}, "optim.lr=0: input should be greater than 0"),
-    ({"optim.lr": float("inf")}, "optim.lr=inf: input should be a finite number"),
-    ({"optim.betas": [0.9, 1.0]}, "optim.betas.1=1.0: input should be less than 1"),
-    (
-        {"optim.schedule": "cosine"},
-        "optim.schedule='cosine': input should be 'constant' or 'linear'",
-    ),
-    ({"model.max_length": 8}, "model.max_length=8: input should be greater than or equal to 16"),
-    (
-        {"data.metrics": {"a": "bleu"}},
-        "data.metrics.a='bleu': input should be 'exact_match' or 'rouge_l'",
-    ),
-    ({"data.order": ["a", "b", "a"]}, "data.order: task 'a' occurs twice"),
-    (
-        {"model.tuning": "full", "model.adapter": {"r": 1}},
-        "model: model.adapter needs model.tuning",
-    ),
-    ({"method.warmup_steps": 0}, "method.warmup_steps=0: input should be greater than or equal"),
-    ({"method.days": [1, 0, "x"]}, "method.days.1=0: input should be greater than 0"),
-    (
-        {"method.consolidation_epochs": "match"},
-        "method.consolidation_epochs='match': input should be a valid integer, unable to parse "
-        "string as an integer; or input should be 'matched'",
-    ),
-    (
-        {"method.regularizer": "ewc"},
-        "method.regularizer='ewc': input should be 'none', 'intensity'",
-    ),
-    ({"budget.examples": 0}, "budget.examples=0: input should be greater than or equal to 1"),
-    ({"budget.seconds": 0}, "budget.seconds=0: input should be greater than 0"),
-    (
-        {"budget.examples": 8, "budget.seconds": 9.5},
-        "budget: examples=8 and seconds=9.5 are two budgets, and a run has one; set one of them to",
-    ),
-    (
-        {"method.memory_epochs": "share"},
-        "method forever: memory_epochs='share' divides a budget, and there is none",
-    ),
-    ({"method.min_strength": 4}, "method: min_strength=4.0 is above max_strength=3.0"),
+    ({"seed": -1}, "seed"),
+    ({"memory.fraction": 1.01}, "memory.fraction"),
+    ({"memory.fraction": float("nan")}, "memory.fraction"),
+    ({"optim.lr": 0}, "optim.lr"),
+    ({"optim.lr": float("inf")}, "optim.lr"),
+    ({"optim.betas": [0.9, 1.0]}, "optim.betas.1"),
+    ({"optim.schedule": "cosine"}, "optim.schedule"),
+    ({"model.max_length": 8}, "model.max_length"),
+    ({"data.metrics": {"a": "bleu"}}, "data.metrics.a"),
+    ({"data.order": ["a", "b", "a"]}, "data.order"),
+    ({"model.tuning": "full", "model.adapter": {"r": 1}}, "model"),
+    ({"method.warmup_steps": 0}, "method.warmup_steps"),
+    ({"method.days": [1, 0, "x"]}, "method.days.1"),
+    ({"method.consolidation_epochs": "match"}, "method.consolidation_epochs"),
+    ({"method.regularizer": "ewc"}, "method.regularizer"),
+    ({"budget.examples": 0}, "budget.examples"),
+    ({"budget.seconds": 0}, "budget.seconds"),
+    ({"budget.examples": 8, "budget.seconds": 9.5}, "budget"),
+    ({"method.memory_epochs": "share"}, ""),  # without a budget
+    ({"method.min_strength": 4}, "method"),  # above max_strength
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), BAD, ids=[message[:40] for _, message in BAD])
-def test_bad_input_is_one_line(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
+@pytest.mark.parametrize(("changes", "key", "near"), UNKNOWN, ids=[key for _, key, _ in UNKNOWN])
+def test_an_unknown_name_is_answered_with_the_nearest(
+    changes: dict[str, Any], key: str, near: str
+) -> None:
+    with pytest.raises(InputError, match=f"did you mean '{near}'") as refused:
         RunConfig.parse({}).override(changes)
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)
-    assert "pydantic" not in str(caught.value)
+    assert refused.value.key == key
+
+
+@pytest.mark.parametrize(("changes", "key"), BAD, ids=[str(changes) for changes, _ in BAD])
+def test_bad_input_is_one_line(changes: dict[str, Any], key: str) -> None:
+    with pytest.raises(InputError) as refused:
+        RunConfig.parse({}).override(changes)
+    assert refused.value.key == key
+    assert "\n" not in str(refused.value)
+    assert "pydantic" not in str(refused.value)
 
 
 @pytest.mark.parametrize("values", [[], None, "optim.lr"])
 def test_a_configuration_is_a_mapping(values: Any) -> None:
-    with pytest.raises(InputError, match="a configuration is a mapping of keys to values, not "):
+    with pytest.raises(InputError):
         RunConfig.parse(values)
 
 
@@ -171,22 +152,13 @@ def test_a_new_method_or_benchmark_starts_from_its_defaults(base: RunConfig) -> 
 
 
 def test_assignments_are_yaml() -> None:
-    """YAML 1.1 reads 1e-3 as text and 7 as a number; the configuration must not."""
+    """1e-3 is a number, and the order 7 is a name."""
     values = ["optim.lr=1e-3", "method.days=[1,2,4]", "data.order=7", "data.root=/a=b"]
     changes = parse_assignments([*values, "data.train_rows=null", "data.benchmark=superni"])
     config = RunConfig.parse({}).override(changes)
     assert config.optim.lr == 1e-3
     assert config.method.model_dump()["days"] == [1.0, 2.0, 4.0]
     assert (config.data.order, config.data.root, config.data.train_rows) == ("7", "/a=b", None)
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [("optim.lr", "not of the form key=value"), ("a=[1,", "not valid YAML")],
-)
-def test_bad_assignments(argument: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        parse_assignments([argument])
 
 
 def test_dotted_keys_name_every_field_once() -> None:

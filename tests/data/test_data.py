@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from forever.config.run import RunConfig
 from forever.data.batching import batch_count, batches
 from forever.data.benchmarks import SUPERNI_CLASSIFICATION, load_benchmark
-from forever.data.check import balance_table, lengths_table, read_tasks, tasks_table
 from forever.data.orders import ORDERS
 from forever.data.sources import find_tasks
 from forever.data.tasks import Benchmark, Example, Splits, Task
@@ -99,28 +97,28 @@ def test_a_benchmark_of_two_folders(toy_root: Path) -> None:
     both = load(benchmark="thirty", order=order, root=str(toy_root))
     metrics = {task.name: task.metric for task in both.tasks}
     assert metrics == {"task363": "exact_match", "rte": "exact_match", "task002": "rouge_l"}
-    with pytest.raises(InputError, match=r"unknown task in .*long_sequence or .*superni 'mnli'"):
+    with pytest.raises(InputError, match="'mnli'"):
         load(benchmark="thirty", order=["mnli"], root=str(toy_root))
     shutil.rmtree(toy_root / "superni")
-    with pytest.raises(InputError, match=r"there is no folder .*superni"):
+    with pytest.raises(InputError, match="superni"):
         load(benchmark="thirty", order=order, root=str(toy_root))
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"order": ["aa"]}, r"unknown task in .*toy 'aa'; did you mean 'a'\?"),
-        ({"order": ["zebra"]}, r"unknown task in .*toy 'zebra'; valid: a, b, c"),
-        ({"order": "1"}, r"'toy' has no named orders; list its tasks, .* data.order=\[a, b, c\]"),
-        ({"benchmark": "nowhere"}, r"data.root: there is no folder .*nowhere"),
-        ({"benchmark": "standard", "order": "1", "root": None}, r"data.root=DIR that .*'long_seq"),
-        ({"benchmark": "thirty", "order": "9", "root": None}, r"'long_sequence' and 'superni'"),
-        ({"benchmark": "superni", "order": "9"}, "unknown order of superni '9'; valid: 7, 8"),
-        ({"benchmark": "mini", "order": "3"}, "unknown order of mini '3'; valid: 1, 2"),
-        ({"benchmark": "mini", "order": ["sentimemt"]}, "'sentimemt'; did you mean 'sentiment'"),
+        ({"order": ["aa"]}, "'aa'.* 'a'"),
+        ({"order": ["zebra"]}, "'zebra'.* a, b, c"),
+        ({"order": "1"}, r"'toy'.* data.order=\[a, b, c\]"),
+        ({"benchmark": "nowhere"}, "nowhere"),
+        ({"benchmark": "thirty", "order": "9", "root": None}, "'long_sequence' and 'superni'"),
+        ({"benchmark": "superni", "order": "9"}, "'9'.* 7, 8"),
+        ({"benchmark": "mini", "order": ["sentimemt"]}, "'sentimemt'.* 'sentiment'"),
     ],
 )
-def test_unknown_names(data: dict[str, Any], message: str, toy_root: Path) -> None:
+def test_unknown_names_are_answered_with_valid_ones(
+    data: dict[str, Any], message: str, toy_root: Path
+) -> None:
     (toy_root / "superni").mkdir()
     with pytest.raises(InputError, match=message):
         load(**{"benchmark": "toy", "order": ["a"], "root": str(toy_root)} | data)
@@ -192,26 +190,21 @@ def test_natural_instructions_have_the_papers_sizes_and_no_input_twice(tmp_path:
 
 
 def test_a_task_is_found_once(folder: Path, tmp_path: Path) -> None:
-    """The same file may be seen as two layouts; two files may not have one name."""
+    """The same file may fit two layouts; two files may not have one task."""
     save = json.dumps({"Definition": "d", "Instances": natural(4)})
     (tmp_path / "train" / "train.json").write_text(save)  # <task>/train.json, train/<task>.json
     assert "train" in find_tasks(folder)
-    twins = ("task363_b/train.json", "train/task363.json", "task363_x.json", "task363/train.jsonl")
-    for twin in twins:
+    for twin in ("task363_b/train.json", "train/task363.json", "task363/train.jsonl"):
         path = tmp_path / twin
         path.parent.mkdir(exist_ok=True)
         path.write_text(save)
-        with pytest.raises(InputError, match=r"task363 is found twice, in .*; keep one") as refused:
+        with pytest.raises(InputError, match="task363 is found twice") as refused:
             find_tasks(folder)
-        for found in (path, tmp_path / "task363_sst2_polarity" / "train.json"):
-            assert str(found) in str(refused.value)
+        assert str(path) in str(refused.value)
         path.unlink()
-    boolq = tmp_path / "boolq"
-    boolq.mkdir()
-    (boolq / "train.json").write_text(save)
-    with pytest.raises(
-        InputError, match=r"boolqa is found twice, in .*boolq/train\.json and in .*"
-    ):
+    (tmp_path / "boolq").mkdir()
+    (tmp_path / "boolq" / "train.json").write_text(save)
+    with pytest.raises(InputError, match="boolqa is found twice"):
         find_tasks(folder)
 
 
@@ -229,54 +222,53 @@ FIRST = json.dumps(row("first")) + "\n"
 OURS, SENTENCES, NATURAL = "a/train.jsonl", "SC/SST-2/train.json", "task001_name_of_it.json"
 RELEASE, LISTS = "task363_sst2_polarity/test.json", "train/boolqa.json"
 LABELS = "SC/SST-2/labels.json"
+NAMES = {OURS: "a", "a/test.jsonl": "a", NATURAL: "task001", RELEASE: "task363", LISTS: "boolqa"}
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "message"),
+    ("file", "content", "line", "key"),
     [
-        (OURS, FIRST + '{"instruction": "a", "input": "b"', "line 2: invalid JSON: .*"),
-        (OURS, FIRST + '{"instruction": "a", "input": "b"}', "line 2, output: field required"),
-        (OURS, '{"instruction": 3}', r"line 1, instruction: .* valid string \(3\)"),
-        (OURS, '["a", "b", "c"]', "line 1: input should be an object"),
-        (OURS, json.dumps(row("café"), ensure_ascii=False), "line 1: byte 0xe9 is not UTF-8"),
-        (OURS, "\n \n", "is empty; a split needs at least one row"),
-        ("a/test.jsonl", None, "; the layouts are listed in"),
-        (SENTENCES, "[\n{", "invalid JSON: .* at line 2"),
-        (SENTENCES, "[]", "is empty"),
-        (SENTENCES, '{"a": 1}', "input should be a valid list"),
-        (SENTENCES, '[{"sentence": "a", "label": "b"}, {"sentence": "a"}]', "1, label: field req"),
-        ("SC/SST-2/test.json", None, "; the layouts are listed in"),
-        (LABELS, "[1, 2]", "0: input should be a valid string"),
-        (LABELS, None, "; the layouts are listed in"),
-        (NATURAL, {"Definition": "d", "Instances": [{"input": "a"}]}, "Instances, 0, output: fie"),
-        (NATURAL, {"Definition": "d", "Instances": [{"input": "a", "output": []}]}, "valid string"),
-        (NATURAL, {"Definition": "d", "Instances": ["a"]}, "Instances, 0: input should be an obj"),
-        (NATURAL, {"Definition": "d", "Instances": {}}, "Instances: .* valid list"),
-        (NATURAL, {"Definition": [], "Instances": []}, "Definition: .* valid string"),
-        (RELEASE, {"Instances": natural(4)}, "Definition: field required"),
-        (LISTS, [row("a"), {"input": "b", "output": "c"}], "1, instruction: field required"),
-        (NATURAL, {"Definition": "d", "Instances": natural(4)}, "has 4 instances .* need 5"),
+        (OURS, FIRST + '{"instruction": "a", "input": "b"', 2, ""),
+        (OURS, FIRST + '{"instruction": "a", "input": "b"}', 2, "output"),
+        (OURS, FIRST + json.dumps(row("x" * 2_000_000)), 2, "input"),
+        (OURS, '{"instruction": 3}', 1, "instruction"),
+        (OURS, '["a", "b", "c"]', 1, ""),
+        (OURS, FIRST + json.dumps(row("café"), ensure_ascii=False), 2, ""),  # not UTF-8
+        (OURS, "\n \n", None, ""),
+        ("a/test.jsonl", None, None, ""),
+        (SENTENCES, "[\n{", None, ""),
+        (SENTENCES, "[]", None, ""),
+        (SENTENCES, [{"sentence": "a", "label": "b"}, {"sentence": "a"}], None, "1.label"),
+        (LABELS, [1, 2], None, "0"),
+        (LABELS, None, None, ""),
+        (NATURAL, {"Definition": "d", "Instances": [{"input": "a"}]}, None, "Instances.0.output"),
+        (NATURAL, {"Definition": "d", "Instances": {}}, None, "Instances"),
+        (NATURAL, {"Definition": "d", "Instances": natural(4)}, None, ""),  # too few
+        (RELEASE, {"Instances": natural(4)}, None, "Definition"),
+        (LISTS, [row("a"), {"input": "b", "output": "c"}], None, "1.instruction"),
+        (LISTS, "[" * 100_000, None, ""),
     ],
 )
 def test_a_malformed_file_is_named_in_one_line(
-    folder: Path, file: str, content: Any, message: str
+    folder: Path, file: str, content: Any, line: int | None, key: str
 ) -> None:
-    """With the place in it; None is a missing file."""
+    """With the line or the row in it; None is a missing file."""
     path = folder / file
     path.unlink()
     if content is not None:
         text = content if isinstance(content, str) else json.dumps(content)
         path.write_bytes(text.encode("latin-1"))
-    names = {OURS[0]: "a", "S": "sst-2", NATURAL: "task001", RELEASE: "task363", LISTS: "boolqa"}
-    name = names.get(file) or names[file[0]]
-    with pytest.raises(InputError, match=f"{re.escape(str(path))}.*{message}") as refused:
-        read_task(folder, name)
-    assert "\n" not in str(refused.value)
+    with pytest.raises(InputError, match=re.escape(str(path))) as refused:
+        read_task(folder, NAMES.get(file, "sst-2"))
+    error = refused.value
+    assert (error.path, error.line, error.key) == (path, line, key)
+    assert str(error).isprintable()
+    assert len(str(error)) < 500
 
 
 def test_unknown_type_of_cl_benchmark(folder: Path) -> None:
     (folder / "SC").rename(folder / "SCC")
-    with pytest.raises(InputError, match=r"task type \(parent folder\) 'SCC'; did you mean 'SC'"):
+    with pytest.raises(InputError, match="'SCC'; did you mean 'SC'"):
         read_task(folder, "sst-2")
 
 
@@ -287,16 +279,8 @@ def test_unknown_type_of_cl_benchmark(folder: Path) -> None:
 def test_overlap_of_train_and_test_is_refused(toy_root: Path, blanks: str) -> None:
     rows = [row("new"), row("c train 7" + blanks, "another answer")]
     write_jsonl(toy_root / "toy" / "c" / "test.jsonl", rows)
-    with pytest.raises(InputError, match=r"c/test/1 repeats train row c/train/7 .*remove one$"):
+    with pytest.raises(InputError, match=r"c/test/1 .* c/train/7"):
         load_toy(toy_root)
-
-
-def test_overlap_in_a_benchmark_of_the_paper_is_what_prepare_removes(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        write_jsonl(tmp_path / "long_sequence" / "cb" / f"{split}.jsonl", [row("the same")])
-    data = {"benchmark": "long", "order": ["cb"], "root": str(tmp_path)}
-    with pytest.raises(InputError, match=r"disjoint, remove one \(`forever data prepare` does\)$"):
-        load_benchmark(RunConfig.parse({"data": data}).data)
 
 
 def test_metric_follows_the_answers_or_the_configuration(toy_root: Path) -> None:
@@ -307,7 +291,7 @@ def test_metric_follows_the_answers_or_the_configuration(toy_root: Path) -> None
     assert [task.labels for task in tasks] == [("n", "y"), None, ("n", "y")]
     chosen = load_toy(toy_root, metrics={"a": "rouge_l", "b": "exact_match"}).tasks
     assert [task.metric for task in chosen] == ["rouge_l", "exact_match", "exact_match"]
-    with pytest.raises(InputError, match=r"unknown task in data\.metrics, of .*'bb'; did"):
+    with pytest.raises(InputError, match="'bb'"):
         load_toy(toy_root, metrics={"bb": "exact_match"})
 
 
@@ -321,7 +305,7 @@ def test_validation_rows_come_from_training_and_test_rows_are_not_used(toy_root:
     assert load_toy(toy_root, validation=0.25).tasks == held.tasks  # the same ones in every run
     limited = load_toy(toy_root, validation=0.25, test_rows=1)
     assert set(limited.tasks[0].test) < set(held.tasks[0].test)
-    with pytest.raises(InputError, match=r"validation=0.001: task a has 20 .*; 0 of them cannot"):
+    with pytest.raises(InputError, match=r"validation=0\.001"):
         load_toy(toy_root, validation=0.001)
 
 
@@ -341,7 +325,7 @@ def test_nothing_that_is_held_out_is_trained_on(toy_root: Path) -> None:
     assert {example.question for example in task.train}.isdisjoint(e.question for e in task.test)
     assert len(task.train) < 15
     write_jsonl(toy_root / "toy" / "a" / "train.jsonl", [row("a train", "y")] * 20)
-    with pytest.raises(InputError, match="all training rows of task a ask what those ask"):
+    with pytest.raises(InputError, match=r"validation=0\.25: .* task a"):
         load_toy(toy_root, validation=0.25)
 
 
@@ -385,60 +369,8 @@ def test_batch_count(rows: int, epochs: int, size: int, count: int) -> None:
 def test_a_benchmarks_own_folder_is_as_good_as_the_one_above(toy_root: Path) -> None:
     above, inside = load_toy(toy_root), load_toy(toy_root / "toy")
     assert [task.digest() for task in above.tasks] == [task.digest() for task in inside.tasks]
-    with pytest.raises(InputError, match=r"there is no folder .*toy/a/toy"):
+    with pytest.raises(InputError, match="toy/a/toy"):
         load_toy(toy_root / "toy" / "a")
-
-
-def test_the_table_of_a_check(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    console = Console(width=200)
-    with console.capture() as shown:
-        console.print(tasks_table(read_tasks(toy_root)))
-    assert re.search(r" b +20 +6 +exact_match +2 +0 +[0-9a-f]{12}", shown.get())
-    with console.capture() as inside:
-        console.print(tasks_table(read_tasks(toy_root / "toy")))
-    rows = [re.findall(r".* [0-9a-f]{12} *", text) for text in (shown.get(), inside.get())]
-    assert len(rows[0]) == 3
-    assert rows[0] == rows[1]  # the titles name their folders
-    (toy_root / "toy" / "c").rename(toy_root / "toy" / "toy")  # a task of its folder's name
-    for place in (toy_root, toy_root / "toy"):
-        assert len(read_tasks(place).tasks) == 3
-    (toy_root / "toy" / "a").rename(toy_root / "toy" / "rte")
-    (toy_root / "toy").rename(toy_root / "long_sequence")
-    monkeypatch.chdir(toy_root / "long_sequence")
-    assert {benchmark for benchmark, _ in read_tasks(Path()).tasks} == {"long"}
-    (toy_root / "empty").mkdir()
-    with pytest.raises(InputError, match="has no benchmark folder with tasks"):
-        read_tasks(toy_root / "empty")
-
-
-def _row(answer: str, text: str) -> dict[str, str]:
-    return {"instruction": "Is it?", "input": text, "output": answer}
-
-
-def test_a_check_counts_overlap_and_answers(tmp_path: Path) -> None:
-    """Of a test row it is the question that counts, but for case and blanks, in any task."""
-    files = {
-        "a/train": [_row("yes", f"a {n}") for n in range(8)]
-        + [_row("no", f"b {n}") for n in range(2)],
-        "a/test": [_row("yes", "A  1 "), _row("no", "new"), _row("maybe", "newer")],
-        "b/train": [_row("yes", f"c {n}") for n in range(10)],
-        "b/test": [_row("yes", "b 1"), _row("yes", "C 3")],
-    }
-    for name, rows in files.items():
-        path = tmp_path / "mine" / f"{name}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(line) + "\n" for line in rows), "utf-8")
-    checked = read_tasks(tmp_path)
-    overlaps = {line["task"]: line["overlap"] for line in tasks_table(checked).records}
-    assert overlaps == {"a": 1, "b": 2}
-    answers = {line["task"]: line for line in balance_table(checked).records}
-    assert answers["a"]["answers"] == {"yes": [8, 1], "no": [2, 1], "maybe": [0, 1]}
-    assert answers["a"]["unseen"] == ["maybe"]
-    lengths = lengths_table(checked, None, RunConfig()).records
-    assert lengths[0]["answer, longest"] == 1
-    assert [task.name for _, task in read_tasks(tmp_path, ["b"]).tasks] == ["b"]
-    with pytest.raises(InputError, match=r"unknown task in .* 'c'"):
-        read_tasks(tmp_path, ["c"])
 
 
 # ---- the real data

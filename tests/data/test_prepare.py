@@ -194,75 +194,74 @@ def test_long_sequence_of_sapt_has_the_questions_of_the_others(tmp_path: Path) -
         ]
 
 
-def test_refusals(release: Path, tmp_path: Path) -> None:
-    """Nothing is overwritten, nothing is written by half."""
+def test_nothing_is_overwritten_and_nothing_is_written_by_half(
+    release: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     run(release, out)
     before = content(out)
-    with pytest.raises(InputError, match=r"out/long_sequence exists and is never overwritten"):
+    with pytest.raises(InputError) as refused:
         run(release, out)
+    assert refused.value.path == out / "long_sequence"
     assert content(out) == before
-    for file in (out / "long_sequence" / "sources.json", release / "nowhere"):
-        file.touch()
-        with pytest.raises(InputError, match=r"--to .* cannot be made a folder \(.*\); give anoth"):
-            run(release, file)
-    with pytest.raises(InputError, match="nowhere; give one with data"):
-        run(tmp_path / "nowhere", out)
+    with pytest.raises(WriteError):
+        run(release, out / "long_sequence" / "sources.json")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="empty has no task of Long Sequence or SuperNI"):
-        run(tmp_path / "empty", out)
+    for place in ("nowhere", "empty"):
+        with pytest.raises(InputError, match=place):
+            run(tmp_path / place, out)
+    # A malformed file, in the first benchmark or in the last, ends it.
     broken = release / "CL_Benchmark" / "TC" / "yahoo" / "dev.json"
     broken.write_text('[{"sentence": "a"}]')
-    with pytest.raises(InputError, match=r"yahoo/dev.json, 0, label: field required"):
-        run(release, tmp_path / "half")
-    assert list((tmp_path / "half").iterdir()) == []
-    save(broken, json.loads(broken.with_name("train.json").read_text()))
-    with pytest.raises(InputError, match=r"yahoo/train.json: no row with a label is left"):
-        run(release, tmp_path / "half")
-    (release / "CL_Benchmark" / "TC").rename(tmp_path / "TC")
-    save(release / "data" / "train" / "mnli.json", [])
-    with pytest.raises(
-        InputError, match=r"mnli is found twice, in .*train\.json and in .*mnli\.json"
-    ):
-        run(release, tmp_path / "half")
-
-
-def test_an_error_in_a_later_benchmark_writes_none(release: Path, tmp_path: Path) -> None:
-    """So that the same command can be given again."""
     lists = release / "CL_Benchmark" / "train" / "task639.json"
     question = {"instruction": "Ask.", "output": "answer"}
     save(lists.parents[1] / "test" / lists.name, [{**question, "input": "test"}])
     save(lists, [question])
-    with pytest.raises(InputError, match=r"task639.json, 0, input: field required"):
-        run(release, tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
-    save(lists, [{**question, "input": "train"}])
-    run(release, tmp_path / "out")
-    folders = [path.name for path in (tmp_path / "out").iterdir()]
+    for path, sound in (
+        (broken, sentences("dev", {"a": 3, "b": 3})),
+        (lists, [{**question, "input": "train"}]),
+    ):
+        with pytest.raises(InputError) as refused:
+            run(release, tmp_path / "half")
+        assert refused.value.path == path
+        assert list((tmp_path / "half").iterdir()) == []
+        save(path, sound)
+    run(release, tmp_path / "half")
+    folders = [path.name for path in (tmp_path / "half").iterdir()]
     assert sorted(folders) == ["long_sequence", "superni"]
 
 
-@pytest.mark.parametrize("size", [0, 300, 100_000])
+def test_a_task_without_rows_or_with_two_sources_is_refused(release: Path, tmp_path: Path) -> None:
+    yahoo = release / "CL_Benchmark" / "TC" / "yahoo"
+    save(yahoo / "dev.json", json.loads((yahoo / "train.json").read_text()))
+    with pytest.raises(InputError) as refused:
+        run(release, tmp_path / "out")
+    assert refused.value.path == yahoo / "train.json"
+    (release / "CL_Benchmark" / "TC").rename(tmp_path / "TC")
+    save(release / "data" / "train" / "mnli.json", [])
+    with pytest.raises(InputError, match="mnli is found twice"):
+        run(release, tmp_path / "out")
+
+
+@pytest.mark.parametrize("size", [0, 100_000])
 def test_a_full_disk_leaves_no_half_benchmark(release: Path, tmp_path: Path, size: int) -> None:
-    """And the same command goes on when there is room."""
+    """The same command succeeds when there is room."""
     run(release, tmp_path / "sound")
-    with largest_file(size), pytest.raises(WriteError, match=r"cannot be written \(File too large"):
+    with largest_file(size), pytest.raises(WriteError, match="File too large"):
         run(release, tmp_path / "out")
     assert content(tmp_path / "out") == {}
     run(release, tmp_path / "out")
     assert content(tmp_path / "out") == content(tmp_path / "sound")
 
 
-@pytest.mark.parametrize("name", ["train.json", "test.json"])
-def test_a_file_that_would_fill_the_memory_is_refused(
-    release: Path, tmp_path: Path, name: str
-) -> None:
-    """Before it is read; a sparse file has the size and takes no room."""
-    large = release / "CL_Benchmark" / "TC" / "yahoo" / name
+def test_a_file_that_would_fill_the_memory_is_refused(release: Path, tmp_path: Path) -> None:
+    """A sparse file has the size and takes no room."""
+    large = release / "CL_Benchmark" / "TC" / "yahoo" / "train.json"
     with large.open("r+b") as file:
         file.truncate(2**30)
-    with pytest.raises(InputError, match=rf"yahoo/{name} has more than [0-9]+ KiB"):
+    with pytest.raises(InputError) as refused:
         run(release, tmp_path / "out")
+    assert refused.value.path == large
     assert content(tmp_path / "out") == {}
 
 

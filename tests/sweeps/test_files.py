@@ -245,7 +245,7 @@ variants:/ a: {named: '{memory.size}'} | 2 | unknown key 'memory.size'
 variants:/ a: {published: {superni: {ap: 1}}} | 2 | superni.op={'ap': 1}: field required
 variants:/ a: {method.days: {times: 2}} | 2 | method.days is no number
 variants:/ a: {optim.lr: {times: 2, oft: seed}} | 2 | unknown key 'oft'; did you mean 'of'?
-variants:/ a: {optim.lr: {times: 2, on: seed}} | 2 | on has two meanings; write true
+variants:/ a: {optim.lr: {times: 2, on: seed}} | 2 | unknown key 'on'
 variants:/ a:/ a: | 3 | 'a' occurs twice
 variants: {a: 3} | 1 | a variant is a mapping of keys to values, not 3
 variants: {a: }/seeds: {paper: [0]} | 2 | one seed at scale paper shows nothing
