@@ -245,7 +245,9 @@ def sweep(
         retry_failed: also run what failed for good before.
         out: the folder that gets the sweep's folder.
         concurrent: runs at a time; None: as many as fit.
-        workers, mlflow, placement: as for `run`.
+        workers: as in `run`.
+        mlflow: as in `run`.
+        placement: as in `run`.
 
     Returns:
         Its finished runs; `failed` says what became of others.

@@ -1,9 +1,6 @@
-"""The figures of docs/findings.md, from the reports in experiments/results.
+"""Draw the figures of docs/findings.md from the committed reports: `python -m scripts.findings`."""
 
-python -m scripts.findings
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from forever.files import read_json
-from forever.report.figures import style
 from scripts.keep import REPORT, RESULTS
 
 DOCS = Path(__file__).parents[1] / "docs"
-# Sweeps on mini that stand for a table of the paper, in the order of the figure.
+# Sweeps on mini that a table of the paper has as well, in the order of the figure.
 TABLES = ("baselines", "components", "spacing", "warmup_window", "memory_epochs", "memory_size")
 # Variants of the sweep `doses` by their label, at each share of a task that is kept.
 SCHEDULES = {
@@ -30,99 +26,92 @@ SCHEDULES = {
 }
 SHARES = ("2.5 %", "5 %", "10 %", "25 %", "50 %")
 TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
+GREY, BLUE, RED = "#777777", "#004488", "#CC6677"
 COLOURS = {"win": "#117733", "loss": "#882255"}  # what is not shown is grey
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def rows_of(sweep: str) -> Rows:
-    """The variants of a committed sweep on mini; none if it is not committed."""
-    path = RESULTS / f"{sweep}-mini" / REPORT
-    return read_json(path)["parts"][0]["rows"] if path.is_file() else []
+    """Return the rows of a committed sweep on mini."""
+    return read_json(RESULTS / f"{sweep}-mini" / REPORT)["parts"][0]["rows"]
 
 
-def compared(rows: Rows) -> Rows:
-    return [row for row in rows if row["difference"]]
+def new_axis(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axis = figure.subplots()
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure, axis
 
 
-def whisker(axis: Axes, y: float, difference: Mapping[str, Any], colour: str) -> None:
-    """A dot with its interval, lying."""
-    axis.hlines(y, difference["low"], difference["high"], color=colour, linewidth=2.2, alpha=0.4)
-    axis.plot(difference["value"], y, "o", color=colour, markersize=5)
-
-
-def at_one_budget() -> Figure:
-    """What each way to spend the same replayed examples gains or loses against FOREVER."""
-    rows = [row for row in compared(rows_of("arena")) if row["budget"] == "exact"]
-    rows.sort(key=lambda row: row["difference"]["value"])
-    figure, (axis,) = style.new_figure(7.5, [0.28 * len(rows)])
-    for y, row in enumerate(rows):
-        whisker(axis, y, row["difference"], COLOURS.get(row["verdict"], style.GREY))
-    axis.axvline(0, **style.MARK)
-    names = [f"{row['variant']} less {row['reference']}" for row in rows]
-    axis.set_yticks(range(len(rows)), names)
+def draw_differences(axis: Axes, rows: Rows, names: Sequence[str], colours: Sequence[str]) -> None:
+    """Draw a dot with its interval a row; the axis is logarithmic beyond two points."""
+    for y, (row, colour) in enumerate(zip(rows, colours, strict=True)):
+        difference = row["difference"]
+        axis.hlines(y, difference["low"], difference["high"], color=colour, linewidth=2, alpha=0.4)
+        axis.plot(difference["value"], y, "o", color=colour, markersize=5)
+    axis.axvline(0, color=GREY, linewidth=0.8, linestyle="--", zorder=0)
+    axis.set_yticks(range(len(names)), names)
     axis.set_xlabel("difference in OP, points, with 95 % interval")
-    _spread_out(axis)
-    return figure
-
-
-def beside_the_paper() -> Figure:
-    """Every difference in OP that the paper prints for these sweeps (hollow) and ours."""
-    places = list(_published())
-    figure, (axis,) = style.new_figure(8.5, [0.21 * len(places)])
-    for y, (_, row) in enumerate(places):
-        whisker(axis, y, row["difference"], style.ACCENT)
-        axis.plot(row["paper"]["difference"], y, "D", color="#CC6677", fillstyle="none")
-    axis.axvline(0, **style.MARK)
-    names = [f"{sweep}: {row['variant']} less {row['reference']}" for sweep, row in places]
-    axis.set_yticks(range(len(places)), names)
-    axis.set(xlabel="difference in OP, points", ylim=(len(places) - 0.4, -0.6))
-    axis.plot([], [], "o", color=style.ACCENT, label="mini, with 95 % interval")
-    axis.plot([], [], "D", color="#CC6677", fillstyle="none", label="published")
-    style.legend(figure, loc="outside upper right", ncols=2)
-    _spread_out(axis)
-    return figure
-
-
-def _published() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for sweep in TABLES:
-        for row in compared(rows_of(sweep)):
-            if row["paper"] and row["paper"]["difference"] is not None and not row.get("idle"):
-                yield sweep, row
-
-
-def _spread_out(axis: Axes) -> None:
-    """A point and fifty on one axis: linear up to two points, then logarithmic."""
     axis.set_xscale("symlog", linthresh=2, linscale=0.8)
     axis.xaxis.set_major_locator(FixedLocator(TICKS))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:+g}" if x else "0")
-    axis.grid(axis="x", color=style.GRID, linewidth=0.6)
-    axis.tick_params(length=0)
+
+
+def at_one_budget() -> Figure:
+    """Draw what each way to spend the same replayed examples gains or loses."""
+    rows = [row for row in rows_of("arena") if row["difference"] and row["budget"] == "exact"]
+    rows.sort(key=lambda row: row["difference"]["value"])
+    figure, axis = new_axis(7.5, 0.28 * len(rows) + 0.8)
+    names = [f"{row['variant']} less {row['reference']}" for row in rows]
+    draw_differences(axis, rows, names, [COLOURS.get(row["verdict"], GREY) for row in rows])
+    return figure
+
+
+def beside_the_paper() -> Figure:
+    """Draw every difference in OP that the paper publishes for these sweeps (hollow), and ours."""
+    rows: list[Mapping[str, Any]] = []
+    names: list[str] = []
+    for sweep in TABLES:
+        for row in rows_of(sweep):
+            paper = row["paper"] or {}
+            if row["difference"] and paper.get("difference") is not None and not row["idle"]:
+                rows.append(row)
+                names.append(f"{sweep}: {row['variant']} less {row['reference']}")
+    figure, axis = new_axis(8.5, 0.21 * len(rows) + 1)
+    draw_differences(axis, rows, names, [BLUE] * len(rows))
+    published = [row["paper"]["difference"] for row in rows]
+    axis.plot(published, range(len(rows)), "D", color=RED, fillstyle="none", label="published")
+    axis.plot([], [], "o", color=BLUE, label="mini, with 95 % interval")
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    figure.legend(loc="outside upper right", ncols=2, frameon=False)
+    return figure
 
 
 def by_dose() -> Figure:
-    """OP over the examples that a run replays, at one budget for all schedules at each dose."""
+    """Draw OP over the examples that a run replays, the same for all schedules at each dose."""
     rows = {row["variant"]: row for row in rows_of("doses")}
-    figure, (axis,) = style.new_figure(10, [2.8])
-    for number, (schedule, look) in enumerate(style.looks(SCHEDULES, "forever").items()):
-        doses: list[float] = []
-        scores: list[float] = []
-        for share in SHARES:
-            row = rows[f"{schedule} {share}"]
-            dose = row["replayed_rows"] * 1.03**number  # beside each other
-            doses.append(dose)
-            scores.append(row["op"]["value"])
-            low, high = row["op"]["low"], row["op"]["high"]
-            axis.vlines(dose, low, high, color=look["color"], linewidth=1.2, alpha=0.5)
-        axis.plot(doses, scores, **{**look, "label": SCHEDULES[schedule]})
+    figure, axis = new_axis(10, 3.6)
+    for number, (schedule, label) in enumerate(SCHEDULES.items()):
+        shown = [rows[f"{schedule} {share}"] for share in SHARES]
+        doses = [row["replayed_rows"] * 1.03**number for row in shown]  # beside each other
+        scores = [row["op"] for row in shown]
+        errors = [
+            [score["value"] - score["low"] for score in scores],
+            [score["high"] - score["value"] for score in scores],
+        ]
+        values = [score["value"] for score in scores]
+        width = 1.4 if number else 2.4
+        marker = "osD^vPX"[number]
+        axis.errorbar(doses, values, errors, marker=marker, label=label, linewidth=width)
     axis.set_xscale("log")
     ticks = [rows[f"forever {share}"]["replayed_rows"] for share in SHARES]
     axis.xaxis.set_major_locator(FixedLocator(ticks))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     axis.set(xlabel="replayed examples a run", ylabel="OP (%), 95 % interval")
-    style.legend(figure)
+    figure.legend(loc="outside right center", frameon=False)
     return figure
 
 
@@ -132,5 +121,5 @@ FIGURES = {"budget": at_one_budget, "paper": beside_the_paper, "dose": by_dose}
 if __name__ == "__main__":
     for name, draw in FIGURES.items():
         path = DOCS / f"findings-{name}.png"
-        path.write_bytes(style.png(draw()))
+        draw().savefig(path, dpi=150)
         print(path)

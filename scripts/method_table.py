@@ -21,7 +21,7 @@ from forever.models.parameters import FlatParameters
 from forever.training.learner import Learner
 from forever.training.memory import Memory
 from forever.training.world import World
-from scripts.markdown import allowed, head, row
+from scripts.markdown import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 TASKS = 15
@@ -38,18 +38,20 @@ SHAPE = {
 }
 
 BEGIN, END = "<!-- from here: scripts/method_table.py -->\n\n", "\n<!-- to here -->\n"
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 COLUMNS = ["method", "name", "paper", "memory holds", "trained", "stored", "beyond fine-tuning"]
 
 
 def page() -> str:
     """Return the whole page: what is written by hand around the table and the sections."""
-    text = head([*COLUMNS, "uncertain"])
+    rows: list[list[str]] = []
     for name, method in METHODS.items():
         card = method.card
         trained, stored = sizes(name)
         cells = [card.title, f"`{name}`", card.paper, card.memory]
-        cells += [f"{trained / 1e6:.2f}", f"{stored / 1e6:.2f}", card.extra, card.uncertain]
-        text += row(cells)
+        rows.append([*cells, f"{trained / 1e6:.2f}", f"{stored / 1e6:.2f}", card.extra])
+        rows[-1].append(card.uncertain)
+    text = table([*COLUMNS, "uncertain"], rows)
     for name in METHODS:
         text += hyper_parameters(name)
     old = PAGE.read_text(encoding="utf-8")
@@ -87,15 +89,26 @@ def sizes(name: str) -> tuple[int, int]:
 def hyper_parameters(name: str) -> str:
     """Return a method's own section: its fields with defaults and reasons."""
     fields = METHOD_CONFIGS[name].model_json_schema()["properties"]
-    text = ""
+    rows: list[list[str]] = []
     for key, field in fields.items():
         if key != "name":
-            cells = [f"`method.{key}`", f"`{field['default']}`", allowed(field)]
-            text += row([*cells, " ".join(field.get("description", "").split())])
-    if not text:
+            reason = " ".join(field.get("description", "").split())
+            rows.append([f"`method.{key}`", f"`{field['default']}`", allowed(field), reason])
+    if not rows:
         return ""
-    names = head(["key", "default", "allowed", "what it is, and where it comes from"])
-    return f"\n## {METHODS[name].card.title}\n\n{names}{text}"
+    columns = ["key", "default", "allowed", "what it is, and where it comes from"]
+    return f"\n## {METHODS[name].card.title}\n\n{table(columns, rows)}"
+
+
+def allowed(field: dict[str, Any]) -> str:
+    """Say which values a field takes, from its bounds or its choices in a JSON schema."""
+    if field.get("type") == "boolean":
+        return "true, false"
+    values: list[str] = []
+    for part in [field, *field.get("anyOf", ()), *field.get("prefixItems", ())]:
+        values += [f"{sign} {part[bound]:g}" for bound, sign in BOUNDS.items() if bound in part]
+        values += part.get("enum", [part["const"]] if "const" in part else [])
+    return ", ".join(dict.fromkeys(values))
 
 
 if __name__ == "__main__":
