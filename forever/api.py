@@ -21,10 +21,10 @@ from forever.launch.fleet import Fleet
 from forever.launch.local import Placement, check
 from forever.launch.start import Asked, mlflow_uri, run_file, send_report, train, watched
 from forever.report.frame import frame_of, number_table, text_table
-from forever.report.page.tables import notebook_table
 from forever.report.report import write_report
 from forever.report.run import Run
 from forever.report.study import Study, read_study
+from forever.report.tables import notebook_table
 from forever.runs.console import LineTracker
 from forever.runs.directory import RunDirectory
 from forever.storage.address import local_folder
@@ -156,7 +156,7 @@ class SweepResult:
         return pd.concat(tables)
 
     def write_report(self) -> Path:
-        """Write report.html, .md, .tex and .json, and return the page.
+        """Write report.html, report.json and figures/, and return the page.
 
         Raises:
             InputError: the folder does not take it, or its storage does not.

@@ -55,13 +55,19 @@ def _show_in_mlflow(folder: Path, uri: str, study: Any) -> None:
     note(compare=page)
 
 
-def show_report(*folders: Path, to: Path | None = None) -> Any:
+def show_report(
+    *folders: Path, to: Path | None = None, runs: bool = False, table: Path | None = None
+) -> Any:
     """Print the comparison of folders' runs, and write their report if that can be drawn: into the
-    folder, if it is one, or into `to`. Returns what was read of them (forever/report/study.py)."""
+    folder, if it is one, or into `to`. Returns what was read of them (forever/report/study.py).
+
+    `runs` draws single runs, too; `table` is a file that gets the tables.
+    """
     try:
         from forever.report.joined import destination, read_studies
         from forever.report.report import console_tables, write_report
         from forever.report.study import read_study
+        from forever.report.tables import write_tables
     except ModuleNotFoundError as error:
         print_lines([f"no report: {error.name} is missing; pip install 'forever-cl[report]'"])
         return None
@@ -70,8 +76,10 @@ def show_report(*folders: Path, to: Path | None = None) -> Any:
     else:
         to = destination(folders, to)
         study = read_studies(folders, to)
+    if table is not None:
+        write_tables(study, table)
     show(console_tables(study), "benchmarks")
-    page = write_report(study, to)
+    page = write_report(study, to, runs)
     if to is None:
         from forever.launch.copies import publish_report
 

@@ -123,8 +123,8 @@ def publish(folder: Path, names: Iterable[str]) -> None:
 
 def publish_report(page: Path) -> None:
     """Send a report that was written beside runs, with its figures; InputError if that fails."""
-    written = [f"report.{kind}" for kind in ("html", "md", "tex", "json")]
-    figures = [f"figures/{path.name}" for path in page.parent.glob("figures/*.png")]
+    written = [f"report.{kind}" for kind in ("html", "json")]
+    figures = [f"figures/{path.name}" for path in page.parent.glob("figures/*")]
     publish(page.parent, written + figures)
 
 

@@ -1,58 +1,54 @@
-"""`forever report`: tables with intervals and verdicts, figures; HTML, Markdown, LaTeX, JSON; from
-run directories.
+"""`forever report`: tables with intervals and verdicts, and figures, from run directories.
 
-Everything on the page was measured by a run in the folder. A run that is not there is named as
-missing.
+Everything on the page was measured by a run in the folder; a missing run is named.
 """
 
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
+from markupsafe import Markup
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.files import write_bytes, write_text
+from forever.files import write_text
 from forever.format import plural
 from forever.reading import check_within
 from forever.report import facts
 from forever.report.analyses import analyses, findings
-from forever.report.analyses.chance import controls
-from forever.report.format import distinct, listed
+from forever.report.format import NOTHING, distinct, minus
 from forever.report.frame import COLUMNS, frame_of, stored_rows, text_table
 from forever.report.joined import folder_table, warnings
-from forever.report.page.tables import console_tables, latex_table, markdown
 from forever.report.study import Part, Study, read_study
+from forever.report.tables import console_tables
 from forever.stats.bootstrap import RESAMPLES
 from forever.stats.compare import ALPHA
-from forever.stats.verdict import APART, EQUIVALENT
-from forever.sweeps import published as paper
+from forever.stats.verdict import EQUIVALENT
 from forever.sweeps.named_runs import scale_of
 from forever.sweeps.studies import importances
-from forever.text import markdown as markdown_text
 from forever.text import visible_lines
 
 __all__ = ["console_tables", "write_report"]
 
 SCHEMA_VERSION = 2  # 1: no runs in estimates; rates of forgetting without an interval
-_NEEDED = ("jinja2", "matplotlib", "vl_convert")
-# What writes a table in the format of a page; report.html.j2 does so itself.
-_WRITERS = {"html": None, "md": markdown, "tex": latex_table}
 
 
-def write_report(folder: Path | Study, to: Path | None = None) -> Path:
-    """Write report.html, report.md, report.tex, report.json and figures/ into a folder of runs.
+def write_report(folder: Path | Study, to: Path | None = None, of_runs: bool = False) -> Path:
+    """Writes report.html, report.json and figures/ into a folder of runs.
 
     Args:
         folder: a sweep, a folder of run directories, or one run directory; or what was read of it.
         to: the folder to write into, if not that one.
+        of_runs: whether single runs are drawn, too.
 
     Returns:
         The HTML page, which needs no other file.
@@ -62,96 +58,123 @@ def write_report(folder: Path | Study, to: Path | None = None) -> Path:
             are not installed.
     """
     study = folder if isinstance(folder, Study) else read_study(folder)
-    for package in _NEEDED:
+    for package in ("jinja2", "matplotlib"):
         if find_spec(package) is None:
             raise InputError(
                 f"a report needs {package}; install it with: pip install 'forever-cl[report]'"
             )
-    from forever.report.figures import kinds_of, pictures
-    from forever.report.page import parts
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     to = (to or study.folder).absolute()
     check_within(to, to / "figures")
-    content = _content(study)
-    with ThreadPoolExecutor(1) as aside:
-        vega = aside.submit(parts.vega) if "timelines" in kinds_of(study) else None
-        for section in content["sections"]:
-            section["pictures"] = list(pictures(study, section["part"]))
-            for picture in section["pictures"]:
-                write_bytes(to / "figures" / f"{picture.name}.png", picture.png)
-        content |= parts.page(vega.result() if vega else None)
-    content["drawn"] = {
-        picture.group for section in content["sections"] for picture in section["pictures"]
-    }
-    environment = _environment()
-    environment.filters |= parts.filters(study)
-    for name, table in _WRITERS.items():
-        page = environment.get_template(f"report.{name}.j2").render(content, table=table)
-        write_text(to / f"report.{name}", page)
-    write_text(to / "report.json", stored(study))
-    return to / "report.html"
-
-
-def _environment() -> Any:
-    """What fills in the templates."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
+    weights = {key: f"{weight:.2f}" for key, weight in importances(study.folder).items()}
+    templates = files("forever.report").joinpath("templates")
     environment = Environment(
         loader=PackageLoader("forever.report"),
-        autoescape=lambda name: bool(name) and name.endswith(".html.j2"),
-        finalize=_seen,
+        autoescape=True,
+        # Control characters in names and answers are shown as escapes.
+        finalize=lambda value: visible_lines(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"several": plural, "md": markdown_text}
-    environment.globals |= {
-        "resamples": f"{RESAMPLES:,}",
-        "alpha": f"{100 * ALPHA:g}",
-        "controls": controls,
-        "equivalent": f"{EQUIVALENT:g}",
-        "apart": listed(f"{100 * share:g} % of {kind}" for kind, share in APART.items()),
-        "equal": f"{paper.EQUAL:g}",
-        "alike": f"{paper.ALIKE:g}",
-        "about": [column for column in COLUMNS if column.about],
-    }
-    return environment
+    environment.filters["several"] = plural
+    page = environment.get_template("report.html.j2").render(
+        study=study,
+        style=Markup(templates.joinpath("page.css").read_text("utf-8")),
+        script=Markup(templates.joinpath("page.js").read_text("utf-8")),
+        folders=folder_table(study),
+        warnings=warnings(study),
+        subject=facts.subject(study),
+        sections=[_section(study, part, to, of_runs) for part in study.parts],
+        about=[column for column in COLUMNS if column.about],
+        facts=_pairs("", "what ran", facts.facts(study)),
+        variants=_pairs("variant", "differs in", facts.changes(study)),
+        importances=_pairs("parameter", "importance", weights),
+    )
+    write_text(to / "report.html", page)
+    write_text(to / "report.json", stored(study))
+    return to / "report.html"
 
 
-def _seen(value: Any) -> Any:
-    """What a template fills in, without what is not seen; other values as they are."""
-    return visible_lines(value) if type(value) is str else value
+def _section(study: Study, part: Part, to: Path, of_runs: bool) -> dict[str, Any]:
+    """Gathers what the page shows of a benchmark, and writes its figures."""
+    from forever.report.figures import pictures
+    from forever.report.figures.style import svg
 
-
-def _content(study: Study) -> dict[str, Any]:
-    """What the templates fill in."""
-    weights = {key: f"{weight:.2f}" for key, weight in importances(study.folder).items()}
-    return {
-        "study": study,
-        "folders": folder_table(study),
-        "warnings": warnings(study),
-        "subject": facts.subject(study),
-        "seeds": listed(study.seeds),
-        "sections": [_tables(part) for part in study.parts],
-        "facts": _pairs("", "what ran", facts.facts(study)),
-        "variants": _pairs("variant", "differs in", facts.changes(study)),
-        "importances": _pairs("parameter", "importance", weights),
-    }
-
-
-def _tables(part: Part) -> dict[str, Any]:
     frame: Any = frame_of(part.rows)
+    drawn: list[dict[str, Any]] = []
+    for picture in pictures(study, part, of_runs):
+        text = svg(picture.figure)
+        write_text(to / "figures" / f"{picture.name}.svg", text)
+        csv = picture.numbers.to_csv(index=False, float_format="%.6g")
+        drawn.append({
+            "name": picture.name,
+            "caption": picture.caption,
+            "address": f"data:image/svg+xml;base64,{b64encode(text.encode()).decode()}",
+            "csv": f"data:text/csv;charset=utf-8,{quote(csv, errors='replace')}",
+            "numbers": picture.numbers.map(_shown).rename(columns=str),
+        })  # fmt: skip
+    scores, costs = text_table(frame, "scores"), text_table(frame, "costs")
     return {
         "part": part,
         "heading": part.benchmark if part.several else "",
-        "scores": text_table(frame, "scores"),
-        "costs": text_table(frame, "costs"),
-        "results": text_table(frame, "scores", "costs"),
-        "findings": pd.DataFrame(findings(part), columns=["finding", "ours", "published", "from"]),
-        "decided": text_table(frame[frame["decided"] != ""], "decided"),
-        "paper": text_table(frame[frame["paper"].notna()], "paper"),
+        "scores": scores,
+        "costs": costs,
+        "titles": [*scores.columns, *costs.columns],
+        "notes": _notes(part),
+        "more": {
+            "Decided": text_table(frame[frame["decided"] != ""], "decided"),
+            "Findings": pd.DataFrame(
+                findings(part), columns=["finding", "ours", "published", "from"]
+            ),
+            "Beside the paper (FOREVER, arXiv 2601.03938)": text_table(
+                frame[frame["paper"].notna()], "paper"
+            ),
+        },
         "too_small": facts.too_small_for(part),
+        "pictures": drawn,
     }
+
+
+def _shown(value: Any) -> str:
+    """Writes a cell of a table of numbers."""
+    if isinstance(value, str):
+        return value
+    return NOTHING if pd.isna(value) else minus(f"{value:.4g}")
+
+
+def _notes(part: Part) -> list[str]:
+    """Says how the intervals and verdicts of a part are made."""
+    if not part.measured:
+        return ["No run is finished."]
+    notes = [
+        f"Brackets are 95 % intervals of a paired bootstrap over test items and runs "
+        f"({RESAMPLES:,} resamples)."
+    ]
+    if part.most_runs == 1:
+        notes[0] += " Each variant ran once (items only, 1 seed), so no variant is judged."
+    judged = [row for row in part.measured if row.compared("verdict") and row.footing.comparable]
+    if part.stopping is not None and part.in_rounds:
+        level, count = 100 * part.stopping["alpha"], part.stopping["comparisons"]
+        notes.append(
+            "A stopping rule was used: seeds were added in rounds to open comparisons. Δ OP and "
+            "verdicts are those of a confidence sequence, each wrong in at most "
+            f"{level / count:.2g} %, {plural(count, 'comparison')} together in at most {level:g} "
+            "%. Other intervals hold for a fixed number of seeds only."
+        )
+    elif judged:
+        notes.append(
+            f"Verdicts on OP: two-sided bootstrap test at {100 * ALPHA:g} %, Holm-corrected for "
+            f"{plural(len(judged), 'comparison')}; equivalent: within ±{EQUIVALENT:g} points; not "
+            "shown: more seeds may show a difference. Bounds are not judged."
+        )
+    if part.refused:
+        notes.append(
+            f"≠ dose: no verdict, because replay differs from the reference's: "
+            f"{'; '.join(part.refused)}. With budget.examples all have one dose."
+        )
+    return notes
 
 
 def _pairs(left: str, right: str, values: Mapping[str, str]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""`forever report`: tables and figures of runs that are there."""
+"""`forever report`: tables and figures of finished runs."""
 
 from pathlib import Path
 
@@ -16,11 +16,16 @@ def report(
         "--to",
         help="Folder to write into; default: the folder itself, of several reports/NAMES.",
     ),
+    runs: bool = Option(False, "--runs", help="Draw the matrix and timeline of single runs, too."),
+    table: Path | None = Option(
+        None, "--table", help="Write the tables into this file, too: .md, .tex or .csv."
+    ),
 ) -> None:
-    """Write report.html, .md, .tex and .json, tables and figures, from run directories alone.
+    """Write report.html, report.json and figures/ from run directories alone.
 
     Examples:
         forever report runs/components
+        forever report runs/components --runs --table components.tex
         forever report runs/components /mnt/other/components --to reports/two
         forever report runs --json
     """
@@ -32,4 +37,4 @@ def report(
     places = [local_folder(folder) for folder in folders]
     for place in places:
         bring(place)
-    commands.show_report(*places, to=to)
+    commands.show_report(*places, to=to, runs=runs, table=table)

@@ -63,8 +63,8 @@ def push_table(folder: Path, uri: str | None) -> None:
 def _study(folder: Path) -> Any:
     """What the report reads of a folder; None without a finished run, or without its packages."""
     try:
-        from forever.report.page.tables import markdown  # noqa: F401 - whether it can be loaded
         from forever.report.study import read_study
+        from forever.report.tables import markdown  # noqa: F401 - whether it can be loaded
 
         return read_study(folder)
     except (ImportError, InputError):
@@ -110,7 +110,7 @@ def show_table(store: Store, place: Place, study: Any) -> None:
 
     from forever.report.facts import subject
     from forever.report.frame import frame_of, text_table
-    from forever.report.page.tables import markdown
+    from forever.report.tables import markdown
 
     tables: dict[str, str] = {}
     frames: list[pd.DataFrame] = []

@@ -33,45 +33,25 @@ _MEASURED = ["update_norm", "loss", "penalty"]  # which an update that was left 
 _MOVES = (("update_norm", "Δ", "#88AACC"), ("mu", "μ (moving average of Δ)", style.INK))
 # Light enough for dark numbers everywhere.
 _BLUES = ListedColormap(colormaps["Blues"](np.linspace(0, 0.65, 256)))
-_KEPT = 128
 _FEW = 300  # updates, of which a timeline shows each as a dot
-_drawn: dict[tuple[Any, ...], tuple[bytes, str]] = {}
-# Updates of a timeline that a page holds: more cannot be told apart, and make it heavy.
-SHOWN = 2000
+SHOWN = 2000  # updates of a timeline whose numbers a page has
 
 
 def png_of(figure: Literal["matrix", "timeline"], run: Run) -> bytes:
-    """A figure of a finished run as a PNG file."""
-    return drawn(figure, run)[0]
-
-
-def drawn(figure: Literal["matrix", "timeline"], run: Run) -> tuple[bytes, str]:
-    """A figure of a finished run as a PNG file and, if it is a timeline, as an SVG file.
-
-    At the end of a sweep MLflow has just shown what the report shows, so it is not drawn again.
-    """
-    finished = run.directory.result.stat().st_mtime_ns  # a later run in this folder has another
-    key = (figure, run.directory.path, run.title, finished)
-    if key not in _drawn:
-        if len(_drawn) == _KEPT:
-            _drawn.clear()
-        if figure == "matrix":
-            _drawn[key] = style.png(matrix_figure(run.outcome, run.title)), ""
-        else:
-            timeline = timeline_figure(run.steps, run.events, run.title)
-            _drawn[key] = style.png(timeline), style.svg(timeline)
-    return _drawn[key]
+    """Draws a figure of a finished run as a PNG file."""
+    if figure == "matrix":
+        return style.png(matrix_figure(run.outcome, run.title))
+    return style.png(timeline_figure(run.steps, run.events, run.title))
 
 
 def matrices(part: Part) -> Iterator[style.Picture]:
-    """The first run of each variant."""
+    """Draws the matrix of the first run of each variant."""
     for row in part.measured:
         run = row.runs[0]
-        numbers = pd.DataFrame(
-            run.outcome["matrix"], run.outcome["tasks"], run.outcome["stages"], dtype=float
-        )
-        name, (png, svg) = f"matrix-{slug(row.variant)}", drawn("matrix", run)
-        yield style.Picture(name, run.title, png, numbers, svg, "matrix", row.variant)
+        scores = pd.DataFrame(run.outcome["matrix"], columns=run.outcome["stages"], dtype=float)
+        scores.insert(0, "score on", run.outcome["tasks"], allow_duplicates=True)
+        figure = matrix_figure(run.outcome, run.title)
+        yield style.Picture(f"matrix-{slug(row.variant)}", run.title, figure, scores)
 
 
 def matrix_figure(result: Mapping[str, Any], title: str) -> Figure:
@@ -149,18 +129,17 @@ def run_figure(
 
 
 def timelines(part: Part) -> Iterator[style.Picture]:
-    """The first run of each variant; of the reference, a run on every order."""
+    """Draws the first run of each variant; of the reference, a run on every order."""
     for row in part.measured:
-        name, runs = f"timeline-{slug(row.variant)}", {row.runs[0].order: row.runs[0]}
+        runs = {row.runs[0].order: row.runs[0]}
         if row.variant == part.example.variant:
             for run in row.runs:
                 runs.setdefault(run.order, run)
         for order, run in runs.items():
             suffix = f"-o{slug(order)}" if len(runs) > 1 else ""
-            png, svg = drawn("timeline", run)
-            numbers = moves(table_of(run.steps))
-            about = name + suffix, run.title, png, numbers, svg
-            yield style.Picture(*about, "timeline", row.variant)
+            name = f"timeline-{slug(row.variant)}{suffix}"
+            figure = timeline_figure(run.steps, run.events, run.title)
+            yield style.Picture(name, run.title, figure, moves(table_of(run.steps)))
 
 
 def moves(updates: pd.DataFrame) -> pd.DataFrame:
@@ -227,7 +206,7 @@ def replay_loss(part: Part) -> Iterator[style.Picture]:
         caption = "The loss on memory and the penalty at each replay of one run."
         fields = [*_EVENT, "days", "loss_before", "loss_after"]
         numbers: Any = table_of(run.events).dropna(subset=["loss_before"])[fields]
-        yield style.picture("replay-loss", caption, figure, numbers)
+        yield style.Picture("replay-loss", caption, figure, numbers)
 
 
 def replay_loss_figure(steps: Lines, events: Lines, title: str = "") -> Figure:

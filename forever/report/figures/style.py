@@ -18,7 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from forever.report.format import mark
 from forever.report.study import Part
 from forever.stats.bootstrap import Estimate
 from forever.text import label
@@ -30,9 +29,8 @@ PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#AA4499",
 MARKERS = "osD^vPX<>ph"
 DASHED, DOTTED = (0, (5, 1.5)), (0, (1.5, 1.2))
 SMALL, LARGE = 8.0, 10.5  # points
-_DPI = 150
 WIDE = 8  # largest over smallest number from where an axis is logarithmic
-# What others are compared with.
+# The lines and grounds that others are compared with.
 MARK: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": DASHED, "zorder": 0}
 GROUND: dict[str, Any] = {"color": "#F3F3F1", "linewidth": 0, "zorder": 0}
 SLANTED: dict[str, Any] = {"rotation": 40, "rotation_mode": "anchor"}
@@ -42,33 +40,16 @@ Look = Mapping[str, Any]  # options of Axes.plot
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A figure as a PNG file, and what a page shows in its place."""
+    """A figure and the numbers that it draws."""
 
     name: str  # of the file, without suffix
     caption: str
-    png: bytes
-    numbers: pd.DataFrame  # what is drawn; in the column "variant" are names of variants
-    svg: str = ""  # "" for a matrix, of which a page shows the numbers
-    group: str = "overview"  # or "matrix", "timeline": where in the report it stands
-    variant: str = ""  # whose run it shows, if it shows one run
-
-
-def picture(name: str, caption: str, figure: Figure, numbers: pd.DataFrame) -> Picture:
-    """A figure in both forms."""
-    return Picture(name, caption, png(figure), numbers, svg(figure))
-
-
-def png(figure: Figure) -> bytes:
-    """The content of a PNG file."""
-    _settle(figure)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DPI)
-    return buffer.getvalue()
+    figure: Figure
+    numbers: pd.DataFrame
 
 
 def svg(figure: Figure) -> str:
-    """The content of an SVG file, the same each time, in which text is text."""
-    _settle(figure)
+    """Draws an SVG file, the same each time, in which text is text."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "forever"}):
@@ -76,15 +57,15 @@ def svg(figure: Figure) -> str:
     return buffer.getvalue()
 
 
-def _settle(figure: Figure) -> None:
-    """Place everything once; Matplotlib would do so again for each form."""
-    if engine := figure.get_layout_engine():
-        engine.execute(figure)
-        figure.set_layout_engine(None)
+def png(figure: Figure) -> bytes:
+    """Draws a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()
 
 
 def looks(variants: Iterable[str], reference: str | None = None) -> dict[str, Look]:
-    """How each variant is drawn, by its place; the reference is bold, in a colour of its own."""
+    """Says how each variant is drawn; the reference is bold, in a colour of its own."""
     by_name: dict[str, Look] = {}
     for number, name in enumerate(variants):
         look = {"label": label(name), "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
@@ -98,13 +79,12 @@ def looks(variants: Iterable[str], reference: str | None = None) -> dict[str, Lo
 
 
 def looks_of(part: Part) -> dict[str, Look]:
-    """The looks of all variants of a part, the same in every figure, where a page finds them."""
-    by_name = looks([row.variant for row in part.rows], part.reference)
-    return {name: {**look, "gid": mark(name)} for name, look in by_name.items()}
+    """Gives all variants of a part their looks, the same in every figure."""
+    return looks([row.variant for row in part.rows], part.reference)
 
 
 def new_figure(width: float, heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
-    """A figure with panels of these heights below each other, in inches, and room for names."""
+    """Makes a figure with panels of these heights below each other, in inches."""
     figure = Figure(figsize=(width, 1.3 + sum(heights)), layout="constrained")
     panels = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)
     axes: list[Axes] = list(panels[:, 0])
@@ -114,7 +94,7 @@ def new_figure(width: float, heights: Sequence[float]) -> tuple[Figure, list[Axe
 
 
 def tidy(axis: Axes) -> None:
-    """Two spines instead of four, small labels, a pale grid behind the data."""
+    """Leaves two spines of four, small labels, and a pale grid behind the data."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.tick_params(labelsize=SMALL)
     axis.set_axisbelow(True)
@@ -122,48 +102,32 @@ def tidy(axis: Axes) -> None:
 
 
 def legend(figure: Figure, **place: Any) -> None:
-    """The legend of all panels, each name once; to the right unless told otherwise."""
+    """Draws one legend of all panels, each name once; by default to the right."""
     by_name: dict[str, Any] = {}
     for axis in figure.axes:
         handles, names = axis.get_legend_handles_labels()
         by_name |= dict(zip(names, handles, strict=True))
     place = place or {"loc": "outside right upper"}
-    handles = list(by_name.values())
-    shown = figure.legend(handles, list(by_name), frameon=False, fontsize=SMALL, **place)
-    lines = zip(handles, shown.legend_handles, shown.get_texts(), strict=True)
-    for drawn, handle, text in lines:
-        for part in (handle, text):
-            if part is not None:
-                part.set_gid(drawn.get_gid())
+    figure.legend(by_name.values(), by_name.keys(), frameon=False, fontsize=SMALL, **place)
 
 
 def draw_estimates(
-    axis: Axes,
-    x: Sequence[float],
-    estimates: Sequence[Estimate | None],
-    look: Look,
-    marks: Sequence[str] = (),
+    axis: Axes, x: Sequence[float], estimates: Sequence[Estimate | None], look: Look
 ) -> None:
-    """A line from estimate to estimate, with upright intervals; it breaks where there is none.
-
-    `marks`: of the variants, if each point is one.
-    """
+    """Draws a line from estimate to estimate, with upright intervals; it breaks at None."""
     missing = Estimate(math.nan, math.nan, math.nan, 0)
     numbers = [estimate or missing for estimate in estimates]
     whiskers: dict[str, Any] = {"color": look["color"], "linewidth": 1.2, "alpha": 0.5}
-    of_variants = marks or [look.get("gid")] * len(numbers)
-    for place, number, gid in zip(x, numbers, of_variants, strict=True):
-        axis.vlines(place, number.low, number.high, gid=gid, **whiskers)
+    axis.vlines(x, [n.low for n in numbers], [n.high for n in numbers], **whiskers)
     axis.plot(x, [number.value for number in numbers], **look)
 
 
 def draw_band(axis: Axes, x: Any, low: Any, high: Any, look: Look) -> None:
-    band: dict[str, Any] = {"color": look["color"], "alpha": 0.12, "linewidth": 0}
-    axis.fill_between(x, low, high, gid=look.get("gid"), **band)
+    axis.fill_between(x, low, high, color=look["color"], alpha=0.12, linewidth=0)
 
 
 def scale(axis: Axes) -> None:
-    """Begin the y axis at 0, or make it logarithmic where numbers are positive and far apart."""
+    """Begins the y axis at 0, or makes it logarithmic if numbers are positive and far apart."""
     low, high = axis.yaxis.get_data_interval()
     if not 0 < WIDE * low <= high:
         axis.set_ylim(bottom=0)
