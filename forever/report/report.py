@@ -35,7 +35,7 @@ from forever.stats.compare import ALPHA
 from forever.stats.verdict import EQUIVALENT
 from forever.sweeps.named_runs import scale_of
 from forever.sweeps.studies import importances
-from forever.text import visible_lines
+from forever.text import visible
 
 __all__ = ["console_tables", "write_report"]
 
@@ -73,7 +73,7 @@ def write_report(folder: Path | Study, to: Path | None = None, of_runs: bool = F
         loader=PackageLoader("forever.report"),
         autoescape=True,
         # Control characters in names and answers are shown as escapes.
-        finalize=lambda value: visible_lines(value) if type(value) is str else value,
+        finalize=lambda value: visible(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
@@ -111,8 +111,8 @@ def _section(study: Study, part: Part, to: Path, of_runs: bool) -> dict[str, Any
         drawn.append({
             "name": picture.name,
             "caption": picture.caption,
-            "address": f"data:image/svg+xml;base64,{b64encode(text.encode()).decode()}",
-            "csv": f"data:text/csv;charset=utf-8,{quote(csv, errors='replace')}",
+            "address": Markup(f"data:image/svg+xml;base64,{b64encode(text.encode()).decode()}"),
+            "csv": Markup(f"data:text/csv;charset=utf-8,{quote(csv, errors='replace')}"),
             "numbers": picture.numbers.map(_shown).rename(columns=str),
         })  # fmt: skip
     scores, costs = text_table(frame, "scores"), text_table(frame, "costs")

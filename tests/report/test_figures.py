@@ -1,28 +1,22 @@
 """Figures show every number at its place, and nothing where nothing was measured."""
 
 import math
-import os
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import combinations, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
-import pandas as pd
 import pytest
 from made_up import base_run, make_up
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 
-from forever.report.analyses import day_pairs, forgetting_rates
+from forever.report.analyses import day_pairs, forgetting_rates, pearson
 from forever.report.analyses.doses import dose_areas
-from forever.report.figures import FIGURES, Picture, analyses, png_of, runs, style, variants
+from forever.report.figures import FIGURES, Picture, png_of, runs, variants
 from forever.report.figures.style import looks
 from forever.report.study import Part, read_study
 from forever.sweeps import parts
@@ -39,17 +33,13 @@ def part(reported: Path) -> Part:
 
 
 def draw(kind: str, part: Any) -> Figure:
-    return drawn(kind, part)[0]
+    return drawn(kind, part).figure
 
 
-def drawn(kind: str, part: Any) -> tuple[Figure, Picture]:
-    """The one figure of a kind, and the picture that was made of it."""
-    with patch.object(style, "png", wraps=style.png) as png:
-        (picture,) = FIGURES[kind](part)
-    (figure,) = png.call_args.args
-    assert picture.png.startswith(b"\x89PNG")
-    assert picture.svg.startswith("<?xml")
-    return figure, picture
+def drawn(kind: str, part: Any) -> Picture:
+    """The one picture of a kind."""
+    (picture,) = FIGURES[kind](part)
+    return picture
 
 
 def lines_of(axis: Axes) -> dict[str, tuple[list[float], list[float]]]:
@@ -158,39 +148,22 @@ def test_accuracy_is_the_mean_over_the_tasks_learned_so_far(part: Part) -> None:
     assert legend_of(figure) == [row.variant for row in part.rows]
 
 
-@pytest.mark.parametrize("count", [1, 14])
-def test_variants_share_a_radar(count: int) -> None:
-    shares = np.full((15, 1), 0.5) + 0.05 * np.arange(count)  # which may exceed 1
-    table = pd.DataFrame(shares, TASKS, METHODS[:count])
-    table.loc[TASKS[3], METHODS[0]] = math.nan  # which leaves a gap
-    figure = variants.radar_figure(table, looks(METHODS))
-    lines = lines_of(figure.axes[0])
-    for name in METHODS[:count]:
-        np.testing.assert_array_equal(lines[name][1][:-1], table[name])
-    assert figure.axes[0].get_ylim()[1] > shares.max()
-    assert legend_of(figure) == METHODS[:count]
-    # No two names of tasks share more than a sliver, and none is cut.
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    names = figure.axes[0].texts
-    boxes = [name.get_window_extent(canvas.get_renderer()) for name in names]
-    shared = [Bbox.intersection(box, other) for box, other in combinations(boxes, 2)]
-    assert all(box is None or min(box.width, box.height) <= 1 for box in shared)
-    assert min(box.x0 for box in boxes) >= 0
-
-
-def test_a_radar_says_whom_it_leaves_out(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_says_whom_it_leaves_out(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends as fine-tuning does, and of many those that keep least."""
-    assert legend_of(draw("radar", part)) == ["base", "+FIR", "-IAR", "finetune"]
+    picture = drawn("radar", part)
+    assert legend_of(picture.figure) == ["base", "+FIR", "-IAR", "finetune"]
+    joint = variants.final_scores(part.rows[-1])
+    for row in part.rows[:-1]:
+        x, y = lines_of(picture.figure.axes[0])[row.variant]
+        assert x == pytest.approx([*variants.final_scores(row) / joint])
+        assert y == [0, 1, 2, 3]
     rows = [replace(row, idle=row.variant == "+FIR") for row in part.rows]
     changed = SimpleNamespace(measured=rows, rows=rows, reference="base")
-    figure, picture = drawn("radar", changed)
-    assert legend_of(figure) == ["base", "-IAR", "finetune"]
-    assert picture.caption.endswith(" Not drawn, for ending as fine-tuning does: +FIR.")
+    picture = drawn("radar", changed)
+    assert legend_of(picture.figure) == ["base", "-IAR", "finetune"]
+    assert "+FIR" in picture.caption
     monkeypatch.setattr(variants, "TOGETHER", 2)
-    figure, picture = drawn("radar", changed)
-    assert legend_of(figure) == ["base", "-IAR"]
-    assert " The 2 that keep most, with the reference." in picture.caption
+    assert legend_of(drawn("radar", changed).figure) == ["base", "-IAR"]
 
 
 def test_pareto_shows_every_point_and_what_nothing_beats(
@@ -280,39 +253,29 @@ def test_doses_have_a_curve_for_what_differs_in_nothing_else(tmp_path: Path) -> 
             near, far = (scores[0] + scores[1]) / 2, (scores[1] + scores[2]) / 2
             area = (near * math.log(2) + far * math.log(5)) / math.log(10)
             assert dose_areas(part)[name][field].value == pytest.approx(area)
-    assert ticks_of(below) == ["4\n4 %", "8\n8 %", "40\n40 %"]
+    assert ticks_of(below) == ["4", "8", "40"]
     assert [*dose_areas(part)] == ["a", "b c", "b c less a"]
     apart = dose_areas(part)["b c less a"]["op"].value
     both = [dose_areas(part)[name]["op"].value for name in ("b c", "a")]
     assert apart == pytest.approx(both[0] - both[1])
 
 
-def test_of_many_curves_no_dose_comes_near_another(tmp_path: Path) -> None:
-    changes: dict[str, dict[str, Any]] = {}
-    for number, dose in product(range(1, 17), (4, 8)):
-        amount = {"budget.examples": dose, "memory.fraction": dose / 100}
-        changes[f"line{number} {dose}"] = {**amount, "method.beta": number / 16}
-    make_up(tmp_path, Sweep("mine", base_run(), changes, (0,), reference="line1 4"))
-    above, _ = draw("doses", read_study(tmp_path).parts[0]).axes
-    lines = lines_of(above)
-    assert len(lines) == 16
-    for xs, _ in lines.values():
-        assert [round(x / dose, 1) for x, dose in zip(xs, (4, 8), strict=True)] in (
-            [0.9, 0.9], [1.0, 1.0], [1.1, 1.1],
-        )  # fmt: skip
+def test_a_runs_figure_is_a_png_for_mlflow(part: Part) -> None:
+    for figure in ("matrix", "timeline"):
+        assert png_of(figure, part.rows[0].runs[0]).startswith(b"\x89PNG")
 
 
-def test_a_runs_figure_is_drawn_once_until_another_run_is_in_its_folder(reported: Path) -> None:
-    """MLflow and the report show the same."""
-    run, again = (read_study(reported).parts[0].rows[0].runs[0] for _ in range(2))
-    first = png_of("timeline", run)
-    with patch.object(style, "png", return_value=b"new") as png:
-        assert png_of("timeline", again) is first
-        assert png_of("matrix", replace(again, variant="another name")) == b"new"
-        later = again.directory.result.stat().st_mtime_ns + 1
-        os.utime(again.directory.result, ns=(later, later))
-        assert png_of("timeline", again) == b"new"
-    assert png.call_count == 2
+def test_a_timeline_has_the_updates_and_of_many_the_replays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each eleventh, the first of each replay, and the update that called it."""
+    steps = [{"task": "a", "step": n, "kind": "task"} for n in range(1, 101)]
+    for place in (90, 40):
+        steps[place:place] = [{**steps[place - 1], "kind": "replay"}] * 5
+    monkeypatch.setattr(runs, "SHOWN", 10)
+    thin = runs.moves(runs.table_of(steps))
+    assert {1, 12, 23, 40, 41, 95, 96} <= {*thin["place"]}
+    assert len(thin) <= 10 + 4
 
 
 def test_findings_are_drawn_as_they_were_found(tmp_path: Path) -> None:
@@ -333,7 +296,7 @@ def test_findings_are_drawn_as_they_were_found(tmp_path: Path) -> None:
     assert [axis.get_xlabel().split(", ")[1] for axis in figure.axes] == [
         "order 7", "mean over orders", "mean over orders",
     ]  # fmt: skip
-    assert analyses.pearson(table.head(2)) is None
+    assert pearson(table.head(2)) is None
 
 
 def test_no_pyplot() -> None:

@@ -1,168 +1,228 @@
-"""report.html is one file that may load nothing, with the numbers behind every figure."""
+"""report.html is one file that needs no other: it shows the runs' own numbers, and names what is
+missing."""
 
 import csv
-import hashlib
 import io
+import json
 import re
-from base64 import b64encode
-from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-import pandas as pd
 import pytest
-from made_up import TASKS, UPDATES
-from pages import scripts_of, without_scripts
+from made_up import TASKS, edit
+from pages import printed, without_scripts
 
 from forever.errors import InputError
-from forever.report.figures import runs
-from forever.report.page.parts import asset, policy, vega
-from forever.report.report import write_report
+from forever.report.frame import COLUMNS, Column, frame_of, stored_rows, text_table
+from forever.report.report import console_tables, write_report
 from forever.report.study import read_study
+from forever.report.tables import write_tables
+from forever.text import latex
 
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(scope="module")
-def text(reported: Path) -> str:
-    return (reported / "report.html").read_text(encoding="utf-8")
+VARIANTS = ["base", "+FIR", "-IAR", "finetune", "mtl"]
 
 
-@pytest.fixture(scope="module")
-def page(text: str) -> ElementTree.Element:
-    return ElementTree.fromstring(without_scripts(text))
+def text(folder: Path) -> str:
+    return (folder / "report.html").read_text(encoding="utf-8")
 
 
-def numbers_behind(page: ElementTree.Element, name: str) -> list[dict[str, str]]:
-    """The rows of the file that a figure offers."""
-    (link,) = [link for link in page.iter("a") if link.get("download") == f"{name}.csv"]
-    kind, _, content = link.attrib["href"].partition(",")
-    assert kind == "data:text/csv;charset=utf-8"
-    return list(csv.DictReader(io.StringIO(unquote(content))))
+def page(folder: Path) -> ElementTree.Element:
+    """The page; parsing it as XML proves that every element is closed."""
+    return ElementTree.fromstring(without_scripts(text(folder)))
 
 
-def test_page_needs_and_may_load_nothing_else(page: ElementTree.Element) -> None:
+def cells(folder: Path) -> dict[str, dict[str, str]]:
+    """The tables of scores and costs: the cells of each variant by column."""
+    tables = [e for e in page(folder).iter("table") if e.get("class") == "numbers"]
+    rows: dict[str, dict[str, str]] = {}
+    for table in tables[:2]:
+        head = ["".join(cell.itertext()) for cell in table.iter("th")]
+        for row in table.iter("tr"):
+            texts = ["".join(cell.itertext()) for cell in row.iter("td")]
+            if texts:
+                rows.setdefault(texts[0], {}).update(zip(head, texts, strict=True))
+    return rows
+
+
+# ---- tables
+
+
+def test_all_tables_show_the_frame(reported: Path, tmp_path: Path) -> None:
+    """HTML, Markdown, LaTeX and the console have the same cells."""
+    table, study = cells(reported), read_study(reported)
+    console = printed(console_tables(study), 100)
+    for suffix in ("md", "tex", "csv"):
+        write_tables(study, tmp_path / f"t.{suffix}")
+    assert list(table) == [*VARIANTS[:3], "bounds", *VARIANTS[3:]]
+    assert (table["base"]["replays"], table["mtl"]["replays"]) == ("6 + 3", "0 + 0")
+    for row in study.rows:
+        estimate = row.compared("op")
+        op = f"{estimate.value:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]"
+        runs = table[row.variant]["runs"]
+        assert table[row.variant]["OP (%)"] == op
+        assert f"| {row.variant} | {runs} | {op} |" in (tmp_path / "t.md").read_text("utf-8")
+        assert f"{row.variant} & {runs} & {op} &" in (tmp_path / "t.tex").read_text("utf-8")
+        assert f'{row.variant},{runs},"{op}"' in (tmp_path / "t.csv").read_text("utf-8")
+        assert re.search(rf"{re.escape(row.variant)} +{re.escape(op)} ", console)
+    with pytest.raises(InputError):
+        write_tables(study, tmp_path / "t.xls")
+
+
+def test_latex_is_well_formed(components: Path, tmp_path: Path) -> None:
+    write_tables(read_study(components), tmp_path / "t.tex")
+    written = (tmp_path / "t.tex").read_text("utf-8")
+    bare = re.sub(r"\\[{}]", "", written)
+    assert bare.count("{") == bare.count("}")
+    # Of two benchmarks scores and costs.
+    assert written.count(r"\begin{table}") == written.count(r"\end{table}") == 4
+    assert written.isascii()
+    assert not re.findall(r"(?<!\\)[%_#]", written)
+
+
+@pytest.mark.parametrize(
+    ("written", "set_by_latex"),
+    [  # pdflatex knows no Greek outside of formulas
+        ("S8 IAR β0.001 γ1 λ0.05", r"S8 IAR $\beta$0.001 $\gamma$1 $\lambda$0.05"),
+        ("2 × Δ −1 – 3 ± 4 → 5", r"2 $\times$ $\Delta$ $-$1 -- 3 $\pm$ 4 $\rightarrow$ 5"),
+        ("6 & 7_8 {~^\\}", r"6 \& 7\_8 \{\textasciitilde{}\textasciicircum{}\textbackslash{}\}"),
+        ("日", "?"),
+    ],
+)
+def test_text_for_latex(written: str, set_by_latex: str) -> None:
+    assert latex(written) == set_by_latex
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_no_number_is_cut_on_a_narrow_console(reported: Path, width: int) -> None:
+    study = read_study(reported)
+    console = printed(console_tables(study), width)
+    assert max(map(len, console.splitlines())) <= width
+    for cell in text_table(frame_of(study.rows), "console").to_numpy().flat:
+        assert re.search(rf" {re.escape(cell)} ", console)
+
+
+def test_a_new_column_is_one_line(reported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    best = Column("best", lambda row: row.compared("op").value, "best OP", "{:.3f}", ("scores",))
+    monkeypatch.setattr("forever.report.frame.COLUMNS", [*COLUMNS, best])
+    frame = frame_of(read_study(reported).rows)
+    assert "best OP" in text_table(frame, "scores").columns
+    assert stored_rows(frame)[0]["best"] == stored_rows(frame)[0]["op"].value
+
+
+def test_hours_of_gpus(two_benchmarks: Path) -> None:
+    result = {"world_size": 2, "seconds": {"task": 1000.0, "replay": 800.0}}
+    for name, changes in (("environment", {"gpus": ["H200"]}), ("result", result)):
+        for path in two_benchmarks.glob(f"*/{name}.json"):
+            edit(path, **changes)
+    write_report(two_benchmarks)
+    assert cells(two_benchmarks)["base"]["GPU-hours"] == "1.00"
+
+
+# ---- what is missing
+
+
+def test_missing_runs_are_named_and_have_no_numbers(folder: Path) -> None:
+    """A run that a search stopped is not missing."""
+    next(folder.glob("base*/environment.json")).unlink()
+    assert cells(folder)["-IAR"]["runs"] == "1 of 2"
+    assert re.search(r"minus_IAR-ocustom-s1-\w+ \(not started\)", text(folder))
+    for run in read_study(folder).runs:
+        if run.variant in ("-IAR", "mtl"):
+            run.directory.result.unlink(missing_ok=True)
+        if run.variant == "-IAR":
+            run.directory.end("stopped", "after 2 of 3 tasks")
+        if run.key.startswith("mtl-ocustom-s1"):
+            run.directory.end("failed", "ValueError: boom")
+    write_report(folder)
+    for variant in ("-IAR", "mtl"):
+        row = cells(folder)[variant]
+        assert row.pop("runs") == "0 of 2"
+        assert not re.search(r"\d", "".join(row.values()))
+    for expected in ("2 of 10 runs are missing", "failed: ValueError: boom", "2 of 10 runs were"):
+        assert expected in text(folder)
+
+
+def test_a_benchmark_of_which_nothing_is_finished_is_missing(two_benchmarks: Path) -> None:
+    for path in two_benchmarks.glob("*-o2-*/result.json"):
+        path.unlink()
+        (path.parent / "config.yaml").unlink()
+    write_report(two_benchmarks)
+    content = json.loads((two_benchmarks / "report.json").read_text("utf-8"))
+    assert (content["seeds"], content["planned"], content["finished"]) == ([0, 1], 12, 6)
+    assert [row["op"] for row in content["parts"][1]["rows"]] == [None] * 3
+
+
+# ---- the page
+
+
+def test_the_page_needs_nothing_else(reported: Path) -> None:
+    ids: list[str] = []
     addresses: list[str] = []
-    for element in page.iter():
-        assert element.tag not in ("link", "iframe", "img", "object", "form")
+    for element in page(reported).iter():
+        assert element.tag not in ("link", "iframe", "object", "form", "svg")
         assert not any(name.startswith("on") for name in element.attrib)
         addresses += [element.attrib[name] for name in ("href", "src") if name in element.attrib]
-    assert all(address.startswith(("#", "data:text/csv;")) for address in addresses)
-    assert "url(" not in asset("page.css")
+        ids += [element.attrib["id"]] if "id" in element.attrib else []
+    links = {address[1:] for address in addresses if address.startswith("#")}
+    assert links == {*ids}
+    assert len(ids) == len({*ids})
+    others = [address for address in addresses if not address.startswith("#")]
+    assert all(address.startswith(("data:text/csv;", "data:image/svg+xml;")) for address in others)
 
 
-def test_only_the_scripts_of_the_page_may_run(text: str, page: ElementTree.Element) -> None:
-    (rules,) = [meta.attrib["content"] for meta in page.iter("meta") if "http-equiv" in meta.attrib]
-    scripts = scripts_of(text)
-    assert scripts == [asset("page.js"), vega(), asset("timeline.js")]  # none is made of data
-    digests = [b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    assert rules.startswith(f"default-src 'none'; script-src {allowed};")
-    assert "unsafe-eval" not in rules
-    with pytest.raises(ValueError, match="would end"):
-        policy(["let text = '</Script>'"])
-
-
-def test_the_bundle_is_there_once_and_for_timelines_only(
-    folder: Path, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is most of the page: 0.9 MB."""
-    assert text.count(vega()) == 1
-    monkeypatch.setattr("forever.report.figures.USUAL", ("intervals", "matrices"))
-    write_report(folder)
-    page = (folder / "report.html").read_text(encoding="utf-8")
-    assert 'id="timeline"' not in page
-    assert scripts_of(page) == [asset("page.js")]
-
-
-def test_a_package_that_is_missing_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
-    with pytest.raises(InputError, match=r"needs vl_convert; .* 'forever-cl\[report\]'"):
+def test_a_missing_package_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
+    with pytest.raises(InputError, match="jinja2"):
         write_report(folder)
 
 
-def test_every_link_of_the_page_leads_somewhere(page: ElementTree.Element) -> None:
-    ids = [element.attrib["id"] for element in page.iter() if "id" in element.attrib]
-    assert [name for name, count in Counter(ids).items() if count > 1] == []
-    nav = next(page.iter("nav"))
-    for link in nav.iter("a"):
-        assert link.attrib["href"][1:] in ids
-    assert len(list(nav.iter("a"))) == 5
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', ElementTree.tostring(page, "unicode")))
-    assert used <= {*ids}
+def numbers_behind(folder: Path, name: str) -> list[dict[str, str]]:
+    """The rows of the file that a figure offers."""
+    links = [link for link in page(folder).iter("a") if link.get("download") == f"{name}.csv"]
+    content = links[0].attrib["href"].partition(",")[2]
+    return list(csv.DictReader(io.StringIO(unquote(content))))
 
 
-def test_figures_have_the_colours_of_the_page(page: ElementTree.Element) -> None:
-    """So a dark page has dark figures."""
-    defined = set(re.findall(r"(--[a-z]+\d?):", asset("page.css")))
-    figures = list(page.iter(f"{SVG}svg"))
-    assert len(figures) == 5 + 5  # overview, timelines
-    for figure in figures:
-        styles = " ".join(element.get("style", "") for element in figure.iter())
-        assert not re.search("#[0-9a-f]{6}", styles)
-        assert set(re.findall(r"var\((--\w+)\)", styles)) <= defined
-
-
-def test_numbers_behind_the_figures_are_those_of_the_report(
-    reported: Path, page: ElementTree.Element
-) -> None:
-    rows = {row.variant: row for row in read_study(reported).parts[0].rows}
+def test_numbers_behind_the_figures_are_those_of_the_report(reported: Path) -> None:
+    rows = {row.variant: row for row in read_study(reported).rows}
     for name in ("op", "pareto"):
-        for line in numbers_behind(page, name):
+        for line in numbers_behind(reported, name):
             estimate = rows[line["variant"]].compared("op")
             assert float(line["OP"]) == pytest.approx(estimate.value, rel=1e-5)
             assert float(line["OP low"]) == pytest.approx(estimate.low, rel=1e-5)
-    final = {line["variant"]: line["4"] for line in numbers_behind(page, "accuracy")}
-    assert {name: float(value) for name, value in final.items()} == {
-        name: pytest.approx(row.compared("op").value, rel=1e-5) for name, row in rows.items()
-    }
-    kept = numbers_behind(page, "retention")
-    assert list(kept[0]) == ["variant", *TASKS]
-    assert {line["kind"] for line in numbers_behind(page, "replay-loss")} == {
-        "replay", "consolidation",
-    }  # fmt: skip
+    assert list(numbers_behind(reported, "retention")[0]) == ["variant", *TASKS]
 
 
-def test_a_matrix_is_a_table_of_its_scores(reported: Path, page: ElementTree.Element) -> None:
-    (row, *_) = read_study(reported).parts[0].rows
-    table = next(table for table in page.iter("table") if table.get("class") == "heat")
+def test_a_matrix_is_a_table_of_its_scores(reported: Path) -> None:
+    run = read_study(reported).rows[0].runs[0]
+    table = next(table for table in page(reported).iter("table") if table.get("class") == "heat")
     shown = [[cell.text for cell in line.iter("td")] for line in table.iter("tr")][1:]
     assert shown == [
         [None if score is None else f"{score:.1f}" for score in line]
-        for line in row.runs[0].outcome["matrix"]
+        for line in run.outcome["matrix"]
     ]
     framed = [cell for cell in table.iter("td") if cell.get("class") == "learned"]
     assert len(framed) == len(TASKS)
 
 
-def test_a_timeline_holds_the_updates_and_of_many_the_replays(
-    page: ElementTree.Element, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = numbers_behind(page, "timeline-base")
-    assert sum(line["kind"] == "task" for line in lines) == UPDATES * len(TASKS)
-    replays = [line for line in lines if line["kind"] == "replay"]
-    assert [line["days"] for line in replays] == 3 * ["1", "2"]
-    steps = [{"task": "a", "step": n, "kind": "task"} for n in range(1, 101)]
-    for place in (90, 40):
-        steps[place:place] = [{**steps[place - 1], "kind": "replay"}] * 5
-    monkeypatch.setattr(runs, "SHOWN", 10)
-    thin = runs.moves(runs.table_of(steps))
-    # Each eleventh, the first of each replay, and what called it.
-    assert {1, 12, 23, 40, 41, 95, 96} <= {*thin["place"]}
-    assert len(thin) <= 10 + 4
-    assert isinstance(thin, pd.DataFrame)
+def test_single_runs_are_drawn_when_asked_for(reported: Path, tmp_path: Path) -> None:
+    names = {path.stem for path in (reported / "figures").iterdir()}
+    assert names == {"op", "accuracy", "retention", "pareto", "replay-loss"}
+    write_report(read_study(reported), tmp_path, of_runs=True)
+    of_runs = {path.stem for path in (tmp_path / "figures").iterdir()} - names
+    assert {"matrix-base", "timeline-base"} <= of_runs
+    assert len(of_runs) == 2 * len(VARIANTS)
 
 
-def test_a_variant_is_marked_in_tables_and_figures(page: ElementTree.Element) -> None:
-    names = [e for e in page.iter("span") if e.get("class") == "variant" and e.text == "+FIR"]
-    assert len(names) == 3  # scores, costs, variants
-    (mark,) = {name.attrib["data-variant"] for name in names}
-    rows = [row for row in page.iter("tr") if row.get("data-variant") == mark]
-    assert len(rows) == 3 + 4  # and in the numbers behind four figures
-    for figure in list(page.iter(f"{SVG}svg"))[:4]:
-        groups = [g for g in figure.iter(f"{SVG}g") if g.get("data-variant") == mark]
-        assert [g.findtext(f"{SVG}title") for g in groups] == ["+FIR"] * len(groups)
-        assert len(groups) >= 3  # the line, and two more: whiskers, its names
-    summaries = [e for e in page.iter("summary") if e.get("data-variant") == mark]
-    assert len(summaries) == 2
+def test_benchmarks_have_their_own_tables_and_figures(components: Path) -> None:
+    for part in read_study(components).parts:
+        assert {run.outcome["benchmark"] for run in part.finished} == {part.benchmark}
+        assert [len(row.runs) for row in part.rows] == [2, 2, 2]
+        assert (components / "figures" / f"op-{part.benchmark}.svg").is_file()
+
+
+def test_reports_are_the_same_each_time(folder: Path) -> None:
+    before = text(folder)
+    write_report(folder)
+    assert text(folder) == before

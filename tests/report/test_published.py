@@ -1,6 +1,5 @@
 """How our numbers are put beside the published ones."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import pytest
 from helpers import saved
 
 from forever.report.facts import too_small_for
+from forever.report.frame import frame_of, text_table
 from forever.report.run import Run
 from forever.report.study import read_study
 from forever.runs.directory import RunDirectory
@@ -96,17 +96,13 @@ def test_published_numbers_stand_beside_ours(components: Path) -> None:
     assert fir.compared("bwt_difference").value == pytest.approx(sum(apart) / 2)
     numbers = {"op": 40.1, "bwt": -5.2, "difference": 40.1 - 42.5, "bwt_difference": -5.2 + 2.8}
     assert fir.published == pytest.approx(numbers)
-    text = (components / "report.md").read_text(encoding="utf-8").partition("Beside the paper:")[2]
-    head, _, *lines = re.findall(r"^\|.*$", text, flags=re.MULTILINE)[:4]
-    names, shown = ([cell.strip() for cell in line.split("|")] for line in (head, lines[1]))
-    cells = dict(zip(names, shown, strict=True))
-    assert cells["variant"] == "+FIR"
+    frame: Any = frame_of([fir])
+    (cells,) = text_table(frame, "paper").to_dict("records")
     assert (cells["published OP"], cells["published BWT"]) == ("40.1", "−5.2")
     assert (cells["published Δ OP"], cells["published Δ BWT"]) == ("−2.4", "−2.4")
     # Sizes are not compared: toy is not SuperNI.
     assert "ours less theirs" not in cells
-    assert "are not the paper's setting" in text
-    assert not any(line.startswith("| finetune") for line in lines)  # components has none
+    assert rows["finetune"].published is None  # components has none
 
 
 def test_a_test_set_that_is_too_small_is_called_so(components: Path) -> None:
@@ -114,9 +110,6 @@ def test_a_test_set_that_is_too_small_is_called_so(components: Path) -> None:
     part = read_study(components).parts[0]
     (fir,) = [row for row in part.rows if row.variant == "+FIR"]
     comparison: Any = fir.comparison
-    text = (components / "report.md").read_text(encoding="utf-8")
-    too_small = fir.compared("resolution") > 2.4
-    assert too_small == ("too small for the published difference" in text)
     part.__dict__["rows"] = [fir]
     for resolution, told in ((3.04, ["+FIR (−2.4, chance ±3.0 with 2 runs)"]), (2.3, [])):
         fir.comparison = replace(comparison, resolution=resolution)

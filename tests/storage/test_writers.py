@@ -291,7 +291,7 @@ def test_a_report_that_python_writes_reaches_the_storage(store: Store, tmp_path:
     page = result.write_report()
     written = files_of(place)
     assert written["report.html"] == page.read_bytes()
-    assert {"report.md", "report.tex", "report.json"} <= written.keys()
+    assert "report.json" in written
     assert any(name.startswith("figures/") for name in written)
     forever.load("store://bucket/runs/days")
     assert page.is_file()
