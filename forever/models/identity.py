@@ -8,30 +8,13 @@ from pathlib import Path
 from forever.config.methods.replay import SsrConfig
 from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
-from forever.models.folder import files_of_index
+from forever.models.folder import SETTINGS, TOKENIZER, weights_of
 from forever.models.location import find
-
-_SETTINGS = ("config.json", "generation_config.json")
-_TOKENIZER = (
-    "added_tokens.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
-    "special_tokens_map.json",
-    "spiece.model",
-    "tekken.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-    "vocab.txt",
-)
 
 
 def changed(there: Mapping[str, str], config: RunConfig) -> list[str]:
-    """In what the files that a run reads differ from the digests that it has noted, a line each;
-    those that are not on this machine yet say nothing."""
-    if not there:  # by an early version
-        return []
+    """Return how the files that a run reads differ from the digests in its result, a line each;
+    files that are not on this machine yet do not count."""
     now = of_encoder(config)
     path = find(config.model.name)
     if path:
@@ -41,7 +24,7 @@ def changed(there: Mapping[str, str], config: RunConfig) -> list[str]:
 
 
 def of_encoder(config: RunConfig) -> dict[str, str]:
-    """Digests of the sentence encoder of SSR; none without one, or while it is not here."""
+    """Return the digests of SSR's sentence encoder; none without one, or while it is elsewhere."""
     if not isinstance(config.method, SsrConfig) or not config.method.encoder:
         return {}
     path = find(config.method.encoder)
@@ -51,24 +34,21 @@ def of_encoder(config: RunConfig) -> dict[str, str]:
 
 
 def digests(path: Path, setting: str = "model.name") -> dict[str, str]:
-    """Digests of a model's settings, tokenizer and weights; of a GGUF file, which has them all.
+    """Return the digests of a model's settings, tokenizer and weights; a GGUF file has them all.
 
-    A gigabyte takes a second or two, once a process as long as the files do not change.
+    A gigabyte takes a second or two, once a process while the files stay the same.
     """
     if path.is_file():
         return {"weights": _digest([path])}
-    weights = [path / "model.safetensors"]
-    if not weights[0].is_file():
-        weights = files_of_index(setting, path / "model.safetensors.index.json")
     return {
-        "config": _digest(path / name for name in _SETTINGS),
-        "tokenizer": _digest(path / name for name in _TOKENIZER),
-        "weights": _digest(weights),
+        "config": _digest(path / name for name in SETTINGS),
+        "tokenizer": _digest(path / name for name in TOKENIZER),
+        "weights": _digest(weights_of(setting, path)),
     }
 
 
 def _digest(paths: Iterable[Path]) -> str:
-    """Twelve hex digits that change with any of the files that are there."""
+    """Return twelve hex digits that change with any of the files that exist."""
     sha = hashlib.sha256()
     for path in paths:
         if path.is_file():
@@ -79,6 +59,6 @@ def _digest(paths: Iterable[Path]) -> str:
 
 @cache
 def _sha256(path: Path, size: int, changed_ns: int) -> bytes:
-    """The SHA-256 of a file; with another size or time it is another file."""
+    """Return the SHA-256 of a file; with another size or time it is another file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()

@@ -7,13 +7,13 @@ from typing import Any
 from forever.errors import InputError
 from forever.models import folder
 
-# What is fetched of a model beside its weights: settings and the tokenizer, no code, no pickle.
+# What is downloaded of a model besides its weights: settings and the tokenizer, no code, no pickle.
 _TEXTS = ["*.json", "*.txt", "*.model", "*.jinja"]
 TINY = Path(__file__).parent / "tiny"
 
 
 def check(name: str, setting: str = "model.name") -> None:
-    """Refuse a local model that cannot be loaded; what the hub has is checked when it is fetched.
+    """Refuse a local model that cannot be loaded; a hub's model is checked when it is downloaded.
 
     `setting` is the configuration key that holds `name`.
 
@@ -23,19 +23,22 @@ def check(name: str, setting: str = "model.name") -> None:
     path = locate(name)
     if path.suffix == ".gguf":
         if not path.is_file():
-            raise InputError(f"{setting}: there is no GGUF file {name!r}")
+            message = f"{setting}: there is no GGUF file {name!r}"
+            raise InputError(message, key=setting, path=path)
         folder.refuse_adapter(setting, path.parent)
     elif path.is_dir():
         folder.check(setting, path)
     elif path.exists() or looks_like_path(name):
         raise InputError(
-            f"{setting}: there is no folder {name!r}; give a folder, a .gguf file or a model hub "
-            "name"
+            f"{setting}: there is no folder {name!r}; give a folder, a .gguf file or the name of a "
+            "model on the hub",
+            key=setting,
+            path=path,
         )
 
 
 def fetch(name: str, setting: str = "model.name") -> Path:
-    """The folder or GGUF file of a model, from the hub if `name` is no path, as `check` wants it.
+    """Return the folder or GGUF file of a model, after a download if `name` is a hub's.
 
     Raises:
         InputError: see `check`; or the hub does not have it, or cannot be reached.
@@ -51,15 +54,17 @@ def fetch(name: str, setting: str = "model.name") -> Path:
     except (OSError, ValueError) as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InputError(
-            f"{setting}: {name!r} is no local folder and could not be fetched: {first}; fetch it "
-            "once where there is a network (the cache is HF_HOME), or give a folder or a GGUF file"
+            f"{setting}: {name!r} is not a local folder and could not be downloaded: {first}; "
+            "download it once where there is a network (the cache is HF_HOME), or give a folder or "
+            "a GGUF file",
+            key=setting,
         ) from error
     folder.check(setting, path)
     return path
 
 
 def _download(name: str, setting: str) -> Path:
-    """The newest snapshot of a hub's model, or without a network the one of last time."""
+    """Return the newest snapshot of a hub's model, or without a network the one of last time."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 
@@ -70,7 +75,7 @@ def _download(name: str, setting: str) -> Path:
     finally:
         enable_progress_bars()
     folder.check_settings(setting, path)  # before gigabytes come
-    files = weights_of(path, setting)
+    files = folder.weights_of(setting, path)
     if not all(file.is_file() for file in files):
         names = [file.name for file in files]
         snapshot_download(name, revision=path.name, allow_patterns=names, **top)
@@ -78,7 +83,7 @@ def _download(name: str, setting: str) -> Path:
 
 
 def find(name: str) -> Path | None:
-    """The folder or file of a model if it is on this machine, without a look at the network."""
+    """Return the folder or file of a model if it is on this machine; the network is not used."""
     path = locate(name)
     if path.exists():
         return path
@@ -88,17 +93,10 @@ def find(name: str) -> Path | None:
 
     try:
         path = Path(snapshot_download(name, local_files_only=True))
-        return path if all(file.is_file() for file in weights_of(path, "model.name")) else None
-    except (OSError, ValueError):  # not there, or by half
+        weights = folder.weights_of("model.name", path)
+        return path if all(file.is_file() for file in weights) else None
+    except (OSError, ValueError):  # not in the cache, or only a part of it
         return None
-
-
-def weights_of(path: Path, setting: str) -> list[Path]:
-    """The files of weights that a model's folder should have."""
-    index = path / "model.safetensors.index.json"
-    return (
-        folder.files_of_index(setting, index) if index.is_file() else [path / "model.safetensors"]
-    )
 
 
 def width(name: str) -> int | None:
@@ -106,28 +104,24 @@ def width(name: str) -> int | None:
     try:
         config = json.loads((locate(name) / "config.json").read_text(encoding="utf-8"))
         size = config["hidden_size"]
-    # No local folder, or one whose model says it in another way.
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    # It is not a local folder, or its model has another key.
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return size if isinstance(size, int) else None
 
 
 def looks_like_path(name: str) -> bool:
-    """A hub name is `name` or `owner/name`; everything else is meant as a path."""
+    """Return whether a name is a path; a hub's name is `name` or `owner/name`."""
     return name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
 def locate(name: str) -> Path:
-    """Where a local backbone lies; for a hub name a path that does not exist.
-
-    Raises:
-        InputError: no path can have this name.
-    """
+    """Return where a local backbone lies; for a hub's name a path that does not exist."""
     if name == "tiny":
         return TINY
     try:
         path = Path(name).expanduser()
         path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, or the home of nobody
-        raise InputError(f"{name!r} can be no model's name: {error}") from None
+    except (OSError, RuntimeError, ValueError) as error:  # too long, or nobody's home
+        raise InputError(f"{name!r} cannot be a model's name: {error}") from None
     return path

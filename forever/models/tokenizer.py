@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from forever.errors import InputError, shown
+from forever.errors import InputError
 from forever.models.loading import explained
 from forever.models.location import check, find
 
 
 class NotHere(InputError):
-    """The model is a hub's, which a run would fetch."""
+    """The model is a hub's and not on this machine; a run would download it."""
 
 
 def load_tokenizer(name: str) -> Any:
@@ -23,36 +23,32 @@ def load_tokenizer(name: str) -> Any:
     path = find(name)
     if path is None:
         raise NotHere(
-            f"model.name: {name!r} is not on this machine, and only a run fetches it; fetch it "
-            "once where there is a network (the cache is HF_HOME), or give a folder or a GGUF file"
+            f"model.name: {name!r} is not on this machine, and only a run downloads it; download "
+            "it once where there is a network (the cache is HF_HOME), or give a folder or a GGUF "
+            "file",
+            key="model.name",
         )
     with explained("model.name", name):
         return read_tokenizer(path)
 
 
 def read_tokenizer(path: Path) -> Any:
-    """Read the tokenizer of a model's folder or GGUF file; it pads with its end if with nothing.
+    """Read the tokenizer of a model's folder or GGUF file; without a padding token, eos pads.
 
     Raises:
-        InputError: its unknown token is unknown, or it has no end, by which answers end.
-            Transformers may raise anything else.
+        InputError: it has no eos, at which answers end. Transformers may raise anything else.
     """
     from transformers import AutoTokenizer  # seconds
 
     where, options = source(path)
     tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
-    try:
-        if tokenizer.pad_token_id is None:
-            tokenizer.pad_token = tokenizer.eos_token
-    except RecursionError:
-        raise InputError(
-            f"model.name: {path} has the unknown token {shown(tokenizer.unk_token)}, which its "
-            "vocabulary lacks; fetch the model again"
-        ) from None
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.eos_token_id is None:
         raise InputError(
             f"model.name: {path} has a tokenizer without eos_token, by which a model says that its "
-            "answer is over; name it in tokenizer_config.json, or give another model"
+            "answer is over; name it in tokenizer_config.json, or give another model",
+            key="model.name",
         )
     return tokenizer
 

@@ -97,7 +97,7 @@ def test_a_model_that_a_run_refuses_is_a_problem(
     ):
         told = document(call, "data", "check", *words, code=2)
         (problem,) = told["problems"]
-        assert problem.startswith("model.name: there is no folder './nosuch'; give ")
+        assert "./nosuch" in problem
         assert told["lengths"]["rows"]  # the tasks are shown all the same
 
 
@@ -108,8 +108,7 @@ def test_a_hubs_model_that_is_not_here_is_none(
     code, printed, errors = call("data", "check", str(data_root), "--model", "someone/else")
     assert (code, errors) == (0, "")
     said = " ".join(printed.split())
-    assert "Tokens are not shown: model.name: 'someone/else' is not on this machine, and" in said
-    assert said.endswith("(the cache is HF_HOME), or give a folder or a GGUF file.")
+    assert "Tokens are not shown: model.name: 'someone/else' is not on this machine" in said
 
 
 def test_without_a_model_torch_is_not_loaded(data_root: Path) -> None:
