@@ -1,13 +1,12 @@
-"""Where errors become one line for the user: what somebody or the world can cause is listed here.
+"""Where errors become one line for the user and an exit code.
 
-Everything else is a bug, of which the traceback is shown. With `--debug` all errors have one.
+What is not explained here is a bug, and its traceback is shown. With `--debug` every error has one.
 """
 
 import errno
 import os
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from forever.errors import InputError, one_line
 from forever.text import complain, without_credentials
@@ -15,104 +14,52 @@ from forever.text import complain, without_credentials
 DEBUG = "FOREVER_DEBUG"  # in the environment, which processes that are started here inherit
 FAILED, BAD_INPUT = 1, 2
 
-
-@dataclass(frozen=True)
-class Cause:
-    """A kind of error that is no bug: what caused it, what it is in Python, and what helps."""
-
-    what: str
-    kinds: tuple[str, ...]  # names of classes, one of which the error is, or of numbers of OSError
-    code: int
-    remedy: str = ""
-
-    def fits(self, error: BaseException) -> bool:
-        """Whether an error is of this kind."""
-        if isinstance(error, OSError) and error.errno is not None:
-            return errno.errorcode.get(error.errno) in self.kinds
-        # By name, since torch and Ray may not be loaded, and need not be for this.
-        return any(kind.__name__ in self.kinds for kind in type(error).__mro__)
-
-
-CAUSES = (
-    Cause("a file of a run, a sweep or a report cannot be written", ("WriteError",), FAILED),
-    Cause("a value, a file or a folder that was given is wrong", (InputError.__name__,), BAD_INPUT),
-    Cause(
-        "the disk, or a quota, is full, or a file may not be as large",
-        ("ENOSPC", "EDQUOT", "EFBIG"),
-        FAILED,
-        "make room; the same command goes on (a run: with --resume)",
-    ),
-    Cause(
-        "a file or folder may not be read or written",
-        ("EACCES", "EPERM", "EROFS"),
-        BAD_INPUT,
-        "give another one, or its rights to this user",
-    ),
-    Cause(
-        "a path leads through a file, or is none",
-        ("ENOTDIR", "EISDIR", "ENAMETOOLONG", "ELOOP"),
-        BAD_INPUT,
-        "give another one",
-    ),
-    Cause(
-        "a disk or a network file system failed",
-        ("EIO", "ESTALE", "ETIMEDOUT", "EREMOTEIO"),
-        FAILED,
-        "look at that disk; the same command goes on (a run: with --resume)",
-    ),
-    Cause(
-        "too many files are open",
-        ("EMFILE", "ENFILE"),
-        FAILED,
-        "raise the limit (ulimit -n), or run less at a time",
-    ),
-    Cause(
-        "a run diverged: a loss, a gradient or a weight is no finite number",
-        ("FloatingPointError",),
-        FAILED,
-    ),
-    Cause(
-        "memory is used up, of this machine or of the accelerator",
-        ("ENOMEM", "MemoryError", "OutOfMemoryError"),
-        FAILED,
-        "give --micro-batch 1, run less at a time (--concurrent), or a smaller model.max_length",
-    ),
-)
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_BAD_PATH = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
+_BAD_PATH |= {errno.ENAMETOOLONG, errno.ELOOP}
+_MORE_ROOM = "free some space; the same command resumes (a run: with --resume)"
+_LESS_MEMORY = "give --micro-batch 1, fewer runs at a time (--concurrent), or a smaller model"
 
 
 def explained(error: BaseException) -> tuple[str, int] | None:
-    """The line that tells of an error, and the exit code; None for a bug."""
-    for cause in CAUSES:
-        if cause.fits(error):
-            line = f"{_words(error)}; {cause.remedy}" if cause.remedy else _words(error)
-            return without_credentials(line), cause.code
-    return None
+    """One line that explains an error, and the exit code; None for a bug."""
+    # Classes are compared by name, since torch need not be loaded.
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    code = FAILED
+    if isinstance(error, InputError):
+        line = str(error)
+        code = FAILED if "WriteError" in kinds else BAD_INPUT
+    elif isinstance(error, OSError) and error.errno is not None:
+        path = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        line = path + os.strerror(error.errno)
+        if error.errno in _FULL:
+            line = f"{line}; {_MORE_ROOM}"
+        elif error.errno in _BAD_PATH:
+            line, code = f"{line}; give another path", BAD_INPUT
+    elif "FloatingPointError" in kinds:  # a run diverged
+        line = one_line(error)
+    elif kinds & {"MemoryError", "OutOfMemoryError"}:
+        line = f"{one_line(error)}; {_LESS_MEMORY}"
+    else:
+        return None
+    return without_credentials(line), code
 
 
 def end(error: Exception) -> int:
-    """Tell of an error that ended a command on stderr, and return the exit code."""
-    told = explained(error)
-    if told is None or os.environ.get(DEBUG):
+    """Report an error that ended a command on stderr, and return the exit code."""
+    explanation = explained(error)
+    if explanation is None or os.environ.get(DEBUG):
         for line in traceback.format_exc().splitlines():
             complain(line)
-    if told is None:
+    if explanation is None:
         return FAILED
-    line, code = told
+    line, code = explanation
     complain(f"error: {line}")
     return code
 
 
 def without_debug(words: Sequence[str]) -> list[str]:
-    """The words of a command without `--debug`, which holds wherever it stands."""
+    """Return the words of a command without `--debug`, which is valid anywhere among them."""
     if "--debug" in words:
         os.environ[DEBUG] = "1"
     return [word for word in words if word != "--debug"]
-
-
-def _words(error: BaseException) -> str:
-    if isinstance(error, InputError):
-        return str(error)
-    if not isinstance(error, OSError):
-        return one_line(error)
-    path = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-    return path + os.strerror(error.errno or 0)

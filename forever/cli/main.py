@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 bad input, 128 and the number of the signal that
 """
 
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +14,6 @@ from typing import Any
 import typer
 
 from forever.cli.boundary import end, without_debug
-from forever.cli.output import shield_output
 from forever.cli.shown import with_json
 from forever.cli.verbs import (
     data,
@@ -40,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 data_app = typer.Typer(
-    help="Look at benchmark data, and prepare it.",
+    help="Check benchmark data, and prepare it.",
     epilog="Examples: forever data check DATA, forever data prepare RELEASE --to DATA.",
     no_args_is_help=True,
 )
@@ -57,7 +57,7 @@ def add(verb: Callable[..., Any], to: typer.Typer, name: str = "", settings: Any
     to.command(name or None, help=about, epilog=epilog, context_settings=settings)(verb)
 
 
-# In the order of `forever --help`. Those that show a table or a page show it as JSON, too.
+# In the order of `forever --help`. Verbs that show a table or a page also print it as JSON.
 add(init.init, app)
 add(with_json(run.run), app)
 add(with_json(sweep.sweep), app)
@@ -78,13 +78,15 @@ app.add_typer(data_app, name="data")
 
 def main() -> None:
     """Run the command that the console script was given."""
-    shield_output()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whose encoding may lack letters of a name
+            stream.reconfigure(errors="backslashreplace")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     sys.argv = without_debug(sys.argv)
     try:
         app()
     except Exception as error:
-        # An import that Ctrl-C met says so in its own words.
+        # A library may wrap the Ctrl-C that met its import in an error of its own.
         sys.exit(1 if asked() else end(error))
 
 

@@ -1,7 +1,7 @@
 """What a verb shows: on a console for people, or with `--json` as one JSON document for programs.
 
-A verb shows tables and pages, which know their own data. With `--json` nothing else is on stdout:
-what would have been there besides, such as progress, goes to stderr.
+A verb shows tables and pages, which know their own data. With `--json` nothing but the document is
+on stdout; progress goes to stderr.
 """
 
 import functools
@@ -24,36 +24,29 @@ from forever.text import terminal
 _HAS_WIDTH = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
 console = Console() if _HAS_WIDTH else Console(width=120)
 _AS_JSON: Any = Option(False, "--json", help="Print one JSON document, and nothing else on stdout.")
+_document: dict[str, Any] | None = None  # of the verb that runs, with --json
 
 
 class Data(Protocol):
     """What can be shown: the console prints it, and a program gets its data."""
 
     def data(self) -> Mapping[str, Any]:
-        """What it says, as JSON values."""
+        """Return its content as JSON values."""
         ...
 
 
-class _Document:
-    """The document of the verb that runs, if it was asked for."""
-
-    content: dict[str, Any] | None = None
-
-
 def show(part: Data, name: str = "") -> None:
-    """Print a table or a page, or put its data into the document, there perhaps under a name."""
-    if _Document.content is None:
+    """Print a table or a page, or put its data into the document, perhaps under a name."""
+    if _document is None:
         console.print(part)
-    elif name:
-        _Document.content[name] = part.data()
     else:
-        _Document.content.update(part.data())
+        note(**({name: part.data()} if name else part.data()))
 
 
 def note(**values: Any) -> None:
-    """Add to the document what people read elsewhere."""
-    if _Document.content is not None:
-        _Document.content.update(values)
+    """Add values to the document that people read elsewhere."""
+    if _document is not None:
+        _document.update(values)
 
 
 def print_lines(lines: Sequence[str]) -> None:
@@ -81,7 +74,8 @@ def with_json(verb: Callable[..., None]) -> Callable[..., None]:
 
 def _print_document(verb: Callable[[], None]) -> None:
     """Run a verb and print its document, also if it ends with a bad exit code of its own."""
-    content = _Document.content = {}
+    global _document
+    content = _document = dict[str, Any]()
     exit_code = 0
     try:
         with redirect_stdout(sys.stderr):
@@ -89,7 +83,7 @@ def _print_document(verb: Callable[[], None]) -> None:
     except typer.Exit as ended:
         exit_code = ended.exit_code
     finally:
-        _Document.content = None
+        _document = None
     from pydantic_core import to_jsonable_python
 
     # JSON has no nan and inf; what pydantic does not know are numbers of NumPy.

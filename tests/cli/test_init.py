@@ -1,5 +1,6 @@
 """`forever init`: what it writes runs as it is, and nothing is overwritten."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,15 +9,13 @@ import yaml
 from commands import Call, document
 from helpers import largest_file
 
+from forever.cli import starters
 from forever.cli.starters.run import run_text
-from forever.cli.starters.task import _TEST, _TRAIN, _liked, _served
 from forever.config.overrides import dotted_keys
 from forever.config.run import RunConfig
 from forever.models.tokenizer import load_tokenizer
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import load_run, named_run
-
-SHORT = ["data.train_rows=8", "data.test_rows=4", "optim.epochs=1", "--mlflow", "off"]
 
 
 @pytest.fixture(autouse=True)
@@ -24,25 +23,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_run_that_is_begun_runs(call: Call) -> None:
+def test_a_run_is_written(call: Call) -> None:
     code, printed, _ = call("init")
     assert (code, printed) == (0, "wrote run.yaml\nnext  forever run run.yaml\n")
     assert load_run("run.yaml") == named_run("mini/forever")
-    order = "data.order=[sentiment,happened]"
-    assert call("run", "run.yaml", order, *SHORT)[0] == 0
-
-
-@pytest.mark.parametrize("words", [["init"], ["init", "--task", "mine"]], ids=" ".join)
-@pytest.mark.parametrize("size", [0, 100])
-def test_a_full_disk_leaves_no_half_file(
-    call: Call, tmp_path: Path, words: list[str], size: int
-) -> None:
-    with largest_file(size):
-        code, _, errors = call(*words)
-    assert (code, errors.count("\n")) == (1, 1)
-    assert "cannot be written (File too large); make room" in errors
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert call(*words)[0] == 0
+    assert call("init", "--on", "superni/7/ssr", "--to", "other.yaml")[0] == 0
+    assert load_run("other.yaml") == named_run("superni/7/ssr")
 
 
 @pytest.mark.parametrize("name", ["mini/forever", "superni/7/ssr", "cpu/long/4/vbm", "mini/mtl"])
@@ -57,12 +43,9 @@ def test_a_runs_file_has_every_key(name: str) -> None:
             assert part in values
             assert not names or names[0] in values[part], key
     assert max(map(len, text.splitlines())) <= 100
-    assert ("default Qwen" in text) == (config.model.name != RunConfig().model.name)
 
 
-def test_a_task_that_is_begun_is_learned(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_are_written_and_learned(call: Call, tmp_path: Path) -> None:
     for name in ("first", "second"):
         assert call("init", "--task", name)[0] == 0
     assert load_run("second.yaml").data.order == ("first", "second")
@@ -71,26 +54,23 @@ def test_a_task_that_is_begun_is_learned(
         ("first", 2, 0),
         ("second", 2, 0),
     ]
-    told = document(call, "run", "second.yaml", "--mlflow", "off")
-    assert told["lost"] == []  # it is learned
-    config = Path(told["run"], "config.yaml").absolute()
-    monkeypatch.chdir(tmp_path.parent)  # from where the run's own configuration finds the data
-    assert document(call, "data", "check", str(config))["problems"] == []
+    assert document(call, "run", "second.yaml", "--mlflow", "off")["lost"] == []  # it is learned
 
 
 def test_tiny_has_a_token_for_each_word_of_the_tasks() -> None:
     tokenizer = load_tokenizer("tiny")
-    rows = [ask(number) for ask in (_liked, _served) for number in range(_TRAIN + _TEST)]
-    words = {word for row in rows for text in row.values() for word in re.findall(r"\w+", text)}
+    words: set[str] = set()
+    for file in Path(starters.__file__).parent.glob("*/*.jsonl"):
+        for line in file.read_text("utf-8").splitlines():
+            words |= {*re.findall(r"\w+", " ".join(json.loads(line).values()))}
+    assert words
     assert [word for word in sorted(words) if len(tokenizer.tokenize(f" {word}")) > 1] == []
 
 
-def test_a_sweep_that_is_begun_can_be_planned(call: Call) -> None:
+def test_a_sweep_is_written(call: Call) -> None:
     assert call("init", "sweep", "--to", "mine.yaml")[0] == 0
     sweep = load_sweep("mine.yaml").expand(load_run("mini/forever"))
     assert [*sweep.variants] == ["base", "late", "once"]
-    rows = document(call, "plan", "mine.yaml")["rows"]
-    assert [row["runs"] for row in rows][:3] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("folder", [".", "..", "../here", "a/b"])
@@ -110,28 +90,35 @@ def test_nothing_is_overwritten(words: list[str], call: Call) -> None:
     assert call(*words)[0] == 0
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     code, _, error = call(*words)
-    assert code == 2
-    assert "is there, and init overwrites nothing" in error
+    assert (code, error.count("\n")) == (2, 1)
     assert before == {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
 
 
-def test_what_cannot_be_begun_is_refused(call: Call) -> None:
-    for name in ("../up", "a b", "", ".x"):
-        code, _, error = call("init", "--task", name)
-        assert code == 2
-        assert "a task's name is that of a folder" in error
-    for folder in ("/", "mini", "a/../mini", "standard", "superni"):
-        code, _, error = call("init", "--task", "first", "--to", folder)
-        assert code == 2
-        assert "the folder's name is that of a benchmark" in error
-    for file in ("days.txt", "days", "mydir/"):
-        for what in ("run", "sweep"):
-            code, _, error = call("init", what, "--to", file)
-            assert code == 2
-            assert f"the file of a {what} ends in .yaml, as {what}.yaml does" in error
-    assert call("init", "sweep", "--task", "first")[0] == 2
-    for words in (["sweep"], ["--task", "first"]):
-        code, _, error = call("init", *words, "--on", "mini/ewc")
-        assert code == 2
-        assert "--on mini/ewc: a sweep or a task is not written from a run" in error
+@pytest.mark.parametrize("words", [["init"], ["init", "--task", "mine"]], ids=" ".join)
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_full_disk_leaves_no_half_file(
+    call: Call, tmp_path: Path, words: list[str], size: int
+) -> None:
+    with largest_file(size):
+        code, _, errors = call(*words)
+    assert (code, errors.count("\n")) == (1, 1)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert call(*words)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *[["--task", name] for name in ("../up", "a b", "", ".x")],
+        *[["--task", "first", "--to", folder] for folder in ("/", "mini", "a/../mini", "superni")],
+        *[["run", "--to", file] for file in ("days.txt", "days", "mydir/")],
+        ["sweep", "--task", "first"],
+        ["sweep", "--on", "mini/ewc"],
+        ["--task", "first", "--on", "mini/ewc"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_written_is_refused(words: list[str], call: Call) -> None:
+    code, _, error = call("init", *words)
+    assert (code, error.count("\n")) == (2, 1)
     assert [*Path().iterdir()] == []

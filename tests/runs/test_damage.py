@@ -14,7 +14,7 @@ import pytest
 import torch
 from helpers import KILLED_CLOSES_NO_FILES, Outcome, Then, execute, flip, outcome
 
-from forever.cli.view.seen import look
+from forever.cli.view.run import read_run
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
@@ -139,7 +139,7 @@ def test_a_damaged_file_of_a_finished_run_is_named_by_every_reader(
         read_study(path)
     if (path / name).is_file() or name in ("config.yaml", SUMS):  # others may not have been kept
         with pytest.raises(InputError, match=str(path)):
-            look(path)
+            read_run(path)
     if name == "result.json":
         asked = AskedRun("forever", runs.config, load_benchmark(runs.config.data), None)  # type: ignore[arg-type]
         with pytest.raises(InputError, match=str(told)):
@@ -334,7 +334,7 @@ def test_a_strange_result_whose_sums_fit_is_refused(runs: Runs, copy: Any, field
     content = json.loads(directory.result.read_text("utf-8")) | {field: STRANGE[field]}
     directory.write(directory.result, json.dumps(content))
     with pytest.raises(InputError, match=f"result.json.*{field}"):
-        look(directory.path)
+        read_run(directory.path)
 
 
 @pytest.mark.parametrize(

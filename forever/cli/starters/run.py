@@ -1,76 +1,57 @@
-"""A run's YAML in which every key stands, with what it means, its default and where that is from.
-
-It is made of the configuration's own classes, so it says what the code says.
-"""
+"""A run's YAML with every key, its meaning and its default, from the configuration's classes."""
 
 import math
 import textwrap
-import typing
-from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.yaml_file import to_yaml
 
-_WIDTH = 96
+_HEAD = """\
+# A run: forever run {file}
+# What it costs: forever plan {file}; what the model sees: forever data check {file}
+#
+# A line may be left out: then its default holds, which is the paper's unless a comment says
+# otherwise. A key can be changed on the command line, too: "optim.lr=1e-3".
+"""
 
 
-def run_text(config: RunConfig, name: str) -> str:
-    """The text of a file that is the run `config`; `name` is that of the file."""
-    lines = [
-        f"# A run: forever run {name}",
-        f"# What it costs: forever plan {name}; what the model sees: forever data check {name}",
-        "#",
-        "# A line may be left out: then its default holds, which is the paper's unless a comment",
-        '# says otherwise. A key is changed on the command line, too: "optim.lr=1e-3".',
-    ]
-    for part, field in RunConfig.model_fields.items():
-        value = getattr(config, part)
-        if isinstance(value, BaseModel):
-            lines += ["", *_section(part, value)]
-        else:
-            lines += ["", *_entry(part, field, value, "")]
+def run_text(config: RunConfig, file: str) -> str:
+    """The text of a file that is the run `config`; `file` is its name."""
+    lines = _HEAD.format(file=file).splitlines()
+    for part in type(config).model_fields:
+        section = getattr(config, part)
+        lines.append("")
+        if not isinstance(section, BaseModel):
+            lines += _entry(config, part, "")
+            continue
+        about = (type(section).__doc__ or "").partition("\n\n")[0]
+        if part == "method":
+            about = f"The method: {', '.join(METHOD_CONFIGS)} (docs/methods.md)."
+        lines += [*_comment(about, ""), f"{part}:"]
+        for name in type(section).model_fields:
+            lines += _entry(section, name, "  ")
     return "\n".join(lines) + "\n"
 
 
-def _section(part: str, settings: BaseModel) -> Iterator[str]:
-    """The lines of a part of the configuration."""
-    kind = type(settings)
-    if part == "method":
-        yield from comment(f"The method. There are: {', '.join(METHOD_CONFIGS)} (docs/methods.md).")
-    about = (kind.__doc__ or "").split("\n\n")[0]
-    if "name" not in kind.model_fields or part == "model":
-        yield from comment(about)
-    yield f"{part}:"
-    for name, field in kind.model_fields.items():
-        yield from _entry(name, field, getattr(settings, name), "  ")
-
-
-def _entry(name: str, field: FieldInfo, value: Any, indent: str) -> Iterator[str]:
-    """The comment of a key, and the key with its value, its other values and its default."""
-    if field.description:
-        yield from comment(field.description, indent)
-    notes: list[str] = []
+def _entry(section: BaseModel, name: str, indent: str) -> list[str]:
+    """The comment of a key, and the key with its value and its default."""
+    field, value = type(section).model_fields[name], getattr(section, name)
     default = field.get_default(call_default_factory=True)
-    if typing.get_origin(field.annotation) is Literal and name != "name":
-        others = [str(choice) for choice in typing.get_args(field.annotation) if choice != value]
-        notes.append(f"or {', '.join(others)}")
-    if value != default and (name != "name" or isinstance(default, str)):
-        notes.append(f"default {as_yaml(default)}")
-    note = f"  # {'; '.join(notes)}" if notes else ""
-    yield f"{indent}{name}: {as_yaml(value)}{note}"
+    note = ""
+    if value != default and not field.is_required():
+        note = f"  # default {as_yaml(default)}"
+    return [*_comment(field.description or "", indent), f"{indent}{name}: {as_yaml(value)}{note}"]
 
 
-def comment(text: str, indent: str = "") -> list[str]:
+def _comment(text: str, indent: str) -> list[str]:
     """A text as lines of comment."""
+    head = f"{indent}# "
     words = " ".join(text.split())
-    return textwrap.wrap(
-        words, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
-    )
+    return textwrap.wrap(words, 96, initial_indent=head, subsequent_indent=head)
 
 
 def as_yaml(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`forever data`: look at benchmark data, and prepare it."""
+"""`forever data`: check benchmark data, and prepare it."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer import Argument, Option
 
-from forever.cli.options import FOLDER, number
+from forever.cli.options import FOLDER
 from forever.cli.shown import note, print_lines, show
 from forever.storage.address import address_of
 from forever.text import Page, complain
@@ -22,7 +22,7 @@ def check(
     task: list[str] | None = Option(
         None, "--task", metavar="NAME", help="Only this task; may be repeated."
     ),
-    examples: int = number(3, "Examples of each task as tokens.", 0, whole=True),
+    examples: int = Option(3, min=0, help="Examples of each task as tokens."),
 ) -> None:
     """Read every task that is found, and show what a model will see of it.
 

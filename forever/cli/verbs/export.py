@@ -4,14 +4,13 @@ from pathlib import Path
 
 from typer import Argument, Option
 
-from forever.cli.completion import complete_folder
 from forever.cli.options import FOLDER
 from forever.cli.shown import print_lines
 
 
 def export(
-    run: Path = Argument(help="A finished run's folder.", autocompletion=complete_folder, **FOLDER),
-    to: Path = Option(..., "--to", help="A folder that is not there yet."),
+    run: Path = Argument(help="A finished run's folder.", **FOLDER),
+    to: Path = Option(..., "--to", help="A new folder."),
     merged: bool = Option(
         False, "--merged", help="Also the base model with the adapter merged into it."
     ),
@@ -22,9 +21,8 @@ def export(
         forever export runs/mini-1-forever-s0-5aee8c00 --to my-adapter
         forever export runs/mini-1-forever-s0-5aee8c00 --to my-model --merged
     """
-    from forever.cli.export.folder import export_run
+    from forever.cli.export import export_run
+    from forever.launch.copies import bring
 
-    merge = None
-    if merged:
-        from forever.cli.export.merge import merge
-    print_lines(export_run(run, to, merge))
+    bring(run)
+    print_lines(export_run(run, to, merged))

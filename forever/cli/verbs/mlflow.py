@@ -44,9 +44,7 @@ def ui(
         None, help="A run, a sweep, or a folder of those.", **options.FOLDER
     ),
     mlflow: str = Option("auto", help="MLflow store; default: where FOLDER was sent last."),
-    port: int | None = options.number(
-        None, "Default: 5000, or another free one.", 1, 65535, whole=True
-    ),
+    port: int | None = Option(None, min=1, max=65535, help="Default: 5000, or another free one."),
     no_browser: bool = Option(False, "--no-browser", help="Print the address only."),
 ) -> None:
     """Open MLflow's pages of a folder on this machine; Ctrl-C ends it.

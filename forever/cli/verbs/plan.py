@@ -6,7 +6,6 @@ from typing import Any
 from typer import Argument, Option
 
 from forever.cli import options
-from forever.cli.completion import complete_planned
 from forever.cli.options import (
     NAMED_RUN,
     Place,
@@ -21,17 +20,17 @@ from forever.errors import InputError
 
 @with_options
 def plan(
-    name: str = Argument(
-        help=f"A YAML file, {NAMED_RUN}, or a sweep.", autocompletion=complete_planned
-    ),
+    name: str = Argument(help=f"A YAML file, {NAMED_RUN}, or a sweep."),
     changes: list[str] | None = options.CHANGES,
     calibrate: bool = Option(False, "--calibrate", help="Measure this machine for 20 seconds."),
-    tokens_per_second: float | None = options.number(
-        None, "Training throughput, instead.", 1, 1e12
-    ),
-    price_per_hour: float | None = options.number(None, "Of a GPU, or of a run's CPUs.", 0),
-    detect: float | None = options.number(
-        None, "Seeds and hours that show such a difference in a sweep.", 0.01, 100, metavar="POINTS"
+    tokens_per_second: float | None = Option(None, min=1, help="Training throughput, instead."),
+    price_per_hour: float | None = Option(None, min=0, help="Of a GPU, or of a run's CPUs."),
+    detect: float | None = Option(
+        None,
+        min=0.01,
+        max=100,
+        metavar="POINTS",
+        help="Seeds and hours that show such a difference in a sweep.",
     ),
     *,
     selection: Selection,

@@ -37,4 +37,6 @@ def report(
     places = [local_folder(folder) for folder in folders]
     for place in places:
         bring(place)
+        if not place.is_dir():  # which is said before pandas is loaded
+            raise InputError(f"there is no folder {place}; give a run, a sweep or a folder of runs")
     commands.show_report(*places, to=to, runs=runs, table=table)

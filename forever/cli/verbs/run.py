@@ -1,6 +1,5 @@
 """`forever run`: one run, here or with Ray Train's workers."""
 
-from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -8,7 +7,6 @@ from rich.console import Console
 from typer import Argument, Option
 
 from forever.cli import commands, options
-from forever.cli.completion import complete_run
 from forever.cli.options import NAMED_RUN, Launch, with_options
 from forever.cli.shown import console, note, print_lines, show
 from forever.errors import InputError
@@ -18,12 +16,10 @@ from forever.storage.address import address_of, local_folder, portable
 @with_options
 def run(
     config: str | None = Argument(
-        None,
-        help=f"A YAML file, or {NAMED_RUN} such as mini/forever; a fork has its run's own.",
-        autocompletion=complete_run,
+        None, help=f"A YAML file, or {NAMED_RUN} such as mini/forever; a fork has its run's own."
     ),
     changes: list[str] | None = options.CHANGES,
-    resume: bool = Option(False, "--resume", help="Go on with an interrupted run."),
+    resume: bool = Option(False, "--resume", help="Resume an interrupted run."),
     fork: str | None = Option(
         None,
         metavar="RUN@TASK",
@@ -40,26 +36,32 @@ def run(
         forever run my-run.yaml optim.lr=1e-3 seed=1
         forever run my-run.yaml --resume
     """
+    from forever.cli.view.run import SCORES, lost_tasks, read_run
     from forever.launch.copies import settle
     from forever.launch.local import check
     from forever.launch.start import train
-    from forever.runs.console import ConsoleTracker
+    from forever.runs.console import ConsoleTracker, matrix_table
     from forever.runs.directory import RunDirectory
     from forever.storage.copying import readable
 
     if not launch.most_workers and (launch.gpus_per_run or launch.ray_logs):
         rule = "--gpus-per-run and --ray-logs are about Ray's workers"
         raise InputError(f"{rule}; give --workers, too")
+
+    # The configuration and the folder. To fork is to read a checkpoint, for which torch is loaded.
     origin = None
     if fork:
+        text = _forked(fork)
         from forever.runs.fork import find_origin
 
-        origin = find_origin(_forked(fork))
+        origin = find_origin(text)
     settings = _settings(config, changes or [], origin.config if origin else None)
     key = origin.key(settings) if origin else settings.key()
     directory = RunDirectory(launch.out / key)
     settle(directory.path, readable)
     benchmark = check(settings, directory, resume)
+
+    # What a fork takes over from its origin.
     if directory.finished() is not None:
         print_lines([f"{portable(directory.path)} is finished; nothing to do"])
     elif origin is not None:
@@ -68,34 +70,35 @@ def run(
         differences = plant(origin, settings, benchmark, directory)
         if not quiet:
             print_lines(differences)
+
     fleet = launch.fleet(commands.mlflow_uri(launch.mlflow))
-    with closing(ConsoleTracker(Console(quiet=quiet))) as progress:
+    with closing(ConsoleTracker(_Progress(quiet=quiet))) as progress:
         result = train(settings, directory.path, benchmark, fleet, resume, [progress])
-    _show(directory, result)
-
-
-def _show(directory: Any, result: Mapping[str, Any]) -> None:
-    """Print the matrix of a run that is over, and a line on each task that ends at chance."""
-    from forever.cli.view.chance import lost_tasks
-    from forever.cli.view.seen import Seen
-    from forever.runs.console import matrix_table
 
     show(matrix_table(result, console.width))
-    lost = lost_tasks(Seen(directory))
+    lost = lost_tasks(result, read_run(directory.path).answers)
     print_lines(lost)
-    scores = {name: result.get(name) for name in ("op", "bwt", "fwt", "forgetting")}
-    note(run=directory.path, scores=scores, lost=lost)
+    note(run=directory.path, scores={name: result.get(name) for name in SCORES}, lost=lost)
+
+
+class _Progress(Console):
+    """A console whose loss, as in `forever run ... | head -1`, costs a run its progress alone."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error again, for which a tracker is left out; rich would end the process."""
+        raise
 
 
 def _forked(text: str) -> str:
-    """RUN@TASK, of a run in storage with its copy on this machine, which is brought up to date."""
+    """Return RUN@TASK with the run's folder on this machine, which is brought up to date."""
     from forever.launch.copies import settle
 
     name, at, task = text.rpartition("@")
     folder = local_folder(name)
-    if address_of(folder) is None:
-        return text
-    settle(folder)
+    if address_of(folder) is not None:
+        settle(folder)
+    if not (name and (folder / "config.yaml").is_file()):  # which is said before torch is loaded
+        raise InputError(f"--fork {text}: the folder of a run and a task are expected, RUN@TASK")
     return f"{folder}{at}{task}"
 
 

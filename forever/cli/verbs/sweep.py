@@ -6,7 +6,6 @@ from pathlib import Path
 from typer import Argument, Option
 
 from forever.cli import commands, options
-from forever.cli.completion import complete_sweep
 from forever.cli.options import Launch, Selection, Stopping, parse_seeds, with_options
 from forever.cli.shown import show
 
@@ -14,9 +13,7 @@ from forever.cli.shown import show
 @with_options
 def sweep(
     name: str | None = Argument(
-        None,
-        help="A sweep's name (`forever sweep --list`), or its YAML file.",
-        autocompletion=complete_sweep,
+        None, help="A sweep's name (`forever sweep --list`), or its YAML file."
     ),
     changes: list[str] | None = options.CHANGES,
     show_all: bool = Option(False, "--list", help="Show all sweeps with their question, and end."),
@@ -27,8 +24,8 @@ def sweep(
 ) -> None:
     """Run many variants with Ray Tune, then print the table and write the report.
 
-    The same command goes on where it was interrupted. The sweep `search` finds its variants while
-    it runs, with Optuna, and stops those that fall behind.
+    The same command resumes an interrupted sweep. The sweep `search` finds its variants while it
+    runs, with Optuna, and stops those that fall behind.
 
     Examples:
         forever sweep --list

@@ -1,1 +1,1 @@
-"""What `forever show` and `forever diff` make of run directories. Nothing here loads torch."""
+"""What `forever show`, `forever diff` and `forever data check` print. Nothing here loads torch."""

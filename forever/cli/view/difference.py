@@ -1,173 +1,143 @@
-"""`forever diff`: in what two runs differ, a table for each kind of thing."""
+"""`forever diff`: how two runs differ, a table for each kind of thing."""
 
 from collections.abc import Mapping
-from itertools import takewhile
 from typing import Any
 
-from forever.cli.view.seen import Seen
+from forever.cli.view.run import SCORES, RunView
 from forever.config.overrides import flatten
 from forever.errors import InputError
 from forever.format import plural
 from forever.storage.address import portable
 from forever.text import Cell, Page, PlainTable
 
-_SCORES = {"op": "OP", "bwt": "BWT", "fwt": "FWT", "forgetting": "forgetting"}
 _COUNTED = {"events": "events in ", "updates": "updates, ", "examples": "examples, "}
-_NOT_SHOWN = ("argv", "resumed")  # the command says what the configuration says
+_OF_AN_UPDATE = ("task", "step", "kind", "loss", "update_norm")
+
+Numbers = Mapping[str, float | None]
 
 
-def difference_page(left: Seen, right: Seen) -> Page:
-    """The differences of two runs, A and B.
-
-    Raises:
-        InputError: a file of one of them is damaged.
-    """
+def difference_page(a: RunView, b: RunView) -> Page:
+    """The differences of two runs."""
     page = Page()
-    for name, seen in (("A", left), ("B", right)):
-        page.say(f"{name}  {portable(seen.directory.path)}: {seen.state}", "bold")
-    page.tell(a=portable(left.directory.path), b=portable(right.directory.path))
-    same_updates, warnings = _same_updates(left, right), _warnings(left, right)
-    page.tell(same_updates=same_updates, warnings=warnings)
-    page.say(_beginning(same_updates, left, right))
+    for name, run in (("A", a), ("B", b)):
+        page.say(f"{name}  {portable(run.directory.path)}: {run.state}", "bold")
+    page.tell(a=portable(a.directory.path), b=portable(b.directory.path))
+
+    # How many updates from the beginning are the same, bit by bit.
+    same_updates: int | None = None
+    if not (a.steps and b.steps):
+        page.say("Updates are not compared: a run has no steps.jsonl.")
+    else:
+        pairs = list(zip(a.steps, b.steps, strict=False))
+        unlike = (n for n, (x, y) in enumerate(pairs) if _update(x) != _update(y))
+        same_updates = next(unlike, len(pairs))
+        which = "All" if same_updates == len(a.steps) == len(b.steps) else "The first"
+        page.say(f"{which} {plural(same_updates, 'update')} are the same.")
+
+    # What makes their scores no fair comparison.
+    warnings: list[str] = []
+    data_a, data_b = a.result.get("data", {}), b.result.get("data", {})
+    changed = [task for task in data_a.keys() & data_b.keys() if data_a[task] != data_b[task]]
+    if changed:
+        warnings.append(f"Scores are on different data: {', '.join(sorted(changed))}.")
+    elif a.result["tasks"] != b.result["tasks"]:
+        warnings.append("Scores are on different tasks, or in another order.")
     for line in warnings:
         page.say(line, "bold")
-    ours, theirs = _counts(left.result, right.result), _counts(right.result, left.result)
-    parts = {
-        "configuration": _values("configuration", left.settings, right.settings),
-        "scores": _numbers("scores", "score", _scores(left), _scores(right)),
-        "matrix": _numbers("matrix", "score on", _ends(left.result), _ends(right.result)),
-        "events": _numbers("events", "number of", ours, theirs, "{:,.0f}"),
-        "environment": _values("environment", _place(left), _place(right)),
+    page.tell(same_updates=same_updates, warnings=warnings)
+
+    tables = {
+        "configuration": _values("configuration", a.settings, b.settings),
+        "scores": _numbers("scores", "score", _scores(a), _scores(b)),
+        "matrix": _numbers("matrix", "score on", _task_scores(a), _task_scores(b)),
+        "events": _numbers("events", "number of", _counts(a, b), _counts(b, a), "{:,.0f}"),
+        "environment": _values("environment", _environment(a), _environment(b)),
     }
-    same: list[str] = []
-    for name, table in parts.items():
-        if table.rows:
+    for name, table in tables.items():
+        if table.records:
             page.add(name, table)
         else:
             page.tell(**{name: table.data()})
-            same.append(name)
+    same = [name for name, table in tables.items() if not table.records]
     if same:
         page.say(f"The same: {', '.join(same)}.")
     return page
 
 
-def _same_updates(left: Seen, right: Seen) -> int | None:
-    """How many updates at the beginning are the same; None if a run has no journal."""
-    if not (left.steps and right.steps):
-        return None
-    pairs = zip(left.steps, right.steps, strict=False)
-    return sum(1 for _ in takewhile(_alike, pairs))
+def _update(line: Mapping[str, Any]) -> list[Any]:
+    return [line.get(field) for field in _OF_AN_UPDATE]
 
 
-def _beginning(same: int | None, left: Seen, right: Seen) -> str:
-    """How long the two runs did the same."""
-    if same is None:
-        return "Updates are not compared: a run has no steps.jsonl."
-    if same == len(left.steps) == len(right.steps):
-        return f"All {plural(same, 'update')} are the same."
-    return f"The first {plural(same, 'update')} are the same." if same else "No update is the same."
-
-
-def _alike(pair: tuple[Mapping[str, Any], Mapping[str, Any]]) -> bool:
-    """Whether an update of one run was an update of the other."""
-    fields = ("task", "step", "kind", "loss", "update_norm")
-    return all(pair[0].get(field) == pair[1].get(field) for field in fields)
-
-
-def _warnings(left: Seen, right: Seen) -> list[str]:
-    """What makes scores of the two no fair comparison."""
-    here, there = left.result.get("data", {}), right.result.get("data", {})
-    changed = [task for task, digest in here.items() if there.get(task, digest) != digest]
-    if changed:
-        return [f"Scores are of other data: {', '.join(changed)} differ between the two."]
-    if left.result["tasks"] != right.result["tasks"]:
-        return ["Scores are of other tasks, or of another order."]
-    return []
-
-
-def _place(seen: Seen) -> dict[str, Any]:
-    """Where a run was trained, under dotted keys; the last place if it went on."""
+def _environment(run: RunView) -> dict[str, Any]:
+    """Where a run was trained last, by dotted keys, without the command."""
     try:
-        first = seen.directory.read_environment()
-    except (InputError, OSError):  # it was not kept, or is damaged, and no number comes from it
+        last = run.directory.read_lives()[-1]
+    except (InputError, OSError):  # it was not kept, and no number comes from it
         return {}
-    last = (first.get("resumed") or [first])[-1]
-    return flatten({key: value for key, value in last.items() if key not in _NOT_SHOWN})
+    return flatten({key: value for key, value in last.items() if key not in ("argv", "resumed")})
 
 
-def _scores(seen: Seen) -> dict[str, float | None]:
-    """OP, BWT and the others."""
-    return {label: seen.result.get(name) for name, label in _SCORES.items()}
+def _scores(run: RunView) -> Numbers:
+    return {name.upper() if len(name) < 4 else name: run.result.get(name) for name in SCORES}
 
 
-def _ends(result: Mapping[str, Any]) -> dict[str, float | None]:
+def _task_scores(run: RunView) -> Numbers:
     """The score on each task when it was learned, if not by joint training, and at the end."""
     scores: dict[str, float | None] = {}
-    stages = len(result["stages"])
-    for number, task in enumerate(result["tasks"]):
-        row = result["matrix"][number]
-        if number < stages - 1:
+    for number, task in enumerate(run.result["tasks"]):
+        row = run.result["matrix"][number]
+        if number < len(row) - 1:
             scores[f"{task}, when learned"] = row[number]
         if row:
             scores[f"{task}, at the end"] = row[-1]
     return scores
 
 
-def _counts(result: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float | None]:
-    """Replays of each task, and updates and examples by kind, as far as the run counted them: a
-    zero is what it counted none of and the other run some."""
+def _counts(run: RunView, other: RunView) -> Numbers:
+    """Replays of each task, and updates and examples by kind.
+
+    A kind that only the other run counted is zero here, if this run has counted at all.
+    """
     counts: dict[str, float | None] = {}
     for name, label in _COUNTED.items():
-        counted: Mapping[str, Any] | None = result.get(name)
-        if counted is None:  # an unfinished run, or one of a release that did not count
+        counted: Mapping[str, Any] | None = run.result.get(name)
+        if counted is None:  # the run is unfinished
             continue
-        for key in (*counted, *(other.get(name) or {})):
+        for key in (*counted, *(other.result.get(name) or {})):
             count = counted.get(key, 0)
             counts[label + key] = sum(count.values()) if isinstance(count, Mapping) else count
     return counts
 
 
-def _values(title: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> PlainTable:
-    """A row for each key whose values are not equal."""
+def _values(title: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> PlainTable:
+    """A row for each key whose values differ."""
     table = PlainTable("key", title=title)
     for head in ("A", "B"):
         table.add_column(head, key=head.lower(), overflow="fold")
-    for key in dict.fromkeys((*left, *right)):
-        if left.get(key) != right.get(key):
-            table.add_row(key, _value(left, key), _value(right, key))
+    for key in dict.fromkeys((*a, *b)):
+        if a.get(key) != b.get(key):
+            cells: list[Cell] = []
+            for side in (a, b):
+                value = side.get(key)
+                text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+                cells.append(Cell(value, text if key in side else "–"))
+            table.add_row(key, *cells)
     return table
 
 
-def _value(side: Mapping[str, Any], key: str) -> Cell:
-    if key not in side:
-        return Cell(None, "–", "dim")
-    value = side[key]
-    if isinstance(value, list):
-        return Cell(value, " ".join(map(str, value)) or "[]")
-    return Cell(value, "none" if value is None else str(value))
-
-
-def _numbers(
-    title: str,
-    head: str,
-    left: Mapping[str, float | None],
-    right: Mapping[str, float | None],
-    form: str = "{:z.1f}",
-) -> PlainTable:
-    """A row for each number that is not equal, with what B has more."""
+def _numbers(title: str, head: str, a: Numbers, b: Numbers, form: str = "{:z.1f}") -> PlainTable:
+    """A row for each number that differs, with by how much B is above A."""
     table = PlainTable(head, title=title)
     for name in ("A", "B", "B less A"):
         table.add_column(name, justify="right", key=name.lower())
-    for key in dict.fromkeys((*left, *right)):
-        ours, theirs = left.get(key), right.get(key)
-        if ours == theirs:
-            continue
-        more = None if ours is None or theirs is None else theirs - ours
-        cells = [_number(ours, form), _number(theirs, form)]
-        table.add_row(key, *cells, _number(more, form.replace("{:", "{:+")))
+    for key in dict.fromkeys((*a, *b)):
+        left, right = a.get(key), b.get(key)
+        if left != right:
+            more = None if left is None or right is None else right - left
+            signed = form.replace("{:", "{:+")
+            table.add_row(key, _cell(left, form), _cell(right, form), _cell(more, signed))
     return table
 
 
-def _number(value: float | None, form: str) -> Cell:
-    """A number; a negative one is marked by its sign, not by its colour alone."""
+def _cell(value: float | None, form: str) -> Cell:
     return Cell(value, "–" if value is None else form.format(value).replace("-", "−"))
