@@ -24,11 +24,12 @@ from forever.errors import InputError
 from forever.format import plural
 from forever.launch.fleet import Fleet, Share
 from forever.launch.local import load_libraries, run_local
-from forever.launch.submit.pinned import check_code
+from forever.runs.environment import code
 from forever.runs.tracking import Tracker
 from forever.stopping import listening, overhearing
 from forever.text import without_credentials
 
+CODE = "FOREVER_CODE"  # in the environment of a job: the digest of the code that it was given
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 # What Ray is told unless the user says otherwise.
 _SETTINGS = {
@@ -65,6 +66,20 @@ def quiet() -> None:
     # They print a traceback for each failed trial; the outcome has a line.
     for chatty in ("ray.tune", "ray.train"):
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
+
+
+def check_code() -> None:
+    """Check that this process runs the code that its job was given, if it is part of one.
+
+    Raises:
+        InputError: it runs other code, as where an image or an installation is older.
+    """
+    expected = os.environ.get(CODE)
+    if expected and expected != code():
+        raise InputError(
+            f"code {code()} runs here, and the job was submitted with {expected}; give all "
+            "machines the same copy: forever submit sends it along, or an image holds it"
+        )
 
 
 @contextmanager

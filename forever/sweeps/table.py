@@ -1,8 +1,6 @@
 """What a sweep shows while it runs: a line for each trial that is over, and below them on a
 terminal one for each that runs."""
 
-import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -16,9 +14,6 @@ from forever.format import duration, plural
 from forever.sweeps.sweep import Trial
 from forever.text import terminal
 
-FRAMES = "FOREVER_FRAMES"  # in the environment: also write each state for another terminal to show
-# Begins a line of the log that holds a state (RFC 7464); no text that is shown has this letter.
-FRAME = "\x1e"
 _LINE_EVERY_S = 30.0
 _UNFINISHED = ("waiting", "running")
 
@@ -63,7 +58,6 @@ class SweepTable:
         self.total = max(total, len(self.rows))
         self._began = self._last_line = time.monotonic()
         self._live = Live(get_renderable=self.render, console=self.console, refresh_per_second=2)
-        self._frames = bool(os.environ.get(FRAMES)) and show
 
     def __enter__(self) -> "SweepTable":
         if self.console.is_terminal and not self.console.quiet:
@@ -81,7 +75,6 @@ class SweepTable:
     def started(self, key: str) -> None:
         """A trial begins, goes on, or is tried again."""
         self.rows[key].state, self.rows[key].began = "running", time.monotonic()
-        self._frame()
 
     def advanced(
         self, key: str, stage: int, stages: int, op: float | None, replays: int, earlier: int = 0
@@ -94,14 +87,12 @@ class SweepTable:
             row.scores = f"OP {op:.1f}, {row.scores}"
         if not self._live.is_started and time.monotonic() - self._last_line >= _LINE_EVERY_S:
             self._line(row)
-        self._frame()
 
     def ended(self, key: str, state: str, note: str = "") -> None:
         """A trial is over: "done", "failed", "stopped" (early), or without a line "skipped"."""
         self.rows[key].state = state
         if state != "skipped":
             self._line(self.rows[key], note)
-            self._frame()
 
     def say(self, text: str) -> None:
         """A line about the sweep as a whole."""
@@ -143,25 +134,10 @@ class SweepTable:
             counts.append(f"ETA {duration(self.left_s())}")
         return ", ".join(counts)
 
-    def running(self) -> list[list[str]]:
-        """The cells of the trials that run."""
-        return [row.cells() for row in self.rows.values() if row.state == "running"]
-
     def render(self) -> Group:
         """The trials that run, and a count of all."""
-        return as_group(self.running(), self.summary())
-
-    def _frame(self) -> None:
-        """Write the state for whoever follows the log of this process."""
-        if self._frames:
-            state = {"running": self.running(), "summary": self.summary()}
-            self.console.file.write(f"{FRAME}{json.dumps(state)}\n")
-            self.console.file.flush()
-
-
-def as_group(running: Iterable[Iterable[str]], summary: str) -> Group:
-    """Rows of cells, and a line below them."""
-    table = Table.grid(padding=(0, 2))
-    for cells in running:
-        table.add_row(*map(terminal, cells))
-    return Group(table, terminal(summary))
+        table = Table.grid(padding=(0, 2))
+        for row in self.rows.values():
+            if row.state == "running":
+                table.add_row(*map(terminal, row.cells()))
+        return Group(table, terminal(self.summary()))
