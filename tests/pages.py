@@ -1,15 +1,15 @@
 """What tests of pages share: the text of a page without its scripts, and a browser."""
 
+import os
 import re
+import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-
-from scripts.browser import browser
 
 _SCRIPT = re.compile(r'(<script type="module">)(.*?)(</script>)', re.DOTALL)
 
@@ -33,14 +33,20 @@ def printed(shown: Any, width: int) -> str:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A browser without a window; the test is skipped where there is none."""
-    pytest.importorskip("playwright")
-    with ExitStack() as stack:
+    """A browser without a window; the test is skipped where none is installed."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    flags = ["--no-sandbox"] if os.geteuid() == 0 else []  # else it does not start
+    with sync_api.sync_playwright() as playwright:
+        names = ("chromium", "chromium-browser", "google-chrome")
+        names += (playwright.chromium.executable_path,)
+        path = next(filter(None, map(shutil.which, names)), None)
+        if path is None:
+            pytest.skip("no browser: install Chromium, or run playwright install chromium")
+        launched = playwright.chromium.launch(executable_path=path, args=flags)
         try:
-            opened = stack.enter_context(browser())
-        except FileNotFoundError as error:
-            pytest.skip(str(error))
-        yield opened
+            yield launched
+        finally:
+            launched.close()
 
 
 class Listened:
