@@ -40,16 +40,14 @@ def export_run(folder: Path, to: Path, merged: bool = False) -> list[str]:
         merged: also write the base model with the adapter merged into it.
 
     Raises:
-        InputError: the run is not finished or is damaged, PEFT could not load what it trained, or
-            the folder exists already.
+        InputError: the run is damaged, PEFT could not load what it trained, or the folder exists.
     """
     to = Path(os.path.abspath(to))
     if to == Path.cwd() or (to.exists() and (not to.is_dir() or any(to.iterdir()))):
         raise InputError(f"--to {to} exists, and export overwrites nothing; give another folder")
     run = RunDirectory(folder)
     result = run.verify()
-    if result is None:
-        raise InputError(f"{portable(folder)} is not finished; only a finished run is exported")
+    assert result is not None, "the run is not finished"
     config = run.read_config()
     whole = config.model.tuning == "full"
     if whole and merged:

@@ -153,15 +153,13 @@ def test_a_report_shows_hostile_names_in_every_format(swept: Path, call: Call) -
 
 def test_the_live_line_of_a_run_shows_hostile_names() -> None:
     console = Console(force_terminal=True, width=200, file=io.StringIO())
-    tracker = ConsoleTracker(console)
     tasks = [rows_task(name, 4) for name in TASKS]
-    tracker.started(RunDirectory(Path(FOLDER)), Benchmark.sequence("toy", "1", tasks))
-    line = {"planned": 4, "step": 1, "loss": 1.0, "kind": "task"}
     for name in TASKS:
-        tracker.step({**line, "task": name})
-        tracker._progress.refresh()
-    tracker.stage(0, {"op": 1.0, "bwt": None})
-    tracker.close()
+        tracker = ConsoleTracker(console)
+        tracker.started(RunDirectory(Path(FOLDER)), Benchmark.sequence("toy", "1", tasks))
+        tracker.step({"planned": 4, "step": 1, "loss": 1.0, "kind": "task", "task": name})
+        tracker.stage(0, {"op": 1.0, "bwt": None})
+        tracker.close()
     shown = console.file.getvalue()
     assert all(visible(name) in shown for name in ["b]\x1b[31m$z_{$ in ", *TASKS])
     assert "\x1b[31m" not in shown

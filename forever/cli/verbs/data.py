@@ -1,7 +1,6 @@
 """`forever data`: check benchmark data, and prepare it."""
 
 from pathlib import Path
-from typing import Any
 
 import typer
 from typer import Argument, Option
@@ -47,46 +46,37 @@ def check(
     if model is not None:
         config = config.override({"model.name": model})
     checked = read_tasks(folder or config, task or ())
-    encoder, why = None, "give --model, or a run's file"
-    if model or folder is None:
-        why = "a run would refuse the model"
-        with checked.noting():
-            encoder, why = _encoder(config)
+    encoder, why_none = None, "give --model, or a run's file"
+    if model or folder is None:  # for tokens torch is loaded
+        from forever.data.encoding import Encoder
+        from forever.models.tokenizer import NotHere, load_tokenizer
+
+        why_none = "a run would refuse the model"
+        with checked.noting():  # of an InputError
+            try:
+                tokenizer = load_tokenizer(config.model.name)
+                encoder = Encoder(tokenizer, config.model.max_length)
+            except NotHere as error:
+                why_none = str(error)
     page = Page()
     page.add("tasks", tasks_table(checked))
     page.add("answers", balance_table(checked))
     page.add("lengths", lengths_table(checked, encoder, config))
     if encoder is None:
-        page.say(f"Tokens are not shown: {why}.")
+        page.say(f"Tokens are not shown: {why_none}.")
     elif examples:
-        _add_examples(page, checked, encoder, examples)
+        from forever.cli.view.examples import Examples
+
+        page.say("")
+        page.say("Between bars: tokens. In ⟦ ⟧: what is supervised, which a model learns to say.")
+        for name, of_task in checked.named:
+            page.add(name, Examples(name, of_task, encoder, examples), "examples")
     show(page)
     note(problems=checked.problems)
     for problem in checked.problems:
         complain(f"error: {problem}")
     if checked.problems:
         raise typer.Exit(2)
-
-
-def _encoder(config: Any) -> tuple[Any, str]:
-    """The encoder of a run's model, or why there is none; InputError if a run would refuse it."""
-    from forever.data.encoding import Encoder
-    from forever.models.tokenizer import NotHere, load_tokenizer
-
-    try:
-        return Encoder(load_tokenizer(config.model.name), config.model.max_length), ""
-    except NotHere as error:
-        return None, str(error)
-
-
-def _add_examples(page: Page, checked: Any, encoder: Any, most: int) -> None:
-    """Add some training examples of each task, as tokens."""
-    from forever.cli.view.examples import Examples
-
-    page.say("")
-    page.say("Between bars: tokens. In ⟦ ⟧: what is supervised, which a model learns to say.")
-    for name, task in checked.named:
-        page.add(name, Examples(name, task, encoder, most), "examples")
 
 
 def prepare(

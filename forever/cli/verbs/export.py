@@ -6,6 +6,8 @@ from typer import Argument, Option
 
 from forever.cli.options import FOLDER
 from forever.cli.shown import print_lines
+from forever.errors import InputError
+from forever.storage.address import portable
 
 
 def export(
@@ -21,8 +23,12 @@ def export(
         forever export runs/mini-1-forever-s0-5aee8c00 --to my-adapter
         forever export runs/mini-1-forever-s0-5aee8c00 --to my-model --merged
     """
-    from forever.cli.export import export_run
     from forever.launch.copies import bring
+    from forever.runs.directory import RunDirectory
 
     bring(run)
+    if RunDirectory(run).finished() is None:  # which is said before NumPy is loaded
+        raise InputError(f"{portable(run)} is not finished; only a finished run is exported")
+    from forever.cli.export import export_run
+
     print_lines(export_run(run, to, merged))

@@ -238,7 +238,11 @@ def _budget_table(result: Mapping[str, Any]) -> PlainTable:
     rows = [
         ("updates", result["updates"], _parts(result["updates"])),
         ("examples", result.get("examples"), _parts(result.get("examples") or {})),
-        ("budget of replay", result.get("budget"), kept.get(result.get("budget"), "none was set")),
+        (
+            "budget of replay",
+            result.get("budget"),
+            kept.get(str(result.get("budget")), "none was set"),
+        ),
         ("tokens trained", result.get("tokens"), f"{result.get('tokens', 0):,}"),
         ("time", seconds, time),
         ("memory at most", memory, f"{(memory or 0) / 2**30:.2f} GiB"),
