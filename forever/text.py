@@ -48,17 +48,11 @@ _OF_A_QUERY = re.compile(
     re.IGNORECASE,
 )
 _ASSIGNED = re.compile(rf"\b([\w-]{{0,60}}(?:{_SECRET}))=[^\s,;&'\"]+", re.IGNORECASE)
-# Those of Hugging Face, AWS, GitHub, and what HTTP sends.
-_TOKEN = re.compile(
-    r"\bhf_[A-Za-z0-9]{16,}\b|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[opsur]_\w{20,}"
-    r"|(?<=\bBearer )\S+|(?<=\bAuthorization: Basic )\S+"
-)
-# What is a secret wherever it stands: a password in an address, a signed address, a token.
-_SURELY = re.compile(
-    rf"://\S{{0,1000}}@|{_OF_A_QUERY.pattern}|\bhf_[A-Za-z0-9]{{16,}}\b"
-    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[opsur]_\w{20,}",
-    re.IGNORECASE,
-)
+# Tokens of Hugging Face, AWS and GitHub, which are secrets wherever they stand.
+_KEYS = r"\bhf_[A-Za-z0-9]{16,}\b|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[opsur]_\w{20,}"
+_TOKEN = re.compile(rf"{_KEYS}|(?<=\bBearer )\S+|(?<=\bAuthorization: Basic )\S+")
+# Also a password in an address, and a signed address.
+_SURELY = re.compile(rf"://\S{{0,1000}}@|{_OF_A_QUERY.pattern}|{_KEYS}", re.IGNORECASE)
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:PASSWORD|PASSWD|SECRET|TOKEN|KEY|CREDENTIALS?)(?:_ID)?$")
 _SHORTEST = 8  # of a secret in the environment; a shorter one would be found everywhere
 _TEXT = 16  # columns that one of text has at least, or what is in it

@@ -81,7 +81,8 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     if not all(token is None or isinstance(token, int) for token in ends):
         raise InputError(
             f"model.name: {path} names {shown(ends)} as the tokens at which an answer ends; "
-            "eos_token_id must be a number or a list of numbers"
+            "eos_token_id must be a number or a list of numbers",
+            key="model.name",
         )
     ends = list(dict.fromkeys(token for token in ends if token is not None))
     used = ends if tokenizer.pad_token_id is None else [tokenizer.pad_token_id, *ends]
