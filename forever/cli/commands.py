@@ -39,7 +39,7 @@ def sweep(asked: Asked, out: Path, fleet: Fleet) -> None:
 
 def _show_in_mlflow(folder: Path, uri: str, study: Any) -> None:
     """Send a sweep's report, and say at which address its variants are compared."""
-    from forever.launch.mlflow.place import local_address, place_of
+    from forever.launch.mlflow.store import local_address, place_of
     from forever.launch.start import send_report
 
     send_report(folder, uri, study)

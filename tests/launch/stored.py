@@ -15,6 +15,10 @@ def runs(uri: str) -> list[Any]:
     return client(uri).search_runs(experiments)
 
 
+def by_name(uri: str) -> dict[str, Any]:
+    return {run.info.run_name: run for run in runs(uri)}
+
+
 def histories(uri: str, run: Any) -> dict[str, list[tuple[int, float]]]:
     """The points of each metric of a run, also those that came twice."""
     found: dict[str, list[tuple[int, float]]] = {}

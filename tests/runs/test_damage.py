@@ -18,9 +18,8 @@ from forever.cli.view.run import read_run
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.errors import InputError
-from forever.files import SUMS, read_noted, read_sums, write_noted, write_sealed
+from forever.files import SUMS, read_noted, read_sums, write_noted
 from forever.launch.local import Placement, run_local
-from forever.launch.mlflow.place import PLACE, read_sent
 from forever.planning.table import Terms, plan_table
 from forever.report.study import plain_run, read_study
 from forever.runs import checkpoint
@@ -427,11 +426,8 @@ def test_a_tensor_that_a_method_does_not_carry_is_refused(
 def test_no_byte_of_a_sealed_file_changes_in_silence(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     directory.end("failed", "loss is nan at update 3")
-    fields = {"id": "ab", "store": "http://host", "experiment": "1", "run": "cd"}
-    write_sealed(tmp_path / PLACE, fields)
     readers: list[tuple[Path, Callable[[], Any]]] = [
-        (directory.ended, directory.end_without_result),
-        (tmp_path / PLACE, lambda: read_sent(tmp_path)),
+        (directory.ended, directory.end_without_result)
     ]
     for path, read in readers:
         content, before = path.read_bytes(), read()

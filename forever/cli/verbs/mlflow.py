@@ -2,7 +2,10 @@
 
 import os
 import shlex
+import socket
+import subprocess
 import sys
+import time
 import webbrowser
 from pathlib import Path
 
@@ -12,7 +15,6 @@ from forever.cli import commands, options
 from forever.errors import InputError
 from forever.format import plural
 from forever.storage.address import portable
-from forever.text import complain
 
 _MISSING = "MLflow is off or not installed; pip install 'forever-cl[mlflow]' and give --mlflow URI"
 
@@ -35,8 +37,8 @@ def sync(
 
     bring(folder)
     sent = mlflow_sync.sync(folder, uri)
-    look = shlex.join(["forever", "ui", portable(folder)])
-    commands.print_lines([f"sent {plural(sent, 'run')}", f"next  {look}"])
+    show = shlex.join(["forever", "ui", portable(folder)])
+    commands.print_lines([f"sent {plural(sent, 'run')}", f"next  {show}"])
 
 
 def ui(
@@ -44,10 +46,10 @@ def ui(
         None, help="A run, a sweep, or a folder of those.", **options.FOLDER
     ),
     mlflow: str = Option("auto", help="MLflow store; default: where FOLDER was sent last."),
-    port: int | None = Option(None, min=1, max=65535, help="Default: 5000, or another free one."),
+    port: int = Option(5000, min=1, max=65535, help="Where mlflow ui listens, on this machine."),
     no_browser: bool = Option(False, "--no-browser", help="Print the address only."),
 ) -> None:
-    """Open MLflow's pages of a folder on this machine; Ctrl-C ends it.
+    """Open MLflow's pages of a folder by `mlflow ui`; Ctrl-C ends it.
 
     Examples:
         forever ui runs/components
@@ -55,26 +57,52 @@ def ui(
     """
     if commands.mlflow_uri(mlflow) is None:
         raise InputError(_MISSING)
-    from forever.launch.mlflow.pages import free_port, served, store_of
-    from forever.launch.mlflow.place import best_page, without_user
+    from forever.launch.mlflow.store import best_page, local_address, store_of, without_user
 
+    if folder is not None and not folder.is_dir():
+        raise InputError(
+            f"{portable(folder)} does not exist on this machine; give the folder of a run, a sweep "
+            "or several, or none and --mlflow STORE"
+        )
     uri, place = store_of(folder, mlflow)
+    served = uri.startswith("http")  # a server shows its pages itself
+    server = without_user(uri).rstrip("/") if served else local_address(port)
+    page = best_page(folder, place, server) if folder and place else f"{server}/#/experiments"
 
-    def show(server: str) -> None:
-        page = best_page(folder, place, server) if folder and place else f"{server}/#/experiments"
+    def show() -> None:
         commands.print_lines([f"MLflow  {page}"])
-        if not no_browser and _has_windows():
+        # A browser in the terminal would take its place.
+        windows = {"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ} or sys.platform != "linux"
+        if windows and not no_browser:
             webbrowser.open(page)
 
-    if uri.startswith("http"):  # a server shows its pages itself
-        show(without_user(uri).rstrip("/"))
+    if served:
+        show()
         return
-    complain("starting MLflow's server ...")
-    with served(uri, free_port(port)) as (address, server):
-        show(address)
-        server.wait()
+    if _listens(port):
+        raise InputError(f"port {port} is taken by another program; give another --port")
+    command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--workers", "1", "--uvicorn-opts", "--log-level warning"]
+    # Other users see the options of a command, and an address may hold a password.
+    environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
+    environment |= {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    with subprocess.Popen(command, env=environment) as shown:
+        try:
+            while shown.poll() is None and not _listens(port):
+                time.sleep(0.2)
+            if shown.poll() is None:
+                show()
+            if shown.wait():
+                raise InputError(f"mlflow ui ended with {shown.returncode}, see above")
+        finally:
+            shown.terminate()
 
 
-def _has_windows() -> bool:
-    """Whether a browser has a screen; one in the terminal would take its place."""
-    return sys.platform != "linux" or not {"DISPLAY", "WAYLAND_DISPLAY"}.isdisjoint(os.environ)
+def _listens(port: int) -> bool:
+    """Whether a program of this machine listens to a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

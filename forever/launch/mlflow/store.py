@@ -1,16 +1,17 @@
-"""MLflow's store: a client of it, and what several processes must not do at the same time.
+"""MLflow's store: a client of it, and where in it the folder of a run or a sweep was sent.
 
-A run is found again by a tag with the identity of its folder (mlflow.json in it, which also says
-where it was sent last). So a folder can be copied from a cluster and sent from elsewhere, and one
-configuration in two folders is two runs.
+The file mlflow.json in such a folder holds an identity, by which MLflow's run is found again (as
+the tag `forever.id`), and the store to which it was sent last. So a folder can be copied from a
+cluster and sent from elsewhere, and one configuration in two folders is two runs.
 """
 
+import json
 import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -18,14 +19,16 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock, Timeout
 
 from forever.errors import InputError, one_line
-from forever.files import WriteError, write_sealed
-from forever.launch.mlflow.place import PLACE, Place, read_sent, without_user
-from forever.sweeps.sweep import read_manifest
-from forever.text import complain, visible, without_credentials
+from forever.files import read_json, write_text, writing
+from forever.sweeps.sweep import MANIFEST, read_manifest
+from forever.text import visible, without_credentials
 
-_SQLITE = "sqlite:///"
+PLACE = "mlflow.json"
+SQLITE = "sqlite:///"
+PORT = 5000  # of the pages that `forever ui` shows
+_MODE = "workflowType=machine_learning"  # pages of training; MLflow's usual ones are of chats
 _LONGEST_NAME = 250  # of a run, as Postgres takes it
-# By it the pages of an experiment are those of training, and not those of chats and agents.
+# By this tag the pages of an experiment are those of training, and not those of chats and agents.
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 _OTHERS_S = 60.0  # how long another process may send a folder before this one gives up
 
@@ -38,6 +41,59 @@ os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 
 
+@dataclass(frozen=True)
+class Place:
+    """A run in a store: the store's address without a password, and MLflow's numbers."""
+
+    store: str
+    experiment: str
+    run: str
+
+    @property
+    def served(self) -> str | None:
+        """The address of the server that shows the pages, if the store is one."""
+        return self.store.rstrip("/") if self.store.startswith(("http://", "https://")) else None
+
+    def page(self, server: str) -> str:
+        """The address of the run's own page."""
+        return f"{server}/#/experiments/{self.experiment}/runs/{self.run}?{_MODE}"
+
+    def all_runs(self, server: str) -> str:
+        """The address of the page that lists all runs of the experiment."""
+        return f"{server}/#/experiments/{self.experiment}/runs?{_MODE}"
+
+    def comparison(self, server: str) -> str:
+        """The address of the page that compares the trials of a sweep (see pages.py)."""
+        return f"{self.all_runs(server)}&compareRunsMode=CHART&viewStateShareKey={self.run}"
+
+    def artifact(self, server: str, name: str) -> str:
+        """The address of the page that shows a file of the run."""
+        run = f"{server}/#/experiments/{self.experiment}/runs/{self.run}"
+        return f"{run}/artifacts/{name}?{_MODE}"
+
+
+def place_of(folder: Path) -> Place | None:
+    """Where a run's or a sweep's folder was sent last; None if it never was."""
+    known = read_json(folder / PLACE) if (folder / PLACE).is_file() else {}
+    values = [known.get(key) for key in ("store", "experiment", "run")]
+    return Place(*map(str, values)) if all(values) else None
+
+
+def best_page(folder: Path, place: Place, server: str) -> str:
+    """The page that shows a folder best: a sweep's comparison, or a run's own."""
+    return place.comparison(server) if (folder / MANIFEST).is_file() else place.page(server)
+
+
+def local_address(port: int = PORT) -> str:
+    """Where `forever ui` shows a store that is no server."""
+    return f"http://127.0.0.1:{port}"
+
+
+def without_user(uri: str) -> str:
+    """An address of a store without user, password and other secrets."""
+    return without_credentials(uri).replace("://***@", "://")
+
+
 def tracking_uri(choice: str | None = None) -> str:
     """Return `choice`, or MLFLOW_TRACKING_URI, or a database in the working folder.
 
@@ -46,9 +102,9 @@ def tracking_uri(choice: str | None = None) -> str:
     Raises:
         InputError: no store has such an address.
     """
-    uri = choice or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}mlflow.db"
-    if uri.startswith(_SQLITE) and uri != _SQLITE:
-        return _SQLITE + str(Path(uri.removeprefix(_SQLITE)).absolute())
+    uri = choice or os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}mlflow.db"
+    if uri.startswith(SQLITE) and uri != SQLITE:
+        return SQLITE + str(Path(uri.removeprefix(SQLITE)).absolute())
     fault = ""
     try:
         parts = urlsplit(uri)
@@ -59,51 +115,69 @@ def tracking_uri(choice: str | None = None) -> str:
     if fault:
         raise InputError(
             f"--mlflow or MLFLOW_TRACKING_URI: {without_credentials(uri)} is no address of a store "
-            f"({fault}); give one such as {_SQLITE}mlflow.db or http://localhost:5000"
+            f"({fault}); give one such as {SQLITE}mlflow.db or http://localhost:5000"
         )
     return uri
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from sending `folder` during the block, on all file systems with locks.
+def store_of(folder: Path | None, choice: str) -> tuple[str, Place | None]:
+    """Return the address of the store that has a folder, and where in it, if that is known.
+
+    Args:
+        choice: an address, or `auto`: where the folder, or else a folder in it, was sent last, or
+            else where runs are sent by default.
 
     Raises:
-        InputError: another process has been sending it for a minute.
+        InputError: nothing was sent to that database.
+    """
+    uri, place = tracking_uri(None if choice == "auto" else choice), None
+    if folder is not None:
+        place = place_of(folder)
+        sent = sorted(folder.glob(f"*/{PLACE}"), key=lambda file: file.stat().st_mtime)
+        last = place or (place_of(sent[-1].parent) if sent else None)
+        # A folder keeps no password, so that of the default store is needed where it is the same.
+        if choice == "auto" and last and last.store.rstrip("/") != without_user(uri).rstrip("/"):
+            uri = last.store
+        if place and place.store.rstrip("/") != without_user(uri).rstrip("/"):
+            place = None  # another store numbers it in another way
+    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_file():
+        raise InputError(
+            f"{uri.removeprefix(SQLITE)} does not exist: nothing was sent to it; `forever sync "
+            f"{folder or 'FOLDER'}` sends runs, --mlflow names another store"
+        )
+    return uri, place
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from sending `folder` during the block.
+
+    Raises:
+        InputError: another process has been sending it for a minute, or it cannot be locked.
     """
     lock = FileLock(folder / ".mlflow.lock", timeout=_OTHERS_S, fallback_to_soft=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise InputError(
-            f"another process has been sending {folder} to MLflow for {_OTHERS_S:g} s; "
-            "try again when it has ended"
-        ) from None
-    except OSError as error:  # a file system without locks, or a folder that only may be read
-        _say_unlocked(folder, str(error))
+    with writing(folder):
+        try:
+            lock.acquire()
+        except Timeout:
+            raise InputError(
+                f"another process has been sending {folder} to MLflow for {_OTHERS_S:g} s; "
+                "try again when it has ended"
+            ) from None
     try:
         yield
     finally:
         lock.release()
 
 
-@cache
-def _say_unlocked(folder: Path, problem: str) -> None:
-    complain(f"{folder} cannot be locked ({problem}); send it from one process at a time")
-
-
 def make_database(database: Path) -> None:
-    """Make MLflow's database if there is none; others see it with all its tables, or not at all.
+    """Create MLflow's database if there is none; others see it with all its tables, or not at all.
 
-    MLflow itself would make one table after the other, and fail if another process did so, too, or
-    had been killed meanwhile. On a file that cannot be written it would try for minutes.
-
-    Raises:
-        InputError: it cannot be written.
+    By itself MLflow fails if two processes create one, and tries for minutes if it cannot write.
     """
     from mlflow import MlflowClient
 
-    try:
+    with writing(database):
         if database.exists():
             database.open("r+b").close()
             return
@@ -112,22 +186,14 @@ def make_database(database: Path) -> None:
             if not database.exists():
                 unfinished = database.with_name(f".{database.name}.unfinished")
                 unfinished.unlink(missing_ok=True)  # of a process that was killed
-                MlflowClient(f"{_SQLITE}{unfinished}").search_experiments(max_results=1)
+                MlflowClient(f"{SQLITE}{unfinished}").search_experiments(max_results=1)
                 unfinished.replace(database)
-    except OSError as error:
-        raise InputError(
-            f"MLflow's database {database} cannot be written ({error.strerror}); "
-            "give another --mlflow, or --mlflow off"
-        ) from None
 
 
 class Store:
     """A client of the store at `uri`.
 
     User and password leave the address, since MLflow prints it; it finds them in the environment.
-
-    Raises:
-        InputError: a database that cannot be written, or for which no driver is installed.
     """
 
     def __init__(self, uri: str | None) -> None:
@@ -135,30 +201,28 @@ class Store:
 
         uri = tracking_uri(uri)
         parts = urlsplit(uri)
-        if uri.startswith(_SQLITE):
-            make_database(Path(uri.removeprefix(_SQLITE)))
+        if uri.startswith(SQLITE):
+            make_database(Path(uri.removeprefix(SQLITE)))
         elif parts.scheme in ("http", "https") and parts.username and parts.password:
             os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
             os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password)
             uri = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         self.uri = uri
-        try:
-            self.client = MlflowClient(uri)
-        except ImportError as error:  # a database's driver, which does not come with MLflow
-            raise InputError(
-                f"MLflow at {without_credentials(uri)} needs the package {error.name}, which is "
-                "not here; install it, or give another --mlflow"
-            ) from None
+        self.client = MlflowClient(uri)
 
     def experiment(self, name: str) -> str:
-        """The id of the experiment `name`, created if need be; InputError if it was deleted."""
+        """Return the id of the experiment `name`, created if need be.
+
+        Raises:
+            InputError: it was deleted.
+        """
         from mlflow.exceptions import MlflowException
 
         experiment = self.client.get_experiment_by_name(name)
         if experiment is None:
-            files: str | None = None  # a server knows its own place
-            if self.uri.startswith(_SQLITE):  # MLflow would take the working folder
-                database = Path(self.uri.removeprefix(_SQLITE))
+            files: str | None = None  # a server knows where to keep them
+            if self.uri.startswith(SQLITE):  # by default MLflow takes the working folder
+                database = Path(self.uri.removeprefix(SQLITE))
                 files = (database.parent / "mlartifacts" / name).as_uri()
             try:
                 return self.client.create_experiment(name, artifact_location=files, tags=_KIND)
@@ -168,36 +232,37 @@ class Store:
                     raise
         if experiment.lifecycle_stage == "deleted":
             raise InputError(
-                f"the MLflow experiment {name!r} was deleted; bring it back by "
+                f"the MLflow experiment {name!r} was deleted; restore it by "
                 f"`mlflow experiments restore --experiment-id {experiment.experiment_id}`"
             )
         return experiment.experiment_id
 
     def run(self, experiment: str, folder: Path, tags: Mapping[str, str], name: str) -> Any:
-        """MLflow's run that stands for `folder`, created if need be; the caller is `alone`."""
+        """Return MLflow's run of `folder`, created if need be; the caller is `alone`."""
         path = folder / PLACE
-        if not path.is_file():
-            write_sealed(path, {"id": uuid.uuid4().hex})
-        known = read_sent(folder)
-        runs = self.client.search_runs(
-            [experiment], f"tags.`forever.id` = '{known['id']}'", max_results=1
-        )
-        name = visible(without_credentials(name))[:_LONGEST_NAME]
-        if not runs:
+        known = read_json(path) if path.is_file() else {}
+        if "id" not in known:
+            known = {"id": uuid.uuid4().hex}
+            write_text(path, json.dumps(known))
+        wanted = f"tags.`forever.id` = '{known['id']}'"
+        runs = self.client.search_runs([experiment], wanted, max_results=1)
+        if runs:
+            run = runs[0]
+        else:
+            name = visible(without_credentials(name))[:_LONGEST_NAME]
             tags = {"forever.id": known["id"], **tags}
             run = self.client.create_run(experiment, begun_ms(folder), tags, run_name=name)
-        else:
-            run = runs[0]
-            if run.info.run_name == folder.name != name:  # as earlier releases called it
-                self.client.update_run(run.info.run_id, name=name)
-        place = Place(without_user(self.uri), experiment, run.info.run_id)
-        if vars(place).items() - known.items():
-            with suppress(WriteError):  # a folder that only may be read was sent from elsewhere
-                write_sealed(path, {"id": known["id"], **vars(place)})
+        place = {"id": known["id"], **asdict(self.place(run))}
+        if known != place:
+            write_text(path, json.dumps(place))
         return run
 
+    def place(self, run: Any) -> Place:
+        """Where a run of this store is."""
+        return Place(without_user(self.uri), run.info.experiment_id, run.info.run_id)
+
     def sweep(self, folder: Path) -> Any:
-        """The parent run of the sweep in `folder`."""
+        """Return the parent run of the sweep in `folder`."""
         name = read_manifest(folder)["name"]
         experiment = self.experiment(name)
         with alone(folder):
@@ -206,10 +271,8 @@ class Store:
 
 def begun_ms(folder: Path) -> int:
     """When a run, or the first run of a sweep, wrote its configuration."""
-    times: list[float] = []
-    for config in (*folder.glob("config.yaml"), *folder.glob("*/config.yaml")):
-        times.append(config.stat().st_mtime)
-    return int(1000 * min(times, default=time.time()))
+    configs = [*folder.glob("config.yaml"), *folder.glob("*/config.yaml")]
+    return int(1000 * min((file.stat().st_mtime for file in configs), default=time.time()))
 
 
 def first_line(error: Exception) -> str:
