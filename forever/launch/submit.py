@@ -1,7 +1,7 @@
 """A sweep as a job of a Ray cluster, by Ray's own client: `forever submit`.
 
-Ray packs and uploads the working directory, runs the job and streams its log. Ours are the job's
-name, by which the same command finds the job again, and what must not travel with it.
+Ray packs and uploads a folder, runs the job and streams its log. Ours are the job's name, by which
+the same command finds the job again, and the choice of the files that travel.
 """
 
 import asyncio
@@ -11,21 +11,17 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from zipfile import ZIP_DEFLATED, ZipFile
 
 import aiohttp
 import requests
-from ray._private.runtime_env.packaging import (
-    _get_excludes,
-    create_package,
-    get_excludes_from_ignore_files,
-)
+from pathspec import GitIgnoreSpec
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
@@ -42,6 +38,7 @@ SECRETS += ("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*")
 # What runs and installations leave in a folder, whatever .gitignore says.
 _LEFT_BEHIND = [".git", ".venv", "venv", "__pycache__"]
 _LEFT_BEHIND += ["/runs", "/mlruns", "/mlartifacts", "/mlflow.db", "/.mlflow.db.*"]
+_IGNORE_FILES = (".gitignore", ".rayignore")
 _PACKAGE = Path(__file__).parents[1]
 _ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
@@ -54,31 +51,33 @@ _ENVIRONMENT = {
 
 
 def travelling(folder: Path) -> tuple[set[str], list[str]]:
-    """Walk over what Ray would send of a folder, before it does.
+    """Choose the files of a working directory that a job takes along.
 
     Returns:
-        The files that a job takes along, and what must stay: secrets, and links, except those to a
-        file that travels anyway. (Ray sends what a link leads to, even if that itself is excluded.)
+        Those files, and what stays here: secrets, and links, except those to a file that travels
+        anyway. (Ray would send what a link leads to, even if that itself is excluded.)
     """
-    folder = folder.absolute()
     root, sent, stays, links = folder.resolve(), set[str](), list[str](), list[Path]()
 
-    def walk(directory: Path, rules: Sequence[Callable[[Path], bool]]) -> None:
-        rules = [*rules, *get_excludes_from_ignore_files(directory, include_gitignore=True)]
+    def walk(directory: Path, rules: Sequence[tuple[Path, GitIgnoreSpec]]) -> None:
+        for name in _IGNORE_FILES:
+            if (directory / name).is_file():
+                lines = (directory / name).read_text(encoding="utf-8", errors="replace")
+                rules = [*rules, (directory, GitIgnoreSpec.from_lines(lines.splitlines()))]
         for path in sorted(directory.iterdir()):
-            name = path.relative_to(folder).as_posix()
-            if any(rule(path) for rule in rules):
+            end = "/" if path.is_dir() else ""
+            if any(rule.match_file(f"{path.relative_to(top)}{end}") for top, rule in rules):
                 continue
             if _is_secret(path):
-                stays.append(name)
+                stays.append(path.relative_to(folder).as_posix())
             elif path.is_symlink():
                 links.append(path)
             elif path.is_dir():
                 walk(path, rules)
-            else:
-                sent.add(name)
+            elif path.is_file() and path.name not in _IGNORE_FILES:
+                sent.add(path.relative_to(folder).as_posix())
 
-    walk(folder, [_get_excludes(folder, _LEFT_BEHIND)])
+    walk(folder, [(folder, GitIgnoreSpec.from_lines(_LEFT_BEHIND))])
     safe = {root / name for name in sent}
     for link in links:
         name = link.relative_to(folder).as_posix()
@@ -97,35 +96,25 @@ def _is_secret(path: Path) -> bool:
     return name.endswith(".json") and path.is_file() and b'"private_key"' in path.read_bytes()
 
 
-def pack(folder: Path, archive: Path) -> list[str]:
-    """Pack a working directory and this program with Ray's own function; returns what stays here.
+def stage(folder: Path, target: Path) -> list[str]:
+    """Copy what travels of a working directory, and this program; returns what stays here.
 
-    Raises:
-        InputError: Ray would send what must stay.
+    Ray packs the copy, which has no secret and no link that it could send.
     """
     sent, stays = travelling(folder)
-    has_program = folder.resolve() == _PACKAGE.parent
-    excludes = _LEFT_BEHIND + ([] if has_program else [f"/{_PACKAGE.name}"])
-    excludes += ["/" + re.sub(r"[\\*?\[]", r"\\\g<0>", name) for name in stays]
-    create_package(str(folder), archive, include_gitignore=True, excludes=excludes)
-    with ZipFile(archive, "a", ZIP_DEFLATED) as package:
-        packed = {name for name in package.namelist() if not name.endswith("/")}
-        for name in sorted(packed - sent):
-            raise InputError(f"{name!r}: Ray would send this secret; move or rename it")
-        if not has_program:
-            _add_program(package)
+    files = {name: folder / name for name in sent}
+    # A checkout has the program and its sweeps; else they travel as an installed copy has them.
+    if folder.resolve() != _PACKAGE.parent:
+        for path in _PACKAGE.rglob("*.*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                files[path.relative_to(_PACKAGE.parent).as_posix()] = path
+        for sweeps in shipped_folders():
+            for path in sweeps.glob("*.yaml"):
+                files[f"{_PACKAGE.name}/sweeps/shipped/{sweeps.name}/{path.name}"] = path
+    for name, path in files.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target / name)
     return stays
-
-
-def _add_program(package: ZipFile) -> None:
-    """Add this program and its sweeps, as an installed copy has them."""
-    files = {path.relative_to(_PACKAGE.parent).as_posix(): path for path in _PACKAGE.rglob("*.*")}
-    for folder in shipped_folders():
-        for path in folder.glob("*.yaml"):
-            files[f"{_PACKAGE.name}/sweeps/shipped/{folder.name}/{path.name}"] = path
-    for name, path in sorted(files.items()):
-        if path.is_file() and "__pycache__" not in path.parts:
-            package.write(path, name)
 
 
 # ---- the job
@@ -194,8 +183,7 @@ def start_or_join(client: JobSubmissionClient, job: Job, folder: Path) -> tuple[
         return str(attempts[-1].submission_id), "joined"
     name = f"{job.name}-{len(attempts) + 1}" if attempts else job.name
     with tempfile.TemporaryDirectory() as scratch:
-        archive = Path(scratch) / "job.zip"
-        stays = pack(folder, archive)
+        stays = stage(folder, Path(scratch))
         if stays:
             print(visible_lines(f"not sent  {', '.join(stays)}"), flush=True)
         with _asking(client.get_address()):
@@ -203,7 +191,7 @@ def start_or_join(client: JobSubmissionClient, job: Job, folder: Path) -> tuple[
                 client.submit_job(
                     entrypoint=shlex.join(job.command),
                     submission_id=name,
-                    runtime_env={"working_dir": str(archive), "env_vars": dict(job.environment)},
+                    runtime_env={"working_dir": scratch, "env_vars": dict(job.environment)},
                 )
             except RuntimeError:
                 # The same command elsewhere may have been faster.

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from forever.cli.main import app
 from forever.errors import InputError
 from forever.launch.ray_cluster import CODE, check_code
-from forever.launch.submit import follow, pack
+from forever.launch.submit import follow, stage
 from forever.runs.environment import code
 
 ROOT = Path(__file__).parents[2]
@@ -51,16 +51,24 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def names(archive: Path) -> set[str]:
+def ray_sends(folder: Path, *excludes: str) -> set[str]:
+    """What Ray packs of a folder, this program aside."""
+    archive = folder.with_suffix(".zip")
+    archive.unlink(missing_ok=True)
+    create_package(str(folder), archive, include_gitignore=True, excludes=[*excludes])
     with zipfile.ZipFile(archive) as content:
         return {name for name in content.namelist() if not name.startswith("forever/")}
 
 
 def test_a_job_takes_along_the_folder_without_secrets(project: Path, tmp_path: Path) -> None:
-    stays = pack(project, tmp_path / "job.zip")
-    assert names(tmp_path / "job.zip") == WANTED | {".gitignore", "code/.gitignore"}
+    write(project, ".env ")  # no pattern of Ray's matches a name that ends with a space
+    stays = stage(project, tmp_path / "staged")
+    assert ray_sends(tmp_path / "staged") == WANTED
     folders = {".ssh/config": ".ssh", ".kube/config": ".kube", "code/.aws/credentials": "code/.aws"}
-    assert set(stays) == {folders.get(name, name) for name in SECRETS} | {"data/account.json"}
+    assert set(stays) == {folders.get(name, name) for name in SECRETS} | {
+        "data/account.json",
+        ".env ",
+    }
 
 
 def test_links_stay_unless_they_lead_to_a_file_that_travels(project: Path, tmp_path: Path) -> None:
@@ -70,50 +78,33 @@ def test_links_stay_unless_they_lead_to_a_file_that_travels(project: Path, tmp_p
     for name, target in {**links, "fine.json": "data/a.json"}.items():
         (project / name).symlink_to(target)
     # Ray itself sends an excluded file by a link that leads to it.
-    create_package(str(project), tmp_path / "ray.zip", include_gitignore=True,
-                   excludes=["/.env", "/loop", "/data/up"])  # fmt: skip
-    assert {"env.txt", "out/passwords"} <= names(tmp_path / "ray.zip")
-    assert ".env" not in names(tmp_path / "ray.zip")
-    assert {*links} <= {*pack(project, tmp_path / "job.zip")}
-    sent = names(tmp_path / "job.zip")
-    assert sent == WANTED | {".gitignore", "code/.gitignore", "fine.json"}
-
-
-def test_a_secret_that_ray_would_send_all_the_same_is_refused(
-    project: Path, tmp_path: Path
-) -> None:
-    """No pattern of Ray's matches a name that ends with a space."""
-    write(project, ".env ")
-    with pytest.raises(InputError, match=r"'\.env '"):
-        pack(project, tmp_path / "job.zip")
+    by_ray = ray_sends(project, "/.env", "/loop", "/data/up")
+    assert {"env.txt", "out/passwords"} <= by_ray
+    assert ".env" not in by_ray
+    assert {*links} <= {*stage(project, tmp_path / "staged")}
+    assert ray_sends(tmp_path / "staged") == WANTED | {"fine.json"}
 
 
 def test_the_rayignore_that_is_shipped_keeps_secrets_back(project: Path, tmp_path: Path) -> None:
     """With `ray job submit`; only what stands inside of files is not seen."""
     write(project, ".rayignore", text=(ROOT / ".rayignore").read_text())
     (project / "code/b.KEY").unlink()  # patterns of Ray's know lower case from upper case
-    create_package(str(project), tmp_path / "ray.zip", include_gitignore=True,
-                   excludes=[".git"])  # fmt: skip
     ignore_files = {".gitignore", "code/.gitignore", ".rayignore"}
-    assert names(tmp_path / "ray.zip") == WANTED | ignore_files | {"data/account.json"}
+    assert ray_sends(project, ".git") == WANTED | ignore_files | {"data/account.json"}
 
 
 def test_a_job_takes_this_program_along(project: Path, tmp_path: Path) -> None:
     """With its sweeps, and instead of another folder of this name; a checkout has it anyway."""
     write(project, "forever/__init__.py", text="raise SystemExit(3)")
-    pack(project, tmp_path / "job.zip")
-    with zipfile.ZipFile(tmp_path / "job.zip") as content:
-        content.extractall(tmp_path / "job")
+    stage(project, tmp_path / "job")
     ask = "from forever.runs.environment import code; from forever.sweeps.files import load_sweep; "
     ask += "print(code(), load_sweep('components').name)"
     command = [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, '.'); {ask}"]
     done = subprocess.run(command, cwd=tmp_path / "job", capture_output=True, text=True)
     assert done.stdout.split() == [code(), "components"], done.stderr
-    pack(ROOT, tmp_path / "checkout.zip")
-    with zipfile.ZipFile(tmp_path / "checkout.zip") as content:
-        known = content.namelist()
-    assert {"forever/__init__.py", "ablations/components.yaml"} <= {*known}
-    assert not any("shipped" in name for name in known)
+    stage(ROOT, tmp_path / "checkout")
+    assert (tmp_path / "checkout/ablations/components.yaml").is_file()
+    assert not (tmp_path / "checkout/forever/sweeps/shipped").exists()
 
 
 # ---- the command, with a cluster that is played
@@ -138,7 +129,7 @@ class Cluster:
     def submit_job(self, *, submission_id: str, **given: Any) -> None:
         given["status"] = JobStatus.RUNNING
         self.jobs[submission_id] = SimpleNamespace(submission_id=submission_id, **given)
-        self.names = names(Path(given["runtime_env"]["working_dir"]))
+        self.names = ray_sends(Path(given["runtime_env"]["working_dir"]))
 
     async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
         for text in self.log:

@@ -1,6 +1,7 @@
 """`forever submit` on a cluster: started once, joined, left by Ctrl-C, ended."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from marks import ON_RAY
 from ray_commands import FOREVER, sweep_command
 
 from forever.config.run import RunConfig
-from forever.launch.submit import pack
+from forever.launch.submit import stage
 from forever.runs.environment import code
 
 pytestmark = [*ON_RAY, pytest.mark.slow]
@@ -33,10 +34,11 @@ class Project:
         self.folder, self.environment = folder, {**head.environment, "PYTHONUNBUFFERED": "1"}
         self.environment.pop("PYTHONPATH", None)
 
-    def change_code(self, archive: Path) -> str:
+    def change_code(self) -> str:
         """Put a copy of this program beside the sweep, with a line more; returns its digest."""
-        pack(self.folder, archive)
-        subprocess.run([sys.executable, "-m", "zipfile", "-e", archive, self.folder], check=True)
+        copy = self.folder.with_name("copy")
+        stage(self.folder, copy)
+        shutil.copytree(copy, self.folder, dirs_exist_ok=True)
         with (self.folder / "forever/__init__.py").open("a", encoding="utf-8") as file:
             file.write("# changed\n")
         command = [sys.executable, "-c", "from forever.runs.environment import code; print(code())"]
@@ -56,7 +58,7 @@ def test_a_sweep_is_submitted_joined_and_followed(
     """By one who sees all, one who joins, and one who leaves. All processes run the copy of the
     code in the folder that is submitted, and not the one that is installed."""
     project = Project(tmp_path / "project", small_config, head)
-    digest = project.change_code(tmp_path / "code.zip")
+    digest = project.change_code()
     assert digest != code()
     head.await_nodes(1)
     first = project.submit()

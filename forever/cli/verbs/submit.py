@@ -23,8 +23,8 @@ def submit(
     words: list[str] = Argument(
         metavar="SWEEP", help="A sweep, with KEY=VALUE and any options as for `forever sweep`."
     ),
-    address: str = Option(
-        ...,
+    address: str | None = Option(
+        None,
         envvar="RAY_API_SERVER_ADDRESS",
         metavar="URL",
         help="The cluster's dashboard, e.g. http://127.0.0.1:8265.",
@@ -48,7 +48,7 @@ def submit(
         name, sign, variables[name] = text.partition("=")
         if not sign or not name.isidentifier():
             raise InputError(f"--env {name!r}: NAME=VALUE is expected, e.g. HF_HUB_OFFLINE=1")
-    if not address.startswith(("http://", "https://")):
+    if address is None or not address.startswith(("http://", "https://")):
         rule = "the dashboard's URL is expected, e.g. http://127.0.0.1:8265"
         raise InputError(f"--address {address!r}: {rule}")
     file, base, launch = _parse(words)
