@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from forever.errors import InputError
-from forever.files import read_json, read_lines, write_noted
+from forever.files import read_json, read_lines
 from forever.report.report import stored
 from forever.report.run import Run
 from forever.report.study import Study, read_study
@@ -185,14 +185,13 @@ def kept_runs(lines: Lines) -> Iterator[dict[str, Any]]:
 def unpack(lines: Lines, folder: Path) -> None:
     """Write run directories that a report can be made of; cells without scores are empty."""
     for name, text in lines[0]["files"].items():
-        write_noted(folder, name, text)
+        (folder / name).write_text(text, encoding="utf-8")
     for run in kept_runs(lines):
         _unpack_run(RunDirectory(folder / run["key"]), run)
 
 
 def _unpack_run(directory: RunDirectory, run: Mapping[str, Any]) -> None:
     result = run["result"]
-    result["schema_version"] = 1  # nothing says what these files were in the run itself
     result["matrix"] = [[None] * len(result["stages"]) for _ in result["tasks"]]
     directory.path.mkdir(parents=True)
     for cell, short in run["scores"].items():
@@ -204,9 +203,9 @@ def _unpack_run(directory: RunDirectory, run: Mapping[str, Any]) -> None:
             answers.append({"id": f"{run['tests']}/{number}", "reference": "", "score": score})
         _write_lines(directory.predictions(stage, task), answers)
     _write_lines(directory.events, run["looks"])
-    directory.config.write_text(to_yaml(run["config"]), encoding="utf-8")
+    directory.write_config(to_yaml(run["config"]), result["fingerprint"])
     directory.environment.write_text(json.dumps(run["environment"]), encoding="utf-8")
-    directory.result.write_text(json.dumps(result), encoding="utf-8")
+    directory.finish(result)
 
 
 def _write_lines(path: Path, records: Lines) -> None:

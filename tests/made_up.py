@@ -13,9 +13,9 @@ from typing import Any
 
 from forever.config.run import RunConfig
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.files import SUMS, note, write_lines, write_text
-from forever.runs.directory import RunDirectory
-from forever.sweeps.sweep import MANIFEST, Sweep
+from forever.files import sha256, write_lines, write_text
+from forever.runs.directory import SCHEMA_VERSION, RunDirectory
+from forever.sweeps.sweep import Sweep
 
 TASKS = ("colour", "shape", "weight", "taste")
 UPDATES = 12  # of a task
@@ -42,25 +42,31 @@ def make_up(folder: Path, sweep: Sweep, skip: Sequence[str] = ()) -> Path:
         if not trial.key.startswith(tuple(skip)):
             make_up_run(folder / trial.key, trial.variant, trial.config)
     sweep.write_manifest(folder)
-    forget_sums(folder)
     return folder
 
 
-def forget_sums(folder: Path) -> None:
-    """Make a folder like those of the first release, whose files a test may change at will."""
-    (folder / SUMS).unlink()
-    manifest = folder / MANIFEST
-    if manifest.is_file():
-        text = manifest.read_text(encoding="utf-8")
-        manifest.write_text(text.replace('"schema_version": 2', '"schema_version": 1'), "utf-8")
-
-
 def edit(path: Path, **changes: Any) -> None:
-    """Change fields of a JSON file, and its line in SHA256SUMS, if there is one."""
-    text = json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes)
-    if (path.parent / SUMS).is_file():
-        note(path.parent, {path.name: text.encode()})
+    """Change fields of a JSON file."""
+    rewrite(path, json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes))
+
+
+def rewrite(path: Path, text: str) -> None:
+    """Write another text into a file directly in a run's folder as if the run had written it."""
     path.write_text(text, encoding="utf-8")
+    manifest = path.parent / "manifest.json"
+    if manifest.is_file():
+        digests = json.loads(manifest.read_text(encoding="utf-8"))
+        if path.name in digests:
+            digests[path.name] = sha256(text.encode())
+        manifest.write_text(json.dumps(digests), encoding="utf-8")
+
+
+def put_result(folder: Path, result: Mapping[str, Any]) -> None:
+    """Finish a run with a result whose files may be changed afterwards."""
+    directory = RunDirectory(folder)
+    write_text(directory.manifest, "{}")
+    content = {"schema_version": SCHEMA_VERSION, **result}
+    write_text(directory.result, json.dumps(content, indent=1))
 
 
 def make_up_run(path: Path, variant: str, config: RunConfig) -> None:
@@ -84,8 +90,7 @@ def make_up_run(path: Path, variant: str, config: RunConfig) -> None:
     write_lines(directory.steps, steps)
     write_lines(directory.events, events)
     content = result(config, matrix, steps, events, draw)
-    write_text(directory.result, json.dumps(content, indent=1))
-    forget_sums(path)
+    put_result(path, {"fingerprint": config.fingerprint(), **content})
 
 
 ENVIRONMENT: dict[str, Any] = {
@@ -151,7 +156,6 @@ def result(
     updates = dict(Counter(line["kind"] for line in steps))
     notes = {task: {"truncated": 1, "tau_day": 1 + draw.random()} for task in tasks}
     return {
-        "schema_version": 1,
         "method": config.method.name,
         "benchmark": config.data.benchmark,
         "order": "-".join(tasks),

@@ -18,12 +18,11 @@ from forever.data.prompts import prompt
 from forever.data.tasks import Example
 from forever.errors import InputError, one_line
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.files import DAMAGED, writing
+from forever.files import writing
 from forever.models import location
 from forever.report.format import estimated
 from forever.report.study import plain_run
 from forever.runs.directory import RunDirectory
-from forever.runs.shapes import check_weights
 from forever.stats.compare import compare
 from forever.storage.address import portable
 from forever.text import markdown
@@ -53,10 +52,7 @@ def export_run(folder: Path, to: Path, merged: bool = False) -> list[str]:
     if whole and merged:
         raise InputError(f"{portable(folder)} trained the whole model; leave out --merged")
     source = run.path / ("model" if whole else "adapter")
-    check_weights(run.path, result)
-    for path in (run.path / name for name in result.get("weights", ())):
-        if not path.is_file():
-            raise InputError(f"{path} is missing; {DAMAGED}")
+    run.check_weights(complete=True)
     if not whole and not all((source / name).is_file() for name in _ADAPTER):
         raise InputError(
             f"method {config.method.name} weighs several adapters by the prompt, which PEFT cannot "

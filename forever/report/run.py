@@ -16,7 +16,6 @@ from forever.config.overrides import flatten
 from forever.data.orders import ORDERS
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.files import DAMAGED
 from forever.reading import check_within
 from forever.runs.directory import RunDirectory
 from forever.stats.bootstrap import Unit
@@ -80,16 +79,6 @@ class Run:
                     raise KeyError(key)
         if result is not None:
             _ = self._answers
-            if result["schema_version"] == 1:  # nothing says what its journal was
-                self._count(result)
-
-    def _count(self, result: Mapping[str, Any]) -> None:
-        """Refuse a journal that has not as many updates as the result, which has no digest."""
-        steps, updates = self.directory.steps, sum(result["updates"].values())
-        if steps.is_file() and len(self.steps) != updates:
-            told = f"of {updates} updates it has {len(self.steps)}"
-            raise InputError(f"{steps} is damaged: {told}; {DAMAGED}")
-        _ = self.events  # which can be read, at least
 
     @property
     def has_begun(self) -> bool:

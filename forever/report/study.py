@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from forever.errors import InputError, reading, shown
-from forever.files import check_noted
 from forever.report.row import Row, judge
 from forever.report.run import Run
 from forever.report.settings import differences, pairs
@@ -226,7 +225,6 @@ def _find(folder: Path) -> Study:
 
 def _sweep(folder: Path) -> Study:
     manifest = read_manifest(folder)
-    check_noted(folder, complete=True)
     runs: list[Run] = []
     for trial in manifest["trials"]:
         about = trial["variant"], trial["benchmark"], trial["order"], trial["seed"]

@@ -1,59 +1,48 @@
 """A run's files: the truth of a run. Trackers and reports read from here.
 
-Beside those in `RunDirectory` there are predictions/<stage>/<task>.jsonl (both from 1; stage 0 is
-before training) and stages/<stage>/ (weights after a stage, kept on request).
+Beside the files in `RunDirectory` there are predictions/<stage>/<task>.jsonl (both from 1; stage 0
+is before training) and stages/<stage>/ (weights after a stage, kept on request).
 
-Nothing of a run counts that is not what was written: files that are written once have a line in
-SHA256SUMS, checkpoints a manifest, and the journal's digests are in each checkpoint and in the
-result (docs/faults.md).
+A finished run has manifest.json with the digests of its files; the checkpoints of an unfinished one
+have the digests of its past. The folder's name, config.yaml and result.json carry one fingerprint,
+so no run is taken for another (docs/faults.md).
 """
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from forever.config.overrides import difference_lines, joined_lines
 from forever.config.run import RunConfig
-from forever.errors import InputError, one_line
+from forever.errors import InputError, one_line, shown
 from forever.files import (
     DAMAGED,
-    SUMS,
-    Shape,
     as_fields,
     as_lines,
-    check_noted,
+    check_digest,
+    file_digest,
     json_lines,
-    note,
     read_bytes,
+    read_json,
     read_lines,
-    read_noted,
-    read_sealed,
-    read_sums,
     sha256,
-    shaped,
-    sync,
     sync_folder,
-    write_noted,
-    write_sealed,
+    write_text,
     writing,
 )
-from forever.reading import check_links
-from forever.runs.shapes import (
-    Answer,
-    Ended,
-    Environment,
-    Fork,
-    Line,
-    Result,
-    Settings,
-    check_digest,
-    check_version,
-)
-from forever.text import complain
 from forever.yaml_file import read_value
+
+SCHEMA_VERSION = 3  # of a run's folder and a sweep's
+# The names of folders that are keys (`RunConfig.key`, `Trial.key`), also of forks (`Origin.key`).
+_KEY = re.compile(r".*?-([0-9a-f]{8})(-after\d+-[0-9a-f]{8})?")
+_FINGERPRINT = re.compile(r"# fingerprint: ([0-9a-f]{12})$", re.MULTILINE)
+_TEMPORARY = re.compile(r"\..+\.\d+")  # what a killed process wrote by half
+_WEIGHTS = ("adapter/", "model/")  # large, or not kept: who reads them checks them
 
 
 class RunDirectory:
@@ -66,6 +55,7 @@ class RunDirectory:
         self.steps = self.path / "steps.jsonl"
         self.events = self.path / "events.jsonl"
         self.result = self.path / "result.json"
+        self.manifest = self.path / "manifest.json"  # of a finished run: digests by file
         self.checkpoints = self.path / "checkpoints"
         self.ended = self.path / "ended.json"  # why there is no result
         self.fork = self.path / "fork.json"  # which run's stage it began from
@@ -78,57 +68,105 @@ class RunDirectory:
         """The file with the answers to a task after a stage (both from 0)."""
         return self.path / "predictions" / str(stage + 1) / f"{task + 1}.jsonl"
 
-    # ---- reading: what is not what was written is refused by an InputError that names it
+    def name(self, path: Path) -> str:
+        """How manifests call a file of the run."""
+        return path.relative_to(self.path).as_posix()
+
+    # ---- reading: damaged files are refused by an InputError that names them
 
     def read_config(self) -> RunConfig:
-        """The configuration of a run that has begun; InputError if it is damaged."""
+        """Return the configuration of a run that has begun."""
         values = self.read_settings()
         try:
-            return RunConfig.written(values)
+            config = RunConfig.written(values)
         except ValueError as error:
             problem = f"{self.config} cannot be read ({one_line(error)})"
             raise InputError(f"{problem}; give another run, or another --out") from None
+        # Committed runs have paths without folders, and their manifests for certainty.
+        stored = self._fingerprint()
+        if stored and not self.result.is_file() and stored != config.fingerprint():
+            raise InputError(f"{self.config} was edited since the run began; {DAMAGED}")
+        return config
 
     def read_settings(self) -> dict[str, Any]:
-        """The configuration as plain data, which may be of an earlier release."""
-        return self._read(self.config, Settings, read_value)
+        """Return the configuration as plain data, without judging its values."""
+        settings = as_fields(self.config, read_bytes(self.config), read_value)
+        self._check_fingerprints(self._fingerprint())
+        return settings
+
+    def _fingerprint(self) -> str | None:
+        """Return the fingerprint that config.yaml carries in a comment."""
+        if not self.config.is_file():
+            return None
+        found = _FINGERPRINT.match(read_bytes(self.config).decode("utf-8", errors="replace"))
+        return found[1] if found else None
+
+    def _check_fingerprints(self, *stored: str | None) -> None:
+        """Refuse a folder with parts of several runs: each of its parts carries one fingerprint."""
+        key = _KEY.fullmatch(self.path.name)
+        known = {fingerprint[:8] for fingerprint in stored if fingerprint}
+        if len(known | ({key[1]} if key else set())) > 1:
+            raise InputError(
+                f"{self.path} holds the files of another run ({', '.join(sorted(known))}); its "
+                "name, config.yaml and result.json must have one fingerprint: put each run back "
+                "into the folder of its name"
+            )
 
     def read_environment(self) -> dict[str, Any]:
-        """Where the run was trained first, and under `resumed` where it went on."""
-        return self._read(self.environment, Environment)
+        """Return where the run was trained first, and under `resumed` where it was resumed."""
+        return read_json(self.environment)
 
     def read_lives(self) -> list[dict[str, Any]]:
-        """Where it was trained: more than one if it went on elsewhere or with other code."""
+        """Return where it was trained: several places if it was resumed elsewhere or changed."""
         first = self.read_environment()
         return [first, *first.get("resumed", [])]
 
     def read_fork(self) -> dict[str, Any] | None:
-        """Which run's stage it began from, if it is a fork."""
-        return self._read(self.fork, Fork) if self.fork.is_file() else None
+        """Return which run's stage it began from, if it is a fork."""
+        return read_json(self.fork) if self.fork.is_file() else None
 
     def finished(self) -> dict[str, Any] | None:
-        """The result, if the run is over."""
+        """Return the result, if the run is over."""
         if not self.result.is_file():
             return None
-        result = as_fields(self.result, self.read(self.result))
+        result = read_json(self.result)
         check_version(self.result, result.get("schema_version"))
-        shaped(self.result, result, Result)
-        if result["schema_version"] > 1 and read_sums(self.path) is None:
-            raise InputError(f"{self.path / SUMS} is missing; {DAMAGED}")
-        rows, columns = len(result.get("tasks", ())), len(result.get("stages", ()))
-        matrix = result.get("matrix", ())
-        if len(matrix) != rows or any(len(row) != columns for row in matrix):
-            raise InputError(f"{self.result}: its matrix has not a row a task, a column a stage")
-        if not result.get("rows", {}).keys() >= {*result.get("tasks", ())}:
-            raise InputError(f"{self.result} does not say how many rows each task has; {DAMAGED}")
+        manifest = read_json(self.manifest)
+        for path in (self.result, self.config):
+            if self.name(path) in manifest:
+                check_digest(path, manifest[self.name(path)])
+        self._check_fingerprints(self._fingerprint(), result.get("fingerprint"))
         return result
 
+    def verify(self, complete: bool = True) -> dict[str, Any] | None:
+        """Return the result, if the run is over, and refuse it if one of its files has changed.
+
+        Args:
+            complete: whether missing files are refused, too. Weights may always be missing.
+        """
+        result = self.finished()
+        if result is not None:
+            self.check_files(read_json(self.manifest), complete)
+        elif self.config.is_file():
+            self.read_settings()
+        return result
+
+    def check_files(self, digests: Mapping[str, str], complete: bool = True) -> None:
+        """Refuse files that do not have these digests; those of weights are not computed."""
+        for name, digest in digests.items():
+            if not name.startswith(_WEIGHTS) and (complete or (self.path / name).is_file()):
+                check_digest(self.path / name, digest)
+
+    def check_weights(self, complete: bool = False) -> None:
+        """Refuse trained weights that are not those that the finished run wrote."""
+        for name, digest in read_json(self.manifest).items():
+            if name.startswith(_WEIGHTS) and (complete or (self.path / name).is_file()):
+                check_digest(self.path / name, digest)
+
     def read_answers(self, stage: int, task: int) -> list[dict[str, Any]]:
-        """The answers to a task after a stage (both from 0)."""
+        """Return the answers to a task after a stage (both from 0)."""
         path = self.predictions(stage, task)
-        answers = as_lines(path, self.read(path))
-        for answer in answers:
-            shaped(path, answer, Answer)
+        answers = as_lines(path, read_bytes(path))
         if not answers:
             raise InputError(f"{path} holds no answers; {DAMAGED}")
         return answers
@@ -140,68 +178,35 @@ class RunDirectory:
         except InputError:
             return None
 
+    def all_answers(self) -> list[Path]:
+        """Return the files of all answers."""
+        return sorted(self.path.glob("predictions/*/*.jsonl"))
+
     def has_steps(self) -> bool:
         """Whether updates were written down."""
         return self.steps.is_file() and self.steps.stat().st_size > 0
 
     def read_steps(self) -> list[dict[str, Any]]:
-        """The updates so far; none if their file was not kept."""
-        return [shaped(self.steps, line, Line) for line in read_lines(self.steps)]
+        """Return the updates so far; none if their file was not kept."""
+        return read_lines(self.steps)
 
     def read_events(self) -> list[dict[str, Any]]:
-        """The replays and looks so far; none if their file was not kept."""
-        return [shaped(self.events, line, Line) for line in read_lines(self.events)]
+        """Return the replay events and probes so far; none if their file was not kept."""
+        return read_lines(self.events)
 
-    def verify(self, complete: bool = True) -> dict[str, Any] | None:
-        """The result, if the run is over; the journal of another is left to who goes on with it.
-
-        Raises:
-            InputError: a file is not what was written, leads out of the folder, or is missing from
-                a result that must be `complete`.
-        """
-        check_links(self.path)
-        result, sums = self.finished(), read_sums(self.path)
-        check_noted(self.path, complete and result is not None)
-        if result is None:
+    def end_without_result(self) -> dict[str, Any] | None:
+        """Return what `end` wrote, if the run is over without a result."""
+        if self.result.is_file() or not self.ended.is_file():
             return None
-        for path in self._needed(result):
-            name = path.relative_to(self.path).as_posix()
-            if sums is not None and name not in sums and (complete or path.is_file()):
-                raise InputError(f"{path} has no line in {SUMS}, which is damaged; {DAMAGED}")
-        if result["schema_version"] > 1:
-            journal: dict[str, str] = result.get("journal", {})
-            for path in (self.steps, self.events):
-                if complete or path.is_file():
-                    check_digest(path, read_bytes(path), journal.get(path.name))
-        return result
-
-    def _needed(self, result: Mapping[str, Any]) -> Iterator[Path]:
-        """The files without which a result says nothing."""
-        yield from (self.config, self.environment)
-        for task, row in enumerate(result.get("matrix", ())):
-            for stage, score in enumerate(row):
-                if score is not None:
-                    yield self.predictions(stage, task)
-
-    def read(self, path: Path) -> bytes:
-        """The content of a file that has a line in SHA256SUMS, if the run's files have."""
-        name = path.relative_to(self.path).as_posix()
-        return read_noted(self.path, name, read_sums(self.path))
-
-    def _read(self, path: Path, shape: type[Shape], parse: Any = json.loads) -> dict[str, Any]:
-        return shaped(path, as_fields(path, self.read(path), parse), shape)
+        return read_json(self.ended)
 
     # ---- writing
 
     def check(self, config: RunConfig, resume: bool) -> None:
         """Refuse to mix two runs in one folder, by an InputError, without touching anything."""
-        check_links(self.path)
         if not self.config.is_file():
-            noted = (read_sums(self.path) or {}).get(self.config.name)
-            # A fork that was planted has a journal before it begins, which is when `create` notes
-            # the configuration and then writes it.
-            begins = noted is None or sha256(config.text().encode()) in noted
-            if self.steps.is_file() and not (self.fork.is_file() and begins):
+            # A fork that was planted has a journal before its configuration is written.
+            if self.steps.is_file() and not self.fork.is_file():
                 raise InputError(f"{self.config} is missing; {DAMAGED}")
             return
         saved = self.read_config().identity()
@@ -218,75 +223,93 @@ class RunDirectory:
             )
 
     def create(self, config: RunConfig, environment: Mapping[str, Any]) -> None:
-        """Write what describes the run, and as `resumed` where it goes on, if that is new."""
-        if read_sums(self.path) is None:  # it was begun, or planted, by an earlier release
-            self.adopt(self.config, self.environment, self.fork)
-        self._write_environment(environment)
-        if not self.config.is_file():
-            self.write(self.config, config.text())
-
-    def _write_environment(self, environment: Mapping[str, Any]) -> None:
-        lives: list[Mapping[str, Any]] = []
-        if self.environment.is_file():
-            try:
-                lives += self.read_lives()
-            except InputError as error:  # no number was computed from it
-                complain(f"{error}; it is written anew")
-        # The command differs always: it says --resume.
-        asked = [key for key in environment if key != "argv"]
-        if not lives or any(lives[-1].get(key) != environment[key] for key in asked):
+        """Write what describes the run, and as `resumed` where it is resumed, if that is new."""
+        lives = self.read_lives() if self.environment.is_file() else []
+        # The command always differs: it says --resume.
+        keys = [key for key in environment if key != "argv"]
+        if not lives or any(lives[-1].get(key) != environment[key] for key in keys):
             self._write_lives([*lives, environment])
+        if not self.config.is_file():
+            self.write_config(config.text(), config.fingerprint())
+
+    def write_config(self, text: str, fingerprint: str) -> None:
+        """Write a configuration, with the fingerprint that it had when the run began."""
+        write_text(self.config, f"# fingerprint: {fingerprint}\n{text}")
+
+    def accept(self, changes: Sequence[str]) -> None:
+        """Note, as `resumed`, that the run is resumed although something of it changed."""
+        lives = self.read_lives()
+        self._write_lives([*lives, {**lives[-1], "accepted": list(changes)}])
 
     def _write_lives(self, lives: Sequence[Mapping[str, Any]]) -> None:
         first, *resumed = lives
         content = {**first, "resumed": resumed} if resumed else {**first}
-        self.write(self.environment, json.dumps(content, indent=2) + "\n")
+        write_text(self.environment, json.dumps(content, indent=2) + "\n")
 
-    def write(self, path: Path, text: str) -> None:
-        """Write a file of the run after its line in SHA256SUMS."""
-        write_noted(self.path, path.relative_to(self.path).as_posix(), text)
-
-    def write_answers(self, stage: int, task: int, answers: Iterable[Mapping[str, Any]]) -> None:
-        """Write the answers to a task after a stage (both from 0).
+    def write_answers(self, stage: int, task: int, answers: Iterable[Mapping[str, Any]]) -> str:
+        """Write the answers to a task after a stage (both from 0), and return their digest.
 
         They are on the disk itself after `sync_answers`. What a power cut takes before is damaged
         or missing, and is given again by the weights of the stage.
         """
-        name = self.predictions(stage, task).relative_to(self.path).as_posix()
-        write_noted(self.path, name, json_lines(answers), durable=False)
+        text = json_lines(answers)
+        write_text(self.predictions(stage, task), text, durable=False)
+        return sha256(text.encode())
 
     def sync_answers(self, stages: Iterable[int]) -> None:
         """Bring the answers after some stages (from 0) to the disk itself."""
         with writing(self.path):
             for stage in stages:
                 sync_folder(self.predictions(stage, 0).parent)
-            sync(self.path / SUMS)
 
-    def adopt(self, *paths: Path) -> None:
-        """List files as they are, which came from another folder or an earlier release."""
-        sums, contents = read_sums(self.path) or {}, dict[str, bytes]()
-        for path in paths:
-            name = path.relative_to(self.path).as_posix()
-            if path.is_file() and name not in sums:
-                contents[name] = read_bytes(path)
-        note(self.path, contents)
+    def drop_answers(self, after: int) -> None:
+        """Remove the answers after later stages than the first `after`."""
+        with writing(self.path):
+            for folder in (self.path / "predictions").glob("*"):
+                if folder.name.isdigit() and int(folder.name) > after:
+                    shutil.rmtree(folder)
 
-    def all_answers(self) -> list[Path]:
-        """The files of all answers."""
-        return sorted(self.path.glob("predictions/*/*.jsonl"))
+    def clean(self) -> None:
+        """Remove what a killed process wrote by half; the caller holds the folder's lock."""
+        with writing(self.path):
+            for path in sorted(self.path.rglob(".*")):
+                if _TEMPORARY.fullmatch(path.name) and path.is_dir():
+                    shutil.rmtree(path)
+                elif _TEMPORARY.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
 
-    def accept(self, changes: Sequence[str]) -> None:
-        """Note, as `resumed`, that the run goes on although something of it changed."""
-        lives = self.read_lives()
-        self._write_lives([*lives, {**lives[-1], "accepted": list(changes)}])
+    def finish(self, result: Mapping[str, Any], digests: Mapping[str, str] = {}) -> None:
+        """Write the result of the run, after the manifest of its files.
+
+        Args:
+            digests: those of files as they were written; of others they are computed now.
+
+        Raises:
+            InputError: a file has no longer the digest that it was written with.
+        """
+        self.check_files(digests)
+        manifest = dict(digests)
+        paths = [self.config, self.environment, self.fork, self.steps, self.events]
+        paths += [path for name in _WEIGHTS for path in (self.path / name).rglob("*")]
+        for path in (*paths, *self.all_answers()):
+            if path.is_file():
+                manifest.setdefault(self.name(path), file_digest(path))
+        text = json.dumps(result, indent=1) + "\n"
+        manifest[self.name(self.result)] = sha256(text.encode())
+        write_text(self.manifest, json.dumps(manifest, indent=1) + "\n")
+        write_text(self.result, text)
 
     def end(self, state: Literal["failed", "stopped"], reason: str) -> None:
         """Say that the run is over without a result: failed for good, or stopped by a search."""
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        write_sealed(self.ended, {"state": state, "reason": reason, "time": time})
+        content = {"state": state, "reason": reason, "time": time}
+        write_text(self.ended, json.dumps(content) + "\n")
 
-    def end_without_result(self) -> dict[str, Any] | None:
-        """What `end` wrote, if the run is over without a result."""
-        if self.result.is_file() or not self.ended.is_file():
-            return None
-        return shaped(self.ended, read_sealed(self.ended), Ended)
+
+def check_version(path: Path, version: Any) -> None:
+    """Refuse the file of another release, by an InputError."""
+    if version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema_version {shown(version)}, and this release reads {SCHEMA_VERSION}; "
+            "read it with the release that wrote it, or run again into another --out"
+        )

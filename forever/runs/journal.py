@@ -9,22 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from forever.errors import InputError
-from forever.files import DAMAGED, read_bytes, write_bytes, writing
+from forever.files import DAMAGED, check_digest, read_bytes, write_bytes, writing
 from forever.runs.directory import RunDirectory
-from forever.runs.shapes import check_digest
 from forever.training.learner import Learner
 from forever.training.steps import Step, StepRecord
 
 
 class Journal:
-    """Writes lines that other processes see at once.
+    """The two files, to which lines are written that other processes see at once.
 
-    It keeps as many lines as are given, if they are those of the `digests`, which go by the names
-    of the files. What follows them was written after the checkpoint that the run goes on from, and
-    will be written again.
+    It keeps the given numbers of lines, and checks them by the `digests`, which go by the names of
+    the files. Later lines were written after the checkpoint from which the run resumes, and will be
+    written again.
 
     Raises:
-        InputError: lines are missing, or are not what was written.
+        InputError: lines are missing, or have changed.
     """
 
     def __init__(
@@ -70,11 +69,6 @@ class Journal:
             with writing(self._paths[name]):
                 os.fsync(file.fileno())
 
-    def check(self) -> None:
-        """Refuse a journal that is no longer what was written, by an InputError."""
-        for path in self._paths.values():
-            check_digest(path, read_bytes(path), self.digests[path.name])
-
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
@@ -82,8 +76,8 @@ class Journal:
 
 
 def first_lines(path: Path, count: int, digest: str | None = None) -> bytes:
-    """The first `count` lines of a file; InputError if they are not all there, or not those that
-    have the digest."""
+    """Return the first `count` lines of a file; InputError if some are missing, or they do not have
+    the digest."""
     lines = read_bytes(path).split(b"\n")[:-1] if path.is_file() else []
     if len(lines) < count:
         raise InputError(
@@ -92,12 +86,12 @@ def first_lines(path: Path, count: int, digest: str | None = None) -> bytes:
         )
     kept = b"".join(line + b"\n" for line in lines[:count])
     if digest is not None:
-        check_digest(path, kept, digest)
+        check_digest(path, digest, kept)
     return kept
 
 
 def step_line(learner: Learner, step: Step, record: StepRecord) -> dict[str, Any]:
-    """The line of steps.jsonl for an update."""
+    """Return the line of steps.jsonl for an update."""
     assert learner.task is not None
     return {
         "task": learner.task.name,

@@ -14,8 +14,7 @@ from forever.evaluation.metrics import PerformanceMatrix
 from forever.files import read_lines
 from forever.methods.base import Method
 from forever.runs.checkpoint import State
-from forever.runs.directory import RunDirectory
-from forever.runs.shapes import SCHEMA_VERSION
+from forever.runs.directory import SCHEMA_VERSION, RunDirectory
 from forever.training.learner import Learner
 
 COUNTED = ("task", "replayed", "padded", "probed", "written")  # see `Learner.examples`

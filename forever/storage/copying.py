@@ -1,9 +1,9 @@
 """What of a folder is copied to its mirror and back, and in which order.
 
-A mirror is at any moment something to go on from. So what others count on comes first: the sums
-before their files, the journal before the checkpoint that counts its lines, a checkpoint's manifest
-after its files, the configuration, without which a run has not begun, when all that is there, and
-the result last. Whoever reads a mirror that is being written takes them the other way round.
+A run can resume from a mirror at any moment. So what others count on comes first: answers and the
+journal before the checkpoint that has their digests, a checkpoint's manifest after its files, the
+configuration, without which a run has not begun, after all these, and the result last. Whoever
+reads a mirror that is being written takes them the other way round.
 """
 
 import os
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from forever.files import SUMS, writing
+from forever.files import writing
 from forever.storage.remote import Remote, Stamp
 
 CONFIG, RESULT = "config.yaml", "result.json"  # of a run: see `runs.directory`
@@ -51,8 +51,6 @@ def readable(name: str) -> bool:
 
 def turn(name: str) -> int:
     """The place of a file in the order in which files are sent."""
-    if name == SUMS:
-        return 0
     if name in _JOURNAL:
         return 2
     if name.startswith(_WEIGHTS):
@@ -104,11 +102,6 @@ def push(folder: Path, remote: Remote, chosen: Chosen, sent: dict[str, Stamp]) -
                 _read(folder, name, small)
             elif not name.startswith(_CHECKPOINTS):
                 large[name] = folder / name
-        # After what they speak of, which came after its line in them.
-        if SUMS in stamps:
-            stamps[SUMS] = _stamp(folder / SUMS)
-            if sent.get(SUMS) != stamps[SUMS]:
-                _read(folder, SUMS, small)
         for name in sorted([*small, *large], key=turn):
             if name in small:
                 remote.write(name, small[name])

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from forever.config.overrides import flatten
 from forever.errors import InputError
-from forever.files import Shape, read_json, shaped, write_noted
+from forever.files import Shape, read_json, shaped, write_text
 from forever.format import duration, plural
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
@@ -270,7 +270,7 @@ class _Stopping(Shape):
 def _write_stopping(folder: Path, sweep: Sweep, points: float | None) -> None:
     """Say beside the runs that seeds are added in rounds, and by which rule one decides."""
     content = {"alpha": ALPHA, "comparisons": count_judged(sweep), "points": points}
-    write_noted(folder, FILE, json.dumps(content, indent=1) + "\n")
+    write_text(folder / FILE, json.dumps(content, indent=1) + "\n")
 
 
 def read_stopping(folder: Path) -> dict[str, Any] | None:

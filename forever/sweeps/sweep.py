@@ -9,26 +9,14 @@ from typing import Any, ClassVar
 
 from forever.config.run import RunConfig
 from forever.errors import InputError, shown, unknown
-from forever.files import (
-    DAMAGED,
-    SUMS,
-    Entries,
-    Shape,
-    as_fields,
-    read_noted,
-    read_sums,
-    shaped,
-    write_noted,
-)
-from forever.runs.shapes import SCHEMA_VERSION, check_version
+from forever.files import Shape, read_json, shaped, write_text
+from forever.runs.directory import SCHEMA_VERSION, check_version
 
 MANIFEST = "sweep.json"
 # Fine-tuning does nothing against forgetting and joint training has nothing to forget: what methods
 # are seen between.
 BOUNDS = {"finetune", "mtl"}
 MOST_RUNS = 10_000  # which nobody has time for, and of which a list is made in seconds
-# The first versions wrote none of these.
-_ABSENT: dict[str, Any] = {"schema_version": 1, "paper": {}, "references": {}}
 # Names that lead nowhere else: a run's folder is made of `slug`s; a sweep's name may have folders.
 _KEY = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,255}")
 _NAME = re.compile(r"(?!/|(?:.*/)?\.\.?(?:/|$))[^\\\x00-\x1f\x7f]{1,255}")
@@ -37,7 +25,7 @@ _NAME = re.compile(r"(?!/|(?:.*/)?\.\.?(?:/|$))[^\\\x00-\x1f\x7f]{1,255}")
 class _Trial(Shape):
     key: str
     variant: str
-    benchmark: str = ""
+    benchmark: str
     order: str
     seed: int
 
@@ -45,9 +33,9 @@ class _Trial(Shape):
 class _Manifest(Shape):
     name: str
     reference: str
-    references: dict[str, str] = {}
-    paper: dict[str, str] = {}
-    trials: Entries[_Trial]
+    references: dict[str, str]
+    paper: dict[str, str]
+    trials: list[_Trial]
 
 
 @dataclass(frozen=True)
@@ -142,7 +130,7 @@ class Sweep:
 
         Variants of one sweep are in its order, in whatever order they were asked for.
         """
-        before: dict[str, Any] = {**_ABSENT, "trials": []}
+        before: dict[str, Any] = {"trials": [], "references": {}, "paper": {}}
         if (folder / MANIFEST).is_file():
             before = read_manifest(folder)
         trials = {trial["key"]: trial for trial in before["trials"]}
@@ -166,9 +154,9 @@ class Sweep:
             "paper": {**before["paper"], **self.paper},
             "trials": listed,
         }
-        write_noted(folder, MANIFEST, json.dumps(content, indent=1) + "\n")
+        write_text(folder / MANIFEST, json.dumps(content, indent=1) + "\n")
         if self.source:
-            write_noted(folder, self.COPY, self.source)
+            write_text(folder / self.COPY, self.source)
 
 
 def check_count(name: str, runs: int) -> None:
@@ -189,23 +177,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder} holds no sweep: there is no {MANIFEST} in it")
-    sums = read_sums(folder)
-    listed = sums is not None and MANIFEST in sums
-    content = read_noted(folder, MANIFEST, sums if listed else None)
-    manifest: dict[str, Any] = {**_ABSENT, **as_fields(path, content)}
-    check_version(path, manifest["schema_version"])
-    if manifest["schema_version"] > 1 and not listed:
-        raise InputError(f"{path} has no line in {SUMS}; {DAMAGED}")
+    manifest = read_json(path)
+    check_version(path, manifest.get("schema_version"))
     shaped(path, manifest, _Manifest)
-    trials = [{"benchmark": "", **trial} for trial in manifest["trials"]]
     if not _NAME.fullmatch(manifest["name"]):
         name = shown(manifest["name"])
         raise InputError(f"{path}: {name} is no name of a sweep; it leads elsewhere")
-    for trial in trials:
+    for trial in manifest["trials"]:
         if not _KEY.fullmatch(trial["key"]):
             rule = "it has letters, digits, _, . and - only"
             raise InputError(f"{path}: {shown(trial['key'])} is no name of a run's folder; {rule}")
-    return {**manifest, "trials": trials}
+    return manifest
 
 
 def slug(text: str) -> str:

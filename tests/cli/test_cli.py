@@ -16,6 +16,7 @@ import torch
 import yaml
 from commands import Call
 from helpers import saved
+from made_up import put_result
 
 from forever.cli import boundary, start
 from forever.cli.boundary import BAD_INPUT, FAILED, explained
@@ -23,7 +24,6 @@ from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.files import WriteError
 from forever.launch.fleet import Fleet, SweepOutcome
-from forever.runs.directory import RunDirectory
 from forever.sweeps.files import shipped_sweeps
 from forever.sweeps.sweep import Sweep
 
@@ -290,12 +290,12 @@ def test_a_sweep_until_it_knows(
         outcome = SweepOutcome(finished=[trial.key for trial in sweep.trials()])
         rounds.append(sweep.seeds)
         for trial in sweep.trials():
-            result: dict[str, Any] = {"schema_version": 1}
-            result |= {"op": 50.0 + 20 * (trial.variant == "+RR"), "seconds": {"task": 1.0}}
+            result: dict[str, Any] = {
+                "op": 50.0 + 20 * (trial.variant == "+RR"),
+                "seconds": {"task": 1.0},
+            }
             result["rows"] = {"colour": {"test": 100}}
-            directory = RunDirectory(folder / trial.key)
-            directory.path.mkdir(parents=True)
-            directory.result.write_text(json.dumps(result), encoding="utf-8")
+            put_result(folder / trial.key, result)
         return outcome
 
     monkeypatch.setattr("forever.launch.ray_tune.run_sweep", run_sweep)

@@ -56,13 +56,11 @@ def server(sent: tuple[Path, str]) -> Iterator[str]:
     command += ["--no-browser", "--port", str(port)]
     address = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as shown:
-        try:
-            assert shown.stdout is not None
-            line = shown.stdout.readline()  # written when the server answers
-            assert line.startswith(f"MLflow  {address}/#/experiments/")
-            yield address
-        finally:
-            shown.send_signal(signal.SIGINT)
+        assert shown.stdout is not None
+        line = shown.stdout.readline()  # written when the server answers
+        assert line.startswith(f"MLflow  {address}/#/experiments/")
+        yield address
+        shown.send_signal(signal.SIGINT)
     # Nothing is left of it.
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import Then, execute, outcome, save_encoder, saved
-from made_up import edit
+from made_up import edit, rewrite
 from safetensors.torch import load_file, save_file
 
 from forever.cli.main import main
@@ -16,7 +16,6 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.files import write_noted
 from forever.launch.local import Placement, run_local
 from forever.runs import session
 from forever.runs.directory import RunDirectory
@@ -141,9 +140,9 @@ def test_a_finished_run_of_another_model_is_not_reused(
 
     kept = json.loads((path / "result.json").read_text())
     del kept["model"]  # a run of an earlier version
-    write_noted(path, "result.json", json.dumps(kept))
+    rewrite(path / "result.json", json.dumps(kept))
     assert execute(config, path) == kept
-    write_noted(path, "result.json", json.dumps(result))
+    rewrite(path / "result.json", json.dumps(result))
     shutil.rmtree(model)
     check_finished([trial], tmp_path / "runs")  # files that are gone say nothing
 

@@ -18,7 +18,6 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation import decoding
-from forever.files import write_noted
 from forever.launch import local
 from forever.launch.local import check
 from forever.report.study import read_study
@@ -188,13 +187,13 @@ def test_where_no_fork_can_begin(small_config: RunConfig, runs: Runs, tmp_path: 
     (weights,) = (run / "stages" / "1").glob("*.safetensors")
     for lose in (weights.unlink, partial(shutil.rmtree, run / "stages")):
         lose()
-        with pytest.raises(InputError, match=r"stages/1 is not there, or damaged; .*--keep-stages"):
+        with pytest.raises(InputError, match=r"stages/1 is missing or damaged; .*--keep-stages"):
             fork(small_config, f"{run}@1", tmp_path)
     with pytest.raises(InputError, match="is not of the form RUN@TASK"):
         find_origin(f"{run}")
     with pytest.raises(InputError, match="holds no run"):
         find_origin(f"{tmp_path}@1")
-    write_noted(run, "config.yaml", "model: [")
+    (run / "config.yaml").write_text("model: [")
     with pytest.raises(InputError, match=r"config\.yaml cannot be read"):
         find_origin(f"{run}@1")
 

@@ -21,7 +21,7 @@ from forever.sweeps.files import load_sweep
 from forever.sweeps.search import find_search
 from forever.sweeps.sweep import Sweep
 
-FILES = ("SHA256SUMS", "config.yaml", "result.json")
+FILES = ("config.yaml", "manifest.json", "result.json")
 
 
 @contextmanager

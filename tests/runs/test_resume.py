@@ -23,12 +23,12 @@ import torch
 from faults.inject import SEAMS, Point, watched
 from helpers import CONFIGS, KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, outcome
 from hypothesis import strategies
+from made_up import rewrite
 
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.evaluation import decoding
-from forever.files import write_noted
 from forever.launch.local import Placement, run_local
 from forever.runs import checkpoint
 from forever.sweeps.checks import check_finished
@@ -379,7 +379,7 @@ def test_changed_data_is_refused(runs: Runs, data_root: Path, tmp_path: Path) ->
     changed.write_text(rows)
     check_finished([trial], tmp_path)  # its tasks are the same
     path = tmp_path / trial.key / "result.json"
-    write_noted(path.parent, path.name, path.read_text().replace('"shape"', '"smell"'))
+    rewrite(path, path.read_text().replace('"shape"', '"smell"'))
     with pytest.raises(InputError, match="another version of the benchmark 'toy', with the tasks"):
         check_finished([trial], tmp_path)
     shutil.rmtree(moved)

@@ -1,12 +1,11 @@
 """How many seeds show a difference: against simulation and a textbook, and as `plan` says it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from made_up import base_run
+from made_up import base_run, put_result
 from pages import printed
 from scipy import stats
 
@@ -56,14 +55,13 @@ def test_a_plan_says_what_it_takes_to_see_a_difference(tmp_path: Path) -> None:
     sweep = Sweep("toy", base_run(), variants, seeds=(0, 1, 5))
     for trial in sweep.trials():
         op = 50.0 + 10 * trial.seed + {0: 3, 1: 5, 5: 4}[trial.seed] * (trial.variant == "far")
-        result: dict[str, Any] = {"schema_version": 1, "op": op}
+        result: dict[str, Any] = {"op": op}
         result |= {"seconds": {"task": 150.0 if trial.variant == "far" else 90.0}}
         result["rows"] = {"a": {"test": 100_000}}
         result["seconds"]["evaluation"] = 50.0 if trial.variant == "far" else 10.0
         directory = RunDirectory(tmp_path / trial.key)
         if trial.variant != "new":
-            directory.path.mkdir()
-            directory.result.write_text(json.dumps(result), encoding="utf-8")
+            put_result(directory.path, result)
     sweep.write_manifest(tmp_path)
     text = told(Sweep("toy", base_run(), variants), tmp_path)
     assert seeds_needed(2.0, 0.025) == 6

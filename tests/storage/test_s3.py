@@ -139,7 +139,7 @@ def test_a_damaged_object_is_named(finished: str, s3: Server, machine: Become) -
     whole = s3.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
     s3.client.put_object(Bucket=BUCKET, Key=key, Body=whole.replace(b'"score": ', b'"score": 0.'))
     try:
-        with pytest.raises(InputError, match=r"2/1.jsonl is damaged: .* what SHA256SUMS says"):
+        with pytest.raises(InputError, match=r"2/1.jsonl is damaged"):
             forever("report", finished)
     finally:
         s3.client.put_object(Bucket=BUCKET, Key=key, Body=whole)

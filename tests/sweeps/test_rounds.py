@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import TASKS, base_run, make_up, make_up_run
+from made_up import TASKS, base_run, make_up, make_up_run, put_result
 from pages import printed
 
 from forever.errors import InputError
@@ -98,11 +98,11 @@ class Trainer:
         distance, spread = self.truth[trial.variant]
         own = spread * WAVE[(3 * trial.seed + len(trial.variant)) % len(WAVE)]
         op = 60 + 5 * WAVE[trial.seed % len(WAVE)] + distance + own
-        result |= {"schema_version": 1, "op": op, "seconds": {"task": self.seconds}}
+        result |= {"op": op, "seconds": {"task": self.seconds}}
         result.setdefault("rows", {"colour": {"test": 1000}})
         if trial.variant in self.replays:
             result["examples"] = {"replayed": self.replays[trial.variant]}
-        path.write_text(json.dumps(result), encoding="utf-8")
+        put_result(path.parent, result)
 
     def now(self) -> float:
         return self.time

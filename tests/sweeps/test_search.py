@@ -1,7 +1,6 @@
 """A search: its space, Optuna's study of it in the folder, and a small one on a real local Ray."""
 
 import errno
-import json
 import os
 from functools import partial
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import execute
+from made_up import put_result
 from marks import RAY_WARNS
 
 from forever.config.methods import METHOD_CONFIGS
@@ -244,8 +244,7 @@ def test_the_front_and_what_matters(small_search: Search, tmp_path: Path) -> Non
         trials += asked(studies, 1)
         directory = RunDirectory(tmp_path / trials[-1].key)
         directory.create(trials[-1].config, {})
-        result = {"schema_version": 1, "op": op, "bwt": bwt, "seconds": {"task": seconds}}
-        directory.write(directory.result, json.dumps(result))
+        put_result(directory.path, {"op": op, "bwt": bwt, "seconds": {"task": seconds}})
         studies.tell(trials[-1].key, "done")
     assert [run.trial for run in studies.best()] == trials[:3]
     table = front_table(small_search, tmp_path)

@@ -11,7 +11,6 @@ from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.data.orders import named_tasks
 from forever.errors import InputError
-from forever.files import SUMS, write_noted
 from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
 from forever.sweeps.files import load_sweep, shipped_sweeps
@@ -269,21 +268,6 @@ def test_a_manifest_is_extended(base_config: RunConfig, tmp_path: Path) -> None:
     Sweep("s", base_config, {"c": {}}, references={"c": "a"}).write_manifest(tmp_path)
     content = read_manifest(tmp_path)
     assert content.pop("references") == {"random times": "+STC", "b": "a", "c": "a"}
-    write_noted(tmp_path, "sweep.json", json.dumps(content))  # an old version's
-    assert read_manifest(tmp_path)["references"] == {}
-
-
-def test_a_manifest_is_what_was_written_or_refused(base_config: RunConfig, tmp_path: Path) -> None:
-    components(base_config).write_manifest(tmp_path)
-    path = tmp_path / "sweep.json"
-    text = path.read_text("utf-8")
-    path.write_text(text.replace("-IAR", "-FIR"), "utf-8")
-    with pytest.raises(InputError, match=f"^{path} is damaged"):
-        read_manifest(tmp_path)
-    path.write_text(text, "utf-8")
-    (tmp_path / SUMS).unlink()
-    with pytest.raises(InputError, match=f"^{path} has no line in {SUMS}"):
-        read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize("field", ["schema_version", "name", "key"])
@@ -293,7 +277,7 @@ def test_what_is_refused_is_shown_in_short(
     components(base_config).write_manifest(tmp_path)
     content = json.loads((tmp_path / "sweep.json").read_text("utf-8"))
     (content["trials"][0] if field == "key" else content)[field] = "/a" * 5000
-    write_noted(tmp_path, "sweep.json", json.dumps(content))
+    (tmp_path / "sweep.json").write_text(json.dumps(content), "utf-8")
     with pytest.raises(InputError, match=r"\(10002 characters\)") as refused:
         read_manifest(tmp_path)
     assert len(str(refused.value)) < 1000

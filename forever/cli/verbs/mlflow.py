@@ -90,9 +90,7 @@ def ui(
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
     environment.pop("MLFLOW_TRACKING_URI", None)
-    # What it prints on stdout would mix with the address; errors are on stderr.
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, env=environment, stdout=quiet) as shown:
+    with subprocess.Popen(command, env=environment) as shown:
         try:
             while shown.poll() is None and not _listens(port):
                 time.sleep(0.2)

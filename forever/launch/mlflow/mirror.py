@@ -32,7 +32,6 @@ from forever.launch.mlflow.store import Store, alone, first_line
 from forever.replay.times import day_seven
 from forever.runs.directory import RunDirectory
 from forever.runs.progress import stage_scores
-from forever.runs.shapes import check_weights
 from forever.sweeps.sweep import MANIFEST, read_manifest
 from forever.text import complain, without_credentials
 
@@ -131,7 +130,7 @@ def _finish(directory: RunDirectory, store: Store, known: Any, result: Mapping[s
     from mlflow.exceptions import MlflowException
 
     client, run, folder = store.client, known.info.run_id, directory.path
-    check_weights(folder, result)
+    directory.check_weights()
     # Datasets: the tasks, with the digests of their data.
     source = json.dumps({"benchmark": result["benchmark"], "order": result["order"]})
     context = InputTag("mlflow.data.context", "train and test")
