@@ -324,7 +324,6 @@ DAMAGE: list[tuple[str, bytes | None, str]] = [
     ("predictions/2/2.jsonl", b'{"id": "a", "reference": "b", "score": 0.25}\n', "does not hold"),
     ("predictions/2/2.jsonl", b"{\n", "line 1 cannot be read"),
     ("predictions/2/2.jsonl", b"", "holds no answers"),
-    ("predictions/2/2.jsonl", b'{"id": "a", "reference": "b"}\n', "'score'"),
     ("result.json", b'{"tasks": ["colo', "cannot be read"),
     ("result.json", b"{}", "has schema_version None"),
     ("result.json", b'{"schema_version": 3}', "has no field"),
