@@ -20,7 +20,7 @@ def sweep(asked: Asked, out: Path, fleet: Fleet) -> None:
     """Run a sweep or a search in a folder of `out`, print its table, write its report, and say
     where MLflow compares it; exit with 1 if a run failed."""
     from forever.launch.start import run_file
-    from forever.sweeps.lists import front_table
+    from forever.sweeps.study import front_table
 
     ended = run_file(asked, out, fleet, lambda line: print_lines([line]))
     folder, outcome = ended.folder, ended.outcome

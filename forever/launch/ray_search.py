@@ -19,7 +19,7 @@ from forever.runs.lock import locked
 from forever.storage.copying import of_sweep
 from forever.storage.mirror import mirrored
 from forever.sweeps.search import Search
-from forever.sweeps.studies import Studies
+from forever.sweeps.study import SearchStudy
 from forever.sweeps.table import SweepTable
 
 
@@ -56,7 +56,7 @@ def _run_search(
         raise InputError(
             f"search needs at least two tasks, {search.base.data.benchmark} has {stages}: no BWT"
         )
-    studies = Studies(search, out)
+    studies = SearchStudy(search, out)
     before = studies.known()
     again = [run for run in before if run.state == "interrupted"]
     if fleet.retry_failed:

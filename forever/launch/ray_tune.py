@@ -31,7 +31,7 @@ from forever.storage.address import portable
 from forever.storage.copying import of_sweep, readable
 from forever.storage.mirror import mirrored
 from forever.sweeps.checks import check_finished, refused
-from forever.sweeps.studies import Studies
+from forever.sweeps.study import SearchStudy
 from forever.sweeps.sweep import Sweep, Trial
 from forever.sweeps.table import SweepTable
 
@@ -97,7 +97,7 @@ def fan_out(
     outcome: SweepOutcome,
     *,
     count: int,
-    studies: Studies | None = None,
+    studies: SearchStudy | None = None,
 ) -> None:
     """Run trials in `folder`, as many at a time as fit, and add to `outcome` what becomes of them.
 
@@ -210,7 +210,7 @@ class _Listener(tune.Callback, tune.Stopper):
     folder: Path
     table: SweepTable
     outcome: SweepOutcome
-    studies: Studies | None
+    studies: SearchStudy | None
     tell_mlflow: Callable[[], None]
     running: dict[str, Trial] = field(default_factory=dict)
     stages: dict[str, int] = field(default_factory=dict)

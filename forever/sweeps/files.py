@@ -31,6 +31,7 @@ from forever.sweeps.parts import (
     filled,
 )
 from forever.sweeps.sweep import MOST_RUNS, Sweep, slug
+from forever.text import PlainTable
 from forever.yaml_file import SUFFIXES, YamlFile
 
 # How much a wide comparison needs is said in its file; a single seed is no evidence.
@@ -287,3 +288,13 @@ def _explained(error: ValidationError, file: YamlFile) -> InputError:
     if isinstance(cause, InputError):
         return file.located(cause, *place)
     return file.located(explain(error, file.values, SweepFile))
+
+
+def sweeps_table() -> PlainTable:
+    """Tabulate the shipped sweeps with their questions, in the order of the paper."""
+    table = PlainTable()
+    table.add_column("sweep", no_wrap=True)
+    table.add_column("question")
+    for sweep in shipped_sweeps().values():
+        table.add_row(sweep.name, sweep.question)
+    return table

@@ -19,7 +19,7 @@ from forever.files import read_lines
 from forever.launch.mlflow.sync import sync
 from forever.sweeps.files import load_sweep
 from forever.sweeps.search import find_search
-from forever.sweeps.studies import Studies
+from forever.sweeps.study import SearchStudy
 from forever.sweeps.sweep import Sweep
 
 pytestmark = [
@@ -86,7 +86,7 @@ def test_four_syncs_into_a_fresh_store_send_everything_once(
 def ask(barrier: Any, folder: Path, config: dict[str, Any]) -> None:
     search = find_search(load_sweep("search"), RunConfig.parse(config), None)
     barrier.wait(120)
-    studies = Studies(search, folder)
+    studies = SearchStudy(search, folder)
     for _ in range(3):
         trial = studies.ask()
         assert trial is not None
@@ -98,7 +98,7 @@ def test_four_processes_on_one_study_lose_no_trial(
 ) -> None:
     config = small_config.model_dump(mode="json")
     assert at_once(processes, ask, *[(tmp_path, config)] * COUNT) == [0] * COUNT
-    studies = Studies(find_search(load_sweep("search"), small_config, None), tmp_path)
+    studies = SearchStudy(find_search(load_sweep("search"), small_config, None), tmp_path)
     trials = studies.study.get_trials()
     numbers = [trial.number for trial in trials]
     assert numbers == list(range(len(trials)))

@@ -18,7 +18,7 @@ from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep, shipped_sweeps
 from forever.sweeps.named_runs import SCALES, load_run
 from forever.sweeps.search import find_search
-from forever.sweeps.studies import Studies
+from forever.sweeps.study import SearchStudy
 
 SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_search]
 SMALL = {
@@ -113,7 +113,7 @@ def test_a_search_end_to_end(tmp_path: Path) -> None:
     """Its base and two points of its space, and one that was stopped; on Ray: test_search.py."""
     pytest.importorskip("optuna")
     search = find_search(load_sweep("search"), load_run(SCALES["mini"]).override(SMALL))
-    studies = Studies(search, tmp_path)
+    studies = SearchStudy(search, tmp_path)
     studies.begin([])
     expected: dict[str, Any] = {}
     for state in ("done", "done", "done", "stopped"):

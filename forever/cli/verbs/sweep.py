@@ -32,8 +32,7 @@ def sweep(
         forever sweep components --seeds 0,1,2
         forever sweep my-sweep.yaml --on my-run.yaml --until 2 --budget 1h
     """
-    from forever.sweeps.files import load_sweep
-    from forever.sweeps.lists import sweeps_table
+    from forever.sweeps.files import load_sweep, sweeps_table
 
     if show_all or name is None:
         show(sweeps_table())
