@@ -5,6 +5,7 @@ A report reads nothing but such folders, so its tests need no model and take no 
 
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,6 +60,14 @@ def rewrite(path: Path, text: str) -> None:
         if path.name in digests:
             digests[path.name] = sha256(text.encode())
         manifest.write_text(json.dumps(digests), encoding="utf-8")
+
+
+def copy_run(folder: Path, path: Path, config: RunConfig) -> None:
+    """Copy a finished run as if another configuration had made it."""
+    shutil.copytree(folder, path)
+    fingerprint = config.fingerprint()
+    rewrite(path / "config.yaml", f"# fingerprint: {fingerprint}\n{config.text()}")
+    edit(path / "result.json", fingerprint=fingerprint)
 
 
 def put_result(folder: Path, result: Mapping[str, Any]) -> None:

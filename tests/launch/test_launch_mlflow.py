@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from commands import Call
 from helpers import flip, wait_until
-from made_up import base_run, make_up, make_up_run
+from made_up import base_run, copy_run, make_up, make_up_run
 from marks import MLFLOW_WARNS
 from stored import artifacts, by_name, histories, runs
 
@@ -176,7 +176,7 @@ def toys(folder: Path, tmp_path: Path, base_config: RunConfig) -> Path:
     sweep = Sweep("toys", base_config, {"base": {}, "slow": {"optim.lr": 1e-4}})
     sweep.write_manifest(tmp_path / "toys")
     for trial in sweep.trials():
-        shutil.copytree(folder, tmp_path / "toys" / trial.key)
+        copy_run(folder, tmp_path / "toys" / trial.key, trial.config)
     return tmp_path / "toys"
 
 
