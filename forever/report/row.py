@@ -13,25 +13,25 @@ from forever.evaluation.metrics import PerformanceMatrix
 from forever.report.run import Run
 from forever.stats.bootstrap import Estimate, Unit
 from forever.stats.compare import Comparison, compare
-from forever.stats.sequential import Decision, Score, paired, score_of
+from forever.stats.sequential import Decision, Score, decide, paired, score_of
 from forever.stats.verdict import Footing, Verdict, footing, replayed, verdict
 from forever.sweeps.parts import Published
 from forever.sweeps.published import agreement
 from forever.sweeps.sweep import BOUNDS
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Row:
-    """What is known of one variant. The last fields are what `judge` and `stop` say."""
+    """What is known of one variant; `rows_of` makes it whole."""
 
     variant: str
     planned: Sequence[Run]
     reference: str | None = None  # the variant that it is compared with; a reference has itself
     paper_variant: str = ""  # its name in the paper
-    paper: Published | None = None  # its row of the paper's table
-    paper_reference: Published | None = None  # that of its reference
+    # The paper's numbers, and what they are less those of its reference.
+    published: Mapping[str, float | None] | None = None
     comparison: Comparison | None = None  # None if no run is finished
-    footing: Footing = Footing()  # on what it is compared with its reference
+    footing: Footing = Footing()  # the dose at which it is compared with its reference
     bound: bool = False  # whether it is a bound for the others rather than one of them
     # Whether it ends as fine-tuning does, to the last digit: a method that did nothing of its own,
     # such as SSR when it writes no usable row.
@@ -77,20 +77,6 @@ class Row:
         doses = [replayed(run.outcome) for run, _ in pairs]
         others = [replayed(run.outcome) for _, run in pairs]
         return footing(self.runs[0].settings, reference.runs[0].settings, doses, others)
-
-    def stop(self, decision: Decision, points: float | None) -> None:
-        """Put what a sweep in rounds decided in the place of what the bootstrap says: that holds
-        for a number of seeds that was fixed before."""
-        assert self.comparison is not None
-        assert self.comparison.difference is not None
-        difference, judged = decided_difference(decision, self.comparison.difference)
-        self.comparison.difference = difference
-        self.comparison.p = self.comparison.p_holm = None
-        if self.footing.comparable:
-            self.comparison.verdict = judged
-        else:
-            decision = replace(decision, verdict="not comparable")
-        self.decided = decision.words(points)
 
     @property
     def source(self) -> str:
@@ -138,20 +124,6 @@ class Row:
         return getattr(self.comparison, field, None)
 
     @property
-    def published(self) -> dict[str, float | None] | None:
-        """The paper's numbers, and what they are less those of its reference."""
-        if self.paper is None:
-            return None
-        base = None if self.reference == self.variant else self.paper_reference
-        difference = bwt_difference = None
-        if base is not None:
-            difference = self.paper.op - base.op
-            if self.paper.bwt is not None and base.bwt is not None:
-                bwt_difference = self.paper.bwt - base.bwt
-        numbers = {"op": self.paper.op, "bwt": self.paper.bwt}
-        return {**numbers, "difference": difference, "bwt_difference": bwt_difference}
-
-    @property
     def agreement(self) -> str:
         """Whether the verdict agrees with the published difference, where there is one."""
         if self.idle:
@@ -169,9 +141,9 @@ class Row:
     @property
     def apart(self) -> float | None:
         """By how much OP differs from the published one, where the runs are the paper's."""
-        if self.comparison is None or self.paper is None or not self.same_setting:
+        if self.comparison is None or self.published is None or not self.same_setting:
             return None
-        return self.comparison.op.value - self.paper.op
+        return self.comparison.op.value - (self.published["op"] or 0.0)
 
     def matrices(self) -> dict[Unit, PerformanceMatrix]:
         """The performance matrices of the finished runs, by what pairs a run with others."""
@@ -197,43 +169,77 @@ def decided_difference(decision: Decision, bootstrapped: Estimate) -> tuple[Esti
     return Estimate(value, low, high, decision.seeds), verdict(value, low, high, shown)
 
 
-def judge(rows: Sequence[Row], reference: str | None) -> list[Row]:
-    """Put variants on one benchmark beside each other.
+def rows_of(
+    planned: Mapping[str, Sequence[Run]],
+    reference: str | None,
+    references: Mapping[str, str],
+    paper_names: Mapping[str, str],
+    published: Callable[[str], Published | None],
+    stopping: Mapping[str, Any] | None,
+) -> list[Row]:
+    """Compares the variants on one benchmark.
+
+    Args:
+        planned: the runs of each variant.
+        reference: the variant that the others are compared with but those in `references`.
+        published: gives the paper's numbers of a variant, by its name in the paper.
+        stopping: the rule of a sweep in rounds.
 
     Returns:
-        The same rows with their comparisons, in their order, bounds last.
+        A row a variant, in their order, bounds last.
     """
-    measured = [row for row in rows if row.runs]
-    bounds: list[str] = []
-    matrices: dict[str, dict[Unit, PerformanceMatrix]] = {}
-    references: dict[str, str] = {}
-    for row in measured:
-        matrices[row.variant] = row.matrices()
-        references[row.variant] = row.reference or ""
-        if row.methods <= BOUNDS and row.variant != reference:
-            bounds.append(row.variant)
-    if len(bounds) == len(rows):  # nothing lies between them
+    rows: dict[str, Row] = {}
+    for variant, runs in planned.items():
+        other = references.get(variant, reference)
+        name = paper_names.get(variant, variant)
+        base = None if other in (None, variant) else published(paper_names.get(other, other))
+        rows[variant] = Row(variant, runs, other, name, _beside(published(name), base))
+    # Bounds are not judged, unless nothing lies between them; nor is what replays another dose.
+    measured = [row for row in rows.values() if row.runs]
+    bounds = [r.variant for r in measured if r.methods <= BOUNDS and r.variant != reference]
+    if len(bounds) == len(rows):
         bounds = []
-    refused = stand(measured)
-    compared = compare(matrices, reference, outside=bounds + refused, references=references)
+    footings: dict[str, Footing] = {}
+    for row in measured:
+        other = rows.get(row.reference or "")
+        has_other = other is not None and other is not row and bool(other.runs)
+        footings[row.variant] = row.footing_beside(other) if has_other else Footing()
+    refused = [variant for variant, footing in footings.items() if not footing.comparable]
+    matrices = {row.variant: row.matrices() for row in measured}
+    others = {row.variant: row.reference or "" for row in measured}
+    compared = compare(matrices, reference, outside=bounds + refused, references=others)
     tuned = [compared[row.variant] for row in measured if row.methods == {"finetune"}]
     for row in measured:
-        ours = row.comparison = compared[row.variant]
-        row.bound = row.variant in bounds
-        if row.variant in refused:
-            ours.verdict = "not comparable"
+        ours, footing, decided = compared[row.variant], footings[row.variant], ""
+        if not footing.comparable:
+            ours = replace(ours, verdict="not comparable")
+        # The bootstrap holds for a number of seeds that was fixed before: where seeds were added
+        # in rounds, their rule decides.
+        if stopping is not None and ours.verdict is not None and ours.difference is not None:
+            alpha, points = stopping["alpha"] / stopping["comparisons"], stopping["points"]
+            values, step = row.differences(rows[row.reference or ""])
+            decision = decide(values, alpha, points, step)
+            difference, verdict = decided_difference(decision, ours.difference)
+            if not footing.comparable:
+                decision, verdict = replace(decision, verdict="not comparable"), ours.verdict
+            ours = replace(ours, difference=difference, verdict=verdict, p=None, p_holm=None)
+            decided = decision.words(points)
+        idle = False
         if tuned and row.methods != {"finetune"}:
-            row.idle = (ours.op, ours.bwt) == (tuned[0].op, tuned[0].bwt)
-    return sorted(rows, key=lambda row: row.bound)
+            idle = (ours.op, ours.bwt) == (tuned[0].op, tuned[0].bwt)
+        rows[row.variant] = replace(row, comparison=ours, footing=footing, decided=decided,
+                                    bound=row.variant in bounds, idle=idle)  # fmt: skip
+    return sorted(rows.values(), key=lambda row: row.bound)
 
 
-def stand(rows: Sequence[Row]) -> list[str]:
-    """Say of each row on what it is compared, and return those that get no verdict for it."""
-    by_variant = {row.variant: row for row in rows}
-    refused: list[str] = []
-    for row in rows:
-        if row.reference in by_variant and row.reference != row.variant:
-            row.footing = row.footing_beside(by_variant[row.reference])
-        if not row.footing.comparable:
-            refused.append(row.variant)
-    return refused
+def _beside(ours: Published | None, base: Published | None) -> dict[str, float | None] | None:
+    """Gives the paper's numbers of a variant, and what they are less those of its reference."""
+    if ours is None:
+        return None
+    difference = bwt_difference = None
+    if base is not None:
+        difference = ours.op - base.op
+        if ours.bwt is not None and base.bwt is not None:
+            bwt_difference = ours.bwt - base.bwt
+    numbers = {"op": ours.op, "bwt": ours.bwt}
+    return {**numbers, "difference": difference, "bwt_difference": bwt_difference}

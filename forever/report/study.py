@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from forever.errors import InputError, reading, shown
-from forever.report.row import Row, judge
+from forever.report.row import Row, rows_of
 from forever.report.run import Run
 from forever.report.settings import differences, pairs
 from forever.runs.directory import RunDirectory
-from forever.stats.sequential import decide
 from forever.sweeps import published as paper
 from forever.sweeps.files import SweepFile, sweep_of
-from forever.sweeps.parts import Published
 from forever.sweeps.rounds import read_stopping
 from forever.sweeps.sweep import MANIFEST, read_manifest
 from forever.text import complain
@@ -104,19 +102,17 @@ class Part(Study):
     @cached_property
     def rows(self) -> list[Row]:
         """All variants in the order of the sweep, bounds last."""
-        by_variant: dict[str, list[Run]] = {}
+        planned: dict[str, list[Run]] = {}
         for run in self.runs:
-            by_variant.setdefault(run.variant, []).append(run)
-        rows: list[Row] = []
-        for variant, runs in by_variant.items():
-            reference = self.references.get(variant, self.reference)
-            row = Row(variant, runs, reference, self._paper_name(variant))
-            row.paper, row.paper_reference = self._published(variant), self._published(reference)
-            rows.append(row)
-        judged = judge(rows, self.reference)
-        if self.stopping is not None:
-            _stop(judged, self.stopping)
-        return judged
+            planned.setdefault(run.variant, []).append(run)
+        return rows_of(
+            planned,
+            self.reference,
+            self.references,
+            self.paper_names,
+            lambda name: paper.published(self.file or self.name, self.benchmark, name),
+            self.stopping,
+        )
 
     @property
     def in_rounds(self) -> bool:
@@ -138,13 +134,6 @@ class Part(Study):
         others = (row.reference for row in self.rows if row.variant != variant)
         return variant == self.reference or variant in others
 
-    def _paper_name(self, variant: str) -> str:
-        return self.paper_names.get(variant, variant)
-
-    def _published(self, variant: str | None) -> Published | None:
-        name = self._paper_name(variant or "")
-        return paper.published(self.file or self.name, self.benchmark, name)
-
     @cached_property
     def measured(self) -> list[Row]:
         """The variants of which a run is finished."""
@@ -155,16 +144,6 @@ class Part(Study):
         """The largest number of runs that a variant has; those of joint training in several orders
         are one."""
         return max((row.compared("op").runs for row in self.measured), default=0)
-
-
-def _stop(rows: Sequence[Row], stopping: Mapping[str, Any]) -> None:
-    """Judge what is judged by the rule of a sweep in rounds, whoever added the seeds."""
-    alpha, points = stopping["alpha"] / stopping["comparisons"], stopping["points"]
-    by_variant = {row.variant: row for row in rows}
-    for row in rows:
-        if row.compared("verdict") is not None:
-            values, step = row.differences(by_variant[row.reference or ""])
-            row.stop(decide(values, alpha, points, step), points)
 
 
 def read_study(folder: Path) -> Study:

@@ -110,7 +110,7 @@ def test_a_test_set_that_is_too_small_is_called_so(components: Path) -> None:
     part = read_study(components).parts[0]
     (fir,) = [row for row in part.rows if row.variant == "+FIR"]
     comparison: Any = fir.comparison
-    part.__dict__["rows"] = [fir]
     for resolution, told in ((3.04, ["+FIR (−2.4, chance ±3.0 with 2 runs)"]), (2.3, [])):
-        fir.comparison = replace(comparison, resolution=resolution)
+        changed = replace(fir, comparison=replace(comparison, resolution=resolution))
+        part.__dict__["rows"] = [changed]
         assert too_small_for(part) == told
