@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
@@ -100,8 +99,8 @@ def check_method(config: RunConfig, tasks: int) -> None:
         from forever.models.adapter import describe  # with PEFT and torch, which take seconds
 
         describe(config.model)
-    if isinstance(config.method, SsrConfig) and config.method.encoder is not None:
-        location.check(config.method.encoder, "method.encoder")
+    for field, model in config.method.models().items():
+        location.check(model, f"method.{field}")
     width = location.width(config.model.name)
     if width is not None:
         config.method.check_width(config, tasks, width)

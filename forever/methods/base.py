@@ -39,6 +39,16 @@ class Card:
 C = TypeVar("C", bound=MethodConfig)
 
 
+@dataclass(frozen=True)
+class EndWork:
+    """What `Method.end_task` will compute, from which a plan estimates its time."""
+
+    alone: Sequence[Example] = ()  # go forward and back each on its own
+    # Lengths of prompts that are continued, and of their continuations at most, each `turns` times.
+    texts: Sequence[tuple[int, int]] = ()
+    turns: int = 1
+
+
 class Method(Generic[C]):
     """The base of all methods."""
 
@@ -93,6 +103,10 @@ class Method(Generic[C]):
 
     def end_task(self, learner: Learner, task: Task) -> None:
         """Compute what follows from weights and data after a task, such as importance."""
+
+    def end_work(self, learner: Learner, task: Task) -> EndWork:
+        """Say what `end_task` will compute; memory does not hold the task yet."""
+        return EndWork()
 
     def remember(self, learner: Learner, task: Task) -> Sequence[Example]:
         """Choose the examples that memory keeps of a finished task; a restart chooses the same."""

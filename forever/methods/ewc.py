@@ -13,7 +13,7 @@ with each other or with ours.
 
 from forever.config.methods.baselines import EwcConfig
 from forever.data.tasks import Task
-from forever.methods.base import Card, Method
+from forever.methods.base import Card, EndWork, Method
 from forever.training.importance import fisher_information
 from forever.training.learner import Learner
 from forever.training.steps import Penalty, Step, Steps
@@ -50,6 +50,9 @@ class Ewc(Method[EwcConfig]):
         if anchor is None:
             anchor = self.tensors["moment"] / omega.clamp_min(_TINY)
         return Penalty(self.config.strength / 2, anchor, omega)
+
+    def end_work(self, learner: Learner, task: Task) -> EndWork:
+        return EndWork(alone=task.train)
 
     def end_task(self, learner: Learner, task: Task) -> None:
         fisher = fisher_information(learner, task.train)

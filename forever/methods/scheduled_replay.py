@@ -10,11 +10,12 @@ from typing import Literal, TypeVar
 from forever.config.methods.replay import ScheduledReplayConfig
 from forever.data.batching import Batch, Batches
 from forever.data.tasks import Task
-from forever.methods.base import Method
+from forever.methods.base import EndWork, Method
 from forever.methods.past import Counted
 from forever.replay.clock import Clock, StepClock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
+from forever.replay.trigger import Due, Trigger
 from forever.training.events import ReplayEvent
 from forever.training.importance import fisher_information
 from forever.training.learner import Learner
@@ -44,31 +45,26 @@ class ScheduledReplay(Method[R]):
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         batches = learner.batches(task.train)
-        clock, schedule, events = self.clock(), self.schedule(learner), 0
-        next_day = next(schedule, None)
+        trigger = Trigger(self.clock(), self.schedule(learner))
+        clock = trigger.clock
         learner.log_task(planned=learner.planned_steps, scheduled_events=self.scheduled(learner))
         for batch in batches:
             record = yield Step(batch)
-            if not record.skipped:  # tau += Delta; mu <- (1 - lambda) mu + lambda Delta
-                clock.advance(record.update_norm)
+            # tau += Delta; mu <- (1 - lambda) mu + lambda Delta; has the next day come?
+            next_day = trigger.next_day
+            event = trigger.observe(None if record.skipped else record.update_norm)
             learner.log_step(tau=clock.tau, mu=clock.mu, days=clock.days, next_day=next_day)
             learner.log_task(**clock.findings)
-            # At most one event an update ("if" in Algorithm 1); its updates do not move the clock.
-            if next_day is not None and clock.reached(next_day):
-                yield from self.replay(learner, task, clock, next_day, self.config.memory_epochs)
-                next_day = next(schedule, None)
-                events += 1
+            if event is not None:  # its updates do not move the clock
+                yield from self.replay(learner, task, event, self.config.memory_epochs)
         if learner.memory:
-            passes = self.consolidation_epochs(learner, events)
-            yield from self.replay(learner, task, clock, None, passes)
+            passes = self.consolidation_epochs(learner, trigger.events)
+            yield from self.replay(learner, task, trigger.end(), passes)
 
-    def replay(
-        self, learner: Learner, task: Task, clock: Clock, day: float | None, epochs: Passes
-    ) -> Steps:
+    def replay(self, learner: Learner, task: Task, event: Due, epochs: Passes) -> Steps:
         """Pass over the memory `epochs` times, at a strength fixed before the first update."""
-        kind = "consolidation" if day is None else "replay"
-        pace = clock.pace()
-        beta = self.regularizer.strength(pace)
+        kind = "consolidation" if event.day is None else "replay"
+        beta = self.regularizer.strength(event.pace)
         weights = self.tensors.get("weights")
         penalty = Penalty(beta, self.tensors["anchor"], weights) if beta > 0 else None
         batches = self.afforded(learner, task, epochs)
@@ -85,11 +81,11 @@ class ScheduledReplay(Method[R]):
                 kind=kind,
                 task=task.name,
                 step=learner.step,
-                day=day,
-                days=clock.days,
-                tau=clock.tau,
-                ratio=pace,
-                strength=self.regularizer.factor(pace),
+                day=event.day,
+                days=event.days,
+                tau=event.tau,
+                ratio=event.pace,
+                strength=self.regularizer.factor(event.pace),
                 beta=beta,
                 updates=len(done),
                 rows=sum(len(batch.examples) for batch in done),
@@ -101,8 +97,8 @@ class ScheduledReplay(Method[R]):
     def afforded(self, learner: Learner, task: Task, epochs: Passes) -> Batches:
         """Return the batches of `epochs` passes as far as the budget lasts, or those of a share."""
         parts = self.parts(learner) if epochs == "share" else 1
-        passes = learner.passes_of_budget if epochs == "share" else epochs
-        return learner.afforded(self.passes(learner, task, passes), parts)
+        passes = learner.budget.passes(len(learner.memory)) if epochs == "share" else epochs
+        return learner.budget.afforded(self.passes(learner, task, passes), parts)
 
     def parts(self, learner: Learner) -> int:
         """Return into how many equal shares a budget is divided: for J events and the end."""
@@ -131,11 +127,15 @@ class ScheduledReplay(Method[R]):
 
     def consolidation_epochs(self, learner: Learner, events: int) -> int:
         """Return how many passes end a task that had so many events, or enough for its budget."""
-        if learner.passes_of_budget or self.config.memory_epochs == "share":
-            return learner.passes_of_budget
+        whole_budget = learner.budget.passes(len(learner.memory))
+        if whole_budget or self.config.memory_epochs == "share":
+            return whole_budget
         if self.config.consolidation_epochs == "matched":
             return self.config.memory_epochs * ((self.most_events(learner) or 0) - events) + 1
         return self.config.consolidation_epochs
+
+    def end_work(self, learner: Learner, task: Task) -> EndWork:
+        return EndWork(alone=task.train if self.regularizer.weighted else ())
 
     def end_task(self, learner: Learner, task: Task) -> None:
         self.tensors.pop("anchor", None)

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from forever.config.methods.replay import SsrConfig
 from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
 from forever.models.folder import SETTINGS, TOKENIZER, weights_of
@@ -15,7 +14,7 @@ from forever.models.location import find
 def changed(there: Mapping[str, str], config: RunConfig) -> list[str]:
     """Return how the files that a run reads differ from the digests in its result, a line each;
     files that are not on this machine yet do not count."""
-    now = of_encoder(config)
+    now = of_method(config)
     path = find(config.model.name)
     if path:
         now |= digests(path)
@@ -23,14 +22,14 @@ def changed(there: Mapping[str, str], config: RunConfig) -> list[str]:
     return difference_lines({"model": there}, {"model": here})
 
 
-def of_encoder(config: RunConfig) -> dict[str, str]:
-    """Return the digests of SSR's sentence encoder; none without one, or while it is elsewhere."""
-    if not isinstance(config.method, SsrConfig) or not config.method.encoder:
-        return {}
-    path = find(config.method.encoder)
-    if path is None:
-        return {}
-    return {f"encoder {part}": digest for part, digest in digests(path, "method.encoder").items()}
+def of_method(config: RunConfig) -> dict[str, str]:
+    """Return the digests of the models that the method reads, as far as this machine has them."""
+    read: dict[str, str] = {}
+    for field, name in config.method.models().items():
+        if path := find(name):
+            digested = digests(path, f"method.{field}")
+            read |= {f"{field} {part}": digest for part, digest in digested.items()}
+    return read
 
 
 def digests(path: Path, setting: str = "model.name") -> dict[str, str]:

@@ -18,7 +18,7 @@ from forever.evaluation.metrics import PerformanceMatrix, scores_after
 from forever.evaluation.scoring import Prediction
 from forever.files import file_digest, sync, sync_folder, writing
 from forever.methods.base import Method
-from forever.models.identity import of_encoder
+from forever.models.identity import of_method
 from forever.runs import checkpoint
 from forever.runs.checkpoint import Checkpoint, State
 from forever.runs.directory import RunDirectory
@@ -58,7 +58,7 @@ class Session:
             tuple(stage.name for stage in benchmark.stages),
         )
         # What the run began with must be what is here now, for all ranks.
-        model = {**learner.backbone.digests, **of_encoder(learner.config)}
+        model = {**learner.backbone.digests, **of_method(learner.config)}
         now = State(data=[task.digest() for task in benchmark.tasks], model=model, code=code())
         saved = self._newest_checkpoint()
         self.state = state = State.of(saved, self.directory.checkpoints) if saved else now
@@ -176,8 +176,8 @@ class Session:
         truncated = learner.encoder.truncated(learner.task.train)
         notes = {"truncated": truncated, "examples": dict(learner.examples), **learner.notes}
         if self.config.budget.seconds is not None:
-            notes["replay_seconds"] = learner.replay_s
-            notes["longest_replay_seconds"] = learner.longest_replay_s
+            notes["replay_seconds"] = learner.budget.replay_s
+            notes["longest_replay_seconds"] = learner.budget.longest_replay_s
         self.state.notes.append(notes)
         self._spend("end_task")
         if self.journal:

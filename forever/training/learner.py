@@ -1,17 +1,16 @@
 """What a method may touch while it trains."""
 
 import math
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from forever.config.run import RunConfig
-from forever.data.batching import Batch, batch_count, batches, cut, one_pass, shuffled
+from forever.data.batching import Batch, batch_count, batches, one_pass, shuffled
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Example, Task
 from forever.errors import InputError
@@ -19,6 +18,7 @@ from forever.models import lora
 from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
 from forever.seeding import permutation
+from forever.training.budget import Budget
 from forever.training.events import LossEvent, ReplayEvent
 from forever.training.memory import Memory
 from forever.training.optim import load_moments
@@ -55,16 +55,16 @@ class Learner:
     # `probed` without an update, and `written` by the model. Repetitions and views count.
     own: frozenset[str] = frozenset()
     examples: Counter[str] = field(default_factory=Counter)
-    # With `budget.seconds`, the time of the task's updates so far: of all of them, the part that
-    # replayed or padded examples had in it, and the longest update with such examples.
-    update_s: float = 0.0
-    replay_s: float = 0.0
-    longest_replay_s: float = 0.0
     skipped: int = 0  # updates of the current task that were no finite numbers
     # What the method says: for the next line of the journal, about the task, and its replays.
     gauges: dict[str, float | None] = field(default_factory=dict)
     notes: dict[str, float | None] = field(default_factory=dict)
     events: list[ReplayEvent | LossEvent] = field(default_factory=list)
+
+    budget: Budget = field(init=False)  # what the current task may replay
+
+    def __post_init__(self) -> None:
+        self.budget = Budget(self.config.budget)
 
     @property
     def last(self) -> bool:
@@ -81,7 +81,7 @@ class Learner:
         self.stage, self.task = stage, task
         self.own = frozenset(example.id for example in task.train)
         self.examples = Counter()
-        self.update_s = self.replay_s = self.longest_replay_s = 0.0
+        self.budget.begin()
         self.step = self.updates = self.planned_steps = self.skipped = 0
         self.gauges, self.notes, self.events = {}, {}, []
 
@@ -97,11 +97,8 @@ class Learner:
             own = sum(example.id in self.own for example in batch.examples)
             self.examples["task" if action.kind == "task" else "padded"] += batch.views * own
             self.examples["replayed"] += batch.views * (len(batch.examples) - own)
-            self.update_s += record.seconds
             replayed = len(batch.examples) - (own if action.kind == "task" else 0)
-            if replayed:
-                self.replay_s += record.seconds * replayed / len(batch.examples)
-                self.longest_replay_s = max(self.longest_replay_s, record.seconds)
+            self.budget.count(batch, replayed, record.seconds)
         elif isinstance(action, Probe):
             self.examples["probed"] += len(action.batch.examples)
 
@@ -125,63 +122,22 @@ class Learner:
         If there is a budget of examples, an equal part of it is mixed into each epoch instead; one
         of seconds is spent evenly over the updates of the task.
         """
-        optim, seed = self.config.optim, self.config.seed
-        budget, kept = self.config.budget.examples, self.memory.examples
-        if self.config.budget.seconds is not None and kept:
-            yield from self._mixed_by_time(task, self.config.budget.seconds)
-            return
-        if budget is None or not kept:
-            yield from self.batches(task.train + kept)
-            return
+        optim, seed, budget = self.config.optim, self.config.seed, self.budget.config
+        kept = self.memory.examples
         drawn = shuffled(kept, seed, "mixed", task.name)
-        passes: list[tuple[Example, ...]] = []
-        self.planned_steps = 0
-        for epoch in range(optim.epochs):
-            part = (epoch + 1) * budget // optim.epochs - epoch * budget // optim.epochs
-            passes.append(task.train + tuple(islice(drawn, part)))
-            self.planned_steps += batch_count(len(passes[epoch]), 1, optim.batch_size)
-        for epoch, examples in enumerate(passes):
-            yield from one_pass(examples, epoch, optim.batch_size, seed, "data", task.name)
-
-    def _mixed_by_time(self, task: Task, budget_s: float) -> Iterator[Batch]:
-        """The task's batches, each with as many kept examples as the time that is due pays for.
-
-        The share of a budget that is due grows with the updates, and an example is taken to cost
-        what one has cost so far. So there are as many updates as in fine-tuning.
-        """
-        drawn = shuffled(self.memory.examples, self.config.seed, "mixed", task.name)
-        shown = count = 0
-        for number, batch in enumerate(self.batches(task.train), start=1):
-            if self.update_s:
-                due_s = budget_s * number / self.planned_steps - self.replay_s
-                count = max(0, round(due_s * shown / self.update_s))
-            mixed = batch.examples + tuple(islice(drawn, count))
-            shown += len(mixed)
-            yield Batch(mixed, batch.epoch)
-
-    @property
-    def passes_of_budget(self) -> int:
-        """How many passes over the memory spend a task's whole budget; 0 if there is none."""
-        if self.config.budget.seconds is not None:
-            return sys.maxsize  # time will tell
-        return math.ceil((self.config.budget.examples or 0) / max(len(self.memory), 1))
-
-    def afforded(self, batches: Iterable[Batch], parts: int = 1) -> Iterator[Batch]:
-        """The batches for which the task has budget left, and at most one of `parts` of it.
-
-        Seconds are spent by the update that goes past their end, so the next batch is to be asked
-        for when the one before is over.
-        """
-        budget = self.config.budget
-        if budget.seconds is not None:
-            # To the end of the share in which it begins: what went past one is taken off the next.
-            share_s = budget.seconds / parts
-            until_s = min(budget.seconds, (self.replay_s // share_s + 1) * share_s)
-            return takewhile(lambda _: self.replay_s < until_s, batches)
-        if budget.examples is None:
-            return iter(batches)
-        spent = self.examples["replayed"] + self.examples["padded"]
-        return cut(batches, min(budget.examples - spent, budget.examples // parts))
+        if budget.seconds is not None and kept:
+            batches = self.batches(task.train)
+            yield from self.budget.mixed_by_time(batches, drawn, self.planned_steps)
+        elif budget.examples is not None and kept:
+            passes = [
+                task.train + tuple(islice(drawn, n)) for n in self.budget.shares(optim.epochs)
+            ]
+            counts = [batch_count(len(examples), 1, optim.batch_size) for examples in passes]
+            self.planned_steps = sum(counts)
+            for epoch, examples in enumerate(passes):
+                yield from one_pass(examples, epoch, optim.batch_size, seed, "data", task.name)
+        else:
+            yield from self.batches(task.train + kept)
 
     def batch_at(self, number: int, examples: Sequence[Example], *stream: str) -> Batch:
         """Batch `number` of endless shuffled passes; each task has a stream of its own."""

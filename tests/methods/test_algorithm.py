@@ -361,13 +361,15 @@ def test_an_event_ends_with_the_update_that_spends_the_last_second(
 ) -> None:
     run = driven(method, seconds=lambda step: 1.0, **{"budget.seconds": seconds})
     assert [(event.kind, event.updates) for event in run.learner.events] == events
-    assert run.learner.replay_s == sum(updates for _, updates in events) == math.ceil(seconds)
+    assert (
+        run.learner.budget.replay_s == sum(updates for _, updates in events) == math.ceil(seconds)
+    )
     rows = run.learner.examples["replayed"] + run.learner.examples["padded"]
     assert rows == sum(e.rows for e in run.learner.events) * (
         2 if "views" in str(method.config) else 1
     )
     first = driven(method, old=(), seconds=lambda step: 1.0, **{"budget.seconds": seconds})
-    assert first.learner.replay_s == 0
+    assert first.learner.budget.replay_s == 0
 
 
 @pytest.mark.parametrize("name", ["mix_replay", "migu", "ssr"])
@@ -391,8 +393,8 @@ def test_mixed_in_seconds_are_spread_evenly(name: str, budget: float) -> None:
         spent += seconds(step) * kept / len(step.batch.examples)
         if number > 1:
             due = budget * number / len(run.steps)
-            assert abs(spent - due) < run.learner.longest_replay_s + 0.1
-    assert run.learner.replay_s == pytest.approx(spent)
+            assert abs(spent - due) < run.learner.budget.longest_replay_s + 0.1
+    assert run.learner.budget.replay_s == pytest.approx(spent)
     shown = counted(run.ids("task"))
     times = [shown[example.id] for example in run.learner.memory.examples]
     assert max(times) - min(times) <= 1

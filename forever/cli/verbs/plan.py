@@ -22,8 +22,7 @@ from forever.errors import InputError
 def plan(
     name: str = Argument(help=f"A YAML file, {NAMED_RUN}, or a sweep."),
     changes: list[str] | None = options.CHANGES,
-    calibrate: bool = Option(False, "--calibrate", help="Measure this machine for 20 seconds."),
-    tokens_per_second: float | None = Option(None, min=1, help="Training throughput, instead."),
+    tokens_per_second: float | None = Option(None, min=1, help="Training throughput."),
     price_per_hour: float | None = Option(None, min=0, help="Of a GPU, or of a run's CPUs."),
     detect: float | None = Option(
         None,
@@ -65,29 +64,20 @@ def plan(
     )
     settle_all(run.directory.path for run in runs)
     # Torch is loaded when the runs are known to be possible.
-    from forever.planning.table import Terms, plan_table
+    from forever.launch.fleet import Fleet
+    from forever.launch.local import Placement
+    from forever.plan import plan_table
 
-    terms = Terms(
-        calibrate=calibrate,
-        tokens_per_second=tokens_per_second,
-        price_per_hour=price_per_hour,
-        concurrent=selection.concurrent,
-        **_machines(place),
+    least, most = parse_workers(place.workers) or (None, None)
+    fleet = Fleet(
+        selection.concurrent,
+        most,
+        least,
+        gpus_per_run=place.gpus_per_run,
+        placement=Placement(place.device),
     )
     planned = runs if selection.retry_failed else without_failed(runs)
-    show(plan_table(name, planned, terms))
-
-
-def _machines(place: Place) -> dict[str, Any]:
-    """On what each run is computed, as `Terms` has it."""
-    least, most = parse_workers(place.workers) or (None, None)
-    return {
-        "device": place.device,
-        "workers": most,
-        "least": least,
-        "micro_batch": place.micro_batch,
-        "gpus_per_run": place.gpus_per_run,
-    }
+    show(plan_table(name, planned, fleet, tokens_per_second, price_per_hour))
 
 
 def _check_detection(file: Any, points: float) -> None:

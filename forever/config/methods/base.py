@@ -39,6 +39,19 @@ class MethodConfig(Part):
                 )
         return {key: value for key, value in values.items() if key not in cls.retired}
 
+    def models(self) -> dict[str, str]:
+        """Return the models that the method reads beside the backbone, by the field that names
+        each: hub names or folders."""
+        return {}
+
+    def estimate(self) -> str:
+        """Say in a sentence what a plan can only estimate, since training decides it."""
+        return ""
+
+    def updates_of_day(self) -> int | None:
+        """Return how many updates a day of the clock has, if that is known before training."""
+        return None
+
     def check(self, run: RunParts) -> None:
         """Refuse a run in which the method cannot work; called as soon as a configuration is read.
 

@@ -182,7 +182,11 @@ class AimMergingConfig(MethodConfig):
     """If neither does."""
     retired = {"true_gap": False}
 
+    def estimate(self) -> str:
+        return "Estimate: AIMMerging replays when its losses say so."
+
     def check(self, run: RunParts) -> None:
+        super().check(run)
         if not self.min_interval <= self.interval <= self.max_interval:
             raise InputError(
                 f"method aimmerging: interval={self.interval} is outside of min_interval="

@@ -94,6 +94,14 @@ class ForeverConfig(ScheduledReplayConfig):
             raise unknown("schedule", value, (*SCHEDULES, RANDOM))
         return value
 
+    def estimate(self) -> str:
+        if self.clock == "steps":
+            return ""
+        return "Replays by the model clock are an estimate: fewer come if updates shrink."
+
+    def updates_of_day(self) -> int | None:
+        return self.warmup_steps if self.clock == "steps" else None
+
     @model_validator(mode="after")
     def _ordered_bounds(self) -> "ForeverConfig":
         if self.min_strength > self.max_strength:
@@ -179,6 +187,12 @@ class SsrConfig(MethodConfig):
     """C of K-means, at most the number of examples kept."""
     encoder: Annotated[str, Field(min_length=1)] | None = None
     """Sentence encoder, a hub name or folder (authors: sup-SimCSE-RoBERTa-base) or the backbone."""
+
+    def models(self) -> dict[str, str]:
+        return {"encoder": self.encoder} if self.encoder else {}
+
+    def estimate(self) -> str:
+        return "Estimate: SSR keeps what it manages to write."
 
     def check(self, run: RunParts) -> None:
         super().check(run)

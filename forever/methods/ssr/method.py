@@ -25,11 +25,11 @@ from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Example, Task
 from forever.files import Entries
-from forever.methods.base import Card, Method
+from forever.methods.base import Card, EndWork, Method
 from forever.methods.past import Past, Values
 from forever.methods.ssr.encoders import load_encoder
 from forever.methods.ssr.selection import select
-from forever.methods.ssr.synthesis import candidates
+from forever.methods.ssr.synthesis import candidates, icl_prompts
 from forever.text import complain
 from forever.training.learner import Learner
 from forever.training.steps import Step, Steps
@@ -78,6 +78,16 @@ class Ssr(Method[SsrConfig]):
     def remember(self, learner: Learner, task: Task) -> list[Example]:
         written = self.state.get("rows", {}).get(task.name, [])
         return [Example(**fields) for fields in written]
+
+    def end_work(self, learner: Learner, task: Task) -> EndWork:
+        if learner.last:
+            return EndWork()
+        # Every prompt is continued up to its limit; beside that the answers are few.
+        limit, texts = self.config.max_tokens, list[tuple[int, int]]()
+        for _, text in icl_prompts(learner.memory.choose(task, self.config.demos)):
+            prompt = len(learner.encoder.encode_text(text, limit).prompt)
+            texts.append((prompt, max(1, limit - prompt)))
+        return EndWork(texts=texts, turns=self.config.samples)
 
     def end_task(self, learner: Learner, task: Task) -> None:
         if learner.last:

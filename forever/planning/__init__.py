@@ -1,1 +1,0 @@
-"""What runs will compute, take and cost, before they start."""
