@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files as package_files
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import PrivateAttr, ValidationError, field_validator, model_validator
 
 from forever.config.overrides import explain
 from forever.config.parts import Integer, Natural, Seed, at_most
 from forever.config.run import RunConfig
 from forever.errors import InputError, shown, unknown
-from forever.sweeps.each import check_point, with_each
 from forever.sweeps.named_runs import SCALES, orders, scale_of
 from forever.sweeps.parts import (
     LONGEST_NAME,
@@ -26,19 +26,18 @@ from forever.sweeps.parts import (
     Figure,
     MethodName,
     Part,
+    Point,
     Scale,
     Variant,
+    VariantName,
     filled,
 )
-from forever.sweeps.sweep import MOST_RUNS, Sweep, slug
+from forever.sweeps.sweep import MOST_RUNS, Sweep, check_count, slug
 from forever.text import PlainTable
 from forever.yaml_file import SUFFIXES, YamlFile
 
 # How much a wide comparison needs is said in its file; a single seed is no evidence.
 _SEEDS = {"mini": (0,), "cpu": (0,), "paper": (0, 1, 2)}
-
-
-VariantName = Annotated[str, Field(max_length=LONGEST_NAME)]
 
 
 class SweepFile(Part):
@@ -56,13 +55,13 @@ class SweepFile(Part):
     # The published numbers are those of `variants_of`, for small benchmarks those on this one.
     beside: BenchmarkName | None = None
     variants: dict[VariantName, Variant] = {}
-    each: dict[VariantName, Variant] = {}  # what each variant but the bounds is run with in turn
+    each: dict[VariantName, Point] = {}  # what each variant but the bounds is run with in turn
     method: MethodName | None = None  # of a search: whose space it is
     space: dict[DottedKey, Axis] = {}
     spaces: dict[MethodName, dict[DottedKey, Axis]] = {}  # of other methods
     trials: Annotated[Natural, at_most(MOST_RUNS)] = 24
-    published_numbers: dict[str, Any] = {}  # that are no variant's
-    figures: tuple[Figure, ...] = ()  # none is what reports usually show
+    published_numbers: dict[str, Any] = {}  # that belong to no variant
+    figures: tuple[Figure, ...] = ()  # by default those that reports usually show
     _file: YamlFile = PrivateAttr(YamlFile(Path()))
 
     @field_validator("seeds")
@@ -82,8 +81,6 @@ class SweepFile(Part):
             raise InputError("a sweep has either variants or a space")
         if self.each and not (self.reference and not self.space):
             raise InputError("`each` goes with variants and a reference, one of them at a point")
-        for name, point in self.each.items():
-            check_point(name, point)
         return self
 
     @property
@@ -96,14 +93,23 @@ class SweepFile(Part):
         """The text of a file that is not shipped, which is kept beside its runs."""
         return "" if shipped_sweeps().get(self.name) is self else self._file.text
 
+    def base_run(self, scale: str) -> str:
+        """Return the name or the file of the base run; a file is found beside the sweep's."""
+        if scale not in self.base:
+            raise unknown("scale", scale, self.base)
+        run = self.base[scale]
+        return str(self._file.path.parent / run) if run.endswith(SUFFIXES) else run
+
     def all_variants(self, above: tuple[str, ...] = ()) -> dict[str, Variant]:
-        """The variants of the file that this one builds on, and its own, each with all of `each`.
+        """Return the variants of the file that this one builds on, and its own, each with all of
+        `each`.
 
         Args:
             above: the names of the files that build on this one.
 
         Raises:
-            InputError: there is no such file, or it builds on this one.
+            InputError: the other file is missing or builds on this one, a name has two meanings or
+                is too long, or there are too many variants.
         """
         if self.variants_of in above:
             circle = " -> ".join(above)
@@ -112,16 +118,32 @@ class SweepFile(Part):
         if self.variants_of:
             inherited = load_sweep(self.variants_of).all_variants((*above, self.variants_of))
             variants = {**inherited, **variants}
-        return with_each(self.name, variants, self.each, self.reference) if self.each else variants
-
-    def base_run(self, scale: str) -> str:
-        """The name or the file of the base run; a file is found beside the sweep's."""
-        if scale not in self.base:
-            raise unknown("scale", scale, self.base)
-        run = self.base[scale]
-        if run.endswith(SUFFIXES):
-            return str(self._file.path.parent / run)
-        return run
+        if not self.each:
+            return variants
+        # Every variant but the bounds is run with each point: `a` at `x` is called `a x`.
+        check_count(self.name, len(variants) * len(self.each))
+        bounds = {name: variant for name, variant in variants.items() if variant.is_bound}
+        of_point = {f"{name} {point}": name for name, point in product(variants, self.each)}
+        crossed: dict[str, Variant] = {}
+        for (name, variant), (point, more) in product(variants.items(), self.each.items()):
+            if name in bounds:
+                continue
+            key = f"{name} {point}"
+            if key in crossed or key in bounds or len(key) > LONGEST_NAME:
+                rule = f"one name has two meanings, or more than {LONGEST_NAME} characters"
+                raise InputError(f"sweep {self.name}, each: {shown(key)}: {rule}; give another")
+            # It is compared at the point with what it is compared with elsewhere.
+            reference = variant.reference or of_point.get(self.reference, self.reference)
+            if reference not in bounds:
+                reference = f"{reference} {point}"
+            named = f"{variant.named or name} {more.named or point}"
+            changes = {
+                "changes": {**variant.changes, **more.changes},
+                "named": named if variant.named or more.named else "",
+                "reference": reference,
+            }
+            crossed[key] = variant.model_copy(update=changes)
+        return {**crossed, **bounds}
 
     def expand(
         self,
@@ -130,7 +152,7 @@ class SweepFile(Part):
         changes: Mapping[str, Any] | None = None,
         only: Sequence[str] = (),
     ) -> Sweep:
-        """The runs of the sweep around a base run.
+        """Return the runs of the sweep around a base run.
 
         Args:
             seeds: None for the file's own at the base's scale.
@@ -144,33 +166,23 @@ class SweepFile(Part):
         changes = changes or {}
         base = base.override(changes)
         if seeds is None and base.seed != RunConfig().seed:
-            raise InputError(
-                f"seed={base.seed}: a sweep sets the seeds of its runs; give --seeds {base.seed}"
-            )
+            rule = f"a sweep sets the seeds of its runs; give --seeds {base.seed}"
+            raise InputError(f"seed={base.seed}: {rule}", key="seed")
         places = orders(base, *self.orders)
         if places and "data.order" in changes:
-            raise InputError(
-                f"data.order={changes['data.order']}: {self.name} runs on the orders "
-                f"{', '.join(places)}; of the other sweeps each is on one order, that of its base"
-            )
-        asked_seeds = tuple(seeds or self.seeds.get(scale_of(base), self.seeds["cpu"]))
-        sweep = self._sweep(base, places, asked_seeds).only(only)
-        for name in sweep.chosen():
-            with self._blamed(sweep.paper.get(name, name)):
-                base.override(sweep.variants[name])
-        return sweep
-
-    def _sweep(self, base: RunConfig, places: dict[str, Any], seeds: tuple[int, ...]) -> Sweep:
-        names: dict[str, str] = {}  # from those in the file, which are the paper's
-        variants: dict[str, dict[str, Any]] = {}
+            rule = f"{self.name} runs on the orders {', '.join(places)}; leave it out"
+            raise InputError(f"data.order={changes['data.order']}: {rule}", key="data.order")
+        scale = scale_of(base)
+        # A variant's key in the file is the paper's name; with `named` it is called otherwise.
+        names: dict[str, str] = {}
         paper: dict[str, str] = {}
+        variants: dict[str, dict[str, Any]] = {}
         compared: dict[str, str] = {}
         for key, variant in self.all_variants().items():
-            if variant.scales is not None and scale_of(base) not in variant.scales:
+            if variant.scales is not None and scale not in variant.scales:
                 continue
-            names[key] = key
             with self._blamed(key):
-                difference = variant.difference(base)
+                difference, names[key] = variant.difference(base), key
                 if variant.named:
                     names[key] = filled(variant.named, base.override(difference))
                     paper[names[key]] = key
@@ -182,11 +194,22 @@ class SweepFile(Part):
         for key in (reference, *compared.values()):
             if key not in names:
                 raise unknown(f"reference of {self.name}", key, names)
-        references = {names[key]: names[other] for key, other in compared.items()}
-        return Sweep(
-            self.name, base, variants, seeds, places, names[reference], paper, references,
+        sweep = Sweep(
+            self.name,
+            base,
+            variants,
+            tuple(seeds or self.seeds.get(scale, self.seeds["cpu"])),
+            places,
+            reference=names[reference],
+            paper=paper,
+            references={names[key]: names[other] for key, other in compared.items()},
             source=self.source,
-        )  # fmt: skip
+        ).only(only)
+        # What is not chosen need not fit the base.
+        for name in sweep.chosen():
+            with self._blamed(sweep.paper.get(name, name)):
+                base.override(sweep.variants[name])
+        return sweep
 
     @contextmanager
     def _blamed(self, variant: str) -> Iterator[None]:
@@ -194,24 +217,21 @@ class SweepFile(Part):
         try:
             yield
         except InputError as error:
-            place = self._place(variant, str(error))
             message = f"sweep {self.name}, variant {variant!r}: {error}"
             blamed = InputError(message, key=error.key)
             if self.source:
-                blamed = self._file.located(blamed, *place)
+                blamed = self._file.located(blamed, *self._part_with(variant, error.key))
             raise blamed from None
 
-    def _place(self, variant: str, problem: str) -> tuple[str, str]:
-        """Under which keys of the file a variant's problem is: its own, or those of its point."""
-        points = [point for point in self.each if variant.endswith(f" {point}")]
-        if variant in self.variants or not points:
-            return "variants", variant
-        for point in points:
+    def _part_with(self, variant: str, key: str) -> tuple[str, str]:
+        """Return the part of the file that gives a variant its value of a dotted key."""
+        for point in self.each if variant not in self.variants else ():
             own = variant.removesuffix(f" {point}")
+            if own != variant and key in self.each[point].changes:
+                return "each", point
             if own in self.variants:
-                mentioned = any(key in problem for key in self.each[point].changes)
-                return ("each", point) if mentioned else ("variants", own)
-        return "each", max(points, key=len)  # of a variant of another file
+                return "variants", own
+        return "variants", variant
 
 
 # ---- finding and reading files

@@ -1,8 +1,8 @@
-"""The parts of a sweep's file, and its values that depend on the run that they change."""
+"""The parts of a sweep's file, and the values in it that depend on the run that they change."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from math import isfinite
+from math import inf, isfinite
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -15,6 +15,7 @@ from forever.config.run import RunConfig
 from forever.data.orders import ORDERS
 from forever.errors import InputError, shown, unknown
 from forever.sweeps.named_runs import SCALES, method_settings
+from forever.sweeps.sweep import BOUNDS
 
 
 def _one_of(what: str, valid: Collection[str]) -> AfterValidator:
@@ -27,6 +28,7 @@ def _one_of(what: str, valid: Collection[str]) -> AfterValidator:
 
 
 LONGEST_NAME = 150  # of a variant, and so of a folder; the system allows 255 bytes
+VariantName = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"\S")]
 _KINDS = (
     "intervals", "accuracy", "radar", "pareto", "matrices", "timelines", "replay_loss",
     "sensitivity", "spacing", "backbones", "training_time", "model_day", "forgetting_rate",
@@ -60,8 +62,8 @@ class Part(BaseModel):
 
 
 class Relative(Part):
-    """A multiple of what the run has under the key `of`, or else under the value's own key; `None`
-    decimals keep it exact. Where the run has no number there it is `otherwise`."""
+    """A multiple of what the run has under the key `of`, by default the value's own key. It is
+    rounded to `decimals` if there are any, and is `otherwise` if the run has no number there."""
 
     times: Real
     of: DottedKey | None = None
@@ -78,10 +80,10 @@ Value = Annotated[Any, AfterValidator(_read_value)]  # what is written in the fi
 
 
 def resolve(value: Any, key: str, runs: Sequence[RunConfig]) -> Any:
-    """What a value of a file means for the first of `runs` that has what it is a multiple of.
+    """Return what a value of a file means for the first of `runs` that has what it multiplies.
 
-    A multiple stays within the bounds of its field, and is rounded down to a whole number where the
-    field holds those.
+    A multiple stays within the bounds of its field, and is rounded down where the field holds whole
+    numbers.
 
     Raises:
         InputError: no run has a number under the key that is multiplied, and there is no other.
@@ -89,25 +91,26 @@ def resolve(value: Any, key: str, runs: Sequence[RunConfig]) -> Any:
     if not isinstance(value, Relative):
         return value
     of = value.of or key
-    found = [value_of(of, run) for run in runs]
-    numbers = [number for number in found if isinstance(number, int | float)]
-    if not numbers and value.otherwise is not None:
-        return value.otherwise
+    numbers = [number for run in runs if isinstance(number := value_of(of, run), int | float)]
     if not numbers:
-        raise InputError(f"{of} is no number, of which there could be a multiple")
+        if value.otherwise is None:
+            raise InputError(f"{of} is not a number, so it has no multiple", key=key)
+        return value.otherwise
     product = value.times * numbers[0]
     if value.decimals is not None:
         product = round(product, value.decimals)
     schema = field_schema(runs[0], key)
-    low, high = bounds(schema)
+    low = schema.get("minimum", schema.get("exclusiveMinimum", -inf))
+    high = schema.get("maximum", schema.get("exclusiveMaximum", inf))
     product = min(max(product, low), high)
     if not isfinite(product):
-        raise InputError(f"{value.times:g} times {of}={numbers[0]:g} is no finite number")
+        rule = f"{value.times:g} times {of}={numbers[0]:g} is not finite"
+        raise InputError(rule, key=key)
     return int(product) if schema.get("type") == "integer" else product
 
 
 def value_of(key: str, run: RunConfig) -> Any:
-    """The value of a dotted key; None if the run's method has no such field."""
+    """Return the value of a dotted key; None if the run's method has no such field."""
     value: Any = run
     for name in key.split("."):
         value = getattr(value, name, None)
@@ -115,28 +118,19 @@ def value_of(key: str, run: RunConfig) -> Any:
 
 
 def field_schema(run: RunConfig, key: str) -> dict[str, Any]:
-    """The JSON schema of a field, of its number if it may be something else, too."""
+    """Return the JSON schema of a field, or of the number that it may be among other things."""
     parent, _, name = key.rpartition(".")
     part = value_of(parent, run) or run
     schema = type(part).model_json_schema()["properties"].get(name, {})
-    for option in schema.get("anyOf", ()):
-        if option.get("type") in ("number", "integer"):
-            return option
-    return schema
+    numbers = [o for o in schema.get("anyOf", ()) if o.get("type") in ("number", "integer")]
+    return numbers[0] if numbers else schema
 
 
-def bounds(schema: Mapping[str, Any]) -> tuple[float, float]:
-    """The smallest and the largest value of a field, infinite where there is none."""
-    low = schema.get("minimum", schema.get("exclusiveMinimum", float("-inf")))
-    high = schema.get("maximum", schema.get("exclusiveMaximum", float("inf")))
-    return low, high
-
-
-_PLACE = re.compile(r"\{([^{} ]+)( %)?\}")
+_KEY_IN_NAME = re.compile(r"\{([^{} ]+)( %)?\}")
 
 
 def filled(template: str, run: RunConfig) -> str:
-    """A name with `{key}` and `{key %}` replaced by values of the run, paths by their last part."""
+    """Replace `{key}` and `{key %}` in a name by values of the run, paths by their last part."""
 
     def text(match: re.Match[str]) -> str:
         value = value_of(match[1], run)
@@ -144,17 +138,17 @@ def filled(template: str, run: RunConfig) -> str:
             return str(value).rsplit("/", 1)[-1]
         return f"{100 * value:g} %" if match[2] else f"{value:g}"
 
-    return _PLACE.sub(text, template)
+    return _KEY_IN_NAME.sub(text, template)
 
 
 def _template(text: str) -> str:
-    for key, _ in _PLACE.findall(text):
+    for key, _ in _KEY_IN_NAME.findall(text):
         if key not in _KEYS:
             raise unknown("key", key, _KEYS)
     return text
 
 
-# ---- what a file has several of
+# ---- the parts of a file
 
 
 @dataclass(frozen=True)
@@ -186,15 +180,11 @@ class Figure(Part):
         return self
 
 
-class Variant(Part):
-    """A difference from the base run: dotted keys, and these words."""
+class Point(Part):
+    """A difference that each variant of a file is run with: dotted keys, and a name."""
 
-    method: MethodName | None = None  # with its settings at the base's scale
     named: Annotated[str, AfterValidator(_template)] = ""  # the key in the file is the paper's name
-    reference: str = ""  # what this variant is compared with, if not with the sweep's
-    scales: tuple[Scale, ...] | None = None  # where there is such a variant; None: everywhere
-    published: dict[str, Published] = {}  # the paper's numbers by benchmark
-    changes: dict[ChangedKey, Value] = {}
+    changes: dict[DottedKey, Value] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -205,8 +195,23 @@ class Variant(Part):
         words = {word: changes.pop(word) for word in _WORDS if word in changes}
         return {**words, "changes": changes}
 
+
+class Variant(Point):
+    """A difference from the base run: dotted keys, and these words."""
+
+    method: MethodName | None = None  # with its settings at the base's scale
+    reference: str = ""  # what this variant is compared with, if not with the sweep's
+    scales: tuple[Scale, ...] | None = None  # where there is such a variant; None: everywhere
+    published: dict[str, Published] = {}  # the paper's numbers by benchmark
+    changes: dict[ChangedKey, Value] = {}
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the variant is one of the bounds between which methods are judged."""
+        return (self.method or self.changes.get("method.name")) in BOUNDS
+
     def difference(self, base: RunConfig) -> dict[str, Any]:
-        """The dotted keys that differ from a base run."""
+        """Return the dotted keys that differ from a base run."""
         settings = method_settings(base, self.method or base.method.name)
         # A multiple is one of the method that is put in, else of the base, else of the default.
         runs = (base.override(settings), base, RunConfig())
@@ -236,54 +241,50 @@ class Axis(Part):
         return self
 
     def around(self, base: RunConfig, key: str) -> "Axis":
-        """The axis of a key for the runs around a base."""
+        """Return the axis of a key for the runs around a base."""
+        label = f"{key.rpartition('.')[2]}=" if self.label is None else self.label
+        if self.choices:
+            return self.model_copy(update={"key": key, "label": label})
         low, high = [resolve(end, key, (base, RunConfig())) for end in (self.low, self.high)]
-        if not self.choices and field_schema(base, key).get("type") != "integer":
+        if field_schema(base, key).get("type") != "integer":
             low, high = float(low), float(high)
-        if not self.choices:
-            _check_ends(low, high, self.log)
-        label = label_of(key) if self.label is None else self.label
+        _check_ends(low, high, self.log)
         return self.model_copy(update={"key": key, "low": low, "high": high, "label": label})
 
     def acts(self, point: Mapping[str, Any]) -> bool:
-        """Whether the key matters beside the values that were chosen before it."""
+        """Return whether the key matters beside the values that were chosen before it."""
         return all(point.get(key) in allowed for key, allowed in self.condition.items())
 
     def ask(self, trial: Any) -> Any:
-        """A value from an Optuna trial; numbers with two digits."""
+        """Return a value from an Optuna trial; a number has two digits."""
         if self.choices:
             return trial.suggest_categorical(self.key, self.choices)
         if isinstance(self.low, int):
             return trial.suggest_int(self.key, self.low, int(self.high), log=self.log)
-        return two_digits(trial.suggest_float(self.key, self.low, self.high, log=self.log))
+        return _two_digits(trial.suggest_float(self.key, self.low, self.high, log=self.log))
 
     def holds(self, value: Any) -> bool:
-        """Whether the space has this value, digit for digit."""
+        """Return whether the space has this value, digit for digit."""
         if self.choices:
             return value in self.choices
         if not isinstance(value, int | float) or not self.low <= value <= self.high:
             return False
-        return isinstance(self.low, int) or value == two_digits(value)
+        return isinstance(self.low, int) or value == _two_digits(value)
 
 
 def _check_ends(low: Any, high: Any, log: bool) -> None:
-    """Refuse, by an InputError, a range that is none; a multiple is known only later."""
+    """Refuse a range that is empty or endless; a multiple is known only later."""
     for end in (low, high):
         if isinstance(end, bool) or not isinstance(end, int | float | Relative):
             raise InputError(f"`from` and `to` are numbers or multiples, not {shown(end)}")
     if isinstance(low, Relative) or isinstance(high, Relative):
         return
-    if not low <= high < float("inf"):
+    if not low <= high < inf:
         raise InputError(f"a range goes up: from={low:g} and to={high:g} do not")
     if log and low <= 0:
         raise InputError(f"a logarithmic range begins above 0, not at from={low:g}")
 
 
-def two_digits(value: float) -> float:
-    """The number as a search tries it: a third digit is below what one run can tell."""
+def _two_digits(value: float) -> float:
+    """Round a number as a search tries it: one run cannot tell more digits."""
     return float(f"{value:.1e}")
-
-
-def label_of(key: str) -> str:
-    """What stands before the value of a key in the name of a run."""
-    return f"{key.rpartition('.')[2]}="

@@ -1,5 +1,5 @@
-"""Sweeps are files: those that are shipped have the runs that they always had, anybody may write
-one, and what is wrong in one is said with its line."""
+"""Sweeps are files: those that are shipped keep the keys of their runs, anybody may write one, and
+an error in one names its line."""
 
 import hashlib
 import json
@@ -9,7 +9,6 @@ import zipfile
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -82,15 +81,15 @@ def test_every_sweep_is_pinned_and_lies_in_a_folder() -> None:
     assert sorted(path.stem for path in files) == sorted(shipped_sweeps())
 
 
-@pytest.mark.parametrize("name", shipped_sweeps())
-def test_a_shipped_file_says_what_it_is_for(name: str) -> None:
-    sweep = load_sweep(name)
-    assert sweep is shipped_sweeps()[name] is sweep_of(Path("nowhere"), name)
-    assert sweep.title != name
-    assert sweep.question.endswith("?")
-    assert len(sweep.seeds["paper"]) >= 3  # one seed is no evidence
-    assert {"matrices", "timelines"} <= {figure.kind for figure in sweep.figures}
-    assert not sweep.source
+@pytest.mark.parametrize("scale", SCALES)
+def test_no_variant_is_another_one_under_another_name(scale: str) -> None:
+    """A report would call the two equivalent."""
+    for name in SWEEPS:
+        file = load_sweep(name)
+        sweep = replace(file.expand(load_run(file.base_run(scale))), seeds=(0,))
+        fingerprints = [(trial.order, trial.config.fingerprint()) for trial in sweep.trials()]
+        assert len(fingerprints) == len({*fingerprints}), name
+        assert len(file.seeds["paper"]) >= 3  # one seed is no evidence
 
 
 def test_tuned_methods_have_what_the_searches_found() -> None:
@@ -109,35 +108,61 @@ def test_tuned_methods_have_what_the_searches_found() -> None:
 
 
 def test_figures_and_tables() -> None:
-    memory = load_sweep("memory_size").figures
     label = "memory (% of a task's examples)"
-    assert Figure(kind="sensitivity", key="memory.fraction", label=label, unit=100) in memory
+    figure = Figure(kind="sensitivity", key="memory.fraction", label=label, unit=100)
+    assert figure in load_sweep("memory_size").figures
     assert sweep_of(Path("nowhere"), "an old name") is table_of("an old name", "mini") is None
     fir = TABLES["components"]["superni"]["+FIR"]
     assert published("components", "mini", "+FIR") == fir
+    # A method of ours is in none of the paper's tables.
     methods = {variant.method for variant in load_sweep("main_results").variants.values()}
     assert methods <= METHOD_CONFIGS.keys()
-    assert len(methods) == 14  # of the paper; a method of ours is in none of its tables
+    assert len(methods) == 14
 
 
 @pytest.mark.parametrize("seconds", [None, 2.0])
-def test_how_long_the_arena_by_the_clock_replays_is_said_beside_it(seconds: float | None) -> None:
+def test_a_budget_of_seconds_replaces_that_of_the_file(seconds: float | None) -> None:
     changes = {} if seconds is None else {"budget.seconds": seconds}
     sweep = load_sweep("arena_seconds").expand(load_run("mini/forever"), (0,), changes)
     for trial in sweep.trials():
-        is_bound = trial.variant in ("finetune", "mtl")
-        expected = seconds if is_bound else seconds or 0.12
+        expected = seconds if trial.variant in BOUNDS else seconds or 0.12
         assert trial.config.budget.seconds == expected
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_no_variant_is_another_one_under_another_name(scale: str) -> None:
-    """A report would call the two equivalent."""
-    for name in SWEEPS:
-        file = load_sweep(name)
-        sweep = replace(file.expand(load_run(file.base_run(scale))), seeds=(0,))
-        fingerprints = [(trial.order, trial.config.fingerprint()) for trial in sweep.trials()]
-        assert len(fingerprints) == len({*fingerprints}), name
+def test_doses_are_those_of_the_arena() -> None:
+    base = load_run("mini/forever")
+    arena, doses = load_sweep("arena").expand(base), load_sweep("doses").expand(base)
+    for name, changes in arena.variants.items():
+        if name in BOUNDS:
+            assert doses.variants[name] == changes
+            continue
+        assert doses.variants[f"{name} 10 %"] == {**changes, "memory.fraction": 0.1}
+        for share, examples in (("2.5 %", 26), ("5 %", 52), ("25 %", 260), ("50 %", 520)):
+            assert doses.variants[f"{name} {share}"]["budget.examples"] == examples
+
+
+def test_the_papers_protocol_in_numbers() -> None:
+    """At scale paper the readings are 0, 10 and 50 updates of warm-up, the last with a decay, each
+    with batches of 8 and 32; elsewhere they are as long beside S."""
+    sweep = load_sweep("protocol")
+    readings: dict[str, set[tuple[int, int, str]]] = {}
+    for trial in sweep.expand(load_run("superni/7/forever"), (0,)).trials():
+        optim = trial.config.optim
+        readings.setdefault(trial.config.method.name, set()).add(
+            (optim.batch_size, optim.warmup_steps, optim.schedule)
+        )
+    expected = set(product((8, 32), ((0, "constant"), (10, "constant"), (50, "linear"))))
+    expected = {(size, *reading) for size, reading in expected}
+    assert readings == dict.fromkeys(("forever", "mix_replay", "finetune"), expected)
+    base = load_run("mini/forever").override({"method.warmup_steps": 12})
+    (trial,) = sweep.expand(base, (0,)).only(["forever, laboratory"]).trials()[1:]
+    assert trial.config.optim.warmup_steps == 25
+
+
+def test_a_copy_of_a_shipped_file_is_the_same_sweep(tmp_path: Path) -> None:
+    text = (ROOT / "ablations/components.yaml").read_text(encoding="utf-8")
+    copy, base = load_sweep(written(tmp_path, text, "components.yaml")), named_run("mini/forever")
+    assert copy.expand(base).trials() == load_sweep("components").expand(base).trials()
 
 
 # ---- files of one's own
@@ -149,11 +174,8 @@ def written(folder: Path, text: str, name: str = "mine.yaml") -> str:
     return str(path)
 
 
-def test_a_question_and_variants_are_enough(tmp_path: Path) -> None:
-    text = """
-        question: Does a late replay help?
-        variants: {late: {method.days: [4, 7, 15, 30]}, base: {}, once: {method.days: [7]}}
-    """
+def test_variants_are_enough(tmp_path: Path) -> None:
+    text = "variants: {late: {method.days: [4, 7, 15, 30]}, base: {}, once: {method.days: [7]}}"
     file = load_sweep(written(tmp_path, text))
     sweep = file.expand(load_run(file.base_run("mini")))
     assert (file.title, file.base, sweep.reference, sweep.seeds) == ("mine", SCALES, "base", (0,))
@@ -199,105 +221,14 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert row.op == 42.5
 
 
-def test_the_papers_protocol_in_numbers() -> None:
-    """At scale paper the readings are 0, 10 and 50 updates of warm-up, the last with a decay, each
-    with batches of 8 and 32; elsewhere they are as long beside S."""
-    sweep = load_sweep("protocol")
-    readings: dict[str, set[tuple[int, int, str]]] = {}
-    for trial in sweep.expand(load_run("superni/7/forever"), (0,)).trials():
-        optim = trial.config.optim
-        readings.setdefault(trial.config.method.name, set()).add(
-            (optim.batch_size, optim.warmup_steps, optim.schedule)
-        )
-    expected = set(product((8, 32), ((0, "constant"), (10, "constant"), (50, "linear"))))
-    expected = {(size, *reading) for size, reading in expected}
-    assert readings == dict.fromkeys(("forever", "mix_replay", "finetune"), expected)
-    base = load_run("mini/forever").override({"method.warmup_steps": 12})
-    (trial,) = sweep.expand(base, (0,)).only(["forever, laboratory"]).trials()[1:]
-    assert trial.config.optim.warmup_steps == 25
-
-
-def test_a_copy_of_a_shipped_file_is_the_same_sweep(tmp_path: Path) -> None:
-    text = (ROOT / "ablations/components.yaml").read_text(encoding="utf-8")
-    copy, base = load_sweep(written(tmp_path, text, "components.yaml")), named_run("mini/forever")
-    assert copy.expand(base).trials() == load_sweep("components").expand(base).trials()
-
-
 def test_a_base_run_of_ones_own_lies_beside_the_sweep(tmp_path: Path) -> None:
     run = written(tmp_path, "seed: 0\n", "run.yaml")
     path = written(tmp_path, "base: {mini: run.yaml}\nvariants: {a: }\n")
     assert load_run(load_sweep(path).base_run("mini")) == RunConfig.parse({"seed": 0})
     assert sweep_or_none(path) is not None
     assert sweep_or_none(run) is sweep_or_none("mini/forever") is None
-    with pytest.raises(InputError, match="unknown scale 'cpu'; valid: mini"):
+    with pytest.raises(InputError, match="'cpu'"):
         load_sweep(path).base_run("cpu")
-
-
-# A file, with / for the end of a line; the line that is wrong; and what is said of it.
-WRONG = """
-variants:/ base:/  method.dayz: x | 3 | unknown key 'method.dayz'; did you mean 'method.days'?
-variants:/ base:/  methodd: x | 3 | unknown key 'methodd'; did you mean 'method'?
-title: t/variantz: {} | 2 | unknown key 'variantz'; did you mean 'variants'?
-variants:/ b:/  optim.lr: 1/  method.beta: -1 | 4 | variant 'b': method.beta=-1: input should be
-variants:/ a: {method: forevr} | 2 | unknown method 'forevr'; did you mean 'forever'?
-variants:/ a: {scales: [gpu]} | 2 | unknown scale 'gpu'; did you mean 'cpu'?
-variants:/ a: {named: '{memory.size}'} | 2 | unknown key 'memory.size'
-variants:/ a: {published: {superni: {ap: 1}}} | 2 | superni.op={'ap': 1}: field required
-variants:/ a: {method.days: {times: 2}} | 2 | method.days is no number
-variants:/ a: {optim.lr: {times: 2, oft: seed}} | 2 | unknown key 'oft'; did you mean 'of'?
-variants:/ a: {optim.lr: {times: 2, on: seed}} | 2 | unknown key 'on'
-variants:/ a:/ a: | 3 | 'a' occurs twice
-variants: {a: 3} | 1 | a variant is a mapping of keys to values, not 3
-variants: {a: }/seeds: {paper: [0]} | 2 | one seed at scale paper shows nothing
-variants: {a: }/trials: 0 | 2 | trials=0: input should be greater than or equal to 1
-variants: {a: }/orders: [superny] | 2 | unknown benchmark 'superny'; did you mean 'superni'
-variants: {a: }/figures:/- radar/- radr | 4 | unknown kind of figure 'radr'; did you mean 'radar'
-variants: {a: }/figures:/- kind: sensitivity | 3 | sensitivity has a key and a label
-variants: {a: }/space: {optim.lr: {among: [1]}} | 1 | a sweep has either variants or a space
-space:/ optim.lr: {frm: 1, to: 2} | 2 | unknown key 'frm'; did you mean 'from'?
-space:/ optim.lr: {from: 1} | 2 | has either `among`, or `from` and `to`
-space:/ optim.lr: {from: a, to: 2} | 2 | `from` and `to` are numbers or multiples, not 'a'
-space:/ optim.lr: {from: 2, to: 1} | 2 | a range goes up: from=2 and to=1 do not
-space:/ optim.lr: {from: 0, to: 1, log: true} | 2 | a logarithmic range begins above 0
-space:/ optim.lr: {from: 1, to: 2}/trials: 1000000000 | 3 | input should be at most 10000
-variants: {a: }/seeds: {mini: [true]} | 2 | seeds.mini.0=True: input should be a number
-variants: {a: }/seeds: {mini: [1, 1]} | 2 | the seeds of mini are (1, 1); give some, each once
-variants: {a: }/seeds: {mini: []} | 2 | the seeds of mini are (); give some, each once
-variants:/ a: {optim.lr: {times: true}} | 2 | times=True: input should be a number
-variants:/ a: {optim.epochs: {times: 1e308}} | 2 | 1e+308 times optim.epochs=5 is no finite number
-variants:/ a: {optim.lr: 1e30} | 2 | optim.lr=1e+30: input should be at most 10
-"""
-
-
-@pytest.mark.parametrize("wrong", WRONG.strip().splitlines())
-def test_what_is_wrong_is_said_with_its_line(wrong: str, tmp_path: Path) -> None:
-    text, line, message = wrong.split(" | ")
-    path = written(tmp_path, text.replace("/", "\n"))
-    with pytest.raises(InputError) as error:
-        load_sweep(path).expand(named_run("mini/forever"))
-    assert str(error.value).startswith(f"{path}, line {line}: ")
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"), [("- a", "must hold keys"), ("title: [a", "not valid YAML")]
-)
-def test_what_is_no_sweep(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message):
-        load_sweep(written(tmp_path, text))
-    with pytest.raises(InputError, match="there is no file"):
-        load_sweep(str(tmp_path / "other.yaml"))
-
-
-def test_sweeps_that_build_on_one_another_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    written(tmp_path, "variants_of: b.yaml\n", "a.yaml")
-    written(tmp_path, "variants_of: a.yaml\n", "b.yaml")
-    with pytest.raises(InputError, match=r"goes round in a circle \(b\.yaml -> a\.yaml\)"):
-        load_sweep("a.yaml").all_variants()
 
 
 CROSSED = """
@@ -341,115 +272,98 @@ def test_each_variant_but_the_bounds_is_run_with_each(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("variants: {a: }\neach: {x: {seed: 1}}", "`each` goes with variants and a reference"),
-        ("space: {optim.lr: {among: [1]}}\nreference: a\neach: {x: {}}", "`each` goes with var"),
-        ("variants: {a: }\nreference: a x\neach: {x: {method: ssr}}", "'x' has 'method', which"),
-        ("variants: {a: }\nreference: a x\neach: {x: {scales: [mini]}}", "'x' has 'scales'"),
-        ("variants: {a: }\nreference: a\neach: {x: {optim.clip: 1}}", "unknown reference .* 'a'"),
-        ("variants: {a: }\nreference: a x\neach: {x: {optim.clp: 1}}", "unknown key 'optim.clp'"),
-        ("variants: {a: , a b: }\nreference: a x\neach: {b x: , x: }", "'a b x': one name has two"),
-        (f"variants: {{a: }}\nreference: a x\neach: {{x: , {'y' * 149}: }}", "than 150 characters"),
-        ("variants: {a: }\nreference: a x\neach: {x: , ' ': {optim.clip: 1}}", "' ' has no name"),
-        ("variants: {a: }\nreference: a x\neach: {x: {method.name: ssr}}", "'x' has 'method.name'"),
-    ],
-)
-def test_an_each_that_cannot_be_is_refused(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message):
-        load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
-
-
-@pytest.mark.parametrize(
-    ("variant", "point", "line"),
-    [("optim.lr: 1", "optim.clp: 1", 6), ("optim.clp: 1", "optim.lr: 1", 3),
-     ("optim.clip: 1", "optim.clip: x", 6), ("optim.lr: x", "optim.clip: 1", 3)],
-)  # fmt: skip
-def test_what_is_wrong_in_an_each_is_said_with_its_line(
-    variant: str, point: str, line: int, tmp_path: Path
-) -> None:
-    text = f"variants:\n  a:\n    {variant}\neach:\n  x:\n    {point}\nreference: a x\n"
-    path = written(tmp_path, text)
-    with pytest.raises(InputError, match=rf"line {line}: .*(clp|optim\.(clip|lr))"):
-        load_sweep(path).expand(load_run("mini/forever"))
-
-
-def test_a_point_is_found_though_another_ends_its_name(tmp_path: Path) -> None:
-    text = (
-        "variants: {a: }\neach:\n  x: {optim.lr: 0.1}\n  b x:\n    optim.clip: -1\nreference: a x\n"
-    )
-    with pytest.raises(InputError, match=r"line 5: .*optim\.clip"):
-        load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
-
-
-def test_a_bound_is_one_by_its_method_however_it_is_written(tmp_path: Path) -> None:
-    text = "variants: {a: , b: {method.name: finetune}}\nreference: a x\neach: {x: {optim.clip: 1}}"
+def test_a_bound_stays_as_it_is_and_may_be_the_reference(tmp_path: Path) -> None:
+    text = "variants: {a: , m: {method.name: mtl}}\nreference: m\neach: {x: {optim.clip: 1}}"
     sweep = load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
-    assert set(sweep.variants) == {"a x", "b"}
-
-
-def test_too_many_variants_are_refused_before_they_are_made(tmp_path: Path) -> None:
-    names = ", ".join(f"v{number}: " for number in range(3000))
-    text = f"variants: {{{names}}}\nreference: v0 v0\neach: {{{names}}}"
-    with pytest.raises(InputError, match="9000000 runs are more than 10000"):
-        load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
-
-
-@pytest.mark.parametrize(
-    ("variants", "message"),
-    [
-        ("{base: , c: {named: base, optim.clip: 2}}", "two variants are called 'base'"),
-        ("{a b: , a/b: {optim.clip: 2}}", None),
-        ("{a b: , a/b: }", "'a b' and 'a/b' have one folder; give another name"),
-    ],
-)
-def test_no_variant_is_lost_to_another(variants: str, message: str | None, tmp_path: Path) -> None:
-    file = load_sweep(written(tmp_path, f"variants: {variants}"))
-    if message is None:
-        assert len(file.expand(load_run("mini/forever")).trials()) == 2
-        return
-    with pytest.raises(InputError, match=message):
-        file.expand(load_run("mini/forever")).trials()
-
-
-def test_a_bound_may_be_what_all_are_compared_with(tmp_path: Path) -> None:
-    text = "variants: {a: , m: {method: mtl}}\nreference: m\neach: {x: {optim.clip: 1}}"
-    sweep = load_sweep(written(tmp_path, text)).expand(load_run("mini/forever"))
+    assert {*sweep.variants} == {"a x", "m"}
     assert (sweep.reference, sweep.references) == ("m", {"a x": "m"})
 
 
-def test_doses_are_those_of_the_arena() -> None:
-    base = load_run("mini/forever")
-    arena, doses = load_sweep("arena").expand(base), load_sweep("doses").expand(base)
-    for name, changes in arena.variants.items():
-        if name in BOUNDS:
-            assert doses.variants[name] == changes
-            continue
-        assert doses.variants[f"{name} 10 %"] == {**changes, "memory.fraction": 0.1}
-        for share, examples in (("2.5 %", 26), ("5 %", 52), ("25 %", 260), ("50 %", 520)):
-            assert doses.variants[f"{name} {share}"]["budget.examples"] == examples
+# A file, with / for the end of a line; the line that is wrong; and what the error names.
+WRONG = """
+variants:/ base:/  method.dayz: x | 3 | method.days
+title: t/variantz: {} | 2 | variants
+variants:/ b:/  optim.lr: 1/  method.beta: -1 | 4 | method.beta
+variants:/ a: {method: forevr} | 2 | forever
+variants:/ a: {scales: [gpu]} | 2 | cpu
+variants:/ a: {named: '{memory.size}'} | 2 | memory.size
+variants:/ a: {published: {superni: {ap: 1}}} | 2 | superni.op
+variants:/ a: {method.days: {times: 2}} | 2 | method.days
+variants:/ a: {optim.lr: {times: 2, oft: seed}} | 2 | 'of'
+variants:/ a: {optim.epochs: {times: 1e308}} | 2 | optim.epochs
+variants: {a: 3} | 1 | 3
+variants: {a: }/seeds: {paper: [0]} | 2 | paper
+variants: {a: }/seeds: {mini: [1, 1]} | 2 | mini
+variants: {a: }/trials: 0 | 2 | trials
+variants: {a: }/orders: [superny] | 2 | superni
+variants: {a: }/figures:/- radar/- radr | 4 | radar
+variants: {a: }/figures:/- kind: sensitivity | 3 | sensitivity
+variants: {a: }/space: {optim.lr: {among: [1]}} | 1 | space
+space:/ optim.lr: {from: 1} | 2 | among
+space:/ optim.lr: {from: a, to: 2} | 2 | 'a'
+space:/ optim.lr: {from: 2, to: 1} | 2 | from=2
+space:/ optim.lr: {from: 0, to: 1, log: true} | 2 | from=0
+variants: {a: }/each: {x: {seed: 1}} | 1 | reference
+variants: {a: }/reference: a x/each: {x: {method: ssr}} | 3 | 'method'
+variants: {a: }/reference: a x/each: {' ': {optim.clip: 1}} | 3 | ' '
+variants:/ a:/  optim.lr: 1/each:/ x:/  optim.clip: x/reference: a x | 6 | optim.clip
+variants:/ a:/  optim.lr: x/each:/ x:/  optim.clip: 1/reference: a x | 3 | optim.lr
+variants: {a: }/each:/ x: {optim.lr: 1}/ b x:/  optim.clip: -1/reference: a x | 5 | optim.clip
+"""
 
 
-@pytest.mark.parametrize("name", ["...yaml", "x" * 200 + ".yaml"])
-def test_a_file_whose_name_can_be_no_folder_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the file's name is that of the folder with the runs"):
-        load_sweep(written(tmp_path, "variants: {a: }\n", name))
+@pytest.mark.parametrize("wrong", WRONG.strip().splitlines())
+def test_an_error_in_a_file_names_its_line(wrong: str, tmp_path: Path) -> None:
+    text, line, named = wrong.split(" | ")
+    path = written(tmp_path, text.replace("/", "\n"))
+    with pytest.raises(InputError) as error:
+        load_sweep(path).expand(named_run("mini/forever"))
+    assert (error.value.path, error.value.line) == (Path(path), int(line))
+    assert named in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+MANY = ", ".join(f"v{number}: " for number in range(3000))
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "message"),
+    ("text", "named"),
     [
-        ("componets", {}, "did you mean 'components'"),
-        ("main_results", {"data.order": "2"}, "main_results runs on the orders 1, 2"),
-        ("components", {"seed": 5}, "give --seeds 5"),
+        ("variants_of: mine.yaml", "mine.yaml"),
+        ("variants: {a: }\nreference: a\neach: {x: {optim.clip: 1}}", "'a'"),
+        ("variants: {a: , a b: }\nreference: a x\neach: {b x: , x: }", "'a b x'"),
+        (f"variants: {{a: }}\nreference: a x\neach: {{x: , {'y' * 149}: }}", "150"),
+        (f"variants: {{{MANY}}}\nreference: v0 v0\neach: {{{MANY}}}", "9000000"),
+        ("variants: {base: , c: {named: base, optim.clip: 2}}", "'base'"),
+        ("variants: {a b: , a/b: }", "'a/b'"),  # in one folder
     ],
 )
-def test_what_a_sweep_would_overwrite_is_refused(
-    name: str, changes: dict[str, Any], message: str
+def test_variants_that_get_in_each_others_way_are_refused(
+    text: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InputError, match=message):
-        load_sweep(name).expand(named_run("mini/forever"), changes=changes)
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, text)
+    with pytest.raises(InputError, match=named):
+        load_sweep("mine.yaml").expand(load_run("mini/forever")).trials()
+
+
+def test_names_that_differ_in_a_sign_have_folders_of_their_own(tmp_path: Path) -> None:
+    file = load_sweep(written(tmp_path, "variants: {a b: , a/b: {optim.clip: 2}}"))
+    assert len({trial.key for trial in file.expand(load_run("mini/forever")).trials()}) == 2
+
+
+@pytest.mark.parametrize("name", ["...yaml", "x" * 200 + ".yaml", "missing.yaml"])
+def test_a_file_whose_name_can_be_no_folder_is_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name if name == "missing.yaml" else written(tmp_path, "variants: {a: }", name)
+    with pytest.raises(InputError):
+        load_sweep(str(path))
+
+
+@pytest.mark.parametrize(("name", "key"), [("main_results", "data.order"), ("components", "seed")])
+def test_what_a_sweep_would_overwrite_is_refused(name: str, key: str) -> None:
+    with pytest.raises(InputError) as error:
+        load_sweep(name).expand(named_run("mini/forever"), changes={key: 2})
+    assert error.value.key == key
 
 
 @pytest.mark.slow
