@@ -195,7 +195,7 @@ def test_a_run_in_storage_is_shown_compared_and_exported_as_one_in_a_folder(
     forever("export", str(here), "--to", str(tmp_path / "two"))
     assert "adapter_model.safetensors" in files_of(tmp_path / "one")
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
-    with pytest.raises(InputError, match=f"^{OUT} holds no run; give one of the runs in it: "):
+    with pytest.raises(InputError, match=f"^{OUT} has no config.yaml"):
         forever("show", OUT)
 
 
