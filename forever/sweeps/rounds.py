@@ -1,8 +1,8 @@
 """A sweep in rounds: seeds are added to the comparisons that are open, and to no other.
 
-Decisions are computed from run directories alone, and a budget is charged for runs without a result
-only (one that failed is such a run): so the same command, interrupted and repeated, comes to the
-same decisions or to more. Beside the runs is kept by which rule the report judges them.
+Decisions are computed from run directories alone, and a budget is charged only for runs without a
+result (a failed run is one of them). So the same command, interrupted and repeated, comes to the
+same decisions or to more. A file beside the runs holds the rule by which the report judges them.
 """
 
 import json
@@ -61,7 +61,7 @@ Scores = Mapping[tuple[str, str], Mapping[int, Score]]  # by benchmark and varia
 
 
 def first_round(sweep: Sweep) -> Sweep:
-    """The sweep with at least FIRST_SEEDS seeds.
+    """Return the sweep with at least FIRST_SEEDS seeds.
 
     Raises:
         InputError: it compares nothing.
@@ -73,7 +73,7 @@ def first_round(sweep: Sweep) -> Sweep:
 
 
 def comparisons(sweep: Sweep) -> list[Comparison]:
-    """The variants to run now that are judged against another of them, benchmark by benchmark."""
+    """List the variants to run now that are judged against another, benchmark by benchmark."""
     chosen = sweep.chosen()
     found: dict[Comparison, None] = {}
     for trial in replace(sweep, seeds=sweep.seeds[:1]).trials():
@@ -85,14 +85,14 @@ def comparisons(sweep: Sweep) -> list[Comparison]:
 
 
 def count_judged(sweep: Sweep) -> int:
-    """How many comparisons share the error of a sweep: those of all its variants, so that it does
-    not grow with the calls that choose a few each."""
+    """Count the comparisons that share the error of a sweep: those of all its variants, so that the
+    error does not grow with calls that choose a few variants each."""
     benchmarks = {comparison.benchmark for comparison in comparisons(sweep)}
     return count_on_each(sweep) * len(benchmarks)
 
 
 def count_on_each(sweep: Sweep) -> int:
-    """How many of its variants a sweep judges on each benchmark."""
+    """Count the variants that a sweep judges on each benchmark."""
     judged = 0
     for variant, changes in sweep.variants.items():
         is_bound = changes.get("method.name", sweep.base.method.name) in BOUNDS
@@ -109,21 +109,22 @@ def rounds(
     say: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Sweep]:
-    """Give what is to run next, until nothing is open, the budget is spent or seeds are used up.
+    """Yield what is to run next, until nothing is open, the budget is spent or seeds are used up.
 
     Args:
         sweep: from `first_round`; all of it is the first round, whatever time that takes.
         at_once: how many of a number of runs are trained at a time.
-        say: told once a round what is decided and what is open.
+        say: called once a round with what is decided and what is open.
 
     Yields:
         Sweeps, each of which is run in `folder` before the next one is asked for. Of a run that
         fails the pair is left out; a comparison that gains no pair in two rounds on end gets no
         more seeds.
     """
-    began, seeds = clock(), sweep.seeds
-    going, waits = comparisons(sweep), _Waits()
-    # Another sweep there has a rule of its own, and what a mirror has not it takes away.
+    began, seeds, going = clock(), sweep.seeds, comparisons(sweep)
+    pairs: dict[Comparison, int] = {}
+    waited: dict[Comparison, int] = {}  # rounds on end without a new pair
+    # Under the lock, since another sweep in the folder has a rule of its own.
     with locked(folder, patience_s=0.0), mirrored(folder, chosen=of_sweep):
         _write_stopping(folder, sweep, limits.points)
     yield sweep
@@ -132,11 +133,17 @@ def rounds(
         decisions = decide_all(sweep, scores, limits.points)
         texts = [f"{_name(of, decisions)} {decisions[of].words(limits.points)}" for of in decisions]
         say(f"{plural(len(seeds), 'seed')}: {'; '.join(texts)}")
-        still_open = [name for name in going if decisions[name].verdict == "tie"]
-        going = [name for name in still_open if waits.after(name, decisions[name]) < _PATIENCE]
-        if dropped := [name for name in still_open if name not in going]:
+        # Whatever is decided, or gains no pair any more, gets no more seeds.
+        still_open = [comparison for comparison in going if decisions[comparison].verdict == "tie"]
+        for comparison in still_open:
+            gained = decisions[comparison].seeds > pairs.get(comparison, 0)
+            waited[comparison] = 0 if gained else waited.get(comparison, 0) + 1
+            pairs[comparison] = decisions[comparison].seeds
+        going = [comparison for comparison in still_open if waited[comparison] < _PATIENCE]
+        if dropped := [comparison for comparison in still_open if comparison not in going]:
             names = ", ".join(_name(comparison, decisions) for comparison in dropped)
             say(f"{names}: no new pair in {_PATIENCE} rounds, no more seeds; see --retry-failed")
+        # A round grows the seeds by a quarter, if it fits into the budget.
         more = _next(seeds, min(max(1, len(seeds) // 4), MOST_SEEDS - len(seeds)))
         if not going or not more:
             return
@@ -152,23 +159,8 @@ def rounds(
 
 
 def _next(seeds: Sequence[int], count: int) -> tuple[int, ...]:
-    """The `count` whole numbers after the largest seed."""
+    """Return the `count` whole numbers after the largest seed."""
     return tuple(range(max(seeds) + 1, max(seeds) + 1 + count))
-
-
-class _Waits:
-    """For how many rounds on end comparisons gained no pair."""
-
-    def __init__(self) -> None:
-        self._pairs: dict[Comparison, int] = {}
-        self._rounds: dict[Comparison, int] = {}
-
-    def after(self, comparison: Comparison, decision: Decision) -> int:
-        """The rounds, after one more of which `decision` tells the pairs."""
-        gained = decision.seeds > self._pairs.get(comparison, 0)
-        self._pairs[comparison] = decision.seeds
-        self._rounds[comparison] = 0 if gained else self._rounds.get(comparison, 0) + 1
-        return self._rounds[comparison]
 
 
 def read_scores(sweep: Sweep, folder: Path) -> Scores:
@@ -224,7 +216,7 @@ def _name(comparison: Comparison, among: Collection[Comparison]) -> str:
 
 
 def _parts(sweep: Sweep, going: Sequence[Comparison]) -> Iterator[Sweep]:
-    """The runs of open comparisons and their references, a sweep a benchmark."""
+    """Yield the runs of open comparisons and their references, a sweep a benchmark."""
     places = {trial.order: trial.config.data.benchmark for trial in sweep.trials()}
     for benchmark in dict.fromkeys(comparison.benchmark for comparison in going):
         names = [comparison.variant for comparison in going if comparison.benchmark == benchmark]
@@ -235,11 +227,14 @@ def _parts(sweep: Sweep, going: Sequence[Comparison]) -> Iterator[Sweep]:
 def _expected_s(
     parts: Sequence[Sweep], folder: Path, scores: Scores, at_once: Callable[[int], int]
 ) -> float:
-    """The time of the runs to come that are not finished: those before took so long on average."""
+    """Estimate the time of runs that are not finished by the mean time of those that are."""
     expected_s = 0.0
     for part in parts:
         trials = part.trials()
-        seconds = _mean_seconds(scores, trials[0].config.data.benchmark)
+        seconds: dict[str, float] = {}  # of a seed of each variant, all orders together
+        for (benchmark, variant), runs in scores.items():
+            if benchmark == trials[0].config.data.benchmark:
+                seconds[variant] = fmean(score.seconds for score in runs.values())
         longest = max(seconds.values(), default=0.0)  # for one of which nothing is finished
         todo = [trial for trial in trials if RunDirectory(folder / trial.key).finished() is None]
         if todo:
@@ -247,15 +242,6 @@ def _expected_s(
             turns = math.ceil(len(todo) / at_once(len(todo)))
             expected_s += turns * total_s / len(todo) / max(1, len(part.orders))
     return expected_s
-
-
-def _mean_seconds(scores: Scores, benchmark: str) -> dict[str, float]:
-    """What a seed of each variant took, all orders together."""
-    seconds: dict[str, float] = {}
-    for (place, variant), runs in scores.items():
-        if place == benchmark:
-            seconds[variant] = fmean(score.seconds for score in runs.values())
-    return seconds
 
 
 # ---- what the report reads
@@ -268,13 +254,13 @@ class _Stopping(Shape):
 
 
 def _write_stopping(folder: Path, sweep: Sweep, points: float | None) -> None:
-    """Say beside the runs that seeds are added in rounds, and by which rule one decides."""
+    """Write beside the runs by which rule a sweep in rounds decides."""
     content = {"alpha": ALPHA, "comparisons": count_judged(sweep), "points": points}
     write_text(folder / FILE, json.dumps(content, indent=1) + "\n")
 
 
 def read_stopping(folder: Path) -> dict[str, Any] | None:
-    """The level for all comparisons together ("alpha"), their number ("comparisons") and the
+    """Return the level for all comparisons together ("alpha"), their number ("comparisons") and the
     difference that counts as none ("points"); None for a sweep that was not run in rounds."""
     path = folder / FILE
     if not path.is_file():

