@@ -7,7 +7,7 @@ from forever.report.run import Run
 
 def pace(run: Run) -> float:
     """The mean length of a task's last updates, a fifth, over that of the first day's."""
-    days = run.settings["method.warmup_steps"]
+    days = run.settings["method.day_steps"]
     return fmean(
         fmean(task[-len(task) // 5 :]) / fmean(task[:days]) for task in norms(run).values()
     )

@@ -201,7 +201,7 @@ def toy_config(backbone_folder: Path, data_root: Path) -> RunConfig:
             "optim": {"lr": 1e-2, "batch_size": 4, "epochs": 3},
             "memory": {"fraction": 0.2},
             "evaluation": {"max_new_tokens": 3},
-            "method": {"name": "forever", "warmup_steps": 3},
+            "method": {"name": "forever", "day_steps": 3},
         }
     )
 
@@ -209,7 +209,7 @@ def toy_config(backbone_folder: Path, data_root: Path) -> RunConfig:
 def small_toy_config(base_config: RunConfig) -> RunConfig:
     """Three tasks of four updates each, with one or two replays: a run of a third of a second."""
     return base_config.override(
-        {"data.train_rows": 8, "data.test_rows": 2, "optim.epochs": 2, "method.warmup_steps": 1}
+        {"data.train_rows": 8, "data.test_rows": 2, "optim.epochs": 2, "method.day_steps": 1}
     )
 
 
@@ -570,14 +570,14 @@ def trained_alike(a: Outcome, b: Outcome) -> bool:
     )
 
 
-FOREVER: dict[str, Any] = {"name": "forever", "warmup_steps": 1}
+FOREVER: dict[str, Any] = {"name": "forever", "day_steps": 1}
 # Tasks take 4 updates, so with one update a day the named schedules fire at most at days 1, 2 and
 # 4.
 CONFIGS: dict[str, dict[str, Any]] = {
     "finetune": {"name": "finetune"},
     "mtl": {"name": "mtl"},
     "mix_replay": {"name": "mix_replay"},
-    "fixed_interval": {"name": "fixed_interval", "warmup_steps": 1},
+    "fixed_interval": {"name": "fixed_interval", "day_steps": 1},
     "forever": FOREVER,
     "forever steps": {**FOREVER, "clock": "steps"},
     **{f"forever {name}": {**FOREVER, "days": name} for name in SCHEDULES if name != "ebbinghaus"},
@@ -618,7 +618,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "min_interval": 1,
         "cold_merges": 0,
     },
-    "vbm": {"name": "vbm", "warmup_steps": 1},
+    "vbm": {"name": "vbm", "day_steps": 1},
 }
 
 

@@ -31,7 +31,7 @@ def base_run(**changes: Any) -> RunConfig:
             "model": {"name": "tiny", "rank": 4, "alpha": 8},
             "data": {"benchmark": "toy", "order": list(TASKS), "train_rows": 24},
             "optim": {"lr": 0.01, "batch_size": 4, "epochs": 2},
-            "method": {"name": "forever", "warmup_steps": 4},
+            "method": {"name": "forever", "day_steps": 4},
         }
     )
     return run.override(changes)

@@ -35,7 +35,7 @@ METHODS = [
     {"method.name": "finetune", "method.probe_every": 5},
     {"method.name": "mtl"},
     {"method.name": "mix_replay"},
-    {"method.name": "fixed_interval", "method.warmup_steps": 3},
+    {"method.name": "fixed_interval", "method.day_steps": 3},
     {"method.clock": "steps"},
     {"method.clock": "steps", "method.days": "end_only", "method.consolidation_epochs": "matched"},
     # AIMMerging's merges follow its losses, and SSR may write fewer examples than memory keeps.
@@ -46,7 +46,7 @@ METHODS = [
     {"method.name": "migu"},
     {"method.name": "recurrent_kif"},
     {"method.name": "migu", "method.replay": False},
-    {"method.name": "vbm", "method.views": 2, "method.warmup_steps": 3},
+    {"method.name": "vbm", "method.views": 2, "method.day_steps": 3},
 ]
 
 

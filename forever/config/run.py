@@ -68,20 +68,6 @@ class RunConfig(RunParts):
             place[last] = value
         return RunConfig.parse(values)
 
-    @classmethod
-    def written(cls, values: Mapping[str, Any]) -> "RunConfig":
-        """Make a configuration from what `text` gave, in this release or an earlier one.
-
-        Raises:
-            InputError: as `parse`.
-        """
-        method = values.get("method")
-        if isinstance(method, dict) and isinstance(method.get("name"), str):
-            config = METHOD_CONFIGS.get(method["name"])
-            if config is not None:  # what its release did not have it did as ever
-                values = {**values, "method": {**config.added, **method}}
-        return cls.parse(values)
-
     def identity(self) -> dict[str, Any]:
         """Return everything that decides the result, as JSON values."""
         values = self.model_dump(mode="json")
@@ -99,10 +85,7 @@ class RunConfig(RunParts):
         if self.data.datasets:
             tasks = {task: dataset.identity() for task, dataset in self.data.datasets.items()}
             values["data"]["datasets"] = tasks
-        values["method"] |= self.method.retired
-        for name, before in self.method.added.items():
-            if values["method"][name] == before:
-                del values["method"][name]
+        values["method"] = self.method.identity(values["method"])
         return values
 
     def text(self) -> str:
@@ -122,6 +105,14 @@ class RunConfig(RunParts):
         order = self.data.order if isinstance(self.data.order, str) else "custom"
         parts = [self.data.benchmark, order, self.method.name, f"s{self.seed}"]
         return "-".join([*parts, self.fingerprint()[:8]]).replace("/", "_")
+
+
+def in_todays_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate the configuration that a run of an earlier release wrote."""
+    method = values.get("method")
+    if not isinstance(method, dict) or method.get("name") not in METHOD_CONFIGS:
+        return {**values}
+    return {**values, "method": METHOD_CONFIGS[method["name"]].written(method)}
 
 
 def _refuse_secrets(values: Mapping[str, Any]) -> None:

@@ -39,13 +39,13 @@ class Forever(ScheduledReplay[ForeverConfig]):
         )
 
     def clock(self) -> Clock:
-        return CLOCKS[self.config.clock](self.config.warmup_steps, self.config.smoothing)
+        return CLOCKS[self.config.clock](self.config.day_steps, self.config.smoothing)
 
     def days(self, learner: Learner) -> Days:
         if self.config.days == RANDOM:
             assert learner.task is not None
             updates, seed = learner.planned_steps, learner.config.seed
-            return random_times(updates, self.config.warmup_steps, seed, learner.task.name)
+            return random_times(updates, self.config.day_steps, seed, learner.task.name)
         return days(self.config.days)
 
     def passes(self, learner: Learner, task: Task, epochs: int) -> Batches:

@@ -33,7 +33,7 @@ class ScheduledReplay(Method[R]):
 
     def clock(self) -> Clock:
         """Return a clock at the start of a task."""
-        return StepClock(warmup_steps=1, smoothing=1.0)
+        return StepClock(day_steps=1, smoothing=1.0)
 
     def days(self, learner: Learner) -> Days:
         """Return the days at which a replay interrupts the current task."""
@@ -102,7 +102,7 @@ class ScheduledReplay(Method[R]):
 
     def parts(self, learner: Learner) -> int:
         """Return into how many equal shares a budget is divided: for J events and the end."""
-        return standard_events(learner.planned_steps, self.config.warmup_steps) + 1
+        return standard_events(learner.planned_steps, self.config.day_steps) + 1
 
     def passes(self, learner: Learner, task: Task, epochs: int) -> Batches:
         """Return the batches of `epochs` shuffled passes over the memory."""
@@ -117,12 +117,12 @@ class ScheduledReplay(Method[R]):
         if not learner.memory:
             return 0
         if self.config.consolidation_epochs == "matched":
-            return standard_events(learner.planned_steps, self.config.warmup_steps)
+            return standard_events(learner.planned_steps, self.config.day_steps)
         return None
 
     def scheduled(self, learner: Learner) -> int:
         """Count the days that come in this task if all its updates are of equal length."""
-        last = learner.planned_steps / self.clock().warmup_steps
+        last = learner.planned_steps / self.clock().day_steps
         return sum(1 for _ in takewhile(lambda day: day <= last, self.schedule(learner)))
 
     def consolidation_epochs(self, learner: Learner, events: int) -> int:

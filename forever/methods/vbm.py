@@ -47,7 +47,7 @@ class Vbm(ScheduledReplay[VbmConfig]):
         """Return the days: event j of n comes after update j T / n, the last one at the end; or the
         standard days."""
         if self.config.days == "ebbinghaus":
-            return (day * self.config.warmup_steps for day in ebbinghaus())
+            return (day * self.config.day_steps for day in ebbinghaus())
         events = self.events(learner)
         return (float(round(j * learner.planned_steps / events)) for j in range(1, events))
 
@@ -56,7 +56,7 @@ class Vbm(ScheduledReplay[VbmConfig]):
 
         An update has at most one event.
         """
-        passes = 2 * standard_events(learner.planned_steps, self.config.warmup_steps) + 1
+        passes = 2 * standard_events(learner.planned_steps, self.config.day_steps) + 1
         events = max(1, math.floor(passes / self.config.views + 0.5))
         return min(events, learner.planned_steps)
 

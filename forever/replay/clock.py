@@ -16,11 +16,11 @@ from abc import ABC, abstractmethod
 class Clock(ABC):
     """The time since the current task began, and the pace at which the parameters move.
 
-    `warmup_steps` is S (paper: 24), `smoothing` is lambda of the moving average mu (paper: 0.05).
+    `day_steps` is S (paper: 24), `smoothing` is lambda of the moving average mu (paper: 0.05).
     """
 
-    def __init__(self, warmup_steps: int, smoothing: float) -> None:
-        self.warmup_steps = warmup_steps
+    def __init__(self, day_steps: int, smoothing: float) -> None:
+        self.day_steps = day_steps
         self.smoothing = smoothing
         self.steps = 0
         self.tau = 0.0
@@ -39,9 +39,9 @@ class Clock(ABC):
             raise FloatingPointError(f"an update of norm {update_norm} cannot be counted as time")
         self.steps += 1
         self.tau += update_norm
-        if self.steps == self.warmup_steps:
+        if self.steps == self.day_steps:
             self.tau_day = self.tau
-            self.mu = self.mu0 = self.tau / self.warmup_steps
+            self.mu = self.mu0 = self.tau / self.day_steps
         elif self.mu is not None:
             self.mu = (1 - self.smoothing) * self.mu + self.smoothing * update_norm
         if self.day_7 is None and self.reached(7.0):
@@ -85,7 +85,7 @@ class StepClock(Clock):
 
     @property
     def days(self) -> float:
-        return self.steps / self.warmup_steps if self.tau_day is not None else 0.0
+        return self.steps / self.day_steps if self.tau_day is not None else 0.0
 
 
 CLOCKS: dict[str, type[Clock]] = {"model": ModelClock, "steps": StepClock}

@@ -64,17 +64,17 @@ def days(schedule: str | Sequence[float]) -> Days:
     return iter(schedule)
 
 
-def random_times(updates: int, warmup_steps: int, seed: int, task: str) -> Days:
+def random_times(updates: int, day_steps: int, seed: int, task: str) -> Days:
     """As many days as the standard list has in so many updates, each after an update that is drawn.
 
-    The first day of the standard list is over after `warmup_steps`; before that nothing is drawn. A
+    The first day of the standard list is over after `day_steps`; before that nothing is drawn. A
     schedule that does not beat this one is no schedule.
     """
-    order = permutation(max(updates - warmup_steps + 1, 0), seed, "random times", task)
-    drawn = sorted(order[: standard_events(updates, warmup_steps)])
-    return ((warmup_steps + place) / warmup_steps for place in drawn)
+    order = permutation(max(updates - day_steps + 1, 0), seed, "random times", task)
+    drawn = sorted(order[: standard_events(updates, day_steps)])
+    return ((day_steps + place) / day_steps for place in drawn)
 
 
-def standard_events(updates: int, warmup_steps: int) -> int:
+def standard_events(updates: int, day_steps: int) -> int:
     """Return J, how many replays the standard list fires in `updates` updates of equal length."""
-    return sum(1 for _ in takewhile(lambda day: day * warmup_steps <= updates, ebbinghaus()))
+    return sum(1 for _ in takewhile(lambda day: day * day_steps <= updates, ebbinghaus()))

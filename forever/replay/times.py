@@ -38,8 +38,8 @@ def day_seven(results: Iterable[Mapping[str, Any]]) -> DaySeven | None:
     return DaySeven(median(updates), median(shares)) if updates else None
 
 
-def day_seven_of_updates(warmup_steps: int, planned: Sequence[int]) -> DaySeven:
+def day_seven_of_updates(day_steps: int, planned: Sequence[int]) -> DaySeven:
     """Return `day_seven` of tasks of so many updates on a clock on which a day is S of them."""
-    update = 7.0 * warmup_steps
+    update = 7.0 * day_steps
     share = median(update / count if update <= count else math.inf for count in planned)
     return DaySeven(update if math.isfinite(share) else math.inf, share)

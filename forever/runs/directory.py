@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from forever.config.overrides import difference_lines, joined_lines
-from forever.config.run import RunConfig
+from forever.config.run import RunConfig, in_todays_names
 from forever.errors import InputError, one_line, shown
 from forever.files import (
     DAMAGED,
@@ -78,7 +78,7 @@ class RunDirectory:
         """Return the configuration of a run that has begun."""
         values = self.read_settings()
         try:
-            config = RunConfig.written(values)
+            config = RunConfig.parse(values)
         except ValueError as error:
             problem = f"{self.config} cannot be read ({one_line(error)})"
             raise InputError(f"{problem}; give another run, or another --out") from None
@@ -92,7 +92,7 @@ class RunDirectory:
         """Return the configuration as plain data, without judging its values."""
         settings = as_fields(self.config, read_bytes(self.config), read_value)
         self._check_fingerprints(self._fingerprint())
-        return settings
+        return in_todays_names(settings)
 
     def _fingerprint(self) -> str | None:
         """Return the fingerprint that config.yaml carries in a comment."""

@@ -130,9 +130,9 @@ def method_settings(base: RunConfig, method: str) -> dict[str, Any]:
     if method == base.method.name:
         return {}
     settings = {"method.name": method, **_of(method, scale_of(base))}
-    warmup_steps = getattr(base.method, "warmup_steps", None)
-    if warmup_steps and "warmup_steps" in METHOD_CONFIGS[method].model_fields:
-        settings["method.warmup_steps"] = warmup_steps
+    day_steps = getattr(base.method, "day_steps", None)
+    if day_steps and "day_steps" in METHOD_CONFIGS[method].model_fields:
+        settings["method.day_steps"] = day_steps
     return settings
 
 

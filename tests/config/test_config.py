@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from forever.config.methods import METHOD_CONFIGS
 from forever.config.overrides import dotted_keys, joined_lines, parse_assignments
-from forever.config.run import RunConfig
+from forever.config.run import RunConfig, in_todays_names
 from forever.errors import InputError
 from forever.methods.registry import METHODS
 
@@ -55,7 +56,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"data.metrics": {"a": "bleu"}}, "data.metrics.a"),
     ({"data.order": ["a", "b", "a"]}, "data.order"),
     ({"model.tuning": "full", "model.adapter": {"r": 1}}, "model"),
-    ({"method.warmup_steps": 0}, "method.warmup_steps"),
+    ({"method.day_steps": 0}, "method.day_steps"),
     ({"method.days": [1, 0, "x"]}, "method.days.1"),
     ({"method.consolidation_epochs": "match"}, "method.consolidation_epochs"),
     ({"method.regularizer": "ewc"}, "method.regularizer"),
@@ -105,12 +106,30 @@ def test_defaults_are_the_papers() -> None:
         "nonfinite_skips": 0,
     }  # fmt: skip
     assert config.method.model_dump() == {
-        "name": "forever", "clock": "model", "days": "ebbinghaus", "warmup_steps": 24,
+        "name": "forever", "clock": "model", "days": "ebbinghaus", "day_steps": 24,
         "source": "memory",
         "smoothing": 0.05, "memory_epochs": 2, "consolidation_epochs": 1,
         "regularizer": "intensity", "beta": 1e-3, "gamma": 1,
         "min_strength": 0.5, "max_strength": 3,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["forever", "fixed_interval", "vbm"])
+def test_days_by_their_old_name(name: str) -> None:
+    """A person is told the new name; what an earlier version wrote is read, and keeps its key."""
+    old, new = {"name": name, "warmup_steps": 9}, {"name": name, "day_steps": 9}
+    with pytest.raises(InputError, match="day_steps"):
+        RunConfig.parse({"method": old})
+    with pytest.raises(InputError, match="day_steps"):
+        RunConfig.parse({"method": new}).override({"method.warmup_steps": 3})
+    with pytest.raises(ValueError, match="day_steps"):
+        METHOD_CONFIGS[name](**old)
+    whole = METHOD_CONFIGS[name](**new).model_dump()
+    whole["warmup_steps"] = whole.pop("day_steps")
+    config = RunConfig.parse(in_todays_names({"method": whole}))
+    assert config == RunConfig.parse({"method": new})
+    assert config.identity()["method"]["warmup_steps"] == 9
+    assert "day_steps" not in config.identity()["method"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +152,7 @@ def test_a_configuration_is_frozen() -> None:
 @pytest.fixture
 def base() -> RunConfig:
     data = {"benchmark": "long", "order": "5", "root": "/data", "train_rows": 10}
-    return RunConfig.parse({"data": data, "method": {"name": "forever", "warmup_steps": 3}})
+    return RunConfig.parse({"data": data, "method": {"name": "forever", "day_steps": 3}})
 
 
 def test_override_changes_one_thing(base: RunConfig) -> None:

@@ -220,7 +220,7 @@ NONE = CONFIGS["forever none"]
 END_ONLY = {**FOREVER, "days": "end_only", "consolidation_epochs": 0}
 IMPORTANCE = {**FOREVER, "regularizer": "intensity_importance"}
 STEPS = {**NONE, "clock": "steps", "days": [1, 2, 3]}
-ONCE = {"name": "fixed_interval", "warmup_steps": 24}
+ONCE = {"name": "fixed_interval", "day_steps": 24}
 FINETUNE = CONFIGS["finetune"]
 NEUTRAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "nothing replayed": (END_ONLY, FINETUNE),
@@ -230,7 +230,7 @@ NEUTRAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "beta 0 with importance": ({**IMPORTANCE, "beta": 0}, NONE),
     "gamma 0": ({**IMPORTANCE, "gamma": 0}, CONFIGS["forever importance"]),
     "the list written out": ({**FOREVER, "days": [1, 2, 4, 7, 15, 30]}, FOREVER),
-    "S > T": ({**NONE, "warmup_steps": 5}, {**NONE, "days": "end_only"}),
+    "S > T": ({**NONE, "day_steps": 5}, {**NONE, "days": "end_only"}),
     "multiples of I": (STEPS, CONFIGS["fixed_interval"]),
     "end only": ({**FOREVER, "beta": 0, "days": "end_only"}, ONCE),
     "looking back changes nothing": ({"name": "finetune", "probe_every": 1}, FINETUNE),

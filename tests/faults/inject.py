@@ -43,7 +43,7 @@ Namer = Callable[..., str | None]
 def of_action(learner: Any, method: Any, action: Any) -> str:
     """What a method asks for: warm-up, task, replay, consolidation, probe or reading."""
     kind = getattr(action, "kind", type(action).__name__.lower())
-    warming = learner.step < getattr(method.config, "warmup_steps", 0)
+    warming = learner.step < getattr(method.config, "day_steps", 0)
     return "warm-up" if kind == "task" and warming else kind
 
 

@@ -21,11 +21,11 @@ from forever.training.steps import Probe, Step
 
 
 def forever(**fields: Any) -> Method:
-    return method_of("forever", **{"warmup_steps": 2, "days": [1, 2, 4], "smoothing": 0.5} | fields)
+    return method_of("forever", **{"day_steps": 2, "days": [1, 2, 4], "smoothing": 0.5} | fields)
 
 
 def vbm(**fields: Any) -> Method:
-    return method_of("vbm", **{"warmup_steps": 2} | fields)
+    return method_of("vbm", **{"day_steps": 2} | fields)
 
 
 def counted(batches: list[tuple[str, ...]]) -> Counter[str]:
@@ -99,7 +99,7 @@ SCRIPTS: dict[str, tuple[dict[str, Any], list[float], list[tuple[int, float | No
     "one on the last update fires before consolidation": ({"days": [4]}, EVEN, [(8, 4), (8, None)]),
     "days are awaited in their order":
         ({"days": [2, 1, 3]}, EVEN, [(4, 2), (5, 1), (6, 3), (8, None)]),
-    "no day is reached in a warm-up longer than the task": ({"warmup_steps": 9}, EVEN, [(8, None)]),
+    "no day is reached in a warm-up longer than the task": ({"day_steps": 9}, EVEN, [(8, None)]),
 }  # fmt: skip
 
 
@@ -107,7 +107,7 @@ SCRIPTS: dict[str, tuple[dict[str, Any], list[float], list[tuple[int, float | No
 def test_scripts(fields: dict[str, Any], norms: list[float], script: list[Any]) -> None:
     run = driven(forever(**fields), norm=lambda t: norms[t - 1])
     assert [(event.step, event.day) for event in run.learner.events] == script
-    if "warmup_steps" in fields:
+    if "day_steps" in fields:
         assert run.learner.events[0].beta == 1e-3  # no pace yet: r = 1
         assert run.learner.notes["tau_day"] is run.learner.notes["day_7"] is None
 
@@ -271,13 +271,9 @@ SPENT = [
     (forever(memory_epochs="share"), 200, [("replay", 50)] * 3 + [("consolidation", 50)]),
     (forever(memory_epochs="share", days=[1]), 50, [("replay", 12), ("consolidation", 38)]),
     (forever(memory_epochs="share"), 3, [("consolidation", 3)]),
+    (method_of("fixed_interval", day_steps=4), 70, [("replay", 34)] * 2 + [("consolidation", 2)]),
     (
-        method_of("fixed_interval", warmup_steps=4),
-        70,
-        [("replay", 34)] * 2 + [("consolidation", 2)],
-    ),
-    (
-        method_of("fixed_interval", warmup_steps=4, events=4, memory_epochs="share"),
+        method_of("fixed_interval", day_steps=4, events=4, memory_epochs="share"),
         20,
         [("replay", 4)] * 4 + [("consolidation", 4)],
     ),
@@ -349,7 +345,7 @@ SECONDS = [
         [("replay", 3), ("replay", 2), ("replay", 3), ("consolidation", 2)],
     ),
     (forever(memory_epochs="share", days=[1]), 10, [("replay", 3), ("consolidation", 7)]),
-    (method_of("fixed_interval", warmup_steps=4), 0.5, [("replay", 1)]),
+    (method_of("fixed_interval", day_steps=4), 0.5, [("replay", 1)]),
     # Passes of 17 / 2 batches.
     (vbm(), 12, [("replay", 9), ("replay", 3)]),
 ]
@@ -405,7 +401,7 @@ def test_mixed_in_seconds_are_spread_evenly(name: str, budget: float) -> None:
 
 @pytest.mark.parametrize("name", ["fixed_interval", "forever", "vbm"])
 def test_main_batches_are_those_of_fine_tuning(name: str) -> None:
-    run = driven(method_of(name, warmup_steps=2))
+    run = driven(method_of(name, day_steps=2))
     assert run.event_steps
     assert run.of_kind("task") == driven(method_of("finetune")).of_kind("task")
 

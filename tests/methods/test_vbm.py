@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from helpers import begin, drive, driven, method_of, rows_task, start, stub_learner, toy
 from torch import Tensor
 
-from forever.config.run import RunConfig
+from forever.config.run import RunConfig, in_todays_names
 from forever.data.batching import Batch
 from forever.data.encoding import Encoded
 from forever.errors import InputError
@@ -73,14 +73,14 @@ def test_runs_at_equal_distances_keep_the_names_from_when_there_was_no_other_way
     assert "days" not in config.identity()["method"]
     assert config.fingerprint() == "3929653c9f72"
     del before["days"]  # as a file of that time has it
-    assert RunConfig.written({"method": before}) == config
+    assert RunConfig.parse(in_todays_names({"method": before})) == config
     assert RunConfig.parse({"method": {"name": "vbm"}}).identity()["method"]["days"] == "ebbinghaus"
 
 
 @pytest.mark.parametrize("updates", [1, 2, 4, 7])
 def test_no_more_events_than_updates(updates: int) -> None:
     run = driven(
-        method_of("vbm", days="equal", views=1, warmup_steps=1), 4 * updates, **{"optim.epochs": 1}
+        method_of("vbm", days="equal", views=1, day_steps=1), 4 * updates, **{"optim.epochs": 1}
     )
     assert [event.step for event in run.learner.events] == list(range(1, updates + 1))
 
@@ -195,9 +195,9 @@ def test_an_update_trains_on_all_views(small_config: RunConfig) -> None:
 
 def test_one_plain_view_is_replay_at_fixed_updates(small_config: RunConfig) -> None:
     """T = 8: S = 8 gives 3 recalls, after 3 and 5 and at the end, as FOREVER's clock in updates."""
-    vbm = driven(method_of("vbm", days="equal", views=1, warmup_steps=8))
+    vbm = driven(method_of("vbm", days="equal", views=1, day_steps=8))
     plain: dict[str, Any] = {"regularizer": "none", "memory_epochs": 1}
-    by_days = driven(method_of("forever", clock="steps", warmup_steps=1, days=[3, 5], **plain))
+    by_days = driven(method_of("forever", clock="steps", day_steps=1, days=[3, 5], **plain))
     assert [event.step for event in vbm.learner.events] == [3, 5, 8]
     assert vbm.actions == by_days.actions
     learner, method, step = replaying(small_config, views=1)

@@ -29,7 +29,7 @@ def random_norms(seed: int, count: int = 800) -> list[float]:
 
 
 def test_hand_worked_script() -> None:
-    clock = ModelClock(warmup_steps=3, smoothing=0.05)
+    clock = ModelClock(day_steps=3, smoothing=0.05)
     #        Delta tau  day   mu     days
     script = [
         (0.3, 0.3, None, None, 0.0),

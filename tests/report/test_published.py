@@ -64,7 +64,7 @@ def test_agreement(
     [
         ({}, True),
         ({"model.name": "Qwen/Qwen3-4B", "memory.fraction": 0.5, "seed": 3}, True),
-        ({"method.warmup_steps": 48}, True),
+        ({"method.day_steps": 48}, True),
         ({"model.tuning": "full", "optim.lr": 1e-5, "data.order": "8"}, True),
         ({"optim.lr": 1e-5}, False),
         ({"model.rank": 64}, False),

@@ -93,7 +93,7 @@ def test_experts_can_be_said_where_the_number_of_tasks_does_not(runs: Runs, tmp_
 
 def test_fine_tuning_is_followed_by_forever(runs: Runs, tmp_path: Path) -> None:
     config, path = runs["finetune"]
-    after = config.override({"method.name": "forever", "method.warmup_steps": 1})
+    after = config.override({"method.name": "forever", "method.day_steps": 1})
     forked = fork(after, f"{path}@2", tmp_path)
     assert {event["task"] for event in lines(forked / "events.jsonl")} == {"weight"}
 

@@ -23,7 +23,7 @@ from forever.sweeps.study import SearchStudy
 SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_search]
 SMALL = {
     "data.train_rows": 16, "data.test_rows": 2, "optim.epochs": 1, "optim.batch_size": 8,
-    "memory.fraction": 0.25, "evaluation.max_new_tokens": 2, "method.warmup_steps": 1,
+    "memory.fraction": 0.25, "evaluation.max_new_tokens": 2, "method.day_steps": 1,
 }  # fmt: skip
 # Of many variants, each of which another test trains, too.
 LONG = {

@@ -154,7 +154,7 @@ def test_the_papers_protocol_in_numbers() -> None:
     expected = set(product((8, 32), ((0, "constant"), (10, "constant"), (50, "linear"))))
     expected = {(size, *reading) for size, reading in expected}
     assert readings == dict.fromkeys(("forever", "mix_replay", "finetune"), expected)
-    base = load_run("mini/forever").override({"method.warmup_steps": 12})
+    base = load_run("mini/forever").override({"method.day_steps": 12})
     (trial,) = sweep.expand(base, (0,)).only(["forever, laboratory"]).trials()[1:]
     assert trial.config.optim.warmup_steps == 25
 
@@ -195,7 +195,7 @@ seeds: {mini: [7, 8]}
 variants:
   base: {published: {superni: {op: 42.5}}}
   double: {optim.clip: {times: 2}}
-  by S: {method.smoothing: {times: 0.01, of: method.warmup_steps}, named: "λ = {method.smoothing}"}
+  by S: {method.smoothing: {times: 0.01, of: method.day_steps}, named: "λ = {method.smoothing}"}
   small: {optim.epochs: 3, scales: [mini], reference: double}
 """
 

@@ -65,7 +65,7 @@ def test_the_space_asks_only_what_acts(small_search: Search) -> None:
     """And all of it: every choice comes, numbers stay within their range and have two digits."""
     points = draws(small_search, 200)
     keys = {point["method.regularizer"]: {*point} for point in points}
-    always = {"method.days", "method.warmup_steps", "method.memory_epochs", "method.regularizer"}
+    always = {"method.days", "method.day_steps", "method.memory_epochs", "method.regularizer"}
     assert keys["none"] == always
     assert keys["importance"] == always | {"method.beta"}
     assert keys["intensity"] == always | {"method.beta", "method.gamma", "method.smoothing"}
@@ -244,7 +244,7 @@ def test_the_front_and_what_matters(small_search: Search, tmp_path: Path) -> Non
     assert str(next(iter(table.columns[0].cells))) == "base"
     assert "6 finished" in str(table.caption)
     weights = importances(tmp_path)
-    assert {"method.days", "method.warmup_steps"} <= weights.keys()
+    assert {"method.days", "method.day_steps"} <= weights.keys()
     assert list(weights.values()) == sorted(weights.values(), reverse=True)
 
 

@@ -208,16 +208,16 @@ def test_baselines_keep_the_base_as_it_is() -> None:
         trials = named_sweep("baselines", run).trials()
         return {trial.variant: trial.config.method.model_dump() for trial in trials}
 
-    mini = methods("mini/forever", method_warmup_steps=8, method_gamma=0.5)
-    assert (mini["forever"]["warmup_steps"], mini["forever"]["gamma"]) == (8, 0.5)
-    assert {mini[name]["warmup_steps"] for name in ("vbm", "fixed_interval")} == {8}
+    mini = methods("mini/forever", method_day_steps=8, method_gamma=0.5)
+    assert (mini["forever"]["day_steps"], mini["forever"]["gamma"]) == (8, 0.5)
+    assert {mini[name]["day_steps"] for name in ("vbm", "fixed_interval")} == {8}
     assert mini["ssr"]["max_tokens"] == 320
     for name, method in methods(SCALES["cpu"]).items():
         if name in METHOD_CONFIGS:
             assert method == named_run(f"cpu/superni/7/{name}").method.model_dump()
     paper = methods("superni/7/forever", data_train_rows=500)
-    assert (paper["ssr"]["max_tokens"], paper["vbm"]["warmup_steps"]) == (2048, 24)
-    assert methods("mini/finetune")["vbm"]["warmup_steps"] == 2
+    assert (paper["ssr"]["max_tokens"], paper["vbm"]["day_steps"]) == (2048, 24)
+    assert methods("mini/finetune")["vbm"]["day_steps"] == 2
 
 
 # ---- selections and manifests

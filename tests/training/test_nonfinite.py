@@ -278,7 +278,7 @@ def test_a_look_that_is_not_finite_ends_the_run(
 
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
 def test_model_time_never_takes_up_what_is_not_finite(norm: float) -> None:
-    clock = ModelClock(warmup_steps=2, smoothing=0.05)
+    clock = ModelClock(day_steps=2, smoothing=0.05)
     for _ in range(3):
         clock.advance(1.0)
     with pytest.raises(FloatingPointError, match="cannot be counted as time"):

@@ -1,5 +1,6 @@
 """What the hyper-parameters of all methods have in common."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
@@ -25,12 +26,31 @@ class MethodConfig(Part):
     # Fields that earlier versions did not have, with what those did. They count there unless they
     # say the same.
     added: ClassVar[dict[str, Any]] = {}
+    # Fields that earlier versions called otherwise: the new name by the old one, which still counts
+    # in the fingerprint.
+    renamed: ClassVar[dict[str, str]] = {}
+
+    @classmethod
+    def written(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Translate what an earlier version wrote of a run: what it did not have it did as ever."""
+        return cls.added | {cls.renamed.get(key, key): value for key, value in values.items()}
+
+    def identity(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what counts of `values`, as JSON, under the names that it had from the first."""
+        kept = {key: value for key, value in values.items() if key not in self.added}
+        kept |= {key: values[key] for key, old in self.added.items() if values[key] != old}
+        for old, new in self.renamed.items():
+            kept[old] = kept.pop(new)
+        return kept | self.retired
 
     @model_validator(mode="before")
     @classmethod
     def _drop_retired_fields(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
+        for old, new in cls.renamed.items():
+            if old in values:
+                raise InputError(f"method.{old} is now called method.{new}", key=f"method.{old}")
         for key, default in cls.retired.items():
             if key in values and values[key] != default:
                 page = "docs/methods.md, Variants that were removed"

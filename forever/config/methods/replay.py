@@ -42,7 +42,9 @@ class MixReplayConfig(MethodConfig):
 class ScheduledReplayConfig(MethodConfig):
     """What every scheduled replay must say. Defaults are FOREVER's."""
 
-    warmup_steps: Count = 24
+    renamed = {"warmup_steps": "day_steps"}
+
+    day_steps: Count = 24
     """S: the updates that make the first day. They count as part of the task, because the paper's
     sum begins at the first update (docs/protocol.md#clock-and-replay)."""
     memory_epochs: Count | Literal["share"] = 2
@@ -100,7 +102,7 @@ class ForeverConfig(ScheduledReplayConfig):
         return "Replays by the model clock are an estimate: fewer come if updates shrink."
 
     def updates_of_day(self) -> int | None:
-        return self.warmup_steps if self.clock == "steps" else None
+        return self.day_steps if self.clock == "steps" else None
 
     @model_validator(mode="after")
     def _ordered_bounds(self) -> "ForeverConfig":
@@ -114,8 +116,8 @@ class FixedIntervalConfig(ScheduledReplayConfig):
     """Ours: the paper gives no numbers for this baseline."""
 
     name: Literal["fixed_interval"] = "fixed_interval"
-    warmup_steps: Count = 24
-    """S of the FOREVER whose number of events J is matched; nothing is warmed up."""
+    day_steps: Count = 24
+    """S of the FOREVER whose number of events J is matched."""
     interval: Count | None = None
     """Updates between events; None is floor(T / events), and the paper's example literally means
     24."""
@@ -129,8 +131,8 @@ class VbmConfig(ScheduledReplayConfig):
     """Sources: the paper and its code."""
 
     name: Literal["vbm"] = "vbm"
-    warmup_steps: Count = 24
-    """S, the updates of a day, or of the FOREVER whose budget is matched; nothing is warmed up."""
+    day_steps: Count = 24
+    """S, the updates of a day, or of the FOREVER whose budget is matched."""
     views: Count = 2
     """V: with 2, all is shown about as often as by FOREVER with two passes: 14 times and 13. 4 is
     best in the paper, for images, and 16 too long an interval."""
