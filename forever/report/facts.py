@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forever.format import plural
 from forever.report.format import distinct, listed, number
+from forever.report.run import Run
 from forever.report.settings import differences, pairs
 from forever.report.study import Part, Study
 from forever.sweeps.published import EQUAL
@@ -17,7 +18,7 @@ UNFINISHED = "no run is finished"
 
 def facts(study: Study) -> dict[str, str]:
     """What ran, by what it is."""
-    example, known = study.example, origins(study)
+    example, known = study.example, origins(study.finished)
     orders: set[str] = set()
     sequences: set[str] = set()
     workers: set[int] = set()
@@ -49,20 +50,20 @@ def facts(study: Study) -> dict[str, str]:
 
 def _settings_elsewhere(study: Study) -> dict[str, str]:
     """What the example of another benchmark has in the place of some of these settings."""
-    told: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for part in study.parts:
         if part.finished:
             changed = differences(study.example.settings, part.example.settings)
             if changed:
                 key = f"settings of {part.example.variant} on {part.benchmark}"
-                told[key] = f"the same but for {' · '.join(pairs(changed))}"
-    return told
+                settings[key] = f"the same but for {' · '.join(pairs(changed))}"
+    return settings
 
 
-def origins(study: Study) -> dict[str, list[str]]:
+def origins(runs: Sequence[Run]) -> dict[str, list[str]]:
     """What a reader needs to make the runs again, each thing once."""
     known: dict[str, list[Any]] = {}
-    for run in study.finished:
+    for run in runs:
         for where in run.environments:
             packages = where.get("packages", {}).items()
             versions = [f"{name} {version}" for name, version in packages if version]
@@ -105,12 +106,12 @@ def changes(study: Study) -> dict[str, str]:
 
 def too_small_for(part: Part) -> list[str]:
     """The published differences that the test set cannot show with these runs, in words."""
-    told: list[str] = []
+    hidden: list[str] = []
     for row in part.rows:
         published = (row.published or {}).get("difference") or 0.0
         resolution, ours = row.compared("resolution"), row.compared("difference")
         # What counts as no difference is shown by a narrow interval, whatever chance does.
         if abs(published) >= EQUAL and resolution and resolution > abs(published):
             chance = f"chance ±{resolution:.1f} with {plural(ours.runs, 'run')}"
-            told.append(f"{row.variant} ({number(published, '{:+.1f}')}, {chance})")
-    return told
+            hidden.append(f"{row.variant} ({number(published, '{:+.1f}')}, {chance})")
+    return hidden

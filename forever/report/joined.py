@@ -10,30 +10,20 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from forever.errors import InputError
-from forever.report.facts import machine
-from forever.report.format import distinct, listed
+from forever.report.facts import origins
+from forever.report.format import listed
 from forever.report.run import Run
 from forever.report.study import Study, read_study, refuse_versions
 from forever.sweeps.sweep import MANIFEST, slug
 
 REPORTS = Path("reports")  # where comparisons are written
 _NAMED = 3  # folders in the name of a comparison's own
-
-
-@dataclass(frozen=True)
-class _Variant:
-    """A variant of one of the folders."""
-
-    name: str  # there
-    shown: str  # in the report of all
-    benchmarks: frozenset[str]
 
 
 def read_studies(folders: Sequence[Path], to: Path) -> Study:
@@ -43,59 +33,42 @@ def read_studies(folders: Sequence[Path], to: Path) -> Study:
         InputError: as by `read_study`; or the folders hold different versions of a benchmark.
     """
     studies = [read_study(folder) for folder in folders]
-    labels = names_of(folders)
-    variants = _variants(studies, labels)
-    start = studies[0]
-    by_name = {variant.name: variant for variant in variants[0]}
-    main = by_name.get(start.reference or "") or by_name[start.example.variant]
+    labels, start = names_of(folders), studies[0]
+    refuse_versions([run for study in studies for run in study.finished])
+    # A variant is a folder's number and the variant's name there.
+    benchmarks: dict[tuple[int, str], set[str]] = defaultdict(set)
+    for number, study in enumerate(studies):
+        for run in study.runs:
+            benchmarks[number, run.variant].add(run.benchmark)
+    # Those that several folders have are told apart by the folder's name.
+    holders = Counter(name for _, name in benchmarks)
+    shown: dict[tuple[int, str], str] = {}
+    for number, name in benchmarks:
+        shown[number, name] = f"{name} ({labels[number]})" if holders[name] > 1 else name
+    main = (0, start.reference or "")
+    if main not in benchmarks:
+        main = (0, start.example.variant)
     references: dict[str, str] = {}
     paper_names: dict[str, str] = {}
+    for (number, name), places in benchmarks.items():
+        study = studies[number]
+        own = study.references.get(name, study.reference or name)
+        beside = [(number, own)]
+        if number:
+            earlier = [variant for variant in benchmarks if variant[0] < number]
+            others = [*(variant for variant in earlier if variant[1] == name), main]
+            beside = [other for other in others if benchmarks[other] & places] + beside
+        references[shown[number, name]] = shown.get(beside[0], own)
+        paper_names[shown[number, name]] = study.paper_names.get(name, name)
     runs: list[Run] = []
     for number, study in enumerate(studies):
-        earlier = [variant for known in variants[:number] for variant in known]
-        shown = {variant.name: variant.shown for variant in variants[number]}
-        for variant in variants[number]:
-            own = study.references.get(variant.name, study.reference or variant.name)
-            beside = None if study is start else _beside(variant, earlier, main)
-            references[variant.shown] = beside.shown if beside else shown.get(own, own)
-            paper_names[variant.shown] = study.paper_names.get(variant.name, variant.name)
         for run in study.runs:
-            run.variant, run.source = shown[run.variant], labels[number]
+            run.variant, run.source = shown[number, run.variant], labels[number]
             runs.append(run)
-    refuse_versions([run for run in runs if run.result is not None])
     file = start.file if all(study.file == start.file for study in studies) else None
     name = f"{', '.join(labels[:-1])} and {labels[-1]}"
     about = paper_names, references, file, _stopping(studies, runs), labels
-    return Study(name, to, runs, main.shown, *about)
-
-
-def _variants(studies: Sequence[Study], labels: Sequence[str]) -> list[list[_Variant]]:
-    """The variants of each folder; those that several have are told apart by the folder's name."""
-    known: list[dict[str, set[str]]] = []
-    holders = Counter[str]()
-    for study in studies:
-        benchmarks: dict[str, set[str]] = defaultdict(set)
-        for run in study.runs:
-            benchmarks[run.variant].add(run.benchmark)
-        holders.update(benchmarks.keys())
-        known.append(benchmarks)
-    variants: list[list[_Variant]] = []
-    for label, benchmarks in zip(labels, known, strict=True):
-        of_folder: list[_Variant] = []
-        for name, places in benchmarks.items():
-            shown = f"{name} ({label})" if holders[name] > 1 else name
-            of_folder.append(_Variant(name, shown, frozenset(places)))
-        variants.append(of_folder)
-    return variants
-
-
-def _beside(variant: _Variant, earlier: Sequence[_Variant], main: _Variant) -> _Variant | None:
-    """With whom a variant of a later folder is compared; None if nobody ran what it ran."""
-    namesakes = [other for other in earlier if other.name == variant.name]
-    for other in (*namesakes, main):
-        if other.benchmarks & variant.benchmarks:
-            return other
-    return None
+    return Study(name, to, runs, shown[main], *about)
 
 
 def _stopping(studies: Sequence[Study], runs: Sequence[Run]) -> dict[str, Any] | None:
@@ -153,47 +126,29 @@ def folder_table(study: Study) -> pd.DataFrame:
     """From which machine and revision the runs of each folder came."""
     rows: list[tuple[str, ...]] = []
     for label in study.folders:
-        runs = [run for run in study.runs if run.source == label]
-        finished = [run for run in runs if run.result is not None]
-        rows.append((label, f"{len(finished)} of {len(runs)}", *_origin(finished)))
+        planned = sum(run.source == label for run in study.runs)
+        finished = [run for run in study.finished if run.source == label]
+        known = origins(finished)
+        names = [name.partition(" ") for name in known["versions"]]
+        versions = [version for package, _, version in names if package == "forever-cl"]
+        texts = map(listed, (known["hardware"], sorted(known["revisions"]), versions))
+        rows.append((label, f"{len(finished)} of {planned}", *texts))
     return pd.DataFrame(rows, columns=["folder", "runs", "machine", "revision", "version"])
-
-
-def _origin(runs: Sequence[Run]) -> tuple[str, str, str]:
-    machines: list[str] = []
-    versions: list[str | None] = []
-    for run in runs:
-        for where in run.environments:
-            machines.append(machine(where))
-            versions.append(where.get("packages", {}).get("forever-cl"))
-    revisions = listed(_revisions(runs))
-    return listed(distinct(machines)), revisions, listed(distinct(versions))
-
-
-def _revisions(runs: Sequence[Run]) -> list[str]:
-    revisions: list[str] = []
-    for run in runs:
-        revisions += [where.get("revision") or "unknown" for where in run.environments]
-    return sorted({*revisions})
 
 
 def warnings(study: Study) -> list[str]:
     """Why differences between the folders may come from elsewhere than from their variants."""
-    revisions: dict[str, list[str]] = {}
-    for label in study.folders:
-        revisions[label] = _revisions([run for run in study.finished if run.source == label])
-    told: list[str] = []
-    if not revisions:
-        return told
-    if len({tuple(names) for names in revisions.values()}) > 1:
-        each = [f"{label} at {listed(names)}" for label, names in revisions.items()]
-        told.append(f"Code differs between the folders: {'; '.join(each)}.")
+    messages: list[str] = []
+    table = folder_table(study)
+    if table["revision"].nunique() > 1:
+        each = "; ".join(table["folder"] + " at " + table["revision"])
+        messages.append(f"Code differs between the folders: {each}.")
     for benchmark, (order, seed) in _other_data(study.finished).items():
-        told.append(
+        messages.append(
             f"Data of {benchmark} differ between the folders (order {order}, seed {seed}): it is "
             "of another version, or its rows are others. Runs pair where test rows are the same."
         )
-    return told
+    return messages
 
 
 def _other_data(runs: Sequence[Run]) -> dict[str, tuple[str, int]]:
@@ -201,8 +156,8 @@ def _other_data(runs: Sequence[Run]) -> dict[str, tuple[str, int]]:
     a variant may ask for other rows."""
     known: dict[tuple[str, str, int, str], dict[str, set[str]]] = defaultdict(dict)
     for run in runs:
-        asked = {key: value for key, value in run.settings.items() if key.startswith("data.")}
-        key = run.benchmark, run.outcome["order"], run.seed, str(asked)
+        data = {key: value for key, value in run.settings.items() if key.startswith("data.")}
+        key = run.benchmark, run.outcome["order"], run.seed, str(data)
         digests = json.dumps([run.outcome.get("data"), repr(run.unit)], sort_keys=True)
         known[key].setdefault(run.source, set()).add(digests)
     found: dict[str, tuple[str, int]] = {}

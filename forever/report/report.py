@@ -206,7 +206,7 @@ def stored(study: Study) -> str:
         "models": distinct(run.settings["model.name"] for run in study.finished),
         "seeds": study.seeds,
         "stopping": study.stopping,
-        **facts.origins(study),
+        **facts.origins(study.finished),
         "parts": parts,
     }
     return json.dumps(content, indent=1, default=asdict) + "\n"

@@ -129,7 +129,7 @@ class Run:
 
     @cached_property
     def environments(self) -> Sequence[Mapping[str, Any]]:
-        """Where it was trained: more than one if it went on elsewhere or with other code."""
+        """Where it was trained: more than one if it was resumed elsewhere or with other code."""
         return self.directory.read_lives() if self.directory.environment.is_file() else []
 
     @cached_property

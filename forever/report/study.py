@@ -123,11 +123,8 @@ class Part(Study):
     def refused(self) -> list[str]:
         """Those that could have a verdict if they replayed as much as their reference, and by how
         much they do not."""
-        told: list[str] = []
-        for row in self.measured:
-            if not row.footing.comparable:
-                told.append(f"{row.variant} ({row.footing.words()})")
-        return told
+        unequal = [row for row in self.measured if not row.footing.comparable]
+        return [f"{row.variant} ({row.footing.words()})" for row in unequal]
 
     def compares_with(self, variant: str) -> bool:
         """Whether it is the reference here."""
@@ -165,8 +162,8 @@ def read_study(folder: Path) -> Study:
         refuse_versions(study.finished)
         if not (study.finished and study.rows):  # which reads all results and answers
             raise InputError(
-                f"{folder}: no run in it is finished yet; wait, or go on with `forever run ... "
-                "--resume` (a sweep: with the same command again)"
+                f"{folder}: no run in it is finished yet; wait, or resume it with "
+                "`forever run ... --resume`, a sweep with its own command"
             )
         return study
 
@@ -207,10 +204,7 @@ def _sweep(folder: Path) -> Study:
     runs: list[Run] = []
     for trial in manifest["trials"]:
         about = trial["variant"], trial["benchmark"], trial["order"], trial["seed"]
-        run = Run(RunDirectory(folder / trial["key"]), *about, folder)
-        if not run.benchmark and run.has_begun:  # the manifest of an earlier version
-            run.benchmark = run.config["data"]["benchmark"]
-        runs.append(run)
+        runs.append(Run(RunDirectory(folder / trial["key"]), *about, folder))
     name, reference = manifest["name"], manifest["reference"]
     suffixes = _tell_settings_apart(runs)
     names = {run.variant for run in runs}
@@ -268,7 +262,7 @@ def _tell_tasks_apart(runs: Sequence[Run]) -> None:
         if run.result is not None:
             tasks: Sequence[str] = run.outcome["tasks"]
             base = first.setdefault((run.benchmark, run.variant), tasks)
-            told = [f"with {task}" for task in tasks if task not in base]
-            told += [f"without {task}" for task in base if task not in tasks]
-            if told:
-                run.variant += f" ({', '.join(told)})"
+            changes = [f"with {task}" for task in tasks if task not in base]
+            changes += [f"without {task}" for task in base if task not in tasks]
+            if changes:
+                run.variant += f" ({', '.join(changes)})"

@@ -41,7 +41,7 @@ class Comparison:
     # None for the reference itself, for bounds, and if there is only one run to compare.
     verdict: Verdict | None = None
     # Half the width of the difference's interval if only test items are resampled, in points: a
-    # smaller difference this test set cannot show with so many runs.
+    # smaller difference this test set cannot show with this number of runs.
     resolution: float | None = None
 
 

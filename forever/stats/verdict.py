@@ -31,9 +31,9 @@ def verdict(
 
     Args:
         value: the difference in points; `low` and `high` are the ends of its interval.
-        shown: whether the difference was told from zero.
-        margin: an interval within so many points of zero shows that variants are equivalent; None:
-            nothing shows that.
+        shown: whether the difference is significant.
+        margin: an interval within this many points of zero shows that variants are equivalent;
+            None: nothing shows that.
     """
     if shown and value:
         return "win" if value > 0 else "loss"

@@ -3,14 +3,13 @@
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from made_up import base_run, edit, make_up
+from typer.testing import CliRunner
 
-from forever.cli.main import main
+from forever.cli.main import app
 from forever.errors import InputError
 from forever.report.frame import frame_of, text_table
 from forever.report.joined import destination, names_of, read_studies, warnings
@@ -92,15 +91,16 @@ def test_runs_of_the_same_seed_and_data_pair(folders: list[Path], tmp_path: Path
     assert rows_of(folders, tmp_path)["finetune"].compared("difference").runs == 1
 
 
-def test_each_format_says_where_the_runs_are_from(folders: list[Path], tmp_path: Path) -> None:
+def test_a_report_says_where_the_runs_are_from(folders: list[Path], tmp_path: Path) -> None:
     study = read_studies(folders, tmp_path / "to")
     assert write_report(study) == tmp_path / "to" / "report.html"
-    assert study.name == "a and b"
-    page = (tmp_path / "to" / "report.html").read_text(encoding="utf-8")
-    for expected in ("a chip, 2 cores", "H200, 16 cores", "abc", "def", "4 of 4"):
-        assert expected in page
     content = json.loads((tmp_path / "to" / "report.json").read_text(encoding="utf-8"))
-    assert [folder["revision"] for folder in content["folders"]] == ["abc", "def"]
+    assert content["folders"] == [
+        {"folder": "a", "runs": "4 of 4", "machine": "a chip, 2 cores", "revision": "abc",
+         "version": "0.1.0"},
+        {"folder": "b", "runs": "4 of 4", "machine": "H200, 16 cores", "revision": "def",
+         "version": "0.1.0"},
+    ]  # fmt: skip
     assert content["warnings"] == warnings(study)
     assert not (folders[0] / "report.html").exists()
 
@@ -112,8 +112,8 @@ def test_a_line_warns_of_other_code_and_other_data(folders: list[Path], tmp_path
     assert warnings(read_studies(folders, tmp_path)) == []
     for path in folders[1].glob("base*/result.json"):  # as another version of `mini` has
         edit(path, data={"colour": "0123"})
-    (told,) = warnings(read_studies(folders, tmp_path))
-    assert told.startswith("Data of toy differ between the folders (order colour-shape")
+    (message,) = warnings(read_studies(folders, tmp_path))
+    assert "toy" in message
     assert warnings(read_study(folders[1])) == []
 
 
@@ -121,11 +121,11 @@ def test_what_must_not_be_mixed_is_refused(folders: list[Path], tmp_path: Path) 
     for path in folders[1].glob("*/result.json"):
         text = path.read_text(encoding="utf-8").replace('"taste"', '"smell"')
         path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match="different versions of the benchmark 'toy'"):
+    with pytest.raises(InputError, match="smell"):
         read_studies(folders, tmp_path)
     inside = next(folders[0].glob("base*"))
     for shared in ([folders[0], folders[0]], [folders[0], inside], [inside, folders[0]]):
-        with pytest.raises(InputError, match="share runs"):
+        with pytest.raises(InputError, match=re.escape(str(shared[1]))):
             read_studies(shared, tmp_path)
 
 
@@ -158,25 +158,16 @@ def test_no_report_of_runs_is_written_over(
     assert destination(folders, Path("mine")) == tmp_path / "mine"
     run = next(folders[0].glob("base*"))
     for own in (folders[1], run, tmp_path / "a"):
-        with pytest.raises(InputError, match=r"holds runs, whose own report would be lost"):
+        with pytest.raises(InputError, match=re.escape(str(own))):
             destination(folders, own)
 
 
 def test_the_command_compares_folders(
-    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["forever", "report", "a", "b"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in (0, None)
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "Code differs between the folders: a at abc; b at def." in shown
-    assert re.search(r"base \(b\) .*base \(a\)", shown)
-    assert f"report {tmp_path}/reports/a_b/report.html" in shown
-    assert not (tmp_path / "a" / "report.html").exists()
-    monkeypatch.setattr(sys, "argv", ["forever", "report", "a", "--to", "mine"])
-    with pytest.raises(SystemExit):
-        main()
-    assert (tmp_path / "mine" / "figures" / "op.svg").is_file()
+    for arguments, page in ((["a", "b"], "reports/a_b"), (["a", "--to", "mine"], "mine")):
+        done = CliRunner().invoke(app, ["report", *arguments])
+        assert done.exit_code == 0, done.output
+        assert (tmp_path / page / "figures" / "op.svg").is_file()
     assert not (tmp_path / "a" / "report.html").exists()

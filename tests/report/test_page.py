@@ -15,7 +15,7 @@ from pages import printed, without_scripts
 
 from forever.errors import InputError
 from forever.report.frame import COLUMNS, Column, frame_of, stored_rows, text_table
-from forever.report.report import console_tables, write_report
+from forever.report.report import console_tables, stored, write_report
 from forever.report.study import read_study
 from forever.report.tables import write_tables
 from forever.text import latex
@@ -115,8 +115,7 @@ def test_hours_of_gpus(two_benchmarks: Path) -> None:
     for name, changes in (("environment", {"gpus": ["H200"]}), ("result", result)):
         for path in two_benchmarks.glob(f"*/{name}.json"):
             edit(path, **changes)
-    write_report(two_benchmarks)
-    assert cells(two_benchmarks)["base"]["GPU-hours"] == "1.00"
+    assert [run.gpu_hours for run in read_study(two_benchmarks).runs] == [1.0] * 12
 
 
 # ---- what is missing
@@ -139,16 +138,16 @@ def test_missing_runs_are_named_and_have_no_numbers(folder: Path) -> None:
         row = cells(folder)[variant]
         assert row.pop("runs") == "0 of 2"
         assert not re.search(r"\d", "".join(row.values()))
-    for expected in ("2 of 10 runs are missing", "failed: ValueError: boom", "2 of 10 runs were"):
-        assert expected in text(folder)
+    study = read_study(folder)
+    assert (len(study.missing), len(study.stopped)) == (2, 2)
+    assert "failed: ValueError: boom" in text(folder)
 
 
 def test_a_benchmark_of_which_nothing_is_finished_is_missing(two_benchmarks: Path) -> None:
     for path in two_benchmarks.glob("*-o2-*/result.json"):
         path.unlink()
         (path.parent / "config.yaml").unlink()
-    write_report(two_benchmarks)
-    content = json.loads((two_benchmarks / "report.json").read_text("utf-8"))
+    content = json.loads(stored(read_study(two_benchmarks)))
     assert (content["seeds"], content["planned"], content["finished"]) == ([0, 1], 12, 6)
     assert [row["op"] for row in content["parts"][1]["rows"]] == [None] * 3
 
@@ -217,7 +216,6 @@ def test_single_runs_are_drawn_when_asked_for(reported: Path, tmp_path: Path) ->
 
 def test_benchmarks_have_their_own_tables_and_figures(components: Path) -> None:
     for part in read_study(components).parts:
-        assert {run.outcome["benchmark"] for run in part.finished} == {part.benchmark}
         assert [len(row.runs) for row in part.rows] == [2, 2, 2]
         assert (components / "figures" / f"op-{part.benchmark}.svg").is_file()
 

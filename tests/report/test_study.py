@@ -14,8 +14,7 @@ from made_up import TASKS, base_run, edit, make_up, make_up_run
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.report.facts import changes as changes_of
-from forever.report.facts import facts
+from forever.report import facts
 from forever.report.frame import frame_of, text_table
 from forever.report.report import write_report
 from forever.report.row import Row
@@ -86,7 +85,7 @@ def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
 
 
 @pytest.mark.parametrize(
-    ("changes", "scheduled", "came", "degenerate"),
+    ("variant", "scheduled", "came", "degenerate"),
     [
         ({}, 4, 2, False),
         ({}, 4, 1, True),
@@ -101,15 +100,15 @@ def test_rows_that_are_mixed_into_a_tasks_batches_are_replayed_rows(
     ],
 )
 def test_a_schedule_whose_days_do_not_come_is_degenerate(
-    changes: dict[str, Any], scheduled: int, came: int, degenerate: bool, tmp_path: Path
+    variant: dict[str, Any], scheduled: int, came: int, degenerate: bool, tmp_path: Path
 ) -> None:
     """Fewer than half of them over all runs; of two here the second has none at all."""
-    sweep = Sweep("toy", base_run(), {"v": changes}, (0, 1), reference="v")
+    sweep = Sweep("toy", base_run(), {"v": variant}, (0, 1), reference="v")
     make_up(tmp_path, sweep)
     for times, trial in zip((1, 0), sweep.trials(), strict=True):
         notes = {"colour": {"scheduled_events": times * scheduled}}
         events = {"colour": {"replay": times * came, "consolidation": 1}}
-        budget = "exact" if "budget.examples" in changes else None
+        budget = "exact" if "budget.examples" in variant else None
         edit(tmp_path / trial.key / "result.json", notes=notes, events=events, budget=budget)
     (row,) = read_study(tmp_path).rows
     assert row.degenerate is degenerate
@@ -119,15 +118,11 @@ def test_a_row_shows_whether_its_runs_kept_to_their_budget(folder: Path) -> None
     """The worst run counts, and without a budget there is no such column."""
     assert "budget" not in text_table(frame_of([*rows_of(folder).values()]), "console").columns
     marks = {"base": ("exact", "exact"), "+FIR": ("exact", "under"), "finetune": ("under", "over")}
-    for name, row in rows_of(folder).items():
-        for run, mark in zip(row.runs, marks.get(name, (None, None)), strict=False):
+    for name, of_runs in marks.items():
+        for run, mark in zip(rows_of(folder)[name].runs, of_runs, strict=True):
             edit(run.directory.result, budget=mark)
-    rows = rows_of(folder)
-    assert {name: row.budget for name, row in rows.items()} == {
-        "base": "exact", "+FIR": "under", "finetune": "over", "-IAR": "", "mtl": "",
-    }  # fmt: skip
-    table = text_table(frame_of([*rows.values()]), "console")
-    assert {"exact", "under", "over"} < {*table["budget"]}
+    table = text_table(frame_of([*rows_of(folder).values()]), "console").set_index("variant")
+    assert [table["budget"][name] for name in (*marks, "mtl")] == ["exact", "under", "over", "–"]
 
 
 def test_variants_of_unequal_doses_have_no_verdict_and_the_table_says_so(folder: Path) -> None:
@@ -194,8 +189,8 @@ def test_a_folder_of_runs_groups_seeds_and_tells_settings_apart(folder: Path) ->
     assert counts["finetune"] == counts["mtl"] == 2
     assert read_study(folder).reference == "forever"
     shutil.copytree(next(folder.glob("base*s0*")), folder / "copy")
-    with pytest.raises(InputError, match="hold the same run"):
-        write_report(folder)
+    with pytest.raises(InputError, match="copy"):
+        read_study(folder)
 
 
 def test_runs_on_other_tasks_are_another_variant(tmp_path: Path) -> None:
@@ -204,7 +199,6 @@ def test_runs_on_other_tasks_are_another_variant(tmp_path: Path) -> None:
     for number, tasks in enumerate(orders):
         config = base_run(**{"data.order": list(tasks)})
         make_up_run(tmp_path / str(number), "forever", config)
-    write_report(tmp_path)
     assert {name: len(row.runs) for name, row in rows_of(tmp_path).items()} == {
         "forever": 2,
         "forever (without taste)": 1,
@@ -226,12 +220,8 @@ def test_each_benchmark_of_a_folder_of_runs_has_its_own_reference(tmp_path: Path
         ("toy", "forever"), ("other", "forever"), ("other", "finetune"), ("third", "finetune"),
     ]  # fmt: skip
     assert rows["other", "finetune"].compared("difference") is not None
-    assert changes_of(study) == {"forever": "the reference", "finetune": "method.name=finetune"}
-    told = facts(study)
-    assert told["settings of forever on other"] == "the same but for optim.lr=0.001"
-    shutil.rmtree(tmp_path / "b")
-    shutil.rmtree(tmp_path / "c")
-    assert changes_of(read_study(tmp_path))["finetune"] == "none"
+    assert facts.changes(study)["finetune"] == "method.name=finetune"
+    assert "optim.lr=0.001" in facts.facts(study)["settings of forever on other"]
 
 
 def test_versions_of_a_benchmark_do_not_mix(folder: Path) -> None:
@@ -241,7 +231,7 @@ def test_versions_of_a_benchmark_do_not_mix(folder: Path) -> None:
     result["rows"]["smell"] = result["rows"][result["tasks"][-1]]
     result["tasks"][-1] = "smell"
     path.write_text(json.dumps(result), encoding="utf-8")
-    with pytest.raises(InputError, match=r"different versions of the benchmark 'toy'.* smell"):
+    with pytest.raises(InputError, match="smell"):
         read_study(folder)
 
 
@@ -311,59 +301,39 @@ def test_a_damaged_folder_is_named(folder: Path, spoil: Callable[[Path], Any]) -
         write_report(folder)
 
 
-def test_a_report_of_nothing_says_what_helps(folder: Path) -> None:
-    _nothing_finished(folder)
-    for place in (folder, next(folder.glob("base*s0*"))):
-        with pytest.raises(InputError, match=r"wait, or go on with `forever run \.\.\. --resume`"):
-            read_study(place)
-
-
 PLACED = b"seed: 0\ndata: {benchmark: a, order: '1'}\n"
-DAMAGE: list[tuple[str, bytes | None, str]] = [
-    ("predictions", None, "is missing"),
-    ("predictions/2/2.jsonl", b'{"id": "a", "reference": "b", "score": 0.25}\n', "does not hold"),
-    ("predictions/2/2.jsonl", b"{\n", "line 1 cannot be read"),
-    ("predictions/2/2.jsonl", b"", "holds no answers"),
-    ("result.json", b'{"tasks": ["colo', "cannot be read"),
-    ("result.json", b"{}", "has schema_version None"),
-    ("result.json", b'{"schema_version": 3}', "has no field"),
-    ("config.yaml", b"a: [", "cannot be read"),
-    ("config.yaml", b"- a", "cannot be read: it holds list, not named fields"),
-    ("config.yaml", b"", "cannot be read: it holds NoneType, not named fields"),
-    ("config.yaml", PLACED + b"method: {name: b}", "missing or strange fields ('model.name')"),
-    ("environment.json", b"", "cannot be read"),
-    (
-        "config.yaml",
-        PLACED + b"model: {name: a}\nmethod: {name: b}",
-        "missing or strange fields ('model.tuning')",
-    ),
+DAMAGE: list[tuple[str, bytes | None]] = [
+    ("predictions", None),
+    ("predictions/2/2.jsonl", b'{"id": "a", "reference": "b", "score": 0.25}\n'),
+    ("predictions/2/2.jsonl", b"{\n"),
+    ("predictions/2/2.jsonl", b""),
+    ("result.json", b'{"tasks": ["colo'),
+    ("result.json", b"{}"),
+    ("result.json", b'{"schema_version": 3}'),
+    ("config.yaml", b"a: ["),
+    ("config.yaml", b"- a"),
+    ("config.yaml", b""),
+    ("config.yaml", PLACED + b"method: {name: b}"),
+    ("config.yaml", PLACED + b"model: {name: a}\nmethod: {name: b}"),
+    ("environment.json", b""),
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "message"), DAMAGE)
+@pytest.mark.parametrize(("name", "content"), DAMAGE)
 def test_a_damaged_run_is_named_and_the_others_are_reported(
-    folder: Path, name: str, content: bytes | None, message: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, name: str, content: bytes | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = len(read_study(folder).finished)
     run = next(folder.glob("base*s0*"))
     shutil.rmtree(run / name) if content is None else (run / name).write_bytes(content)
-    for kind in ("sweep", "folder of runs"):
-        if kind != "sweep":
+    for is_sweep in (True, False):
+        if not is_sweep:
             (folder / "sweep.json").unlink()
         study = read_study(folder)
-        told = capsys.readouterr().err
-        assert f"left out of the report: {run}" in told
-        assert name in told or name == "config.yaml"
-        assert message in told
-        assert told.count("\n") == 1
+        message = capsys.readouterr().err
+        assert str(run) in message
+        assert message.count("\n") == 1
         assert len(study.finished) == before - 1
-        assert [other.key for other in study.runs if other.state == "damaged"] == [run.name]
-    with pytest.raises(InputError, match=re.escape(message)):
+        assert [other.key for other in study.missing if other.damage] == [run.name]
+    with pytest.raises(InputError, match=re.escape(str(run))):
         read_study(run)
-
-
-def test_a_report_lists_damaged_runs_among_the_missing(folder: Path) -> None:
-    run = next(folder.glob("base*s0*"))
-    (run / "result.json").write_bytes(b"{}\n")
-    write_report(folder)
-    assert f"{run.name} (damaged)" in (folder / "report.html").read_text()

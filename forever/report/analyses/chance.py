@@ -24,11 +24,11 @@ def beyond_chance(part: Part) -> dict[str, dict[str, Any]]:
     """OP of each schedule less that of as much replay at random times, by the names of both.
 
     A schedule differs from that control in nothing but its days and its clock, and replays as much.
-    Verdicts hold for so many comparisons `together`: the schedules that have the same control, or,
+    Verdicts hold for `together` comparisons: the schedules that have the same control, or,
     in a sweep in rounds, as many as its own (`rounds.json`), whose rule and level are used. There
     is none from a single run.
     """
-    told: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     for control in controls(part):
         schedules = [row for row in part.measured if _is_schedule_beside(row, control)]
         runs = {row.variant: row.matrices() for row in (control, *schedules)}
@@ -45,8 +45,8 @@ def beyond_chance(part: Part) -> dict[str, dict[str, Any]]:
                 decision = decide(values, alpha, part.stopping["points"], step)
                 difference, judged = decided_difference(decision, difference)
             ours = {"difference": asdict(difference), "verdict": judged, "together": together}
-            told[f"{row.variant} less {control.variant}"] = ours
-    return told
+            by_name[f"{row.variant} less {control.variant}"] = ours
+    return by_name
 
 
 def _is_schedule_beside(row: Row, control: Row) -> bool:

@@ -1,7 +1,8 @@
 """What all figures share: colours, sizes, panels, legends, and how a variant is drawn.
 
 Matplotlib is used without pyplot, which keeps state. Colours are Paul Tol's for the colour-blind
-(https://personal.sron.nl/~pault/), and a marker or a line style says the same.
+(https://personal.sron.nl/~pault/) but for a darker blue, which is readable on a dark page, too. A
+marker or a line style says the same.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from forever.stats.bootstrap import Estimate
 from forever.text import label
 
 INK, GREY, ACCENT, GRID = "#222222", "#777777", "#004488", "#E4E4E4"
-PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#AA4499",
+PALETTE = ("#332288", "#CC6677", "#117733", "#2E88BB", "#AA4499",
            "#999933", "#882255", "#44AA99", "#DDAA33", "#777777")  # fmt: skip
 # One more than colours: a pair of the two comes again after 110 variants only.
 MARKERS = "osD^vPX<>ph"

@@ -217,8 +217,12 @@ def doses(part: Part) -> Iterator[Picture]:
 def _over(
     part: Part, name: str, about: str, values: Mapping[str, Any], lines: Mapping[str, str] = {}
 ) -> Iterator[Picture]:
-    """Draws OP above BWT over a setting: `values` and `lines` are by variant; by default each
-    method has a line. The reference's value has a pale ground."""
+    """Draws OP above BWT over a setting: `values` and `lines` are by variant. The reference's value
+    has a pale ground.
+
+    Args:
+        lines: those of doses, over a logarithmic axis; none: each method has a line.
+    """
     shown = [row for row in part.measured if row.variant in values]
     if not shown:
         return
@@ -229,7 +233,8 @@ def _over(
         estimates = [row.compared(field) for field in panels.values()]
         points.setdefault(line, []).append((values[row.variant], estimates))
     strong = line_of(part.reference, dose_lines(part)) if lines else "forever"
-    figure = lines_over(points, [*panels], about, strong, values.get(part.reference or ""))
+    marked = values.get(part.reference or "")
+    figure = lines_over(points, [*panels], about, strong, marked, logarithmic=bool(lines))
     caption = f"OP and BWT against {about}, with 95 % intervals; the reference's on a pale ground."
     numbers = scored(shown, "op", "bwt")
     numbers.insert(1, about, [values[row.variant] for row in shown])
@@ -245,6 +250,7 @@ def training_time(part: Part) -> Iterator[Picture]:
             for backbone, value in by_backbone.dropna().items()
         ]
     figure = lines_over(points, ["minutes an epoch"], "backbone", "forever")
+    figure.axes[0].set_ylim(bottom=0)  # so that heights have the ratio of times
     caption = "Minutes of training an epoch and task, replay and merges included."
     yield Picture("training-time", caption, figure, minutes.reset_index())
 
@@ -255,10 +261,12 @@ def lines_over(
     about: str,
     strong: str | None,
     marked: Any = None,
+    logarithmic: bool = False,
 ) -> Figure:
     """Draws lines of estimates over the values of a setting, a panel a measure.
 
-    Values are equally spaced: numbers by size and joined, names in the order in which they come.
+    Numbers are joined and ordered by size, names in the order in which they come. They are equally
+    spaced, or `logarithmic`: the two that are closest have a distance of 1.
 
     Args:
         lines: for each line its points: a value, and an estimate for each panel.
@@ -268,23 +276,26 @@ def lines_over(
     are_numbers = all(type(value) in (int, float) for value in values)
     if are_numbers:
         values.sort()
+    places = dict(zip(values, np.arange(len(values), dtype=float), strict=True))
+    if logarithmic:
+        logs = np.log(values)
+        places = dict(zip(values, (logs - logs[0]) / np.diff(logs).min(), strict=True))
     figure, axes = style.new_figure(7.2, [2.4] * len(panels))
     looks = style.looks(lines, strong)
     for number, (name, points) in enumerate(lines.items()):
         # Lines stand beside each other at each value.
         shift = (number - (len(lines) - 1) / 2) * min(0.1, 0.7 / len(lines))
         look = looks[name] if are_numbers else {**looks[name], "linestyle": "none"}
-        ordered = sorted(points, key=lambda point: values.index(point[0]))
-        x = [values.index(value) + shift for value, _ in ordered]
+        ordered = sorted(points, key=lambda point: places[point[0]])
+        x = [places[value] + shift for value, _ in ordered]
         for panel, axis in enumerate(axes):
             style.draw_estimates(axis, x, [estimates[panel] for _, estimates in ordered], look)
     for axis, title in zip(axes, panels, strict=True):
         axis.set_ylabel(title)
-        if marked in values:
-            middle = values.index(marked)
-            axis.axvspan(middle - 0.4, middle + 0.4, **style.GROUND)
-    axes[-1].set(xlabel=label(about), xlim=(-0.5, len(values) - 0.5))
-    axes[-1].set_xticks(range(len(values)), [label(written(value)) for value in values])
+        if marked in places:
+            axis.axvspan(places[marked] - 0.4, places[marked] + 0.4, **style.GROUND)
+    axes[-1].set(xlabel=label(about), xlim=(-0.5, places[values[-1]] + 0.5))
+    axes[-1].set_xticks([*places.values()], [label(written(value)) for value in values])
     style.legend(figure)
     return figure
 
