@@ -1,7 +1,7 @@
 """The Python interface: the verbs `run` and `sweep`, and `load`, with results as pandas frames.
 
-It takes the same way as the command line (forever/launch/start.py). Nothing is printed but a line
-of progress, on a terminal or in a notebook. Ctrl-C lets runs save, and the same call goes on.
+It uses the same functions as the command line (forever/launch/start.py). Nothing is printed but a
+line of progress, on a terminal or in a notebook. Ctrl-C lets runs save, and the same call resumes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RunResult:
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """All that result.json says."""
+        """The content of result.json."""
         return self._run.outcome
 
     @property
@@ -65,7 +65,7 @@ class RunResult:
 
     @property
     def bwt(self) -> float | None:
-        """The points that tasks gained since they were learned; None for a single task."""
+        """The points that tasks gained after they were learned; None for a single task."""
         return self.result["bwt"]
 
     @property
@@ -77,12 +77,12 @@ class RunResult:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """A frame of one row with scores and costs, as a sweep has one a run."""
+        """Scores and costs, in a frame of one row like those of a sweep."""
         return pd.DataFrame([self._run.summary()])
 
     @property
     def events(self) -> pd.DataFrame:
-        """The replays and looks at earlier tasks: the lines of events.jsonl."""
+        """The replays and probes of earlier tasks: the lines of events.jsonl."""
         return pd.DataFrame(self._run.events)
 
     @property
@@ -120,7 +120,7 @@ class SweepResult:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """A row a run: what it is, its state, scores and costs."""
+        """A row a run: variant, order, seed, state, scores and costs."""
         return pd.DataFrame([run.summary() for run in self._study.runs])
 
     @property
@@ -139,7 +139,7 @@ class SweepResult:
         return self._lines(lambda run: run.steps)
 
     def _lines(self, lines_of: Callable[[Run], Sequence[Mapping[str, Any]]]) -> pd.DataFrame:
-        """What finished runs say in lines, behind what tells the runs apart."""
+        """Join lines of all finished runs, each behind the columns that identify its run."""
         rows: list[dict[str, Any]] = []
         for run in self._study.finished:
             rows += [{**run.identity(), **line} for line in lines_of(run)]
@@ -159,7 +159,7 @@ class SweepResult:
         """Write report.html, report.json and figures/, and return the page.
 
         Raises:
-            InputError: the folder does not take it, or its storage does not.
+            InputError: the folder or its storage cannot be written.
         """
         page = write_report(self._study)
         publish_report(page)
@@ -188,7 +188,7 @@ def run(
     mlflow: str | None = None,
     placement: Placement = Placement(),
 ) -> RunResult:
-    """Train one run, or go on with it; a finished one is read and not repeated.
+    """Train or resume one run; a finished one is read and not repeated.
 
     Args:
         config: a YAML file, a name such as "mini/forever", or a configuration.
@@ -199,8 +199,8 @@ def run(
         placement: how it uses the machine, e.g. Placement(device="cuda:1", micro_batch=4).
 
     Raises:
-        InputError: something of it cannot be, or the folder holds something else.
-        KeyboardInterrupt: Ctrl-C; the run has saved, and the same call goes on.
+        InputError: an argument is wrong, or the folder holds something else.
+        KeyboardInterrupt: Ctrl-C; the run has saved, and the same call resumes it.
     """
     settings = _config(config).override(changes or {})
     directory = RunDirectory(local_folder(str(out)) / settings.key())
@@ -230,7 +230,7 @@ def sweep(
     mlflow: str | None = None,
     placement: Placement = Placement(),
 ) -> SweepResult:
-    """Run a sweep or a search with Ray Tune; what is finished already is not repeated.
+    """Run a sweep or a search with Ray Tune; finished runs are not repeated.
 
     Args:
         name: a sweep of the package, such as "components", or a YAML file.
@@ -250,11 +250,11 @@ def sweep(
         placement: as in `run`.
 
     Returns:
-        Its finished runs; `failed` says what became of others.
+        Its finished runs; `failed` says why others have no result.
 
     Raises:
-        InputError: something of it cannot be, or no run finished.
-        KeyboardInterrupt: Ctrl-C; the runs have saved, and the same call goes on.
+        InputError: an argument is wrong, or no run finished.
+        KeyboardInterrupt: Ctrl-C; the runs have saved, and the same call resumes them.
     """
     file = load_sweep(str(name))
     base = _config(file.base_run(scale) if on is None else on)
@@ -288,11 +288,11 @@ def load(folder: str | Path) -> RunResult | SweepResult:
 
 
 def _config(run: str | Path | RunConfig) -> RunConfig:
-    """The configuration that is meant; its file is read."""
+    """Return the configuration that a name, a file or a configuration stands for."""
     return run if isinstance(run, RunConfig) else load_run(str(run))
 
 
 def _near(folder: Path) -> str:
-    """A folder as one would type it here."""
+    """Return a folder as one would type it here."""
     here = Path.cwd()
     return visible(folder.relative_to(here) if folder.is_relative_to(here) else folder)

@@ -1,5 +1,5 @@
-"""What a sweep shows while it runs: a line for each trial that is over, and below them on a
-terminal one for each that runs."""
+"""What a sweep prints: a line for each trial that is over, and below them on a terminal a line for
+each that runs."""
 
 import time
 from collections import Counter
@@ -20,7 +20,7 @@ _UNFINISHED = ("waiting", "running")
 
 @dataclass
 class Row:
-    """How far a trial is; `earlier` of its stages were over before this call."""
+    """The progress of a trial; `earlier` of its stages were over before this call."""
 
     trial: Trial
     state: str = "waiting"
@@ -31,7 +31,7 @@ class Row:
     began: float | None = None
 
     def cells(self) -> list[str]:
-        """The name, and what is known of the trial."""
+        """Return the trial's name, state, stage, scores and time."""
         trial, stage = self.trial, ""
         if self.state == "running" and self.stages:
             stage = f"stage {self.stage}/{self.stages}"
@@ -41,9 +41,9 @@ class Row:
 
 
 class SweepTable:
-    """The progress of the `trials` of a sweep, and of others up to `total`, if more will come.
+    """The progress of the `trials` of a sweep, and of others up to `total` that will come.
 
-    With `show` false it keeps quiet. It writes to `console`, by default stdout.
+    It writes to `console`, by default stdout; with `show` false it writes nothing.
     """
 
     def __init__(
@@ -68,18 +68,18 @@ class SweepTable:
         self._live.stop()
 
     def add(self, trial: Trial) -> None:
-        """A trial that was not known before; one that was stays as it is."""
+        """Add a trial, unless it is known already."""
         self.rows.setdefault(trial.key, Row(trial))
         self.total = max(self.total, len(self.rows))
 
     def started(self, key: str) -> None:
-        """A trial begins, goes on, or is tried again."""
+        """Note that a trial starts, resumes or is retried."""
         self.rows[key].state, self.rows[key].began = "running", time.monotonic()
 
     def advanced(
         self, key: str, stage: int, stages: int, op: float | None, replays: int, earlier: int = 0
     ) -> None:
-        """A stage is over. `earlier` of them were over before the trial began this time."""
+        """Note that a stage is over; `earlier` of them were over before the trial started."""
         row = self.rows[key]
         row.stage, row.stages, row.earlier = stage, stages, earlier
         row.scores = plural(replays, "replay")
@@ -89,20 +89,19 @@ class SweepTable:
             self._line(row)
 
     def ended(self, key: str, state: str, note: str = "") -> None:
-        """A trial is over: "done", "failed", "stopped" (early), or without a line "skipped"."""
+        """Note that a trial is "done", "failed", "stopped" (early), or without a line "skipped"."""
         self.rows[key].state = state
         if state != "skipped":
             self._line(self.rows[key], note)
 
     def say(self, text: str) -> None:
-        """A line about the sweep as a whole."""
+        """Print a line about the sweep as a whole."""
         self.console.print(terminal(text), soft_wrap=True)
 
     def say_failed_before(self, count: int) -> None:
-        """How many trials failed in an earlier call, if any, and what runs them again."""
+        """Print how many trials failed in an earlier call, if any, and what reruns them."""
         if count:
-            left = "failed before and were left as they are; --retry-failed runs them again"
-            self.say(f"{count} {left}")
+            self.say(f"{count} failed before and are left out; --retry-failed reruns them")
 
     def _line(self, row: Row, note: str = "") -> None:
         self._last_line = time.monotonic()
@@ -116,7 +115,7 @@ class SweepTable:
         self.say(text)
 
     def left_s(self) -> float | None:
-        """Seconds until all trials are over, if stages go on to come as fast as in this call."""
+        """Estimate the seconds until all trials are over by the pace of this call's stages."""
         rows = self.rows.values()
         stages = max((row.stages for row in rows), default=0)
         left = stages * (self.total - len(rows))
@@ -125,8 +124,7 @@ class SweepTable:
         return (time.monotonic() - self._began) / done * left if done else None
 
     def summary(self) -> str:
-        """How many are in which state and how long the rest takes, such as "6 done, 1 running, ETA
-        3 min"."""
+        """Count the trials by state, and estimate the rest: "6 done, 1 running, ETA 3 min"."""
         states = Counter(row.state for row in self.rows.values())
         states["waiting"] += self.total - len(self.rows)
         counts = [f"{count} {state}" for state, count in sorted(states.items()) if count]
@@ -135,7 +133,7 @@ class SweepTable:
         return ", ".join(counts)
 
     def render(self) -> Group:
-        """The trials that run, and a count of all."""
+        """Return the trials that run, and a count of all."""
         table = Table.grid(padding=(0, 2))
         for row in self.rows.values():
             if row.state == "running":

@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +19,13 @@ from helpers import execute, lines, outcome
 from typer.testing import CliRunner
 
 import forever
-from forever import stopping
 from forever.cli.main import app
 from forever.config.run import RunConfig
 from forever.launch.start import watched
 from forever.runs.console import LineTracker, ProgressLine
+from forever.runs.directory import RunDirectory
 from forever.stopping import Stopped, listening
-from forever.sweeps.sweep import Sweep, Trial
+from forever.sweeps.sweep import Sweep
 from forever.sweeps.table import SweepTable
 
 CPU = forever.Placement(device="cpu")
@@ -66,15 +68,14 @@ def test_import_loads_nothing_and_reading_no_torch(ran: forever.RunResult) -> No
     assert not loaded & {"torch", "ray", "mlflow", "matplotlib.pyplot"}
 
 
-def test_a_missing_package_is_named_with_what_installs_it() -> None:
+def test_a_missing_package_is_named() -> None:
     code = "import sys\nsys.modules['pandas'] = None\nimport forever\nforever.load('x')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    remedy = "forever.load needs pandas; pip install 'forever-cl[report]'"
-    assert done.stderr.splitlines()[-1] == f"forever.errors.InputError: {remedy}"
+    assert "InputError: forever.load needs pandas" in done.stderr.splitlines()[-1]
 
 
 def test_an_unknown_name_is_no_attribute() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'runn'"):
+    with pytest.raises(AttributeError, match="runn"):
         _ = forever.runn
     assert {"run", "sweep", "load", "__version__"} <= {*dir(forever)}
 
@@ -138,82 +139,63 @@ def test_a_finished_run_is_read_and_not_repeated(
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "named"),
     [
-        (("mini/forver",), "unknown method 'forver'; did you mean 'forever'?"),
-        (("mini/forever", {"optim.lrr": 1}), "did you mean 'optim.lr'?"),
+        (("mini/forver",), "'forever'"),
+        (("mini/forever", {"optim.lrr": 1}), "'optim.lr'"),
         (("nothing.yaml",), "nothing.yaml"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(asked: Any, told: str, tmp_path: Path) -> None:
-    with pytest.raises(forever.InputError, match=re.escape(told)):
+def test_a_wrong_argument_of_run_is_refused(asked: Any, named: str, tmp_path: Path) -> None:
+    with pytest.raises(forever.InputError, match=named):
         forever.run(*asked, out=tmp_path)
     assert not [*tmp_path.iterdir()]
 
 
-def test_ctrl_c_saves_and_the_same_call_goes_on(
+def test_ctrl_c_saves_and_the_same_call_resumes(
     ran: forever.RunResult,
     small_config: RunConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    before, steps = signal.getsignal(signal.SIGINT), Iterated()
-    monkeypatch.setattr(LineTracker, "step", steps)
+    before, updates = signal.getsignal(signal.SIGINT), count(1)
+
+    def step(tracker: LineTracker, line: Any) -> None:
+        if next(updates) == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(LineTracker, "step", step)
     with pytest.raises(KeyboardInterrupt):
         forever.run(small_config, out=tmp_path, placement=CPU)
     folder = tmp_path / ran.folder.name
     assert signal.getsignal(signal.SIGINT) is before
     assert [*folder.glob("checkpoints/*")]
     assert not (folder / "result.json").exists()
-    assert capfd.readouterr().out == ""
     monkeypatch.undo()
     forever.run(small_config, out=tmp_path, placement=CPU)
     assert not outcome(folder).differences(outcome(ran.folder))
     assert capfd.readouterr().out == ""
 
 
-class Iterated:
-    """A tracker's step that sends Ctrl-C at the sixth update."""
-
-    count = 0
-
-    def __call__(self, line: Any) -> None:
-        self.count += 1
-        if self.count == 6:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_three_times_ctrl_c_do_not_end_the_process() -> None:
+def test_many_times_ctrl_c_do_not_end_the_process() -> None:
     """It may be a notebook with a day's work in it."""
-    told = 0
     with listening(may_end=False):
         for _ in range(4):
             with pytest.raises(Stopped):
-                stopping._hear(signal.SIGINT, None)
-            told += 1
-    assert told == 4
+                signal.raise_signal(signal.SIGINT)
 
 
 def test_a_thread_that_is_not_the_main_one_hears_no_signals() -> None:
-    done: list[bool] = []
-
-    def work() -> None:
+    def work() -> bool:
         with watched():
-            done.append(True)
+            return True
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert done
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result()
 
 
 # ---- what is seen
-
-
-@pytest.fixture
-def trials(small_config: RunConfig) -> list[Trial]:
-    return Sweep("two", small_config, {"base": {}, "gamma 0": {"method.gamma": 0}}).trials()
 
 
 class Terminal(io.StringIO):
@@ -221,23 +203,23 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_shows_one_line_in_place() -> None:
+def test_a_terminal_shows_one_line_in_place_and_a_pipe_nothing() -> None:
+    for stream, shown in (
+        (Terminal(), "\r1/8 first\x1b[K\r2/8 second\x1b[K\n"),
+        (io.StringIO(), ""),
+    ):
+        with ProgressLine(stream) as line:
+            line.say("1/8 first")
+            line.say("2/8 second\n\n")
+            line.write("\x1b[?25h")
+        assert stream.getvalue() == shown
+    ProgressLine(terminal := Terminal()).close()
+    assert terminal.getvalue() == ""  # where nothing was said
+
+
+def test_of_a_live_table_the_last_line_is_shown(small_config: RunConfig) -> None:
     terminal = Terminal()
-    with ProgressLine(terminal) as line:
-        line.say("1/8 first")
-        line.say("2/8 second\n\n")
-        line.write("\x1b[?25h")
-    assert terminal.getvalue() == "\r1/8 first\x1b[K\r2/8 second\x1b[K\n"
-
-
-def test_where_nothing_was_said_no_line_is_left() -> None:
-    terminal = Terminal()
-    ProgressLine(terminal).close()
-    assert terminal.getvalue() == ""
-
-
-def test_of_a_live_table_the_last_line_is_shown(trials: list[Trial]) -> None:
-    terminal = Terminal()
+    trials = Sweep("two", small_config, {"base": {}, "gamma 0": {"method.gamma": 0}}).trials()
     with ProgressLine(terminal) as line, SweepTable(trials, console=line.console()) as table:
         table.started(trials[0].key)
         table.ended(trials[0].key, "done")
@@ -246,29 +228,14 @@ def test_of_a_live_table_the_last_line_is_shown(trials: list[Trial]) -> None:
     assert not any("\x1b" in text or len(text) > 100 for text in shown)
 
 
-def test_a_pipe_shows_nothing() -> None:
-    pipe = io.StringIO()
-    with ProgressLine(pipe) as line:
-        line.say("1/8 first")
-    assert pipe.getvalue() == ""
-
-
-def test_a_name_with_escape_sequences_is_shown_as_it_is() -> None:
-    said: list[str] = []
-    tracker = LineTracker(Lines(said))
-    tracker._stages = ["a\x1b[2Jb"]
-    tracker.step({"task": "a\x1b[2Jb", "step": 1, "planned": 4, "loss": 0.5, "kind": "task"})
-    assert said == ["1/1 a\\x1b[2Jb  1/4  loss 0.500"]
-
-
-class Lines(ProgressLine):
-    def __init__(self, said: list[str]) -> None:
-        super().__init__(io.StringIO())
-        self.said = said
-
-    def write(self, text: str) -> int:
-        self.said.append(text)
-        return len(text)
+def test_a_name_with_escape_sequences_is_shown_as_text() -> None:
+    terminal = Terminal()
+    task = SimpleNamespace(name="a\x1b[2Jb")
+    benchmark: Any = SimpleNamespace(stages=[task])
+    tracker = LineTracker(ProgressLine(terminal))
+    tracker.started(RunDirectory(Path("run")), benchmark)
+    tracker.step({"task": task.name, "step": 1, "planned": 4, "loss": 0.5, "kind": "task"})
+    assert "a\\x1b[2Jb" in terminal.getvalue()
 
 
 # ---- a sweep
@@ -328,27 +295,27 @@ def test_load_reads_a_folder_of_runs(ran: forever.RunResult, tmp_path: Path) -> 
 
 
 def test_load_refuses_a_folder_without_runs(tmp_path: Path) -> None:
-    with pytest.raises(forever.InputError, match="holds no runs"):
+    with pytest.raises(forever.InputError, match="runs"):
         forever.load(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "named"),
     [
-        ({"seeds": [0, 0]}, "seeds [0, 0]: give some that are different"),
-        ({"seeds": []}, "seeds []: give some"),
-        ({"seeds": [-1]}, "not negative"),
-        ({"trials": 3}, "3 trials: gamma is no search"),
-        ({"until": -1.0}, "points are above 0"),
-        ({"only": ["gama"]}, "unknown variant of gamma 'gama'"),
-        ({"scale": "huge"}, "unknown scale 'huge'"),
-        ({"on": "mini/nothing"}, "unknown method 'nothing'"),
+        ({"seeds": [0, 0]}, "seeds"),
+        ({"seeds": []}, "seeds"),
+        ({"seeds": [-1]}, "seeds"),
+        ({"trials": 3}, "3 trials"),
+        ({"until": -1.0}, "until -1"),
+        ({"only": ["gama"]}, "'gamma 0'"),
+        ({"scale": "huge"}, "'huge'"),
+        ({"on": "mini/nothing"}, "'nothing'"),
     ],
 )
-def test_a_sweep_that_cannot_be_is_refused(
-    asked: dict[str, Any], told: str, gamma: Path, tmp_path: Path
+def test_a_wrong_argument_of_sweep_is_refused(
+    asked: dict[str, Any], named: str, gamma: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(forever.InputError, match=re.escape(told)):
+    with pytest.raises(forever.InputError, match=named):
         forever.sweep(gamma, out=tmp_path / "runs", **asked)
     assert not (tmp_path / "runs").exists()
 

@@ -319,7 +319,7 @@ def test_a_search_finds_stops_and_resumes(
     capsys.readouterr()
     outcome = call(5)  # what failed waits for the flag
     assert outcome.failed == {second.key: "ValueError: boom"}
-    assert "1 failed before and were left as they are; --retry" in capsys.readouterr().out
+    assert "--retry-failed" in capsys.readouterr().out
     assert call(5, retry_failed=True).finished == [second.key]
     monkeypatch.setattr(SearchStudy, "ask", lambda self: pytest.fail("nothing is left to run"))
     assert len(call(3).skipped) == 3

@@ -1,4 +1,4 @@
-"""What a sweep shows: how far each trial is, and when all will be over."""
+"""What a sweep prints: the progress of each trial, and an estimate of the rest."""
 
 import io
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from forever.sweeps.table import SweepTable
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Time that passes when it is told to."""
+    """A clock that a test moves."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(sweep_table, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
@@ -42,9 +42,7 @@ def play(table: SweepTable, clock: Any) -> None:
     table.ended(slow, "failed", "ValueError: [boom]")
 
 
-def test_elsewhere_than_on_a_terminal_a_sweep_prints_a_line_a_run(
-    base_config: RunConfig, clock: Any
-) -> None:
+def test_outside_a_terminal_a_sweep_prints_a_line_a_run(base_config: RunConfig, clock: Any) -> None:
     table, text = make(base_config)
     with table:
         play(table, clock)
@@ -57,15 +55,13 @@ def test_elsewhere_than_on_a_terminal_a_sweep_prints_a_line_a_run(
     assert table.summary() == "1 done, 1 failed, 1 skipped"
 
 
-def test_on_a_terminal_the_trials_that_run_are_seen_below_those_that_are_over(
+def test_on_a_terminal_running_trials_stand_below_those_that_are_over(
     base_config: RunConfig, clock: Any
 ) -> None:
     table, text = make(base_config, terminal=True)
     with table:
         play(table, clock)
-    shown = text.getvalue()
-    assert "[3/3] slow, order custom, seed 0: failed, 40 s: ValueError: [boom]" in shown
-    assert "1 done, 1 failed, 1 skipped" in shown
+    assert "[3/3] slow, order custom, seed 0: failed, 40 s: ValueError: [boom]" in text.getvalue()
     table.started(next(iter(table.rows)))
     table.console.print(table.render())
     running, summary = text.getvalue().splitlines()[-2:]
@@ -73,7 +69,7 @@ def test_on_a_terminal_the_trials_that_run_are_seen_below_those_that_are_over(
     assert summary.startswith("1 failed, 1 running, 1 skipped, ETA ")
 
 
-def test_what_waits_goes_on_as_fast_as_what_was_measured(
+def test_the_rest_is_estimated_by_the_stages_of_this_call(
     base_config: RunConfig, clock: Any
 ) -> None:
     table, _ = make(base_config, total=5)
@@ -93,9 +89,6 @@ def test_what_waits_goes_on_as_fast_as_what_was_measured(
     assert table.summary() == "2 running, 1 skipped, 2 waiting, ETA 60 s"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "-"), (0.4, "0 s"), (99, "99 s"), (100, "2 min"), (5940, "99 min"), (7200, "2.0 h")],
-)
-def test_durations_are_short(seconds: float | None, text: str) -> None:
-    assert duration(seconds) == text
+def test_durations_are_short() -> None:
+    seconds = (None, 0.4, 99, 100, 5940, 7200)
+    assert [*map(duration, seconds)] == ["-", "0 s", "99 s", "2 min", "99 min", "2.0 h"]
