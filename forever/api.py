@@ -17,8 +17,8 @@ from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.format import plural
 from forever.launch.copies import bring, publish_report, settle
-from forever.launch.fleet import Fleet
-from forever.launch.local import Placement, check
+from forever.launch.local import prepare
+from forever.launch.resources import Placement, Resources
 from forever.launch.start import Asked, mlflow_uri, run_file, send_report, train, watched
 from forever.report.frame import frame_of, number_table, text_table
 from forever.report.report import write_report
@@ -26,7 +26,6 @@ from forever.report.run import Run
 from forever.report.study import Study, read_study
 from forever.report.tables import notebook_table
 from forever.runs.console import LineTracker
-from forever.runs.directory import RunDirectory
 from forever.storage.address import local_folder
 from forever.storage.copying import readable
 from forever.sweeps.files import load_sweep
@@ -203,13 +202,13 @@ def run(
         KeyboardInterrupt: Ctrl-C; the run has saved, and the same call resumes it.
     """
     settings = _config(config).override(changes or {})
-    directory = RunDirectory(local_folder(str(out)) / settings.key())
-    settle(directory.path, readable)
-    benchmark = check(settings, directory, resume=True)
-    fleet = Fleet(workers=workers, placement=placement, mlflow=mlflow_uri(mlflow))
+    folder = local_folder(str(out)) / settings.key()
+    settle(folder, readable)
+    prepared = prepare(settings, folder, resume=True)
+    resources = Resources(workers=workers, placement=placement, mlflow=mlflow_uri(mlflow))
     with watched() as line:
-        train(settings, directory.path, benchmark, fleet, True, [LineTracker(line)])
-    return RunResult(read_study(directory.path).runs[0])
+        train(prepared, resources, [LineTracker(line)])
+    return RunResult(read_study(folder).runs[0])
 
 
 def sweep(
@@ -261,9 +260,11 @@ def sweep(
     limits = None if until is None and budget_s is None else Limits(until, budget_s)
     asked = Asked(file, base, changes or {}, seeds, only, trials, limits)
     uri = mlflow_uri(mlflow)
-    fleet = Fleet(concurrent, workers, placement=placement, mlflow=uri, retry_failed=retry_failed)
+    resources = Resources(
+        concurrent, workers, placement=placement, mlflow=uri, retry_failed=retry_failed
+    )
     with watched() as line:
-        ended = run_file(asked, local_folder(str(out)), fleet, line.say, line.console())
+        ended = run_file(asked, local_folder(str(out)), resources, line.say, line.console())
     failed = ended.outcome.failed
     if failed and not (ended.outcome.finished or ended.outcome.skipped):
         key, reason = next(iter(failed.items()))

@@ -26,7 +26,7 @@ from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Benchmark, Task
 from forever.errors import InputError
 from forever.evaluation.decoding import together
-from forever.launch.fleet import Fleet, divide
+from forever.launch.resources import Resources, divide
 from forever.methods.base import Method
 from forever.methods.registry import build_method
 from forever.models.backbone import Backbone
@@ -213,7 +213,7 @@ class FourCharacters:
 def plan_table(
     name: str,
     runs: Sequence[AskedRun],
-    fleet: Fleet,
+    resources: Resources,
     tokens_per_second: float | None = None,
     price_per_hour: float | None = None,
 ) -> PlainTable:
@@ -225,10 +225,10 @@ def plan_table(
         price_per_hour: of what one run occupies, a GPU or its share of CPUs.
 
     Raises:
-        InputError: as many runs at once as the fleet names never fit.
+        InputError: as many runs at once as are asked for never fit.
     """
     todo = [run for run in runs if not run.directory.finished()]
-    concurrent = min(runs_at_once(len(runs), fleet), len(todo) or 1)
+    concurrent = min(runs_at_once(len(runs), resources), len(todo) or 1)
     counts, speeds = _count(runs)
     rows: defaultdict[str, Counter[str]] = defaultdict(Counter)
     sums = {"done, skipped": Counter[str](), "to do": Counter[str]()}
@@ -247,7 +247,7 @@ def plan_table(
     caption += _notes(runs, counts)
     if tokens_per_second:
         caption.append(f"Hours are those of {tokens_per_second:,.0f} trained tokens a second.")
-    if (fleet.workers or 0) > 1:
+    if (resources.workers or 0) > 1:
         caption.append("Hours are those of one worker; several share the batches of a run.")
     if days := _days_7(runs):
         caption.append(f"Update after which day 7 comes: {days}.")
@@ -261,23 +261,23 @@ def plan_table(
     return table
 
 
-def runs_at_once(runs: int, fleet: Fleet) -> int:
+def runs_at_once(runs: int, resources: Resources) -> int:
     """Return how many of `runs` fit at a time into what Ray has, or would have on this machine.
 
     Raises:
-        InputError: as many as the fleet names never fit.
+        InputError: as many as are asked for never fit.
     """
     if find_spec("ray") is None:
         return 1
-    from forever.launch.ray_cluster import capacity, cluster
+    from forever.launch.cluster import capacity, connected
 
     # What Ray would find here; to start it for that takes ten seconds.
     total = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
     machines = 1
     if os.environ.get("RAY_ADDRESS"):
-        with cluster(dashboard=False):
+        with connected(dashboard=False):
             total, machines = capacity()
-    return divide(total, machines, runs, fleet).concurrent
+    return divide(total, machines, runs, resources).concurrent
 
 
 def _kind_of(config: RunConfig) -> tuple[str, str]:

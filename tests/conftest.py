@@ -124,7 +124,7 @@ def private_ray(ray_folder: Path) -> Iterator[Path]:
 def two_cores(private_ray: Path) -> Iterator[None]:
     """A cluster in this process, shared by the tests of a module that start nothing else."""
     ray = pytest.importorskip("ray")
-    from forever.launch.ray_cluster import known_dashboard, quiet
+    from forever.launch.cluster import known_dashboard, quiet
 
     quiet()
     quiet_init = {"log_to_driver": False, "logging_level": "ERROR", **known_dashboard()}

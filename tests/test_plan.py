@@ -19,9 +19,9 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.encoding import Encoder
 from forever.errors import InputError
-from forever.launch import ray_cluster
-from forever.launch.fleet import Fleet
+from forever.launch import cluster
 from forever.launch.local import Placement
+from forever.launch.resources import Resources
 from forever.models.backbone import load
 from forever.plan import Counts, count_work, plan_table, runs_at_once
 from forever.replay.times import day_seven
@@ -29,7 +29,7 @@ from forever.sweeps.asked import asked_runs, without_failed
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import SCALES, load_run
 
-CPU = Fleet(placement=Placement("cpu"))
+CPU = Resources(placement=Placement("cpu"))
 METHODS = [
     {"method.name": "finetune"},
     {"method.name": "finetune", "method.probe_every": 5},
@@ -266,7 +266,7 @@ def test_a_sweep_has_a_row_for_each_variant(
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     on = saved(small_config, tmp_path / "run.yaml")
     runs = asked_runs("components", on, {}, (0, 1), tmp_path)
-    table = plan_table("components", runs, Fleet(2, placement=Placement("cpu")))
+    table = plan_table("components", runs, Resources(2, placement=Placement("cpu")))
     rows = cells(table)
     assert (len(rows), rows["+STC"]["runs"], rows["to do"]["runs"]) == (13 + 1, "2", "26")
     assert int(rows["+STC"]["task"]) == 2 * planned(small_config).updates["task"]
@@ -293,16 +293,16 @@ def test_how_many_runs_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     with pytest.raises(InputError):
-        runs_at_once(8, Fleet(3, placement=Placement("cpu")))
+        runs_at_once(8, Resources(3, placement=Placement("cpu")))
     command = ["plan", "mini/forever", "--out", str(tmp_path), "--device", "cpu", "--workers"]
     assert CliRunner().invoke(app, [*command, "1-4"]).exit_code == 0
     with pytest.raises(InputError):
         CliRunner().invoke(app, [*command, "4"], catch_exceptions=False)
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    monkeypatch.setattr(ray_cluster, "cluster", lambda **_: nullcontext())
-    monkeypatch.setattr(ray_cluster, "capacity", lambda: ({"CPU": 64.0, "GPU": 8.0}, 3))
-    assert runs_at_once(20, Fleet()) == 8
-    assert runs_at_once(20, Fleet(workers=2)) == 4
+    monkeypatch.setattr(cluster, "connected", lambda **_: nullcontext())
+    monkeypatch.setattr(cluster, "capacity", lambda: ({"CPU": 64.0, "GPU": 8.0}, 3))
+    assert runs_at_once(20, Resources()) == 8
+    assert runs_at_once(20, Resources(workers=2)) == 4
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,17 @@ from forever.cli.shown import note, print_lines, show
 from forever.storage.address import portable
 
 if TYPE_CHECKING:
-    from forever.launch.fleet import Fleet
+    from forever.launch.resources import Resources
     from forever.launch.start import Asked
 
 
-def sweep(asked: Asked, out: Path, fleet: Fleet) -> None:
+def sweep(asked: Asked, out: Path, resources: Resources) -> None:
     """Run a sweep or a search in a folder of `out`, print its table, write its report, and say
     where MLflow compares it; exit with 1 if a run failed."""
     from forever.launch.start import run_file
     from forever.sweeps.study import front_table
 
-    ended = run_file(asked, out, fleet, lambda line: print_lines([line]))
+    ended = run_file(asked, out, resources, lambda line: print_lines([line]))
     folder, outcome = ended.folder, ended.outcome
     study = None
     if outcome.finished or outcome.skipped:
@@ -31,8 +31,8 @@ def sweep(asked: Asked, out: Path, fleet: Fleet) -> None:
             show(front_table(ended.search, folder), "best")
     print_lines([f"failed  {key}: {error}" for key, error in outcome.failed.items()])
     note(folder=folder, failed=outcome.failed)
-    if fleet.mlflow is not None:
-        _show_in_mlflow(folder, fleet.mlflow, study)
+    if resources.mlflow is not None:
+        _show_in_mlflow(folder, resources.mlflow, study)
     if outcome.failed:
         raise typer.Exit(1)
 

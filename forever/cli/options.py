@@ -20,6 +20,21 @@ def _folder(value: str | None) -> Path | None:
     return None if value is None else local_folder(value)
 
 
+def _workers(text: str | None) -> tuple[int, int] | None:
+    """Parse `--workers 4` or `--workers 1-4` to the fewest and the most."""
+    if text is None:
+        return None
+    fewest, dash, most = text.partition("-")
+    try:
+        workers = int(fewest), int(most) if dash else int(fewest)
+    except ValueError:
+        workers = (1, 0)
+    if workers[0] > workers[1] or (dash and workers[0] < 1):
+        rule = "a number of workers, or the fewest and the most, is expected, e.g. 0, 2 or 1-4"
+        raise InputError(f"--workers {shown(text)}: {rule}")
+    return workers
+
+
 # A folder that may be given by its address: where it is on this machine. It is a callback because
 # an error in a parser would lose its message.
 FOLDER: Any = {"parser": str, "callback": _folder}
@@ -33,6 +48,14 @@ MLFLOW: Any = Option(
     "auto", help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`."
 )
 SEEDS: Any = Option(None, help="Seeds, separated by commas; default: the sweep's own.")
+WORKERS: Any = Option(
+    None,
+    parser=str,
+    callback=_workers,
+    metavar="N or N-N",
+    help="Ray Train workers, 1-4: as many as have room; 0: a run's own process; "
+    "default: 1 in GPU sweeps.",
+)
 CONCURRENT: Any = Option(None, min=1, help="Runs at a time; default: as many as fit.")
 
 
@@ -41,12 +64,8 @@ class Place:
     """Where runs are trained, as far as it changes how long they take."""
 
     out: Path = OUT
-    workers: str | None = Option(
-        None,
-        metavar="N or N-N",
-        help="Ray Train workers, 1-4: as many as have room; 0: a run's own process; "
-        "default: 1 in GPU sweeps.",
-    )
+    # A pair of the fewest and the most, (1, 4) for 1-4; None for the default.
+    workers: Any = WORKERS
     gpus_per_run: float | None = Option(
         None, min=0.01, metavar="GPUS", help="Of Ray, for each worker; 0.5: two runs share one."
     )
@@ -55,11 +74,19 @@ class Place:
         None, min=1, help="Examples at once on a device: saves memory."
     )
 
-    @property
-    def most_workers(self) -> int | None:
-        """Of Ray Train; None leaves it to the cluster."""
-        workers = parse_workers(self.workers)
-        return workers[1] if workers else None
+    def resources(self, **more: Any) -> Any:
+        """What these options ask for, with `more` fields of it."""
+        from forever.launch.resources import Placement, Resources
+
+        least, most = self.workers or (None, None)
+        placement = Placement(self.device, self.micro_batch)
+        asked: dict[str, Any] = {"placement": placement, **more}
+        return Resources(
+            workers=most,
+            least=least if least != most else None,
+            gpus_per_run=self.gpus_per_run,
+            **asked,
+        )
 
 
 @dataclass(frozen=True)
@@ -79,34 +106,19 @@ class Launch(Place):
     )
     mlflow: str = MLFLOW
 
-    @property
-    def placement(self) -> Any:
-        """How a run uses its machine."""
-        from forever.launch.local import Placement
+    def resources(self, **more: Any) -> Any:
+        """What these options ask for, with `more` fields of it."""
+        from forever.launch.resources import Placement
 
-        return Placement(
+        placement = Placement(
             self.device,
             self.micro_batch,
             self.checkpoint_every,
             self.keep_stages,
-            accept_changes=self.accept_changes,
-            hang_s=self.hang_after,
+            self.accept_changes,
+            self.hang_after,
         )
-
-    def fleet(self, mlflow_uri: str | None = None) -> Any:
-        """How runs are spread, as far as these options say, and at which address MLflow hears."""
-        from forever.launch.fleet import Fleet
-
-        workers = parse_workers(self.workers)
-        least = workers[0] if workers and workers[0] < workers[1] else None
-        return Fleet(
-            workers=self.most_workers,
-            least=least,
-            gpus_per_run=self.gpus_per_run,
-            ray_logs=self.ray_logs,
-            placement=self.placement,
-            mlflow=mlflow_uri,
-        )
+        return super().resources(placement=placement, ray_logs=self.ray_logs, **more)
 
 
 @dataclass(frozen=True)
@@ -206,21 +218,6 @@ def parse_seeds(text: str | None) -> tuple[int, ...] | None:
     except ValueError:
         rule = "whole numbers separated by commas are expected, e.g. 0,1,2"
         raise InputError(f"--seeds {shown(text)}: {rule}") from None
-
-
-def parse_workers(text: str | None) -> tuple[int, int] | None:
-    """The fewest and the most workers in `--workers 4` or `--workers 1-4`; None for none given."""
-    if text is None:
-        return None
-    fewest, dash, most = text.partition("-")
-    try:
-        workers = int(fewest), int(most) if dash else int(fewest)
-    except ValueError:
-        workers = (1, 0)
-    if workers[0] > workers[1] or (dash and workers[0] < 1):
-        rule = "a number of workers, or the fewest and the most, is expected, e.g. 0, 2 or 1-4"
-        raise InputError(f"--workers {shown(text)}: {rule}")
-    return workers
 
 
 def parse_time(text: str | None) -> float | None:

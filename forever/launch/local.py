@@ -15,10 +15,12 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.files import make_folder, writing
 from forever.launch.copies import follow
+from forever.launch.resources import Allocation, Placement
 from forever.models import identity, location
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.runs.tracking import Tracker
+from forever.stopping import overhearing
 from forever.storage.mirror import mirrored
 
 if TYPE_CHECKING:
@@ -26,20 +28,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Placement:
-    """How a run uses its machine.
+class Prepared:
+    """A run whose folder was checked and whose data were read, once a process; see `prepare`."""
 
-    Nothing here changes what is computed, up to rounding and the masks of dropout.
-    """
-
-    device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto is a GPU where there is one
-    micro_batch: int | None = None  # examples at once, which saves memory; None: a whole batch
-    checkpoint_s: float = 60.0  # seconds between checkpoints within a task
-    keep_stages: bool = False  # weights of every stage, where other runs can fork
-    accept_changes: bool = False  # go on though data, model or code are others than at the start
-    # Seconds without a step after which a run hangs; 0 is never. The slowest steps that were seen,
-    # reading a large model's checkpoint or a pass over a task, take minutes.
-    hang_s: float = 1800.0
+    config: RunConfig
+    directory: RunDirectory
+    benchmark: Benchmark
+    resume: bool = False  # whether an unfinished run in the folder may be resumed
 
 
 def choose_kernels(runs: Iterable[RunConfig], processor: Path = Path("/proc/cpuinfo")) -> None:
@@ -75,13 +70,14 @@ def load_libraries() -> None:
         gc.enable()
 
 
-def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark:
-    """Check a run before torch is imported or anything is downloaded; returns its data.
+def prepare(config: RunConfig, path: Path, resume: bool = False) -> Prepared:
+    """Check a run before torch is imported or anything is downloaded, and read its data.
 
     Raises:
         InputError: bad data, no model weights, a folder that holds another run, or one that is
             finished on other examples, or damaged.
     """
+    directory = RunDirectory(path)
     location.check(config.model.name)
     directory.check(config, resume)
     if directory.result.is_file():
@@ -90,7 +86,7 @@ def check(config: RunConfig, directory: RunDirectory, resume: bool) -> Benchmark
     check_examples(directory, digests(benchmark))
     check_method(config, len(benchmark.tasks))
     check_model(directory, config)
-    return benchmark
+    return Prepared(config, directory, benchmark, resume)
 
 
 def check_method(config: RunConfig, tasks: int) -> None:
@@ -107,7 +103,7 @@ def check_method(config: RunConfig, tasks: int) -> None:
 
 
 def check_examples(directory: RunDirectory, now: Mapping[str, str]) -> None:
-    """Refuse a finished run whose tasks are not those that are there `now` (digests by name)."""
+    """Refuse a finished run that learned tasks with other digests than they have `now`."""
     learned = (directory.finished() or {}).get("data", {})
     for task in learned.keys() & now.keys():
         if learned[task] != now[task]:
@@ -140,18 +136,25 @@ def run_local(
     trackers: Sequence[Tracker] = (),
     placement: Placement = Placement(),
     world: "World | None" = None,
-    benchmark: Benchmark | None = None,
 ) -> dict[str, Any]:
-    """Run or go on with a run, and return what is in result.json; a finished one is left as it is.
+    """Prepare a run and train it in this process; see `prepare` and `run_prepared`."""
+    return run_prepared(prepare(config, path, resume), placement, trackers, world)
 
-    Args:
-        benchmark: what `check` returned, if the caller has called it.
+
+def run_prepared(
+    prepared: Prepared,
+    placement: Placement = Placement(),
+    trackers: Sequence[Tracker] = (),
+    world: "World | None" = None,
+) -> dict[str, Any]:
+    """Train a run, or resume it, and return what is in result.json.
+
+    A finished run is left as it is.
 
     Raises:
-        InputError: see `check`.
+        InputError: another process has put something else into the folder meanwhile.
     """
-    directory = RunDirectory(path)
-    benchmark = benchmark or check(config, directory, resume)
+    config, directory = prepared.config, prepared.directory
     finished = directory.finished()
     if finished is not None:
         return finished
@@ -168,7 +171,8 @@ def run_local(
     held = locked(directory.path, world.leads)
     with held, mirrored(directory.path, world.leads, at_once=world.size > 1):
         if world.leads:
-            directory.check(config, resume)  # another process may have had the folder until now
+            # Another process may have had the folder until now.
+            directory.check(config, prepared.resume)
         # The others wait here until the leader holds the folder. They take its word, since files
         # may reach them later.
         finished_by_another = world.gather([directory.finished() is not None])[0][0]
@@ -189,20 +193,47 @@ def run_local(
                 accept_changes=placement.accept_changes,
             )
             with _remembered(directory, world.leads), closing(session):
-                run(config, benchmark, session, world, placement.micro_batch)
+                run(config, prepared.benchmark, session, world, placement.micro_batch)
     return directory.finished() or {}
+
+
+def run_allocated(
+    prepared: Prepared,
+    allocation: Allocation,
+    trackers: Sequence[Tracker] = (),
+    world: "World | None" = None,
+) -> dict[str, Any]:
+    """Train a run in a process that Ray started, which may have trained another one before.
+
+    It is trained as a rank of `world` or alone; see `run_prepared`.
+    """
+    load_libraries()
+    import torch
+
+    from forever.models.device import make_room
+
+    if allocation.threads:
+        torch.set_num_threads(allocation.threads)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        # A machine that is taken away says so by SIGTERM.
+        with overhearing():
+            return run_prepared(prepared, allocation.placement, trackers, world)
+    finally:
+        make_room()
 
 
 def _create(
     directory: RunDirectory, config: RunConfig, workers: int, micro_batch: int | None
 ) -> None:
-    """Write what describes a run that begins or goes on."""
+    """Write what describes a run that begins or is resumed."""
     from forever.runs.environment import describe
 
     # Another division of batches moves last bits, as another machine does.
     division = {"workers": workers, "micro_batch": micro_batch}
     directory.create(config, describe() | division)
-    directory.ended.unlink(missing_ok=True)  # it goes on
+    directory.ended.unlink(missing_ok=True)  # it is resumed
 
 
 @contextmanager

@@ -4,9 +4,10 @@ and the Python interface share. Nothing here prints; whoever calls says what is 
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, filterwarnings
@@ -17,52 +18,44 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.launch.copies import bring
-from forever.launch.fleet import Fleet, SweepOutcome, divide, require_ray
-from forever.launch.local import check, choose_kernels, load_libraries, run_local
+from forever.launch.local import Prepared, choose_kernels, load_libraries, prepare, run_prepared
+from forever.launch.resources import Resources, SweepOutcome, divide, require_ray
 from forever.runs.console import ProgressLine
 from forever.runs.directory import RunDirectory
+from forever.runs.lock import locked
 from forever.runs.tracking import Tracker
 from forever.stopping import Stopped, listening
-from forever.sweeps.checks import refused
+from forever.storage.copying import of_sweep
+from forever.storage.mirror import mirrored
+from forever.sweeps.checks import check_finished, read_data, refused
 from forever.sweeps.files import SweepFile
 from forever.sweeps.rounds import Limits, first_round, rounds
 from forever.sweeps.search import Search, find_search
-from forever.sweeps.sweep import Sweep
+from forever.sweeps.study import SearchStudy
+from forever.sweeps.sweep import Sweep, Trial
+from forever.sweeps.table import SweepTable
 from forever.text import complain
 
 Say = Callable[[str], None]
 
 
 def train(
-    config: RunConfig,
-    path: Path,
-    benchmark: Benchmark,
-    fleet: Fleet,
-    resume: bool,
-    trackers: Sequence[Tracker] = (),
+    prepared: Prepared, resources: Resources, trackers: Sequence[Tracker] = ()
 ) -> dict[str, Any]:
-    """Train one run in the folder `path`, here or with `fleet.workers`, and return its result.
-
-    Args:
-        benchmark: what `check` returned, which is called before.
-    """
-    choose_kernels([config])
-    with mirrored(path, fleet.mlflow) as mirror:
-        told = [*trackers, *mirror]
-        if fleet.workers:
+    """Train one run, here or with `resources.workers`, and return its result."""
+    choose_kernels([prepared.config])
+    with _sent_to_mlflow(prepared.directory.path, resources.mlflow) as mirror:
+        everyone = [*trackers, *mirror]
+        if resources.workers:
             require_ray()
-            from forever.launch.ray_train import run_workers
+            from forever.launch.train import run_workers
 
-            return run_workers(config, path, fleet, resume, told)
+            return run_workers(prepared, resources, everyone)
         load_libraries()
-        return run_local(
-            config,
-            path,
-            resume=resume,
-            trackers=told,
-            placement=fleet.placement,
-            benchmark=benchmark,
-        )
+        return run_prepared(prepared, resources.placement, everyone)
+
+
+# ---- a sweep or a search
 
 
 @dataclass(frozen=True)
@@ -124,78 +117,183 @@ class Ended:
 
 
 def run_file(
-    asked: Asked, out: Path, fleet: Fleet, say: Say, console: Console | None = None
+    asked: Asked, out: Path, resources: Resources, say: Say, console: Console | None = None
 ) -> Ended:
     """Run the sweep or search of a file in its folder of `out`.
 
     Args:
-        say: told once a round what is decided and what is open.
-        console: where the progress is shown, unless `fleet.show` is false; None: stdout.
+        say: gets a line on what is decided and what is open, once a round.
+        console: where the progress is shown, unless `resources.show` is false; None: stdout.
 
     Raises:
-        InputError: something of it cannot be, which is known before Ray is started.
+        InputError, Stopped: as for `run_sweep` and `run_search`.
     """
     folder = (out / asked.file.name).absolute()
     if asked.file.is_search:
         search = asked.search()
-        return Ended(folder, run_search(search, asked.trials, folder, fleet, console), search)
-    return Ended(folder, run_sweep(asked.sweep(), folder, fleet, say, asked.limits, console))
+        return Ended(folder, run_search(search, folder, asked.trials, resources, console), search)
+    sweep = asked.sweep()
+    return Ended(folder, run_sweep(sweep, folder, resources, asked.limits, say, console))
 
 
 def run_sweep(
     sweep: Sweep,
     folder: Path,
-    fleet: Fleet,
-    say: Say,
+    resources: Resources = Resources(),
     limits: Limits | None = None,
+    say: Say = complain,
     console: Console | None = None,
 ) -> SweepOutcome:
-    """Run a sweep in its folder; with limits in rounds, to which seeds are added."""
-    bring(folder)
-    if limits is not None:
-        sweep = first_round(sweep)
-    trials = sweep.trials()
-    todo = [trial for trial in trials if RunDirectory(folder / trial.key).finished() is None]
-    refused(todo, others=len(todo) < len(trials))  # before Ray is imported, which takes seconds
-    choose_kernels(trial.config for trial in trials)
-    require_ray()
-    from forever.launch import ray_tune
+    """Run all trials of a sweep that have no result yet and did not fail before.
 
+    Args:
+        folder: a trial's directory is `folder / trial.key`. On several machines it must be shared,
+            or the scratch folder of an address (docs/storage.md).
+        limits: up to which seeds are added, round by round; None: the sweep is run as it is.
+        say, console: as for `run_file`.
+
+    Raises:
+        InputError: no trial can run (bad data, missing model), the data have changed since some
+            were finished, or the cluster can never hold the request. All but the last is known
+            before Ray is imported, which takes seconds.
+        Stopped: Ctrl-C, SIGTERM or SIGHUP. Runs have saved, everything is closed; the same call
+            resumes them.
+    """
+    folder = folder.absolute()
     if limits is None:
-        return ray_tune.run_sweep(sweep, folder, fleet, console)
-    return _run_rounds(sweep, folder, fleet, limits, say, console)
-
-
-def _run_rounds(
-    sweep: Sweep, folder: Path, fleet: Fleet, limits: Limits, say: Say, console: Console | None
-) -> SweepOutcome:
-    """Run a sweep in rounds, all on one Ray, whose start takes seconds."""
-    from forever.launch import ray_tune
-    from forever.launch.ray_cluster import capacity, cluster
-
+        return _run_trials(sweep, folder, resources, console)
     outcome = SweepOutcome()
-    with cluster(dashboard=bool(fleet.workers), logs=fleet.ray_logs):
-        total, machines = capacity()
+    with ExitStack() as ray_of_all_rounds:
+
+        def connect() -> None:
+            require_ray()
+            from forever.launch.cluster import connected
+
+            options = {"dashboard": bool(resources.workers), "logs": resources.ray_logs}
+            ray_of_all_rounds.enter_context(connected(**options))
 
         def at_once(count: int) -> int:
-            return divide(total, machines, count, fleet).concurrent
+            connect()
+            from forever.launch.cluster import capacity
 
-        for part in rounds(sweep, folder, limits, at_once, say):
-            outcome.add(ray_tune.run_sweep(part, folder, fleet, console))
+            return divide(*capacity(), count, resources).concurrent
+
+        for part in rounds(first_round(sweep), folder, limits, at_once, say):
+            outcome.add(_run_trials(part, folder, resources, console, connect))
+    return outcome
+
+
+def _run_trials(
+    sweep: Sweep,
+    folder: Path,
+    resources: Resources,
+    console: Console | None,
+    connect: Callable[[], None] = require_ray,
+) -> SweepOutcome:
+    """Check the trials of a sweep, and run those that have no result; see `run_sweep`."""
+    trials, outcome = sweep.trials(), SweepOutcome()
+    bring(folder)
+
+    # What is finished stays, and so does what failed, unless it is to be run again.
+    data = read_data(trial.config for trial in trials)
+    check_finished(trials, folder, data)
+    todo: list[Trial] = []
+    todo_data: list[Benchmark | InputError] = []
+    for trial, benchmark in zip(trials, data, strict=True):
+        directory = RunDirectory(folder / trial.key)
+        end = directory.end_without_result() or {}
+        if directory.finished() is not None:
+            outcome.skipped.append(trial.key)
+        elif end.get("state") == "failed" and not resources.retry_failed:
+            outcome.failed[trial.key] = end["reason"]
+        else:
+            todo.append(trial)
+            todo_data.append(benchmark)
+    failed_before = len(outcome.failed)
+
+    # Of the others, those that cannot run are refused, before anything is written.
+    outcome.failed |= refused(todo, len(todo) < len(trials), todo_data)
+    todo = [trial for trial in todo if trial.key not in outcome.failed]
+
+    with (
+        locked(folder, patience_s=0),
+        mirrored(folder, chosen=of_sweep),
+        SweepTable(trials, resources.show, console) as table,
+    ):
+        sweep.write_manifest(folder)
+        for key in outcome.skipped:
+            table.ended(key, "skipped")
+        for key, reason in outcome.failed.items():
+            table.ended(key, "failed", reason)
+        table.say_failed_before(failed_before)
+        if todo:
+            choose_kernels(trial.config for trial in todo)
+            connect()
+            from forever.launch.tune import fan_out
+
+            fan_out(todo, folder, resources, table, outcome, count=len(trials))
     return outcome
 
 
 def run_search(
-    search: Search, trials: int | None, folder: Path, fleet: Fleet, console: Console | None = None
+    search: Search,
+    folder: Path,
+    trials: int | None = None,
+    resources: Resources = Resources(),
+    console: Console | None = None,
 ) -> SweepOutcome:
-    """Run a search in its folder until it has so many runs; None: as many as its file says."""
-    bring(folder)
-    check(search.base, RunDirectory(folder / search.base.key()), resume=True)
-    choose_kernels([search.base])
-    require_ray()
-    from forever.launch import ray_search
+    """Run points of a search until `trials` of them are in the folder, the base's own first.
 
-    return ray_search.run_search(search, folder, trials, fleet, console)
+    Optuna chooses runs while others run, and stops those that fall behind between tasks. Stopping
+    trusts OP: a run that is cheap but low in OP may be given up, and the front is that of the runs
+    that were allowed to finish.
+
+    Args:
+        folder: a run's directory is `folder / key`.
+        trials: the number of runs in all; None is the search's own. Those of earlier calls count,
+            whatever became of them; interrupted ones are resumed first.
+        console: as for `run_file`.
+
+    Raises:
+        InputError, Stopped: as `run_sweep`; the base has fewer than two tasks.
+    """
+    folder, outcome = folder.absolute(), SweepOutcome()
+    bring(folder)
+    base = prepare(search.base, folder / search.base.key(), resume=True)
+    if len(base.benchmark.stages) < 2:
+        raise InputError(f"search needs at least two tasks for BWT: {base.benchmark.name}")
+    with locked(folder, patience_s=0), mirrored(folder, chosen=of_sweep):
+        # What earlier calls chose: interrupted runs are resumed, before failed ones are retried.
+        study = SearchStudy(search, folder)
+        before = study.known()
+        again = [run for run in before if run.state == "interrupted"]
+        if resources.retry_failed:
+            again += [run for run in before if run.state == "failed"]
+        total = max(trials or search.trials, len(before))
+        study.begin(again)
+
+        shown = [run.trial for run in before]
+        with SweepTable(shown, resources.show, console, total) as table:
+            for run in before:
+                key = run.trial.key
+                if run in again:
+                    continue
+                if run.state == "failed":
+                    outcome.failed[key] = run.reason
+                    table.ended(key, "failed", run.reason)
+                else:
+                    ended = outcome.skipped if run.state == "finished" else outcome.stopped
+                    ended.append(key)
+                    table.ended(key, "skipped")
+            table.say_failed_before(len(outcome.failed))
+            if todo := len(again) + total - len(before):
+                choose_kernels([search.base])
+                require_ray()
+                from forever.launch.tune import fan_out
+
+                chosen = islice(iter(study.ask, None), todo)
+                fan_out(chosen, folder, resources, table, outcome, count=total, study=study)
+    return outcome
 
 
 @contextmanager
@@ -233,8 +331,8 @@ def mlflow_uri(choice: str | None) -> str | None:
 
 
 @contextmanager
-def mirrored(folder: Path, uri: str | None) -> Iterator[list[Any]]:
-    """Give the tracker by which MLflow hears of a run, if it does."""
+def _sent_to_mlflow(folder: Path, uri: str | None) -> Iterator[list[Any]]:
+    """Give the tracker that sends a run to MLflow, if it is sent."""
     if uri is None:
         yield []
         return

@@ -27,7 +27,7 @@ from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from forever.config.run import RunConfig
 from forever.errors import InputError, one_line
-from forever.launch.ray_cluster import CODE
+from forever.launch.cluster import CODE
 from forever.runs.environment import code
 from forever.sweeps.files import SweepFile, shipped_folders
 from forever.sweeps.sweep import slug

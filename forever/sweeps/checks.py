@@ -28,16 +28,21 @@ def read_data(runs: Iterable[RunConfig]) -> list[Benchmark | InputError]:
     return benchmarks
 
 
-def check_finished(trials: Sequence[Trial], folder: Path) -> None:
+def check_finished(
+    trials: Sequence[Trial], folder: Path, data: Sequence[Benchmark | InputError] | None = None
+) -> None:
     """Refuse a sweep that has finished runs on other examples or of another model than are there
     now, or beside finished runs of another version of its benchmark.
 
     Data that are no longer there say nothing.
+
+    Args:
+        data: what `read_data` returned, if the caller has called it.
     """
     if not any(folder.glob("*/result.json")):
         return
     tasks: dict[tuple[str, str], list[str]] = {}
-    data = read_data(trial.config for trial in trials)
+    data = read_data(trial.config for trial in trials) if data is None else data
     for trial, benchmark in zip(trials, data, strict=True):
         if isinstance(benchmark, Benchmark):
             directory = RunDirectory(folder / trial.key)
@@ -61,17 +66,22 @@ def _check_versions(tasks: Mapping[tuple[str, str], list[str]], folder: Path) ->
             )
 
 
-def refused(trials: Sequence[Trial], others: bool = False) -> dict[str, str]:
+def refused(
+    trials: Sequence[Trial],
+    others: bool = False,
+    data: Sequence[Benchmark | InputError] | None = None,
+) -> dict[str, str]:
     """What is wrong with trials, by key.
 
     Args:
         others: whether the sweep has finished trials, too, and so something to show in any case.
+        data: as for `check_finished`.
 
     Raises:
         InputError: something is wrong with every one.
     """
     problems: dict[str, str] = {}
-    data = read_data(trial.config for trial in trials)
+    data = read_data(trial.config for trial in trials) if data is None else data
     for trial, benchmark in zip(trials, data, strict=True):
         try:
             location.check(trial.config.model.name)

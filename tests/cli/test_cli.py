@@ -23,9 +23,8 @@ from forever.cli.boundary import BAD_INPUT, FAILED, explained
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.files import WriteError
-from forever.launch.fleet import Fleet, SweepOutcome
 from forever.sweeps.files import shipped_sweeps
-from forever.sweeps.sweep import Sweep
+from forever.sweeps.sweep import Trial
 
 # Commands, and what the line that refuses each of them names.
 BAD = [
@@ -284,28 +283,28 @@ def test_a_sweep_until_it_knows(
     run_file: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The options reach the rounds, and each round the launcher, which is not here."""
-    rounds: list[tuple[int, ...]] = []
+    rounds: list[set[int]] = []
 
-    def run_sweep(sweep: Sweep, folder: Path, fleet: Fleet, console: None) -> SweepOutcome:
-        outcome = SweepOutcome(finished=[trial.key for trial in sweep.trials()])
-        rounds.append(sweep.seeds)
-        for trial in sweep.trials():
+    def fan_out(
+        trials: list[Trial], folder: Path, resources: Any, table: Any, outcome: Any, count: int
+    ) -> None:
+        rounds.append({trial.seed for trial in trials})
+        for trial in trials:
             result: dict[str, Any] = {
                 "op": 50.0 + 20 * (trial.variant == "+RR"),
                 "seconds": {"task": 1.0},
             }
             result["rows"] = {"colour": {"test": 100}}
             put_result(folder / trial.key, result)
-        return outcome
 
-    monkeypatch.setattr("forever.launch.ray_tune.run_sweep", run_sweep)
-    monkeypatch.setattr("forever.launch.ray_cluster.cluster", lambda **options: nullcontext())
-    monkeypatch.setattr("forever.launch.ray_cluster.capacity", lambda: ({"CPU": 2.0}, 1))
+    monkeypatch.setattr("forever.launch.tune.fan_out", fan_out)
+    monkeypatch.setattr("forever.launch.cluster.connected", lambda **options: nullcontext())
+    monkeypatch.setattr("forever.launch.cluster.capacity", lambda: ({"CPU": 2.0}, 1))
     monkeypatch.setattr("forever.cli.commands.show_report", lambda folder: None)
     sweep = ["sweep", "components", "--on", run_file, "--only", "+RR", "--out", str(tmp_path)]
     code, printed, error = call(*sweep, "--until", "2", "--budget", "1h", "--mlflow", "off")
     assert (code, error) == (0, "")
-    assert rounds == [(0, 1, 2), (3,)]
+    assert rounds == [{0, 1, 2}, {3}]
     assert len(printed.splitlines()) == 2
 
 

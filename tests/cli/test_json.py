@@ -5,7 +5,6 @@ import os
 import shlex
 import subprocess
 import sys
-from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,7 @@ def test_a_report_is_a_document(tmp_path: Path, call: Call) -> None:
 def test_a_sweep_is_a_document(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """The launcher is not here; what it prints is on stderr."""
     pytest.importorskip("matplotlib")
-    from forever.launch.fleet import SweepOutcome
+    from forever.launch.resources import SweepOutcome
     from forever.sweeps.sweep import Sweep
 
     def run_sweep(sweep: Sweep, folder: Path, *more: Any) -> SweepOutcome:
@@ -86,9 +85,7 @@ def test_a_sweep_is_a_document(tmp_path: Path, call: Call, monkeypatch: pytest.M
         make_up(folder, sweep)
         return SweepOutcome([trial.key for trial in sweep.trials()], failed={"late": "no room"})
 
-    monkeypatch.setattr("forever.launch.ray_tune.run_sweep", run_sweep)
-    monkeypatch.setattr("forever.launch.ray_cluster.cluster", lambda **options: nullcontext())
-    monkeypatch.setattr("forever.launch.ray_cluster.capacity", lambda: ({"CPU": 2.0}, 1))
+    monkeypatch.setattr("forever.launch.start.run_sweep", run_sweep)
     words = ["demo", "--out", str(tmp_path), "--seeds", "0,1", "--mlflow", "off"]
     shown = document(call, *words, code=1)
     assert shown["failed"] == {"late": "no room"}

@@ -150,7 +150,7 @@ def head_node(
 
 def free_ports(count: int) -> list[int]:
     """Different ports at which nobody listens."""
-    from forever.launch.ray_cluster import lasting_port
+    from forever.launch.cluster import lasting_port
 
     ports: set[int] = set()
     while len(ports) < count:

@@ -28,11 +28,19 @@ from safetensors.torch import load_file, save_file
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch import ray_cluster, ray_trial, ray_tune
-from forever.launch.fleet import Fleet, Share, SweepOutcome, divide, require_ray
-from forever.launch.local import Placement
-from forever.launch.ray_train import run_workers
-from forever.launch.ray_tune import fan_out, run_sweep
+from forever.launch import cluster, tune
+from forever.launch.local import prepare
+from forever.launch.resources import (
+    Allocation,
+    Placement,
+    Resources,
+    SweepOutcome,
+    divide,
+    require_ray,
+)
+from forever.launch.start import run_sweep
+from forever.launch.train import run_workers
+from forever.launch.tune import fan_out, trial_resources
 from forever.runs.console import ConsoleTracker
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress
@@ -75,18 +83,20 @@ def test_runs_are_spread_over_what_is_present(total: Any, asked: Any, share: Any
     """What can never fit is refused."""
     machines, runs, concurrent, workers, device, *rest = asked
     least, gpus = (*rest, None, None)[:2]
-    fleet = Fleet(concurrent, workers, least, gpus, placement=Placement(device))
+    resources = Resources(concurrent, workers, least, gpus, placement=Placement(device))
     if isinstance(share, tuple):
-        assert divide(total, machines, runs, fleet) == Share(*share)
+        at_once, number, where, *others = share
+        expected = Allocation(at_once, number, Placement(where), *others)
+        assert divide(total, machines, runs, resources) == expected
     else:
         with pytest.raises(InputError, match=share):
-            divide(total, machines, runs, fleet)
+            divide(total, machines, runs, resources)
 
 
 def test_trials_that_wait_hold_nothing_that_their_workers_need() -> None:
-    held = ray_trial.trial_resources
-    assert held(Share(2, 0, "cpu", {"CPU": 2}, 2), {"CPU": 4}) == {"cpu": 2}
-    waiting = Share(1, 1, "cuda", {"GPU": 1}, None)
+    held = trial_resources
+    assert held(Allocation(2, 0, CPU, {"CPU": 2}, 2), {"CPU": 4}) == {"cpu": 2}
+    waiting = Allocation(1, 1, Placement("cuda"), {"GPU": 1}, None)
     assert held(waiting, {"CPU": 2, "trial_slot": 4}) == {"trial_slot": 1}
     assert not {"CPU", "GPU", "cpu", "gpu"} & held(waiting, {"CPU": 2, "GPU": 1}).keys()
 
@@ -94,15 +104,15 @@ def test_trials_that_wait_hold_nothing_that_their_workers_need() -> None:
 def test_a_cluster_that_grows_says_how_many_gpus_it_may_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def cluster(**resources: float) -> tuple[dict[str, float], int]:
-        monkeypatch.setattr(ray_cluster.ray, "cluster_resources", lambda: resources)
-        monkeypatch.setattr(ray_cluster.ray, "nodes", lambda: [{"Alive": True}, {"Alive": False}])
-        return ray_cluster.capacity()
+    def room(**resources: float) -> tuple[dict[str, float], int]:
+        monkeypatch.setattr(cluster.ray, "cluster_resources", lambda: resources)
+        monkeypatch.setattr(cluster.ray, "nodes", lambda: [{"Alive": True}, {"Alive": False}])
+        return cluster.capacity()
 
-    assert cluster(CPU=4.0) == ({"CPU": 4.0}, 1)
-    total, machines = cluster(CPU=4.0, later_gpus=8.0)
+    assert room(CPU=4.0) == ({"CPU": 4.0}, 1)
+    total, machines = room(CPU=4.0, later_gpus=8.0)
     assert (total["GPU"], machines) == (8.0, 2)
-    assert cluster(CPU=4.0, GPU=9.0, later_gpus=8.0)[0]["GPU"] == 9.0
+    assert room(CPU=4.0, GPU=9.0, later_gpus=8.0)[0]["GPU"] == 9.0
 
 
 def test_without_ray_a_sweep_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +140,7 @@ def test_the_reason_of_a_failure(text: str | None, reason: str, tmp_path: Path) 
     """A file that is gone ends no sweep."""
     if text is not None:
         (tmp_path / "error.txt").write_text(text, encoding="utf-8")
-    assert ray_cluster.last_error(str(tmp_path / "error.txt")) == reason
+    assert cluster.last_error(str(tmp_path / "error.txt")) == reason
 
 
 def test_an_error_is_told_without_what_ray_wraps_around_it() -> None:
@@ -138,8 +148,8 @@ def test_an_error_is_told_without_what_ray_wraps_around_it() -> None:
     from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
     boom = UserExceptionWithTraceback(ValueError("boom\nmore"), "Traceback (most recent ...): ...")
-    assert ray_cluster.one_line(WorkerGroupError("long", {1: boom})) == "ValueError: boom"
-    assert ray_cluster.one_line(ControllerError(InputError("give another"))) == "give another"
+    assert cluster.one_line(WorkerGroupError("long", {1: boom})) == "ValueError: boom"
+    assert cluster.one_line(ControllerError(InputError("give another"))) == "give another"
 
 
 def test_what_tune_breaks_down_in_goes_on_in_another_round(
@@ -151,18 +161,18 @@ def test_what_tune_breaks_down_in_goes_on_in_another_round(
     ).trials()
     rounds: list[list[str]] = []
 
-    def broken(source: Iterator[Trial], listener: Any, fleet: Fleet, count: int) -> None:
+    def broken(source: Iterator[Trial], runs: Any, resources: Resources, count: int) -> None:
         rounds.append([])
         for trial in source:
             rounds[-1].append(trial.key[0])
-            listener.running[trial.key] = trial
+            runs.running[trial.key] = trial
             if len(rounds[-1]) == 2:
                 raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(ray_tune, "_experiment", broken)
+    monkeypatch.setattr(tune, "_experiment", broken)
     outcome = SweepOutcome()
     with SweepTable(trials, show=False) as table:
-        fan_out(trials, tmp_path, Fleet(), table, outcome, count=3)
+        fan_out(trials, tmp_path, Resources(), table, outcome, count=3)
     assert rounds == [["a", "b"]] * 3
     assert outcome.failed == {trial.key: "RuntimeError: out of memory" for trial in trials}
 
@@ -213,13 +223,13 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     }
     sweep, out = Sweep("toys", base_config, variants), tmp_path / "toys"
     with pytest.raises(InputError, match="2 workers of 1 CPU each need 198, the cluster has 2"):
-        run_sweep(sweep, tmp_path / "large", Fleet(concurrent=99, workers=2, show=False))
+        run_sweep(sweep, tmp_path / "large", Resources(concurrent=99, workers=2, show=False))
     with pytest.raises(InputError, match="nowhere"):
         run_sweep(Sweep("toys", base_config, {"no data": variants["no data"]}), tmp_path / "none")
     base, no_data, bad, refused, slow = (trial.key for trial in sweep.trials())
     dead = "http://127.0.0.1:9"  # nothing listens there: every tracker fails, no run does
     capsys.readouterr()
-    first = run_sweep(sweep, out, Fleet(mlflow=dead, retries=1, placement=CPU))
+    first = run_sweep(sweep, out, Resources(mlflow=dead, retries=1, placement=CPU))
     assert sorted(first.finished) == sorted([base, slow])
     assert set(first.failed) == {no_data, bad, refused}
     assert "nowhere" in first.failed[no_data]
@@ -241,7 +251,7 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     starts.clear()
     ended = json.loads((out / bad / "ended.json").read_text())
     assert (ended["state"], ended["reason"]) == ("failed", first.failed[bad])
-    again = run_sweep(sweep, out, Fleet(retries=0, placement=CPU))
+    again = run_sweep(sweep, out, Resources(retries=0, placement=CPU))
     assert (again.finished, sorted(again.skipped)) == ([], sorted([base, slow]))
     assert again.failed == first.failed
     assert starts == [refused]
@@ -250,7 +260,7 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
     assert f"broken, order custom, seed 0: failed, 0 s: {ended['reason']}" in shown
     starts.clear()
     shutil.copy(Path(base_config.model.name) / "model.safetensors", broken)
-    mended = run_sweep(sweep, out, Fleet(retries=0, placement=CPU, retry_failed=True))
+    mended = run_sweep(sweep, out, Resources(retries=0, placement=CPU, retry_failed=True))
     assert mended.finished == [bad]
     assert sorted(starts) == sorted([bad, refused])
     assert not (out / bad / "ended.json").exists()
@@ -280,9 +290,9 @@ def test_trials_of_workers_are_asked_for_one_by_one_and_may_be_stopped(
             heard.append((key, state))
 
     watch: Any = Watch()
-    fleet, ends = Fleet(workers=1, concurrent=1, placement=CPU, retries=0), SweepOutcome()
+    resources, ends = Resources(workers=1, concurrent=1, placement=CPU, retries=0), SweepOutcome()
     with SweepTable([], show=False) as table:
-        fan_out(ask(), tmp_path, fleet, table, ends, count=2, studies=watch)
+        fan_out(ask(), tmp_path, resources, table, ends, count=2, study=watch)
     assert (ends.finished, ends.stopped, ends.failed) == ([other.key], [stopped.key], {})
     directory = RunDirectory(tmp_path / stopped.key)
     ended = directory.end_without_result() or {}
@@ -302,8 +312,8 @@ def test_two_workers_equal_one(
 ) -> None:
     text = io.StringIO()
     watcher = ConsoleTracker(Console(file=text, width=120))
-    fleet = Fleet(workers=2, placement=CPU)
-    both = run_workers(base_config, tmp_path / "run", fleet, trackers=[watcher])
+    resources = Resources(workers=2, placement=CPU)
+    both = run_workers(prepare(base_config, tmp_path / "run"), resources, [watcher])
     single = alone(base_config)
     assert both["world_size"] == 2
     assert both["matrix"] == single.result["matrix"]
@@ -314,9 +324,9 @@ def test_two_workers_equal_one(
     assert [line.split()[:3] for line in lines[1:]] == [
         ["after", f"{stage}/3", task] for stage, task in enumerate(both["stages"], 1)
     ]
-    assert run_workers(base_config, tmp_path / "run", fleet) == both
+    assert run_workers(prepare(base_config, tmp_path / "run"), resources) == both
     with pytest.raises(InputError, match=r"5 workers of 1 CPU each need 5, the cluster has 2 CPUs"):
-        run_workers(base_config, tmp_path / "many", Fleet(workers=5, placement=CPU))
+        run_workers(prepare(base_config, tmp_path / "many"), Resources(workers=5, placement=CPU))
 
 
 def test_what_a_worker_refuses_is_not_tried_again(
@@ -331,9 +341,9 @@ def test_what_a_worker_refuses_is_not_tried_again(
         return len(list_actors(address, filters=only, limit=1000))
 
     before = workers()
-    fleet = Fleet(workers=1, placement=CPU)
+    resources = Resources(workers=1, placement=CPU)
     with pytest.raises(InputError, match=f"^{REFUSAL}"):
-        run_workers(base_config.override(NO_TARGET), tmp_path / "run", fleet)
+        run_workers(prepare(base_config.override(NO_TARGET), tmp_path / "run"), resources)
     assert workers() == before + 1
 
 

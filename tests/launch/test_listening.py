@@ -13,7 +13,7 @@ import psutil
 import ray
 from marks import ON_RAY
 
-from forever.launch.ray_cluster import cluster
+from forever.launch.cluster import connected
 
 pytestmark = ON_RAY
 SECRET = "s3cret-of-the-environment"
@@ -40,7 +40,7 @@ def test_a_cluster_on_this_machine_listens_to_it_alone_and_asks_for_a_token(
     private_ray: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    with cluster(dashboard=True):
+    with connected(dashboard=True):
         before = ray.remote(lambda: None).remote()
         ray.get(before)  # a worker has started
         found = listening()

@@ -25,8 +25,8 @@ from ray_commands import FOREVER, RAY, begin, sweep_command
 from test_told_to_stop import newest_checkpoint, saved_in_the_middle
 
 from forever.config.run import RunConfig
-from forever.launch.ray_cluster import START_TIMEOUT
-from forever.launch.ray_train import _FAILURES
+from forever.launch.cluster import START_TIMEOUT
+from forever.launch.train import _FAILURES
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress
 
@@ -88,7 +88,7 @@ def end(driver: "subprocess.Popen[str]") -> None:
 # Ray Train looks for more room once a minute, for which no test has time.
 DRIVER = """
 from forever.cli import start
-from forever.launch import ray_train
+from forever.launch import train
 ray_train._RESIZE_EVERY_S = 1.0
 start.main()
 """

@@ -24,11 +24,11 @@ from ray_commands import FOREVER, begin, left_in_the_end, sweep_command
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch import ray_cluster
-from forever.launch.fleet import Fleet
-from forever.launch.local import Placement
-from forever.launch.ray_train import run_workers
-from forever.launch.ray_tune import run_sweep
+from forever.launch import cluster
+from forever.launch.local import prepare
+from forever.launch.resources import Placement, Resources
+from forever.launch.start import run_sweep
+from forever.launch.train import run_workers
 from forever.runs.directory import RunDirectory
 from forever.sweeps.sweep import Sweep
 
@@ -70,15 +70,15 @@ def test_every_process_asks_its_own_cluster(faults: Path) -> None:
 def test_the_dashboards_port_is_free_and_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray's servers that begin before it ask the system for any port."""
     first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    if first < ray_cluster._PORTS.stop:
+    if first < cluster._PORTS.stop:
         pytest.skip(f"this machine gives ports from {first} on, Linux by itself from 32768 on")
-    port = ray_cluster.lasting_port()
+    port = cluster.lasting_port()
     assert port < first
     with socket.create_server(("127.0.0.1", port)):
-        monkeypatch.setattr(ray_cluster, "_PORTS", range(port, port + 1))
+        monkeypatch.setattr(cluster, "_PORTS", range(port, port + 1))
         with pytest.raises(InputError, match="none may be used"):
-            ray_cluster.lasting_port()
-    assert ray_cluster.lasting_port() == port
+            cluster.lasting_port()
+    assert cluster.lasting_port() == port
 
 
 # ---- killed workers
@@ -89,11 +89,11 @@ def test_a_killed_rank_is_started_again(
     faults: Path, tmp_path: Path, small_config: RunConfig
 ) -> None:
     """In the middle of a replay; the group goes on from the checkpoint, with the same bits."""
-    fleet = Fleet(workers=2, placement=PLACEMENT)
-    run_workers(small_config, tmp_path / "whole", fleet)
+    resources = Resources(workers=2, placement=PLACEMENT)
+    run_workers(prepare(small_config, tmp_path / "whole"), resources)
     mark = tmp_path / "mark"
     faults.write_text(f"kill phase=replay task=1 rank=1 once={mark}")
-    run_workers(small_config, tmp_path / "killed", fleet)
+    run_workers(prepare(small_config, tmp_path / "killed"), resources)
     assert mark.exists()
     assert outcome(tmp_path / "killed").differences(outcome(tmp_path / "whole")) == []
 
@@ -106,13 +106,13 @@ def test_a_rank_that_always_dies_is_given_up(
     faults.write_text(f"count phase=merge once={tmp_path / 'deaths'}\nkill phase=merge")
     method = {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1}
     config = RunConfig.parse(small_config.model_dump(mode="json") | {"method": method})
-    fleet = Fleet(workers=1, placement=PLACEMENT)
+    resources = Resources(workers=1, placement=PLACEMENT)
     with pytest.raises(RuntimeError, match="run: "):
-        run_workers(config, tmp_path / "run", fleet)
+        run_workers(prepare(config, tmp_path / "run"), resources)
     assert len((tmp_path / "deaths").read_text().splitlines()) == 4
     assert left_in_the_end() == []
     faults.write_text("")
-    assert run_workers(config, tmp_path / "run", fleet, resume=True)["updates"]
+    assert run_workers(prepare(config, tmp_path / "run", resume=True), resources)["updates"]
 
 
 @pytest.mark.slow
@@ -128,14 +128,14 @@ def test_a_killed_trial_is_tried_again_and_no_more_than_that(
         "kill run=always phase=replay"
     )
     out = tmp_path / "out"
-    first = run_sweep(sweep, out, Fleet(placement=PLACEMENT, retries=1, show=False))
+    first = run_sweep(sweep, out, Resources(placement=PLACEMENT, retries=1, show=False))
     assert (first.finished, [*first.failed]) == ([once.key], [always.key])
     assert (tmp_path / "mark").exists()
     assert len((tmp_path / "deaths").read_text().splitlines()) == 2
     assert outcome(out / once.key).differences(alone(once.config)) == []
     assert left_in_the_end() == []
     faults.write_text("")
-    again = Fleet(placement=PLACEMENT, retry_failed=True, show=False)
+    again = Resources(placement=PLACEMENT, retry_failed=True, show=False)
     assert run_sweep(sweep, out, again).finished == [always.key]
     assert outcome(out / always.key).differences(alone(always.config)) == []
 
@@ -186,7 +186,7 @@ def test_a_cluster_that_is_gone_costs_no_finished_run(
 @pytest.fixture(params=["2 s", pytest.param("whole", marks=pytest.mark.slow)])
 def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "2 s":
-        monkeypatch.setattr(ray_cluster, "PATIENCE_S", 2.0)
+        monkeypatch.setattr(cluster, "PATIENCE_S", 2.0)
 
 
 @pytest.fixture
@@ -216,16 +216,19 @@ def test_runs_that_get_no_room_say_what_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither an actor nor a place in a queue is left of them, and the same call goes on."""
-    sweep, fleet = Sweep("toys", small_config, {"base": {}}), Fleet(placement=PLACEMENT, show=False)
+    sweep, resources = (
+        Sweep("toys", small_config, {"base": {}}),
+        Resources(placement=PLACEMENT, show=False),
+    )
     begun = time.monotonic()
     with pytest.raises(InputError, match=f"no room for a run: .* CPU are needed, and {SHORT}"):
-        run_sweep(sweep, tmp_path / "out", fleet)
+        run_sweep(sweep, tmp_path / "out", resources)
     assert time.monotonic() - begun < 60
-    monkeypatch.setattr(ray_cluster, "PATIENCE_S", 2.0)  # once is enough
+    monkeypatch.setattr(cluster, "PATIENCE_S", 2.0)  # once is enough
     begun = time.monotonic()
-    two = Fleet(workers=2, placement=PLACEMENT, show=False)
+    two = Resources(workers=2, placement=PLACEMENT, show=False)
     with pytest.raises(InputError, match=f"no room for 2 workers: 2 CPU are needed, and {SHORT}"):
-        run_workers(small_config, tmp_path / "run", two)
+        run_workers(prepare(small_config, tmp_path / "run"), two)
     assert time.monotonic() - begun < 60
     (holder,) = left_in_the_end(others=1)
     assert holder.endswith("Holder")
@@ -252,7 +255,7 @@ def test_a_token_is_ours_where_ray_can_keep_none(
         monkeypatch.delenv("HOME")
         monkeypatch.setattr(os.path, "expanduser", lambda path: path)
         monkeypatch.chdir(tmp_path)
-    ray_cluster._have_token()
+    cluster._have_token()
     assert ("RAY_AUTH_TOKEN" in os.environ) == (home in ("closed", "none"))
     assert len(os.environ.get("RAY_AUTH_TOKEN", "0" * 64)) == 64
 

@@ -7,10 +7,8 @@ import pytest
 
 pytest.importorskip("ray")
 from forever.config.run import RunConfig
-from forever.launch import ray_trial
-from forever.launch.fleet import Fleet, Share
-from forever.launch.local import Placement
-from forever.launch.ray_cluster import Setting
+from forever.launch import cluster, tune
+from forever.launch.resources import Allocation, Placement
 from forever.runs.directory import RunDirectory
 
 
@@ -24,14 +22,13 @@ def test_a_trial_that_tune_wants_no_more_of_ends_there(
         reports.append(content)
         raise SystemExit(0)
 
-    monkeypatch.setattr(ray_trial.tune, "report", report)
-    monkeypatch.setattr(Setting, "enter", lambda self: None)
+    monkeypatch.setattr(tune.tune, "report", report)
+    monkeypatch.setattr(cluster, "prepare_process", lambda allocation: None)
     config = small_config.override({"data.order": ["colour", "shape"]})
     params = {"run": config.model_dump(mode="json"), "key": "run"}
-    share = Share(concurrent=1, workers=0, device="cpu", resources={"CPU": 1}, threads=None)
-    setting = Setting(Fleet(placement=Placement(device="cpu")), share)
+    allocation = Allocation(1, 0, Placement("cpu"), {"CPU": 1}, threads=None)
     with pytest.raises(SystemExit):
-        ray_trial.train_trial(params, str(tmp_path), setting)
+        tune.train_trial(params, str(tmp_path), allocation)
     assert [content["stage"] for content in reports] == [1]
     directory = RunDirectory(tmp_path / "run")
     assert directory.steps.is_file()

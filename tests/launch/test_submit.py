@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from forever.cli.main import app
 from forever.errors import InputError
-from forever.launch.ray_cluster import CODE, check_code
+from forever.launch.cluster import CODE, check_code
 from forever.launch.submit import follow, stage
 from forever.runs.environment import code
 

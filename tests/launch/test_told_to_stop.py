@@ -20,11 +20,11 @@ from marks import ON_RAY
 from ray_commands import FOREVER
 
 from forever.config.run import RunConfig
-from forever.launch import ray_train
-from forever.launch.fleet import Fleet
-from forever.launch.local import Placement
-from forever.launch.ray_train import run_workers
-from forever.launch.ray_tune import run_sweep
+from forever.launch import train
+from forever.launch.local import prepare
+from forever.launch.resources import Placement, Resources
+from forever.launch.start import run_sweep
+from forever.launch.train import run_workers
 from forever.runs.lock import in_progress
 from forever.sweeps.sweep import Sweep
 
@@ -82,10 +82,10 @@ def test_a_trial_that_was_told_to_stop_goes_on_and_has_not_failed(
     sweep, out = Sweep("toys", long, {"base": {}}), tmp_path / "toys"
     (trial,) = sweep.trials()
     with spot_notice(out, times=4) as told:
-        ends = run_sweep(sweep, out, Fleet(placement=CPU, workers=0, retries=0))
+        ends = run_sweep(sweep, out, Resources(placement=CPU, workers=0, retries=0))
     assert len(told) == 4
     assert (ends.finished, ends.failed) == ([trial.key], {})
-    assert f"{trial.key} saved and left when it was told to stop" in capsys.readouterr().out
+    assert f"{trial.key} was interrupted" in capsys.readouterr().out
     assert outcome(out / trial.key).differences(alone(trial.config, threads=2)) == []
 
 
@@ -97,9 +97,9 @@ def test_workers_that_were_told_to_stop_are_started_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Although none may fail."""
-    monkeypatch.setattr(ray_train, "_FAILURES", 0)
+    monkeypatch.setattr(train, "_FAILURES", 0)
     with spot_notice(tmp_path / "run") as told:
-        result = run_workers(long, tmp_path / "run", Fleet(workers=1, placement=CPU))
+        result = run_workers(prepare(long, tmp_path / "run"), Resources(workers=1, placement=CPU))
     assert len(told) == 1
     assert result["world_size"] == 1
     assert outcome(tmp_path / "run").differences(alone(long, threads=2)) == []

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.local import check
+from forever.launch.local import prepare
 from forever.models import location, lora
 from forever.models.backbone import load
-from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
 from forever.sweeps.sweep import Sweep
 from forever.training.build import build_learner
@@ -126,7 +125,7 @@ def test_it_is_refused_before_a_local_model_is_loaded(
     with pytest.raises(InputError, match="3 tasks of rank 11"):
         execute(too_wide.config, tmp_path / "run")
     inner = olora.override({"model.rank": 11, "model.targets": ["down_proj"]})  # 64 wide
-    check(inner, RunDirectory(tmp_path / "run"), resume=False)
+    prepare(inner, tmp_path / "run")
     build_learner(inner, World(), tasks=3)
     assert not (tmp_path / "run").exists()
 

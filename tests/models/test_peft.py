@@ -18,11 +18,10 @@ from safetensors.torch import load_file, save_file
 from forever.config.parts import ModelConfig
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.local import Placement, check, run_local
+from forever.launch.local import Placement, prepare, run_local
 from forever.models import lora
 from forever.models.adapter import attach, attached, describe, restore, save
 from forever.models.backbone import load
-from forever.runs.directory import RunDirectory
 from forever.training import loop
 from forever.training.build import build_learner
 from forever.training.world import World
@@ -300,7 +299,7 @@ def test_a_bad_adapter_is_one_line(
     """Before the model is loaded."""
     config = small_config.override({"model.adapter": adapter})
     with pytest.raises(InputError, match=message) as refused:
-        check(config, RunDirectory(tmp_path / "run"), resume=False)
+        prepare(config, tmp_path / "run")
     assert "\n" not in str(refused.value)
 
 

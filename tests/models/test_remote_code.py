@@ -14,10 +14,9 @@ import torch
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.local import check
+from forever.launch.local import prepare
 from forever.methods.ssr.encoders import load_encoder
 from forever.models.backbone import load
-from forever.runs.directory import RunDirectory
 from forever.sweeps.checks import refused
 from forever.sweeps.sweep import Trial
 
@@ -60,7 +59,7 @@ def test_a_folder_with_code_is_refused(
     key = "method.encoder" if method == "ssr" else "model.name"
     config = base_config.override({"method.name": method, key: str(evil)})
     readers = [
-        lambda: check(config, RunDirectory(tmp_path / "run"), resume=False),
+        lambda: prepare(config, tmp_path / "run"),
         lambda: refused([Trial("k", "v", "o", 0, config)]),
         lambda: load(str(evil), torch.float32, torch.device("cpu")),
     ]

@@ -19,7 +19,7 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.launch import local
-from forever.launch.local import check
+from forever.launch.local import prepare
 from forever.report.study import read_study
 from forever.runs import checkpoint
 from forever.runs.directory import RunDirectory
@@ -35,7 +35,7 @@ def fork(config: RunConfig, at: str, out: Path, **placement: Any) -> Path:
     """What `forever run --fork` does; returns the directory of the fork."""
     origin = find_origin(at)
     directory = RunDirectory(out / origin.key(config))
-    plant(origin, config, check(config, directory, resume=False), directory)
+    plant(origin, config, prepare(config, directory.path).benchmark, directory)
     execute(config, directory.path, **placement)
     return directory.path
 
@@ -217,7 +217,7 @@ def test_a_fork_that_lost_its_checkpoint_is_no_run_from_the_beginning(
     config, path = runs["forever"]
     origin = find_origin(f"{path}@1")
     directory = RunDirectory(tmp_path / origin.key(config))
-    plant(origin, config, check(config, directory, resume=False), directory)
+    plant(origin, config, prepare(config, directory.path).benchmark, directory)
     if lost == "missing":
         shutil.rmtree(directory.checkpoints)
     else:

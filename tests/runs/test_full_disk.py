@@ -173,8 +173,7 @@ def test_out_is_a_file(config: RunConfig, tmp_path: Path, below: str) -> None:
 def test_the_folder_of_a_sweep_is_a_file(config: RunConfig, tmp_path: Path) -> None:
     """Also of a search; `below` a file there is none, either."""
     pytest.importorskip("ray")
-    from forever.launch.ray_search import run_search
-    from forever.launch.ray_tune import run_sweep
+    from forever.launch.start import run_search, run_sweep
 
     search = find_search(load_sweep("search"), config.override({"method.name": "forever"}))
     file = tmp_path / "components"

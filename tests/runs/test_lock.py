@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from helpers import execute
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.fleet import Fleet
+from forever.launch.local import prepare
+from forever.launch.resources import Resources
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress, locked
 from forever.sweeps.files import load_sweep
@@ -62,11 +62,14 @@ def test_a_run_with_workers_waits_before_it_starts_any(
 ) -> None:
     """Ray Train's files in the folder are the other process's."""
     pytest.importorskip("ray")
-    from forever.launch.ray_train import run_workers
+    from forever.launch.train import run_workers
+
+    def in_workers(config: RunConfig, path: Path) -> dict[str, Any]:
+        return run_workers(prepare(config, path), Resources(workers=1))
 
     finished, path = tmp_path / "finished", tmp_path / "run"
     execute(small_config, finished)
-    with waiting(small_config, path, capsys, partial(run_workers, fleet=Fleet(workers=1))) as run:
+    with waiting(small_config, path, capsys, in_workers) as run:
         for name in FILES:
             shutil.copy(finished / name, path)
     assert run.result() == RunDirectory(finished).finished()
@@ -87,8 +90,7 @@ def test_a_second_sweep_of_a_name_leaves_and_removes_nothing(
 ) -> None:
     """Also a search: Ray Tune's files in the folder are the other's."""
     pytest.importorskip("ray")
-    from forever.launch.ray_search import run_search
-    from forever.launch.ray_tune import run_sweep
+    from forever.launch.start import run_search, run_sweep
 
     kept = tmp_path / ".tune" / "experiment" / "state.json"
     kept.parent.mkdir(parents=True)

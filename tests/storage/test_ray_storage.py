@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from forever.cli.main import app
 from forever.config.run import RunConfig
-from forever.launch.fleet import Fleet
 from forever.launch.local import Placement
-from forever.launch.ray_tune import run_sweep
+from forever.launch.resources import Resources
+from forever.launch.start import run_sweep
 from forever.runs.directory import RunDirectory
 from forever.storage.address import SCRATCH, local_folder
 from forever.sweeps.sweep import MANIFEST, Sweep
@@ -55,8 +55,8 @@ def test_a_sweep_in_storage(
     variants = {"base": {}, "slow": {"optim.lr": 1e-3}, "diverges": diverging}
     sweep = Sweep("toys", small_config, variants)
     out = f"{SWEEPS}/toys-{workers}"
-    fleet = Fleet(workers=workers, retries=0, show=False, placement=Placement(device="cpu"))
-    first = run_sweep(sweep, local_folder(out), fleet)
+    resources = Resources(workers=workers, retries=0, show=False, placement=Placement("cpu"))
+    first = run_sweep(sweep, local_folder(out), resources)
     base, slow, diverges = (trial.key for trial in sweep.trials())
     assert sorted(first.finished) == sorted([base, slow])
     assert "diverged" in first.failed[diverges]
@@ -70,7 +70,7 @@ def test_a_sweep_in_storage(
     trained = elsewhere.rglob(f"toys-{workers}/*/steps.jsonl")
     assert {path.parent.name for path in trained} == {base, slow, diverges}
     machine(2)
-    second = run_sweep(sweep, local_folder(out), fleet)
+    second = run_sweep(sweep, local_folder(out), resources)
     assert sorted(second.skipped) == sorted([base, slow])
     assert second.failed == first.failed
     ended = RunDirectory(local_folder(out) / diverges).end_without_result()

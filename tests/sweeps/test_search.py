@@ -15,8 +15,8 @@ from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.files import WriteError
-from forever.launch.fleet import Fleet, Share, divide
 from forever.launch.local import Placement
+from forever.launch.resources import Allocation, Resources, divide
 from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep
 from forever.sweeps.search import Search, find_search
@@ -272,19 +272,20 @@ def test_a_search_finds_stops_and_resumes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("ray")
-    from forever.launch import ray_search, ray_tune
+    from forever.launch import tune
+    from forever.launch.start import run_search
 
-    shares: list[Share] = []
+    shares: list[Allocation] = []
 
-    def divided(*arguments: Any) -> Share:
+    def divided(*arguments: Any) -> Allocation:
         shares.append(divide(*arguments))
         return shares[-1]
 
-    monkeypatch.setattr(ray_tune, "divide", divided)
+    monkeypatch.setattr(tune, "divide", divided)
 
-    def call(trials: int, **fleet: Any) -> Any:
-        spread = Fleet(placement=Placement("cpu"), **fleet)
-        return ray_search.run_search(small_search, tmp_path, trials, spread)
+    def call(trials: int, **resources: Any) -> Any:
+        spread = Resources(placement=Placement("cpu"), **resources)
+        return run_search(small_search, tmp_path, trials, spread)
 
     def matrix(directory: RunDirectory) -> Any:
         return (directory.finished() or {})["matrix"]

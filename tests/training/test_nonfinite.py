@@ -295,7 +295,7 @@ def test_names_of_runs_are_what_they_were() -> None:
 def test_workers_are_not_started_again_for_it() -> None:
     """Ray Train would start them three times, and each would diverge at the same update."""
     pytest.importorskip("ray")
-    from forever.launch.ray_train import _Refusals
+    from forever.launch.train import _Refusals
 
     error: Any = FloatingPointError("task shape, update 2: loss nan")
     with pytest.raises(FloatingPointError, match="update 2"):

@@ -6,14 +6,7 @@ from typing import Any
 from typer import Argument, Option
 
 from forever.cli import options
-from forever.cli.options import (
-    NAMED_RUN,
-    Place,
-    Selection,
-    parse_seeds,
-    parse_workers,
-    with_options,
-)
+from forever.cli.options import NAMED_RUN, Place, Selection, parse_seeds, with_options
 from forever.cli.shown import show
 from forever.errors import InputError
 
@@ -64,20 +57,11 @@ def plan(
     )
     settle_all(run.directory.path for run in runs)
     # Torch is loaded when the runs are known to be possible.
-    from forever.launch.fleet import Fleet
-    from forever.launch.local import Placement
     from forever.plan import plan_table
 
-    least, most = parse_workers(place.workers) or (None, None)
-    fleet = Fleet(
-        selection.concurrent,
-        most,
-        least,
-        gpus_per_run=place.gpus_per_run,
-        placement=Placement(place.device),
-    )
+    resources = place.resources(concurrent=selection.concurrent)
     planned = runs if selection.retry_failed else without_failed(runs)
-    show(plan_table(name, planned, fleet, tokens_per_second, price_per_hour))
+    show(plan_table(name, planned, resources, tokens_per_second, price_per_hour))
 
 
 def _check_detection(file: Any, points: float) -> None:

@@ -38,13 +38,13 @@ def run(
     """
     from forever.cli.view.run import SCORES, lost_tasks, read_run
     from forever.launch.copies import settle
-    from forever.launch.local import check
+    from forever.launch.local import prepare
     from forever.launch.start import train
     from forever.runs.console import ConsoleTracker, matrix_table
     from forever.runs.directory import RunDirectory
     from forever.storage.copying import readable
 
-    if not launch.most_workers and (launch.gpus_per_run or launch.ray_logs):
+    if not (launch.workers and launch.workers[1]) and (launch.gpus_per_run or launch.ray_logs):
         rule = "--gpus-per-run and --ray-logs are about Ray's workers"
         raise InputError(f"{rule}; give --workers, too")
 
@@ -59,7 +59,7 @@ def run(
     key = origin.key(settings) if origin else settings.key()
     directory = RunDirectory(launch.out / key)
     settle(directory.path, readable)
-    benchmark = check(settings, directory, resume)
+    prepared = prepare(settings, directory.path, resume)
 
     # What a fork takes over from its origin.
     if directory.finished() is not None:
@@ -67,13 +67,13 @@ def run(
     elif origin is not None:
         from forever.runs.fork import plant
 
-        differences = plant(origin, settings, benchmark, directory)
+        differences = plant(origin, settings, prepared.benchmark, directory)
         if not quiet:
             print_lines(differences)
 
-    fleet = launch.fleet(commands.mlflow_uri(launch.mlflow))
+    resources = launch.resources(mlflow=commands.mlflow_uri(launch.mlflow))
     with closing(ConsoleTracker(_Progress(quiet=quiet))) as progress:
-        result = train(settings, directory.path, benchmark, fleet, resume, [progress])
+        result = train(prepared, resources, [progress])
 
     show(matrix_table(result, console.width))
     lost = lost_tasks(result, read_run(directory.path).answers)

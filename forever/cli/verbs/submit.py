@@ -53,7 +53,7 @@ def submit(
         raise InputError(f"--address {address!r}: {rule}")
     file, base, launch = _parse(words)
     _check_shared(launch)
-    from forever.launch.fleet import require_ray
+    from forever.launch.resources import require_ray
 
     require_ray()
     from forever.launch.submit import connect, follow, make_job, start_or_join
@@ -85,7 +85,7 @@ def _parse(words: Sequence[str]) -> tuple[Any, Any, Launch]:
     if params["name"] is None or params["show_all"]:
         raise InputError("submit needs a sweep; `forever sweep --list` shows them")
     stopping, launch = _options(Stopping, params), _options(Launch, params)
-    launch.fleet()
+    launch.resources()
     file = load_sweep(params["name"])
     asked = _options(Selection, params).asked(file, params["changes"], stopping.limits())
     if file.is_search:

@@ -1,6 +1,5 @@
 """`forever sweep` and `forever demo`: many variants with Ray Tune."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from typer import Argument, Option
@@ -38,12 +37,12 @@ def sweep(
         show(sweeps_table())
         return
     asked = selection.asked(load_sweep(name), changes, stopping.limits())
-    fleet = replace(
-        launch.fleet(commands.mlflow_uri(launch.mlflow)),
+    resources = launch.resources(
+        mlflow=commands.mlflow_uri(launch.mlflow),
         concurrent=selection.concurrent,
         retry_failed=selection.retry_failed,
     )
-    commands.sweep(asked, launch.out, fleet)
+    commands.sweep(asked, launch.out, resources)
 
 
 def demo(
@@ -58,13 +57,12 @@ def demo(
         forever demo
         forever demo --seeds 0,1,2
     """
-    from forever.launch.fleet import Fleet
-    from forever.launch.local import Placement
+    from forever.launch.resources import Placement, Resources
     from forever.launch.start import Asked
     from forever.sweeps.files import load_sweep
     from forever.sweeps.named_runs import load_run
 
     uri = commands.mlflow_uri(mlflow)
-    fleet = Fleet(concurrent, workers=0, placement=Placement("cpu"), mlflow=uri)
+    resources = Resources(concurrent, workers=0, placement=Placement("cpu"), mlflow=uri)
     asked = Asked(load_sweep("demo"), load_run("mini/forever"), {}, parse_seeds(seeds))
-    commands.sweep(asked, out, fleet)
+    commands.sweep(asked, out, resources)

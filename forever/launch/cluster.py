@@ -1,5 +1,4 @@
-"""A Ray cluster to run on: joined or started, quiet; how many runs fit on it at once, and what each
-of their processes must know."""
+"""A Ray cluster to run on: joined or started, and quiet; its room; why something failed on it."""
 
 import logging
 import os
@@ -8,9 +7,8 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -18,15 +16,11 @@ from typing import Any
 import ray
 from ray.util import placement_group_table
 
-from forever.config.run import RunConfig
-from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.format import plural
-from forever.launch.fleet import Fleet, Share
-from forever.launch.local import load_libraries, run_local
+from forever.launch.resources import Allocation
 from forever.runs.environment import code
-from forever.runs.tracking import Tracker
-from forever.stopping import listening, overhearing
+from forever.stopping import listening
 from forever.text import without_credentials
 
 CODE = "FOREVER_CODE"  # in the environment of a job: the digest of the code that it was given
@@ -83,7 +77,7 @@ def check_code() -> None:
 
 
 @contextmanager
-def cluster(dashboard: bool, logs: bool = False) -> Iterator[None]:
+def connected(dashboard: bool, logs: bool = False) -> Iterator[None]:
     """Ray for the duration of the block, which SIGTERM and SIGHUP leave as Ctrl-C does.
 
     It is the Ray of this process, if one runs. Else it is the cluster that RAY_ADDRESS names, as
@@ -167,61 +161,17 @@ def lasting_port() -> int:
     raise InputError(f"{rule}, and none may be used; end other servers, or set RAY_ADDRESS")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a process that Ray starts for a run must know."""
+def prepare_process(allocation: Allocation) -> None:
+    """Make a process that Ray started work in the folder of the user's command, and name it.
 
-    fleet: Fleet
-    share: Share
-    # Ray gives each process a folder and a command line of its own.
-    cwd: str = field(default_factory=os.getcwd)
-    argv: Sequence[str] = field(default_factory=lambda: list(sys.argv))
-
-    def enter(self) -> None:
-        """Make this process like that of the user.
-
-        Raises:
-            InputError: it runs other code than the job was submitted with.
-        """
-        check_code()
-        quiet()
-        if Path(self.cwd).is_dir():
-            os.chdir(self.cwd)
-        sys.argv = list(self.argv)
-
-    def train(
-        self,
-        config: RunConfig,
-        path: Path,
-        world: Any = None,
-        trackers: Sequence[Tracker] = (),
-        benchmark: Benchmark | None = None,
-    ) -> dict[str, Any]:
-        """Train the run here, as a rank of `world` or alone; returns what is in result.json."""
-        load_libraries()
-        import torch
-
-        from forever.models.device import make_room
-
-        if self.share.threads:
-            torch.set_num_threads(self.share.threads)
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()  # this process may have trained another run before
-        placement = replace(self.fleet.placement, device=self.share.device)
-        try:
-            # A machine that is taken away says so by SIGTERM.
-            with overhearing():
-                return run_local(
-                    config,
-                    path,
-                    resume=True,
-                    trackers=trackers,
-                    placement=placement,
-                    world=world,
-                    benchmark=benchmark,
-                )
-        finally:
-            make_room()
+    Raises:
+        InputError: it runs other code than the job was submitted with.
+    """
+    check_code()
+    quiet()
+    if Path(allocation.cwd).is_dir():
+        os.chdir(allocation.cwd)
+    sys.argv = list(allocation.argv)
 
 
 def capacity() -> tuple[dict[str, float], int]:
@@ -260,15 +210,15 @@ def no_room(needed: Mapping[str, float], groups: int = 1) -> str:
     return ""
 
 
-def await_room(share: Share) -> None:
+def await_room(allocation: Allocation) -> None:
     """Wait until the workers of a run have room, which others may hold, unless the cluster grows.
 
     Raises:
         InputError: there is none for PATIENCE_S.
     """
     give_up = time.monotonic() + PATIENCE_S
-    needed = share.least or share.workers
-    while not grows() and (short := no_room(share.resources, needed)):
+    needed = allocation.least or allocation.workers
+    while not grows() and (short := no_room(allocation.resources, needed)):
         if time.monotonic() > give_up:
             raise InputError(f"no room for {plural(needed, 'worker')}: {short}")
         time.sleep(1)

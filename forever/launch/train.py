@@ -1,8 +1,8 @@
 """One run on workers of Ray Train, each a rank of one world.
 
-The run directory is the truth. Workers that are started again, after a crash or on another node, go
-on from its checkpoints; Ray Train stores nothing that matters. On several machines the directory
-must be shared, or the scratch folder of an address (docs/storage.md).
+The run directory is the truth. Workers that are restarted, after a crash or on another node, resume
+from its checkpoints; Ray Train stores nothing that matters. On several machines the directory must
+be shared, or the scratch folder of an address (docs/storage.md).
 """
 
 import os
@@ -20,12 +20,10 @@ import ray.train.torch
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch import ray_cluster
+from forever.launch import cluster
 from forever.launch.copies import ask_to_save, glance, held, settle
-from forever.launch.fleet import Fleet, divide
-from forever.launch.local import check
-from forever.launch.ray_cluster import Setting
-from forever.runs.directory import RunDirectory
+from forever.launch.local import Prepared, prepare, run_allocated
+from forever.launch.resources import Allocation, Resources, divide
 from forever.runs.lock import in_progress, locked
 from forever.runs.progress import Follower
 from forever.runs.tracking import Tracker
@@ -44,57 +42,54 @@ _NOTICE_EVERY_S = 2.0  # a spot machine says half a minute or more before that i
 
 
 def run_workers(
-    config: RunConfig,
-    path: Path,
-    fleet: Fleet,
-    resume: bool = False,
-    trackers: Sequence[Tracker] = (),
+    prepared: Prepared, resources: Resources, trackers: Sequence[Tracker] = ()
 ) -> dict[str, Any]:
-    """Run or go on with a run on `fleet.workers` processes with one GPU or CPU each.
+    """Train a run, or resume it, on `resources.workers` processes with one GPU or CPU each.
 
-    It returns what is in result.json. Trackers are told in this process how far the workers are.
+    It returns what is in result.json. Trackers hear in this process how far the workers are.
 
     Raises:
-        InputError: see `launch.local.check`, or more workers than the cluster has devices.
-        RuntimeError: workers failed more often than they are started again.
+        InputError: see `launch.local.run_prepared`, or more workers than the cluster has devices.
+        RuntimeError: workers failed more often than they are restarted.
     """
-    directory = RunDirectory(path)
-    benchmark = check(config, directory, resume)
+    directory = prepared.directory
     if in_progress(directory.path):
         # Nobody would see what a worker says that waits, and Ray Train's files are the other's.
         with locked(directory.path):
-            directory.check(config, resume)
+            directory.check(prepared.config, prepared.resume)
     finished = directory.finished()
     if finished is not None:
         return finished
-    with ray_cluster.cluster(dashboard=True, logs=fleet.ray_logs):
-        total, machines = ray_cluster.capacity()
-        share = divide(total, machines, 1, replace(fleet, concurrent=1, workers=fleet.workers or 1))
-        follower = Follower(config, directory, benchmark, trackers)
-        return train_group(config, directory.path, Setting(fleet, share), follower)
+    with cluster.connected(dashboard=True, logs=resources.ray_logs):
+        total, machines = cluster.capacity()
+        one = replace(resources, concurrent=1, workers=resources.workers or 1)
+        allocation = divide(total, machines, 1, one)
+        return train_group(prepared, allocation, trackers)
 
 
 def train_group(
-    config: RunConfig, path: Path, setting: Setting, follower: Follower
+    prepared: Prepared, allocation: Allocation, trackers: Sequence[Tracker]
 ) -> dict[str, Any]:
     """Start the workers of a run on this process's Ray, and wait for them; see `run_workers`.
 
-    The follower looks at the run's directory meanwhile, in the calling thread. Workers that are
-    told to leave, as on a spot machine, are started again: that is no failure.
+    The run's directory is read meanwhile, in the calling thread, for the trackers. Workers that
+    are interrupted, as on a spot machine, are restarted: that is no failure.
     """
-    if setting.share.least:
-        os.environ[ray_cluster.START_TIMEOUT] = str(_ELASTIC_START_S)
+    path = prepared.directory.path
+    follower = Follower(prepared.config, prepared.directory, prepared.benchmark, trackers)
+    if allocation.least:
+        os.environ[cluster.START_TIMEOUT] = str(_ELASTIC_START_S)
     while True:
-        ray_cluster.await_room(setting.share)
+        cluster.await_room(allocation)
         try:
             with looking():
-                _train_once(config, path, setting, follower)
+                _train_once(prepared.config, path, allocation, follower)
             break
-        except _LeftWhenTold:
+        except _Interrupted:
             if asked():
                 raise Stopped(asked()) from None
     settle(path, readable)
-    result = RunDirectory(path).finished()
+    result = prepared.directory.finished()
     if result is None:
         raise RuntimeError(
             f"{path.name}: workers ended without a result; is {path} shared by all machines?"
@@ -102,13 +97,13 @@ def train_group(
     return result
 
 
-def _train_once(config: RunConfig, path: Path, setting: Setting, follower: Follower) -> None:
+def _train_once(config: RunConfig, path: Path, allocation: Allocation, follower: Follower) -> None:
     scratch = path / _SCRATCH
-    # A name that is used again goes on with what lies there.
+    # A name that is used again would resume what lies there.
     shutil.rmtree(scratch, ignore_errors=True)
     # In the main thread Ray Train would turn Ctrl-C into an exit without a reason.
     pool = ThreadPoolExecutor(1)
-    training = pool.submit(_trainer(config, path, setting).fit)
+    training = pool.submit(_trainer(config, path, allocation).fit)
     over = told = False
     try:
         while not over:
@@ -126,34 +121,35 @@ def _train_once(config: RunConfig, path: Path, setting: Setting, follower: Follo
                 # thread would go on with a cluster that is gone, and keep this process from ending.
         training.result()
     except ray.train.TrainingFailedError as error:
-        cause = ray_cluster.first_cause(error)
+        cause = cluster.first_cause(error)
         if isinstance(cause, _NOT_AGAIN):
             raise cause from None
-        raise RuntimeError(f"{path.name}: {ray_cluster.one_line(error)}") from error
+        raise RuntimeError(f"{path.name}: {cluster.one_line(error)}") from error
     finally:
         pool.shutdown(wait=False)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch.TorchTrainer:
+def _trainer(config: RunConfig, path: Path, allocation: Allocation) -> ray.train.torch.TorchTrainer:
+    most, least = allocation.workers, allocation.least
+    workers = (least, most) if least else most
     # All are endless by default: a group that cannot start would be started for ever.
-    starts = _STARTS if ray_cluster.grows() else _FAILURES
+    starts = _STARTS if cluster.grows() else _FAILURES
     failures = ray.train.FailureConfig(
         max_failures=_FAILURES,
         controller_failure_limit=starts,
-        max_preemption_failures=ray_cluster.PREEMPTIONS,
+        max_preemption_failures=cluster.PREEMPTIONS,
     )
-    share = setting.share
     return ray.train.torch.TorchTrainer(
-        partial(_worker, config=config, folder=portable(path), setting=setting),
+        partial(_worker, config=config, folder=portable(path), allocation=allocation),
         # A run that computes on the CPU may hold a GPU all the same.
         torch_config=ray.train.torch.TorchConfig(
-            backend="nccl" if share.device == "cuda" else "gloo"
+            backend="nccl" if allocation.device == "cuda" else "gloo"
         ),
         scaling_config=ray.train.ScalingConfig(
-            num_workers=(share.least, share.workers) if share.least else share.workers,
-            use_gpu="GPU" in share.resources,
-            resources_per_worker=dict(share.resources),
+            num_workers=workers,
+            use_gpu="GPU" in allocation.resources,
+            resources_per_worker=dict(allocation.resources),
             elastic_resize_monitor_interval_s=_RESIZE_EVERY_S,
         ),
         run_config=ray.train.RunConfig(
@@ -166,11 +162,11 @@ def _trainer(config: RunConfig, path: Path, setting: Setting) -> ray.train.torch
     )
 
 
-class _LeftWhenTold(RuntimeError):
-    """A worker was told to stop; the leading one has saved."""
+class _Interrupted(RuntimeError):
+    """A worker was interrupted; the leading one has saved."""
 
 
-_NOT_AGAIN = (InputError, FloatingPointError, _LeftWhenTold)
+_NOT_AGAIN = (InputError, FloatingPointError, _Interrupted)
 
 
 class _Refusals(ray.train.UserCallback):
@@ -178,27 +174,27 @@ class _Refusals(ray.train.UserCallback):
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         for error in worker_exceptions.values():
-            cause = ray_cluster.first_cause(error)
+            cause = cluster.first_cause(error)
             if isinstance(cause, _NOT_AGAIN):
                 raise cause
 
 
-def _worker(config: RunConfig, folder: str, setting: Setting) -> None:
-    """Build the world of a rank and enter the loop."""
+def _worker(config: RunConfig, folder: str, allocation: Allocation) -> None:
+    """Build the world of a rank and train."""
     from forever.training.world import World, pick_device
 
-    setting.enter()
+    cluster.prepare_process(allocation)
     context = ray.train.get_context()
-    on_cpu = setting.share.device == "cpu"
+    on_cpu = allocation.device == "cpu"
     device = pick_device("cpu") if on_cpu else ray.train.torch.get_device()
     world = World(context.get_world_rank(), context.get_world_size(), device)
     try:
         path = local_folder(folder)
         settle(path, readable)
         with _noticing(path, world.leads):
-            setting.train(config, path, world)
+            run_allocated(prepare(config, path, resume=True), allocation, world=world)
     except Stopped:
-        raise _LeftWhenTold(f"rank {world.rank} was told to stop") from None
+        raise _Interrupted(f"rank {world.rank} was interrupted") from None
 
 
 @contextmanager

@@ -1,0 +1,351 @@
+"""Many runs with Ray Tune: what is missing is fanned out, failures stay with the run that has them.
+
+Run directories say what is done, so Tune's own state is never restored: each call is a fresh
+experiment over what has no result, and each run resumes from its own checkpoints. It can be killed
+at any moment, by any means, and the same command resumes it.
+"""
+
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.execution.class_cache import ENV_VARS_TO_PROPAGATE
+from ray.tune.search import Searcher
+
+from forever.config.run import RunConfig
+from forever.data.tasks import Benchmark
+from forever.errors import InputError
+from forever.files import read_lines
+from forever.launch import cluster
+from forever.launch.copies import let_save, publish, settle
+from forever.launch.local import prepare, run_allocated
+from forever.launch.resources import Allocation, Resources, SweepOutcome, divide
+from forever.runs.directory import RunDirectory
+from forever.runs.progress import is_run, stage_scores
+from forever.runs.tracking import Tracker
+from forever.stopping import Stopped
+from forever.storage.address import local_folder, portable
+from forever.storage.copying import readable
+from forever.sweeps.study import SearchStudy
+from forever.sweeps.sweep import Trial
+from forever.sweeps.table import SweepTable
+
+_SCRATCH = ".tune"
+_BREAKDOWNS = 3  # of Tune itself
+
+# Tune hands keys of S3 to its processes in a way that Ray writes into its logs; all machines have
+# their own (docs/storage.md).
+ENV_VARS_TO_PROPAGATE -= {name for name in ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
+
+
+# ---- in the process of the command
+
+
+def fan_out(
+    trials: Iterable[Trial],
+    folder: Path,
+    resources: Resources,
+    table: SweepTable,
+    outcome: SweepOutcome,
+    *,
+    count: int,
+    study: SearchStudy | None = None,
+) -> None:
+    """Run trials in `folder`, as many at a time as fit, and add to `outcome` what becomes of them.
+
+    The next trial is taken when there is room for it. Trials that were interrupted, or that ran
+    when Tune itself broke down, are resumed in another experiment; after the last one what is left
+    has failed.
+
+    Args:
+        count: of all trials of the sweep, or the most that will come; with fewer, each gets more
+            threads. Those that have ended count, too: a sweep that is resumed has as many threads
+            as before, and so the same bits.
+        study: gets OP after each stage of a trial, once, and says whether the trial stops there;
+            gets its end. All calls come in this thread.
+
+    Raises:
+        InputError: no run has room.
+        Stopped: the command was interrupted; the runs have saved.
+    """
+    mirrored: Any = nullcontext(lambda: None)
+    if resources.mlflow is not None:  # it takes seconds to load
+        from forever.launch.mlflow.tracker import mirrored_sweep
+
+        mirrored = mirrored_sweep(folder, resources.mlflow, table.say, outcome.failed)
+    source = iter(trials)
+    breakdowns = interruptions = 0
+    reason = "ended without a result"
+    with mirrored as tell_mlflow:
+        runs = _Runs(folder, table, outcome, study, tell_mlflow)
+        while True:
+            again = [*runs.running.values()]
+            runs.interrupted = False
+            try:
+                _experiment(chain(again, source), runs, resources, count)
+            except InputError:
+                raise
+            except Exception as error:  # as when Ray's memory monitor ends a trial
+                breakdowns += 1
+                reason = cluster.one_line(error)
+                table.say(f"Ray Tune broke down ({reason}); the trials that are left are resumed")
+            else:
+                if not runs.interrupted:
+                    break
+                interruptions += 1
+                reason = "was interrupted again and again"
+            if breakdowns == _BREAKDOWNS or interruptions == cluster.PREEMPTIONS:
+                if study is None:  # a search has no trials that it did not choose
+                    runs.running |= {trial.key: trial for trial in source}
+                break
+        for key in [*runs.running]:
+            runs.ended(key, "failed", reason, remember=False)
+
+
+def _experiment(trials: Iterator[Trial], runs: "_Runs", resources: Resources, count: int) -> None:
+    """Let Tune run trials until none is left."""
+    scratch = runs.folder / _SCRATCH
+    with cluster.connected(dashboard=bool(resources.workers), logs=resources.ray_logs):
+        # What each trial gets.
+        total, machines = cluster.capacity()
+        allocation = divide(total, machines, count, resources)
+        needed = trial_resources(allocation, total)
+        trainable = tune.with_parameters(
+            train_trial, folder=portable(runs.folder), allocation=allocation
+        )
+
+        # How Tune runs them.
+        hooks = _Hooks(runs, needed)
+        tune_config = tune.TuneConfig(
+            search_alg=_Feed(trials, runs),
+            num_samples=-1,
+            max_concurrent_trials=allocation.concurrent,
+            # torch is imported once a process and not once a trial. But the workers of a trial end
+            # with its process: in one that lives on, a run that was stopped would train on.
+            reuse_actors=not allocation.workers,
+            trial_dirname_creator=lambda trial: trial.config["key"],
+        )
+        run_config = tune.RunConfig(
+            name=uuid.uuid4().hex,  # one used again would mix two experiments
+            storage_path=str(scratch),
+            verbose=0,
+            # Silent, too, in a notebook, where Tune would clear what the cell has shown.
+            progress_reporter=tune.CLIReporter(),
+            failure_config=tune.FailureConfig(max_failures=resources.retries),
+            callbacks=[hooks],
+            stop=hooks,
+        )
+        trainable = tune.with_resources(trainable, dict(needed))
+        try:
+            tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
+        except KeyboardInterrupt:
+            let_save([runs.folder / key for key in runs.running])
+            raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def trial_resources(allocation: Allocation, total: Mapping[str, float]) -> dict[str, float]:
+    """Return what the process of a trial holds on a cluster that has so much in `total`.
+
+    One that trains by itself holds what it trains on. One that only waits for its workers holds
+    nothing that they need: it could take the last CPU, and they would wait for ever. It holds one
+    of the `trial_slot`s that a cluster may offer on nodes that are not spot, or else a thousandth
+    of the head node's own label, which puts it where it survives.
+    """
+    if not allocation.workers:
+        return {name.lower(): amount for name, amount in allocation.resources.items()}
+    if total.get("trial_slot"):
+        return {"trial_slot": 1}
+    return {"node:__internal_head__": 0.001}
+
+
+@dataclass(eq=False)
+class _Runs:
+    """The trials that are under way: their end goes into table, outcome, study, and onto disk."""
+
+    folder: Path
+    table: SweepTable
+    outcome: SweepOutcome
+    study: SearchStudy | None
+    tell_mlflow: Callable[[], None]
+    running: dict[str, Trial] = field(default_factory=dict)
+    stages: dict[str, int] = field(default_factory=dict)  # that were reported
+    interrupted: bool = False  # one of those running, which is no failure of it
+
+    def begun(self, trial: Trial) -> None:
+        """Note that a trial is handed to Tune."""
+        self.table.add(trial)
+        self.running[trial.key] = trial
+
+    def advanced(self, report: Mapping[str, Any]) -> bool:
+        """Note a stage of a trial; return whether the trial is stopped there."""
+        key, stage, stages, op = (report[name] for name in ("key", "stage", "stages", "op"))
+        # Tune repeats the last report at the end, and a retried trial its first ones.
+        if stage <= self.stages.get(key, 0):
+            return False
+        self.stages[key] = stage
+        self.table.advanced(key, stage, stages, op, report["replays"], report["earlier"])
+        if self.study is None or op is None:
+            return False
+        behind = self.study.falls_behind(key, stage, op)
+        # The report of the last stage comes before the result is written: that is no time to stop.
+        return behind and stage < stages
+
+    def ended(self, key: str, state: str, reason: str, remember: bool = True) -> None:
+        """Note that a trial is over: it is done, or else in this state for this reason."""
+        self.running.pop(key)
+        directory = RunDirectory(self.folder / key)
+        try:
+            settle(directory.path, readable)
+        except InputError as error:  # the storage is away
+            state, reason, remember = "failed", str(error), False
+        if directory.finished() is not None:
+            state, reason = "done", ""
+            self.outcome.finished.append(key)
+        elif state == "failed":
+            self.outcome.failed[key] = reason
+        else:
+            self.outcome.stopped.append(key)
+        if reason and remember:
+            directory.end("failed" if state == "failed" else "stopped", reason)
+            with suppress(InputError):
+                publish(directory.path, [directory.ended.name])
+        self.table.ended(key, state, reason)
+        self.tell_mlflow()
+        if self.study is not None:
+            self.study.tell(key, state)
+
+
+class _Feed(Searcher):
+    """Gives Tune the next trial when it has room for one."""
+
+    def __init__(self, trials: Iterator[Trial], runs: _Runs) -> None:
+        super().__init__()
+        self.trials, self.runs = trials, runs
+
+    def suggest(self, trial_id: str) -> Any:
+        trial = next(self.trials, None)
+        if trial is None:
+            return Searcher.FINISHED
+        self.runs.begun(trial)
+        return {"key": trial.key, "run": trial.config.model_dump(mode="json")}
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        pass  # the hooks hear of it
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune copies it into its state, which is never restored
+
+
+class _Hooks(tune.Callback, tune.Stopper):
+    """What Tune calls: it notes what happens to a trial, and gives up where none gets room."""
+
+    def __init__(self, runs: _Runs, needed: Mapping[str, float]) -> None:
+        self.runs, self.needed = runs, needed  # by each trial
+        self.stuck_since: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # as above
+
+    def stop_all(self) -> bool:
+        return False
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        """Return whether a trial is stopped after what it has reported."""
+        return "stage" in result and self.runs.advanced(result)
+
+    def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
+        """Give up where no trial runs and none gets room, which others hold."""
+        states = {trial.status for trial in trials}
+        now = time.monotonic()
+        if "RUNNING" in states or "PENDING" not in states:
+            self.stuck_since = None
+        elif self.stuck_since is None:
+            self.stuck_since = now
+        elif now - self.stuck_since > cluster.PATIENCE_S:
+            short = cluster.no_room(self.needed)
+            if short and cluster.waiting_groups() and not cluster.grows():
+                raise InputError(f"no room for a run: {short}")
+            self.stuck_since = now
+
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self.runs.table.started(trial.config["key"])
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        key, last = trial.config["key"], trial.last_result or {}
+        if last.get("ended") == "refused":
+            # Not remembered on disk: the user may mend it.
+            self.runs.ended(key, "failed", last["reason"], remember=False)
+        elif last.get("ended") == "interrupted":
+            self.runs.interrupted = True
+            self.runs.table.say(f"{key} was interrupted and has saved; it is resumed later")
+        else:
+            after = f"after {last.get('stage')} of {last.get('stages')} tasks"
+            self.runs.ended(key, "stopped", after)
+
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self.runs.ended(trial.config["key"], "failed", cluster.last_error(trial.error_file))
+
+
+# ---- in the process of a trial
+
+
+def train_trial(params: Mapping[str, Any], folder: str, allocation: Allocation) -> None:
+    """Train one run here, or wait for workers that do; what is there of it is resumed.
+
+    `folder` is the sweep's, as machines call it (`storage.address.portable`).
+    """
+    config, path = RunConfig.parse(params["run"]), local_folder(folder) / params["key"]
+    try:
+        cluster.prepare_process(allocation)
+        settle(path, readable)
+        prepared = prepare(config, path, resume=True)
+        if allocation.workers:
+            # Ray Train takes a second to import.
+            from forever.launch.train import train_group
+
+            train_group(prepared, allocation, [_Report()])
+        else:
+            run_allocated(prepared, allocation, [_Report()])
+    except InputError as error:
+        tune.report({"ended": "refused", "reason": str(error)})  # a retry would be refused, too
+    except Stopped:
+        tune.report({"ended": "interrupted"})  # it has saved, and is resumed
+    except _Enough:
+        sys.exit(0)  # as Tune ends a trial
+
+
+class _Enough(BaseException):
+    """Tune wants no more of this trial. Its own SystemExit would pass for a tracker that failed,
+    and the run would train on in a process that Tune gives to the next one."""
+
+
+class _Report(Tracker):
+    """Reports each stage to Tune, also the `earlier` ones of a run that is resumed.
+
+    `stage` counts on over retries, as Tune's own iterations do not.
+    """
+
+    def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
+        self.directory, self.stages = directory, len(benchmark.stages)
+        # Workers may not have begun yet.
+        self.earlier = len(stage_scores(directory)) if is_run(directory.path) else 0
+
+    def stage(self, number: int, scores: Mapping[str, float]) -> None:
+        kinds = [line["kind"] for line in read_lines(self.directory.events)]
+        report = {"key": self.directory.path.name, "stage": number + 1, "stages": self.stages}
+        report |= {"earlier": self.earlier, "op": scores["op"]}
+        report["replays"] = kinds.count("replay") + kinds.count("consolidation")
+        try:
+            tune.report(report)
+        except SystemExit:
+            raise _Enough from None
