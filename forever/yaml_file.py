@@ -17,6 +17,7 @@ from forever.reading import read_text
 
 SUFFIXES = (".yaml", ".yml")
 _LONGEST = 2**17  # bytes of a file that somebody writes
+_DEEPEST = 100  # levels of nesting; libyaml sets no limit, and 20,000 overflow the stack
 # The core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema): the type of a plain
 # value, its pattern, and the characters that it may begin with.
 _TYPES = {
@@ -110,7 +111,14 @@ def read_value(text: str) -> Any:
 
 def _load(text: str, path: Path | None, lines: dict[str, int]) -> Any:
     """Return the value of a text, and note the line of each key in `lines`."""
+    depth = 0
     try:
+        for event in yaml.parse(text, _Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                problem = f"values are nested more than {_DEEPEST} levels deep"
+                raise ConstructorError(None, None, problem, event.start_mark)
         loader = _Loader(text)
         node = loader.get_single_node()
         return None if node is None else loader.build(node, "", lines)
@@ -118,7 +126,7 @@ def _load(text: str, path: Path | None, lines: dict[str, int]) -> Any:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = error.problem
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # A character that YAML does not allow, or values nested without end.
+        # A character that YAML does not allow, or an alias of a value within that value.
         line, problem = 1, one_line(error)
     where = f"{path}, line {line}: " if path else ""
     raise InputError(f"{where}not valid YAML ({problem})", path=path, line=line)

@@ -21,6 +21,8 @@ REFUSED = [
     ("seed: !!python/object:os.system x", 1, ""),
     ("optim:\n lr: [1\n", 3, ""),
     ("optim: &a [*a]", 1, ""),
+    ("seed: 1\noptim: " + "[" * 120_000, 2, ""),
+    ("seed: 1\noptim:\n " + "- " * 60_000, 3, ""),
     ("seed: 1\noptim: {<<: {lr: 1}}", 2, "optim.<<"),
     ("seed: 1:30", 1, "seed"),
     ("seed: true", 1, "seed"),
