@@ -8,8 +8,7 @@ from typing import Any
 
 from forever.format import plural
 from forever.report.format import distinct, listed, number
-from forever.report.run import Run
-from forever.report.settings import differences, pairs
+from forever.report.run import Run, differences, pairs
 from forever.report.study import Part, Study
 from forever.sweeps.published import EQUAL
 

@@ -7,26 +7,21 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from forever.config.methods import METHOD_CONFIGS
 from forever.config.overrides import flatten
 from forever.data.orders import ORDERS
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
-from forever.reading import check_within
+from forever.report.format import setting
 from forever.runs.directory import RunDirectory
 from forever.stats.bootstrap import Unit
 from forever.sweeps import published as paper
 from forever.sweeps.named_runs import SCALES, has_papers_sizes, named_run
 
-# What a report reads of result.json.
-_FIELDS = {
-    "tasks", "stages", "matrix", "op", "bwt", "forgetting", "events", "rows_seen", "updates",
-    "seconds", "benchmark", "order", "seed", "method", "rows", "notes",
-}  # fmt: skip
 # A variant runs with many seeds, on many orders, which may be of several benchmarks, anywhere.
 _NO_DIFFERENCE = ("seed", "data.benchmark", "data.order", "data.root")
 # What the paper's tables vary.
@@ -42,7 +37,6 @@ class Run:
     benchmark: str
     order: str
     seed: int
-    folder: Path | None = None  # that of the study, out of which no run may lead
     source: str = ""  # the name of that folder, where several are compared
 
     @property
@@ -67,17 +61,12 @@ class Run:
 
     def _read(self) -> None:
         """Read all that a report rests on, and what can be said without a result."""
-        if self.folder is not None:
-            check_within(self.folder, self.directory.path)
-        result = self._finished
         self.directory.end_without_result()
         if self.directory.config.is_file():
             self.directory.read_fork()
             _ = self.environments
-            for key in ("model.name", "method.name", "model.tuning"):
-                if not isinstance(self.settings[key], str):
-                    raise KeyError(key)
-        if result is not None:
+            _ = [self.settings[key] for key in ("model.name", "method.name", "model.tuning")]
+        if self._finished is not None:
             _ = self._answers
 
     @property
@@ -87,13 +76,7 @@ class Run:
 
     @cached_property
     def _finished(self) -> Mapping[str, Any] | None:
-        result = self.directory.verify()
-        if result is not None and (lacking := _FIELDS - result.keys()):
-            raise InputError(
-                f"{self.directory.result} has no field {min(lacking)!r}; was it written by this "
-                "version?"
-            )
-        return result
+        return self.directory.verify()
 
     @cached_property
     def result(self) -> Mapping[str, Any] | None:
@@ -254,6 +237,27 @@ class Run:
             if not key.startswith(free):
                 same = same and self.settings.get(key, value) == value
         return same
+
+
+def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `other` that `base` has not; of another method's own fields, those that are
+    not its defaults."""
+    changed: dict[str, Any] = {}
+    expected = dict(base)
+    if base["method.name"] != other["method.name"]:
+        method = METHOD_CONFIGS.get(other["method.name"])
+        defaults = method.model_validate({}).model_dump(mode="json") if method else {}
+        expected |= flatten({"method": defaults})
+        expected["method.name"] = base["method.name"]
+    for key, value in other.items():
+        if key not in expected or expected[key] != value:
+            changed[key] = value
+    return changed
+
+
+def pairs(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as a person would write them: "optim.lr=0.01"."""
+    return [f"{key}={setting(value)}" for key, value in settings.items()]
 
 
 def replayed_rows(result: Mapping[str, Any], settings: Mapping[str, Any]) -> float | None:

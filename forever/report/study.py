@@ -14,8 +14,7 @@ from typing import Any
 
 from forever.errors import InputError, reading, shown
 from forever.report.row import Row, rows_of
-from forever.report.run import Run
-from forever.report.settings import differences, pairs
+from forever.report.run import Run, differences, pairs
 from forever.runs.directory import RunDirectory
 from forever.sweeps import published as paper
 from forever.sweeps.files import SweepFile, sweep_of
@@ -187,13 +186,14 @@ def _find(folder: Path) -> Study:
         return _sweep(folder)
     if (folder / "config.yaml").is_file():
         return Study(folder.name, folder, [plain_run(folder)])
-    runs = [plain_run(path.parent, folder) for path in sorted(folder.glob("*/config.yaml"))]
+    runs = [plain_run(path.parent) for path in sorted(folder.glob("*/config.yaml"))]
     if not runs:
         raise InputError(
             f"{folder} holds no runs: neither it nor a folder in it has a config.yaml, nor is it "
             "a sweep"
         )
-    _tell_settings_apart(runs)
+    for run, suffix in _other_settings(runs).items():
+        run.variant += suffix
     _tell_tasks_apart(runs)
     has_forever = any(run.variant == "forever" for run in runs)
     return Study(folder.name, folder, runs, "forever" if has_forever else None)
@@ -204,25 +204,25 @@ def _sweep(folder: Path) -> Study:
     runs: list[Run] = []
     for trial in manifest["trials"]:
         about = trial["variant"], trial["benchmark"], trial["order"], trial["seed"]
-        runs.append(Run(RunDirectory(folder / trial["key"]), *about, folder))
+        runs.append(Run(RunDirectory(folder / trial["key"]), *about))
     name, reference = manifest["name"], manifest["reference"]
-    suffixes = _tell_settings_apart(runs)
-    names = {run.variant for run in runs}
+    suffixes = _other_settings(runs)
+    names = {run.variant + suffixes.get(run, "") for run in runs}
     references: dict[str, str] = {}
     for run in runs:
         # Runs of other settings are compared with the reference of the same settings, or with none.
         suffix = suffixes.get(run, "")
-        variant = run.variant.removesuffix(suffix)
-        other = manifest["references"].get(variant, reference) + suffix
+        other = manifest["references"].get(run.variant, reference) + suffix
+        run.variant += suffix
         references[run.variant] = run.variant if suffix and other not in names else other
     file = sweep_of(folder, name)
     paper_names, stopping = manifest["paper"], read_stopping(folder)
     return Study(name, folder, runs, reference, paper_names, references, file, stopping)
 
 
-def plain_run(path: Path, folder: Path | None = None) -> Run:
+def plain_run(path: Path) -> Run:
     """A run without a sweep, of which its configuration tells variant, order and seed."""
-    run = Run(RunDirectory(path), path.name, "", "", 0, folder)
+    run = Run(RunDirectory(path), path.name, "", "", 0)
     if not run.has_begun:
         return run
     data = run.config["data"]
@@ -234,9 +234,9 @@ def plain_run(path: Path, folder: Path | None = None) -> Run:
     return run
 
 
-def _tell_settings_apart(runs: Sequence[Run]) -> dict[Run, str]:
-    """Give runs of one variant whose settings differ from those of its first run on their benchmark
-    the difference into their names, and return what was added.
+def _other_settings(runs: Sequence[Run]) -> dict[Run, str]:
+    """For runs whose settings differ from those of their variant's first run on their benchmark,
+    the difference as it is added to the variant's name.
 
     A sweep can hold such runs: its folder may have been used again with another base.
     """
@@ -248,8 +248,6 @@ def _tell_settings_apart(runs: Sequence[Run]) -> dict[Run, str]:
             changes = differences(base.settings, run.settings)
             if changes:
                 suffixes[run] = f" ({', '.join(pairs(changes))})"
-    for run, suffix in suffixes.items():
-        run.variant += suffix
     return suffixes
 
 

@@ -14,8 +14,7 @@ from made_up import base_run, make_up
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from forever.report.analyses import day_pairs, forgetting_rates, pearson
-from forever.report.analyses.doses import dose_areas
+from forever.report.analyses import day_pairs, dose_areas, forgetting_rates, pearson
 from forever.report.figures import FIGURES, Picture, png_of, runs, variants
 from forever.report.figures.style import looks
 from forever.report.study import Part, read_study

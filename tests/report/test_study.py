@@ -30,22 +30,6 @@ def rows_of(folder: Path) -> dict[str, Row]:
     return {row.variant: row for row in read_study(folder).parts[0].rows}
 
 
-def test_a_report_reads_each_file_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Path] = []
-    read_bytes = Path.read_bytes
-
-    def read(path: Path) -> bytes:
-        opened.append(path)
-        return read_bytes(path)
-
-    monkeypatch.setattr(Path, "read_bytes", read)
-    write_report(folder)
-    of_runs = [path for path in opened if path.is_relative_to(folder)]
-    assert {*folder.glob("*/predictions/*/*.jsonl")} <= {*of_runs}
-    answers = [path for path in of_runs if "predictions" in path.parts]
-    assert len(answers) == len(set(answers))
-
-
 @pytest.mark.parametrize(
     "method", ["finetune", "mtl", "mix_replay", "migu", "recurrent_kif", "forever", "vbm"]
 )

@@ -15,11 +15,13 @@ from matplotlib.ticker import MaxNLocator
 from forever.report.analyses import (
     correlation,
     day_pairs,
+    dose_lines,
+    dose_of,
     forgetting_rates,
+    line_of,
     minutes_an_epoch,
     pearson,
 )
-from forever.report.analyses.doses import dose_lines, dose_of, line_of
 from forever.report.figures import style
 from forever.report.figures.style import Picture
 from forever.report.format import estimated, listed, minus

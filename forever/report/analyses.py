@@ -1,4 +1,5 @@
-"""Findings that are more than a score a variant: the forgetting rate, model days, minutes an epoch.
+"""Findings that are more than a score a variant: the forgetting rate, model days, minutes an epoch,
+curves over doses, and whether a schedule is worth more than replays at random times.
 
 Each is a function of a part of a study (one benchmark), and absent where its runs were not made for
 it.
@@ -6,11 +7,12 @@ it.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import fmean
 from typing import Any
 
@@ -18,17 +20,23 @@ import numpy as np
 import pandas as pd
 
 from forever.format import plural
-from forever.report.analyses.chance import beyond_chance
-from forever.report.analyses.doses import dose_areas
 from forever.report.format import NOTHING, estimated, minus, number
+from forever.report.row import Row, decided_difference
 from forever.report.study import Part
-from forever.stats.bootstrap import RESAMPLES, Estimate, Replicated, Unit, summarise
-from forever.stats.compare import ALPHA
+from forever.stats.bootstrap import RESAMPLES, Estimate, Replicated, Runs, Unit, summarise
+from forever.stats.compare import ALPHA, compare, over_logarithm
+from forever.stats.sequential import decide
 from forever.stats.verdict import word
 from forever.sweeps import published as paper
 
 PHASES = 5  # of a task; its later updates are left out
 TIMED = ("training_time", "backbones")  # sweeps whose minutes are comparable
+
+# In what a schedule differs from its control, and values of `method.days` that are no schedule.
+_WHEN = ("method.days", "method.clock")
+_NO_DAYS = ("random", "end_only", None)
+# In what runs of one line of doses differ; the first is the dose.
+ALONG_DOSES = ("budget.examples", "memory.fraction")
 
 Finding = tuple[str, str, str, str]  # what, ours, published, and from how many of what
 
@@ -47,6 +55,9 @@ def analyses(part: Part) -> dict[str, Any]:
     if part.name in TIMED:
         by_name["training_time"] = minutes_an_epoch(part)
     return {name: value for name, value in by_name.items() if value}
+
+
+# ---- the forgetting rate
 
 
 def rates(tasks: Sequence[str], events: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -98,16 +109,16 @@ def slowing(table: pd.DataFrame) -> dict[str, Any]:
     phase, or one task that reaches the last.
     """
     falls = (table.iloc[:, 0] - table.iloc[:, -1]).groupby(level="task", sort=False).mean().dropna()
-    fall = over_tasks(falls.tolist()) if table.shape[1] > 1 and len(falls) > 1 else None
+    fall = None
+    if table.shape[1] > 1 and len(falls) > 1:
+        exact: dict[Unit, Replicated] = {}
+        for place, mean in enumerate(falls):
+            exact["tasks", place] = Replicated(mean, np.full(RESAMPLES, mean))
+        fall = asdict(summarise(exact, (-math.inf, math.inf))[0])
     return {"rates": table.mean().tolist(), "fall": fall}
 
 
-def over_tasks(means: Sequence[float]) -> dict[str, Any]:
-    """The mean of numbers of several tasks with a 95 % interval over tasks; `runs` counts them."""
-    exact: dict[Unit, Replicated] = {}
-    for place, mean in enumerate(means):
-        exact["tasks", place] = Replicated(mean, np.full(RESAMPLES, mean))
-    return asdict(summarise(exact, (-math.inf, math.inf))[0])
+# ---- model days
 
 
 def model_days(part: Part) -> pd.DataFrame:
@@ -176,6 +187,9 @@ def correlation(r: float, p: float) -> str:
     return f"r = {r:.2f}, p = {p:.4f}"
 
 
+# ---- minutes an epoch
+
+
 def minutes_an_epoch(part: Part) -> dict[str, dict[str, float]]:
     """By backbone and method: all that training took, replay and merges included, by task and
     epoch."""
@@ -188,6 +202,105 @@ def minutes_an_epoch(part: Part) -> dict[str, dict[str, float]]:
     for backbone, methods in minutes.items():
         means[backbone] = {method: fmean(values) for method, values in methods.items()}
     return means
+
+
+# ---- curves over doses: the area under what differs in nothing but how much is replayed
+
+
+def dose_lines(part: Part) -> dict[str, list[Row]]:
+    """The variants that differ in nothing but the dose, by rising dose, under the words with which
+    their names begin; none where all have one dose."""
+    lines: dict[str, list[Row]] = defaultdict(list)
+    for row in part.measured:
+        settings = dict(row.runs[0].settings)
+        along = [settings.pop(key, None) for key in ALONG_DOSES]
+        if along[0] is not None:
+            lines[json.dumps(settings, sort_keys=True)].append(row)
+    by_name: dict[str, list[Row]] = {}
+    for rows in lines.values():
+        rows.sort(key=dose_of)
+        columns = zip(*[row.variant.split() for row in rows], strict=False)
+        words = [column[0] for column in takewhile(lambda column: len({*column}) == 1, columns)]
+        name = " ".join(words)
+        if not name or name in by_name:
+            name = rows[0].variant
+        by_name[name] = rows
+    return {name: rows for name, rows in by_name.items() if dose_of(rows[0]) < dose_of(rows[-1])}
+
+
+def dose_of(row: Row) -> int:
+    """The examples that a task replays, as the configuration says."""
+    return row.runs[0].settings[ALONG_DOSES[0]]
+
+
+def line_of(variant: str | None, lines: Mapping[str, Sequence[Row]]) -> str | None:
+    """The name of the line that a variant is in."""
+    for name, rows in lines.items():
+        if any(row.variant == variant for row in rows):
+            return name
+    return None
+
+
+def dose_areas(part: Part) -> dict[str, dict[str, Estimate]]:
+    """The mean OP and BWT of each line over the logarithm of the dose; see `over_logarithm`.
+
+    Lines that lack one of the doses, over which they would be other means, are left out.
+    """
+    lines = dose_lines(part)
+    doses = {dose_of(row) for rows in lines.values() for row in rows}
+    curves: dict[str, dict[float, Runs]] = {}
+    for name, rows in lines.items():
+        if [dose_of(row) for row in rows] == sorted(doses):
+            curves[name] = {dose_of(row): row.matrices() for row in rows}
+    return over_logarithm(curves, line_of(part.reference, lines))
+
+
+# ---- schedules beside random times: one that does not beat them is no schedule
+
+
+def beyond_chance(part: Part) -> dict[str, dict[str, Any]]:
+    """OP of each schedule less that of as much replay at random times, by the names of both.
+
+    A schedule differs from that control in nothing but its days and its clock, and replays as much.
+    Verdicts hold for `together` comparisons: the schedules that have the same control, or,
+    in a sweep in rounds, as many as its own (`rounds.json`), whose rule and level are used. There
+    is none from a single run.
+    """
+    by_name: dict[str, dict[str, Any]] = {}
+    controls = [row for row in part.measured if row.runs[0].settings.get("method.days") == "random"]
+    for control in controls:
+        schedules = [row for row in part.measured if _is_schedule_beside(row, control)]
+        runs = {row.variant: row.matrices() for row in (control, *schedules)}
+        compared = compare(runs, control.variant)
+        for row in schedules:
+            difference, judged = compared[row.variant].difference, compared[row.variant].verdict
+            if difference is None:
+                continue
+            together = len(schedules)
+            if part.stopping is not None and judged is not None:
+                together = part.stopping["comparisons"]
+                values, step = row.differences(control)
+                alpha = part.stopping["alpha"] / together
+                decision = decide(values, alpha, part.stopping["points"], step)
+                difference, judged = decided_difference(decision, difference)
+            ours = {"difference": asdict(difference), "verdict": judged, "together": together}
+            by_name[f"{row.variant} less {control.variant}"] = ours
+    return by_name
+
+
+def _is_schedule_beside(row: Row, control: Row) -> bool:
+    """Whether a variant is a schedule that differs from the control in its times only."""
+    if row.runs[0].settings.get("method.days") in _NO_DAYS:
+        return False
+    return _beside_times(row) == _beside_times(control) and row.footing_beside(control).comparable
+
+
+def _beside_times(row: Row) -> dict[str, Any]:
+    """The settings of a variant but for those of its times."""
+    return {key: value for key, value in row.runs[0].settings.items() if key not in _WHEN}
+
+
+# ---- what they say beside the paper
 
 
 def findings(part: Part) -> list[Finding]:
