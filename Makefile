@@ -72,7 +72,7 @@ test-cpus: .venv/.test
 fuzz: .venv/.test
 	FOREVER_FUZZ_CASES=10000 $(BIN)/pytest tests/fuzz $(PARALLEL)
 
-# Kills at random moments; the summary is benchmarks/soak.json: make soak SOAK="--minutes 5 --seed 1"
+# Kills at 30 random moments, bit-equal in the end: make soak SOAK="--kills 5 --seed 1"
 soak: .venv/.test
 	$(BIN)/python -m benchmarks.soak $(SOAK)
 

@@ -49,7 +49,7 @@ def run(
 
     for stage, task in enumerate(benchmark.stages):
         learner.begin(stage, task)
-        if session.begin_stage(stage):
+        if session.progress.begin_stage(stage):
             train_task(learner, method, task, session)
         else:
             # An earlier life trained this stage. Its memory is chosen by the seed, so again.
@@ -97,7 +97,7 @@ def score_tasks(
     may move a last bit, and a run that goes on ends with the bits of one that never stopped.
     """
     for together in batched_tasks(benchmark, tasks):
-        done = [session.scored(stage, index) for index in together]
+        done = [session.answers.read(stage, index) for index in together]
         if all(done):
             continue
         with autocast(learner):
@@ -112,7 +112,7 @@ def score_tasks(
             )
         for index, of_task, is_there in zip(together, answers, done, strict=True):
             if not is_there:
-                session.keep_answers(stage, index, of_task)
+                session.answers.write(stage, index, of_task)
         pulse()
 
 

@@ -121,7 +121,7 @@ class Watch:
         if phase is None or session is None or learner is None:
             return
         # A life that finds a task trained has not counted its updates.
-        update = 0 if session.state.trained else learner.updates
+        update = 0 if session.progress.state.trained else learner.updates
         run = session.directory.path.name
         self.listener(Point(phase, learner.stage, update, session.world.rank, run))
 

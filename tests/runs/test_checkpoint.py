@@ -79,13 +79,6 @@ def test_damage_falls_back_to_the_one_before(
     assert newest(tmp_path) == (0, 4)
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", "null", '{"state.json": "0"}', '"text"'])
-def test_a_manifest_that_says_nothing_is_damaged(tmp_path: Path, content: str) -> None:
-    write(tmp_path, 0, 4)
-    (write(tmp_path, 0, 8) / "manifest.json").write_text(content, encoding="utf-8")
-    assert newest(tmp_path) == (0, 4)
-
-
 def test_after_a_fall_back_damaged_ones_do_not_crowd_out_good_ones(tmp_path: Path) -> None:
     """The run goes on from before the damage; what it then writes must be found, and two good ones
     kept."""

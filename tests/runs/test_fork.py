@@ -193,6 +193,9 @@ def test_where_no_fork_can_begin(small_config: RunConfig, runs: Runs, tmp_path: 
         find_origin(f"{run}")
     with pytest.raises(InputError, match="holds no run"):
         find_origin(f"{tmp_path}@1")
+    (run / "steps.jsonl").unlink()
+    with pytest.raises(InputError, match=r"steps\.jsonl, which says what was trained, is missing"):
+        find_origin(f"{run}@1")
     (run / "config.yaml").write_text("model: [")
     with pytest.raises(InputError, match=r"config\.yaml cannot be read"):
         find_origin(f"{run}@1")
@@ -227,13 +230,6 @@ def test_a_fork_that_lost_its_checkpoint_is_no_run_from_the_beginning(
     with pytest.raises(InputError, match="no checkpoint that can be read, and the past of a fork"):
         execute(config, directory.path)
     assert directory.steps.read_bytes() == before
-
-
-def test_a_run_without_a_journal_says_so(runs: Runs, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(runs["forever"][1], tmp_path / "copy"))
-    (copy / "steps.jsonl").unlink()
-    with pytest.raises(InputError, match=r"steps\.jsonl, which says what was trained, is missing"):
-        find_origin(f"{copy}@1")
 
 
 def test_from_the_command_line(

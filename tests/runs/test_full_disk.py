@@ -131,21 +131,9 @@ def test_full_at_every_write_and_every_sync(
     RunDirectory(path).verify()
 
 
-def test_full_at_a_point_of_a_life_that_began_with_room(
-    config: RunConfig, whole: Outcome, tmp_path: Path
-) -> None:
-    """Each run anew, and with room again it goes on to the same bits."""
-    at, stride = 1, 7
-    while live(config, path := tmp_path / str(at), Disk(at)):
-        run_local(config, path, resume=True, placement=Placement(device="cpu"))
-        assert whole.differences(outcome(path)) == []
-        at += stride
-    assert at > 6 * stride
-
-
 @pytest.mark.parametrize("size", [250, 600, 2_000, 10_000])
 def test_a_write_cut_at_a_byte(
-    config: RunConfig, whole: Outcome, tmp_path: Path, size: int, capsys: Any
+    config: RunConfig, whole: Outcome, tmp_path: Path, size: int
 ) -> None:
     """By the kernel, in the middle of whatever file grows beyond a size first."""
     path = tmp_path / "run"

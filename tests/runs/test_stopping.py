@@ -10,16 +10,17 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
+from faults.inject import Point, watched
 from helpers import CONFIGS, Outcome, Then, execute, outcome
 
 from forever import stopping
 from forever.config.run import RunConfig
+from forever.data.tasks import Benchmark
 from forever.launch.local import Placement, run_local
+from forever.runs.directory import RunDirectory
 from forever.stopping import Attempt, Stopped, ask_to_stop, asked, listening, looking, overhearing
-from forever.training import importance, loop
 
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 NEVER = 1e9
@@ -68,70 +69,42 @@ def test_a_signal_is_followed_by_a_checkpoint_and_the_end(
     goes_on(config, tmp_path / "run", whole, 6)
 
 
-def test_a_signal_after_the_run_has_looked_waits_for_the_next_update(
-    config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("phase", "nth"), [("task", 7), ("saved", 1), ("scoring", 2), ("fisher", 2)]
+)
+def test_a_signal_may_come_at_any_point(
+    config: RunConfig, whole: Outcome, tmp_path: Path, phase: str, nth: int
 ) -> None:
-    """The update that was over had not been saved."""
-    pulse, calls = Attempt.pulse, []
+    """The run stops after the update, or between two steps of what ends a task or scores it, which
+    is repeated from the last checkpoint."""
+    passed: list[str] = []
 
-    def interrupt(attempt: Attempt, number: int | None = None) -> None:
-        calls.append(number)
-        if len(calls) == 2:
+    def listen(point: Point) -> None:
+        passed.append(point.phase)
+        if point.phase == phase and passed.count(phase) == nth:
             signal.raise_signal(signal.SIGTERM)
-        pulse(attempt, number)
 
-    monkeypatch.setattr(Attempt, "pulse", interrupt)
-    tracker = Then()
-    with listening(), pytest.raises(Stopped):
-        live(config, tmp_path / "run", tracker)
-    assert tracker.updates == 3
-    monkeypatch.undo()
-    goes_on(config, tmp_path / "run", whole, 3)
-
-
-def test_a_run_that_goes_on_can_be_stopped_before_it_is_where_it_was(
-    config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with listening(), pytest.raises(Stopped):
-        live(config, tmp_path / "run", Then(lambda: signal.raise_signal(signal.SIGTERM), 7))
-    begin = Attempt.begin
-
-    def begin_and_hear(attempt: Attempt) -> None:
-        begin(attempt)
-        signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(Attempt, "begin", begin_and_hear)
-    with listening(), pytest.raises(Stopped):
+    with listening(), watched(listen), pytest.raises(Stopped):
         live(config, tmp_path / "run", Then())
-    monkeypatch.undo()
-    goes_on(config, tmp_path / "run", whole, 7)
-
-
-@pytest.mark.parametrize(("place", "name"), [(loop, "evaluate"), (importance, "answer_logits")])
-def test_scoring_and_the_end_of_a_task_are_left_between_two_steps(
-    config: RunConfig,
-    whole: Outcome,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    place: Any,
-    name: str,
-) -> None:
-    """They are done again, from the last checkpoint."""
-    function, calls = getattr(place, name), []
-
-    def told(*arguments: Any, **options: Any) -> Any:
-        calls.append(name)
-        if len(calls) == 2:
-            signal.raise_signal(signal.SIGTERM)
-        return function(*arguments, **options)
-
-    monkeypatch.setattr(place, name, told)
-    with listening(), pytest.raises(Stopped):
-        live(config, tmp_path / "run", Then())
-    assert len(calls) == 2
-    monkeypatch.undo()
     live(config, tmp_path / "run", Then())
     assert whole.differences(outcome(tmp_path / "run")) == []
+
+
+class AtStart(Then):
+    """Sends a signal before the first update."""
+
+    def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_resumed_run_can_be_stopped_while_it_repeats_its_past(
+    config: RunConfig, whole: Outcome, tmp_path: Path
+) -> None:
+    for tracker in (Then(lambda: signal.raise_signal(signal.SIGTERM), 7), AtStart()):
+        with listening(), pytest.raises(Stopped):
+            live(config, tmp_path / "run", tracker)
+    assert tracker.updates == 0
+    goes_on(config, tmp_path / "run", whole, 7)
 
 
 def test_a_second_ctrl_c_leaves_at_once_and_a_third_one_ends_the_process(

@@ -39,20 +39,6 @@ def test_a_clock_that_jumps_changes_nothing(
     assert whole.differences(outcome(tmp_path)) == []
 
 
-def test_a_working_folder_that_is_removed_meanwhile(
-    small_config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Paths are absolute from the beginning."""
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    path = Path("..", "run")
-    placement = Placement(device="cpu", checkpoint_s=0.0)
-    run_local(small_config, path, trackers=[Then(here.rmdir, 1)], placement=placement)
-    monkeypatch.chdir(tmp_path)
-    assert whole.differences(outcome(tmp_path / "run")) == []
-
-
 def test_a_console_that_is_closed_meanwhile(
     small_config: RunConfig, whole: Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,16 +71,3 @@ def test_zone_language_umask_home_and_names_change_nothing(
     (result,) = folder.glob("my runs/*/result.json")
     assert whole.differences(outcome(result.parent)) == []
     assert stat.S_IMODE(result.stat().st_mode) == 0o600
-
-
-def test_a_working_folder_that_was_removed_before_is_said(tmp_path: Path) -> None:
-    here = tmp_path / "here"
-    here.mkdir()
-    arguments = ["run", "mini/forever", "--out", str(tmp_path / "out"), "--mlflow", "off"]
-    code = "import os, sys; os.rmdir(os.getcwd()); os.execv(sys.executable, sys.argv[1:])"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", code, *START, *arguments]
-    done = subprocess.run(
-        command, cwd=here, env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
