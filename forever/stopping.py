@@ -22,11 +22,11 @@ from forever.text import complain
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _REQUEST = ".stop"  # the file with which another process asks a run to stop
-_LOOK_EVERY_S = 0.5  # between two looks for that file
+_POLL_EVERY_S = 0.5  # between two checks for that file
 _ARM_EVERY_S = 1.0  # between two settings of the watchdog
 _LONGEST_S = 1e9  # that faulthandler's timer takes
 _received: list[int] = []
-_looking = 0  # how many runs in this process read `asked` by themselves
+_polling = 0  # how many runs in this process read `asked` by themselves
 _may_end = True  # whether a third Ctrl-C ends the process
 
 
@@ -70,14 +70,14 @@ def listening(may_end: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def looking() -> Iterator[None]:
+def polling() -> Iterator[None]:
     """Declare that the block reads `asked` often, so that a first signal need not be raised."""
-    global _looking
-    _looking += 1
+    global _polling
+    _polling += 1
     try:
         yield
     finally:
-        _looking -= 1
+        _polling -= 1
 
 
 def _receive(number: int, frame: FrameType | None) -> None:
@@ -87,7 +87,7 @@ def _receive(number: int, frame: FrameType | None) -> None:
     _received.append(number)
     if len(_received) > 2 and _may_end:
         os._exit(128 + _received[0])
-    if _looking and len(_received) == 1:
+    if _polling and len(_received) == 1:
         with suppress(OSError):  # print could be in the middle of a line
             os.write(2, b"saving a checkpoint and leaving; Ctrl-C leaves at once\n")
         return
@@ -133,7 +133,7 @@ class Attempt:
         self._stacks = folder / ("stacks.txt" if self.leads else f"stacks-{rank}.txt")
         self._life = ExitStack()
         self._signal = 0
-        self._looked = self._armed = float("-inf")
+        self._polled = self._armed = float("-inf")
 
     def begin(self) -> None:
         """Begin to listen and to watch; requests to earlier processes of the run are void."""
@@ -141,7 +141,7 @@ class Attempt:
             (self.folder / _REQUEST).unlink(missing_ok=True)
         if self._stacks.is_file() and self._stacks.stat().st_size:
             complain(f"an earlier process of this run hung and was ended: see {self._stacks}")
-        self._life.enter_context(looking())
+        self._life.enter_context(polling())
         token = _current.set(self)
         self._life.callback(_current.reset, token)
         if self.hang_s:
@@ -174,8 +174,8 @@ class Attempt:
                 ask_to_stop(self.folder)
             return 0
         self._signal = self._signal or asked()
-        if not self._signal and time.monotonic() - self._looked >= _LOOK_EVERY_S:
-            self._looked = time.monotonic()
+        if not self._signal and time.monotonic() - self._polled >= _POLL_EVERY_S:
+            self._polled = time.monotonic()
             if (self.folder / _REQUEST).is_file():
                 self._signal = signal.SIGTERM
         return self._signal

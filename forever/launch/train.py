@@ -27,7 +27,7 @@ from forever.launch.resources import Allocation, Resources, divide
 from forever.runs.lock import in_progress, locked
 from forever.runs.progress import Follower
 from forever.runs.tracking import Tracker
-from forever.stopping import Stopped, asked, looking
+from forever.stopping import Stopped, asked, polling
 from forever.storage.address import local_folder, portable
 from forever.storage.copying import readable
 
@@ -82,7 +82,7 @@ def train_group(
     while True:
         cluster.await_room(allocation)
         try:
-            with looking():
+            with polling():
                 _train_once(prepared.config, path, allocation, follower)
             break
         except _Interrupted:
@@ -110,7 +110,7 @@ def _train_once(config: RunConfig, path: Path, allocation: Allocation, follower:
             over = bool(wait([training], timeout=_LOOK_EVERY_S).done)
             with suppress(OSError):  # a file went away while it was read
                 glance(path)
-                follower.look()
+                follower.poll()
             if asked() and not over:
                 if held(path):
                     ask_to_save(path)

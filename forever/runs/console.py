@@ -41,12 +41,12 @@ class ConsoleTracker(Tracker):
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[reading]}", markup=False),
+            TextColumn("{task.fields[update]}", markup=False),
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,
         )
-        self._bar = self._progress.add_task("", total=None, reading="")
+        self._bar = self._progress.add_task("", total=None, update="")
         self._task = ""
 
     def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
@@ -62,7 +62,7 @@ class ConsoleTracker(Tracker):
             place = f"{self._stages.index(self._task) + 1}/{len(self._stages)}"
             label = f"{place} {visible(self._task)}"
             self._progress.reset(self._bar, total=line["planned"], description=label)
-        self._progress.update(self._bar, completed=line["step"], reading=reading(line))
+        self._progress.update(self._bar, completed=line["step"], update=update_text(line))
 
     def stage(self, number: int, scores: Mapping[str, float]) -> None:
         place = f"{number + 1}/{len(self._stages)} {self._stages[number]:<16}"
@@ -142,7 +142,7 @@ class LineTracker(Tracker):
         if now - self._written >= _EVERY_S:
             self._written = now
             place = f"{line['step']}/{line['planned']}"
-            self._write(self._stages.index(line["task"]), f"{place}  {reading(line)}")
+            self._write(self._stages.index(line["task"]), f"{place}  {update_text(line)}")
 
     def stage(self, number: int, scores: Mapping[str, float]) -> None:
         self._scores = f"  OP {scores['op']:.1f}"
@@ -153,7 +153,7 @@ class LineTracker(Tracker):
         self._line.say(f"{visible(place)}  {text}{self._scores}")
 
 
-def reading(line: Mapping[str, Any]) -> str:
+def update_text(line: Mapping[str, Any]) -> str:
     """The numbers of one update, such as `loss 0.412  day 3.1, next at 4  replay`."""
     loss = line["loss"]
     parts = ["update left out" if loss is None else f"loss {loss:.3f}"]

@@ -49,9 +49,9 @@ def _read_stage(directory: RunDirectory, matrix: PerformanceMatrix, stage: int) 
 
 
 class Follower:
-    """Tells trackers of a run that other processes train, by what appears in its directory.
+    """Reports a run that other processes train to trackers, by what appears in its directory.
 
-    It looks now and then, and tells of the updates in between the last one.
+    It is polled now and then, and reports the last one of the updates in between.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Follower:
         self._files = self._stages = 0
         self._started = False
 
-    def look(self) -> None:
-        """Tell what is new, as far as it is there: files of another machine come bit by bit."""
+    def poll(self) -> None:
+        """Report what is new and complete: files of another machine arrive one by one."""
         with suppress(InputError):
-            self._look()
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if not is_run(self.directory.path):
             return  # no worker has begun yet
         if not self._started:

@@ -20,7 +20,7 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.launch.local import Placement, run_local
 from forever.runs.directory import RunDirectory
-from forever.stopping import Attempt, Stopped, ask_to_stop, asked, listening, looking, overhearing
+from forever.stopping import Attempt, Stopped, ask_to_stop, asked, listening, overhearing, polling
 
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 NEVER = 1e9
@@ -132,7 +132,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_a_third_one_ends_the_process(
 
 def test_a_shell_that_repeats_itself_does_not_hurry_a_run() -> None:
     """The terminal and the shell both send SIGHUP; SIGTERM is followed by SIGKILL."""
-    with listening(), looking():
+    with listening(), polling():
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
             signal.raise_signal(number)
         assert asked() == signal.SIGHUP
@@ -157,7 +157,7 @@ def test_another_process_asks_by_a_file(
     config: RunConfig, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request to an earlier process is void."""
-    monkeypatch.setattr("forever.stopping._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("forever.stopping._POLL_EVERY_S", 0.0)
     tracker = Then(lambda: ask_to_stop(tmp_path / "run"), 6)
     with pytest.raises(Stopped) as stop:
         live(config, tmp_path / "run", tracker)
@@ -169,13 +169,13 @@ def test_a_rank_that_does_not_lead_asks_the_one_that_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It continues meanwhile: the leading one may wait for it in the middle of an update."""
-    monkeypatch.setattr("forever.stopping._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("forever.stopping._POLL_EVERY_S", 0.0)
     leader, other = (Attempt(tmp_path, rank, hang_s=0) for rank in (0, 1))
     leader.begin()
     other.begin()
     try:
         leader.pulse()
-        with listening(), looking():
+        with listening(), polling():
             signal.raise_signal(signal.SIGTERM)
             other.pulse()
         with pytest.raises(Stopped):

@@ -133,16 +133,16 @@ def test_a_follower_tells_what_the_run_tells(
     config, directory = RunConfig.parse(values), RunDirectory(tmp_path / "run")
     told = Listener()
     follower = Follower(config, directory, load_benchmark(config.data), [told])
-    follower.look()  # nothing is there yet
+    follower.poll()  # nothing is there yet
     assert told.of("step", "stage") == []
-    telling = Listener(then=follower.look)
+    telling = Listener(then=follower.poll)
     run(config, directory.path, telling)
     for _ in range(2):  # the second time there is nothing new
-        follower.look()
+        follower.poll()
         assert telling.of("step", "stage") == told.of("step", "stage")
 
     late = Listener()  # comes late, and is told where the run is
-    Follower(config, directory, load_benchmark(config.data), [late]).look()
+    Follower(config, directory, load_benchmark(config.data), [late]).poll()
     assert late.of("step") == telling.of("step")[-1:]
     assert late.of("stage") == telling.of("stage")
 

@@ -210,7 +210,7 @@ def test_a_run_is_asked_through_its_mirror_to_save(
             machine(1)
             wait_until((path / ".stop").exists)
 
-    monkeypatch.setattr("forever.stopping._LOOK_EVERY_S", 0.0)  # the run would be over by then
+    monkeypatch.setattr("forever.stopping._POLL_EVERY_S", 0.0)  # the run would be over by then
     with watched(ask), pytest.raises(Stopped):
         go_on(config)
     machine(9)

@@ -18,7 +18,7 @@ from forever.launch.local import Placement, run_local
 from forever.models.parameters import FlatParameters
 from forever.replay.clock import ModelClock
 from forever.report.figures.runs import table_of
-from forever.runs.console import reading
+from forever.runs.console import update_text
 from forever.runs.session import Session
 from forever.runs.tracking import Tracker
 from forever.training import importance, loop, step
@@ -140,7 +140,7 @@ def test_a_few_may_be_skipped_and_no_clock_hears_of_them(
     of_shape = [[line[name] for name in ("tau", "mu", "days")] for line in of_task]
     assert of_shape[0] == of_shape[1] == of_shape[2] != of_shape[3]
     assert of_shape[0][1] is not None  # a day has been measured
-    assert [reading(line) for line in skipped] == ["update left out  day 1.0, next at 9"] * 2
+    assert [update_text(line) for line in skipped] == ["update left out  day 1.0, next at 9"] * 2
     drawn: Any = table_of(journal)[["loss", "penalty", "update_norm"]].isna().all(axis=1)
     assert [line["update"] for line, blank in zip(journal, drawn, strict=True) if blank] == [2, 3]
     assert result["notes"]["shape"]["skipped"] == 2
