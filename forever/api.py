@@ -19,7 +19,7 @@ from forever.format import plural
 from forever.launch.copies import bring, publish_report, settle
 from forever.launch.local import prepare
 from forever.launch.resources import Placement, Resources
-from forever.launch.start import Asked, mlflow_uri, run_file, send_report, train, watched
+from forever.launch.start import Request, mlflow_uri, run_file, send_report, train, watched
 from forever.report.frame import frame_of, number_table, text_table
 from forever.report.report import write_report
 from forever.report.run import Run
@@ -258,13 +258,13 @@ def sweep(
     file = load_sweep(str(name))
     base = _config(file.base_run(scale) if on is None else on)
     limits = None if until is None and budget_s is None else Limits(until, budget_s)
-    asked = Asked(file, base, changes or {}, seeds, only, trials, limits)
+    request = Request(file, base, changes or {}, seeds, only, trials, limits)
     uri = mlflow_uri(mlflow)
     resources = Resources(
         concurrent, workers, placement=placement, mlflow=uri, retry_failed=retry_failed
     )
     with watched() as line:
-        ended = run_file(asked, local_folder(str(out)), resources, line.say, line.console())
+        ended = run_file(request, local_folder(str(out)), resources, line.say, line.console())
     failed = ended.outcome.failed
     if failed and not (ended.outcome.finished or ended.outcome.skipped):
         key, reason = next(iter(failed.items()))

@@ -13,16 +13,16 @@ from forever.storage.address import portable
 
 if TYPE_CHECKING:
     from forever.launch.resources import Resources
-    from forever.launch.start import Asked
+    from forever.launch.start import Request
 
 
-def sweep(asked: Asked, out: Path, resources: Resources) -> None:
+def sweep(request: Request, out: Path, resources: Resources) -> None:
     """Run a sweep or a search in a folder of `out`, print its table, write its report, and say
     where MLflow compares it; exit with 1 if a run failed."""
     from forever.launch.start import run_file
     from forever.sweeps.study import front_table
 
-    ended = run_file(asked, out, resources, lambda line: print_lines([line]))
+    ended = run_file(request, out, resources, lambda line: print_lines([line]))
     folder, outcome = ended.folder, ended.outcome
     study = None
     if outcome.finished or outcome.skipped:

@@ -149,15 +149,15 @@ class Selection:
 
         check_choice(name, file, parse_seeds(self.seeds), self.only or (), self.trials)
 
-    def asked(self, file: Any, changes: list[str] | None, limits: Any = None) -> Any:
-        """Apply these options and KEY=VALUE to a sweep's file; see `Asked`."""
+    def request(self, file: Any, changes: list[str] | None, limits: Any = None) -> Any:
+        """Apply these options and KEY=VALUE to a sweep's file; see `Request`."""
         from forever.config.overrides import parse_assignments
-        from forever.launch.start import Asked
+        from forever.launch.start import Request
         from forever.sweeps.named_runs import load_run
 
         base = load_run(self.on or file.base_run(self.scale))
         changed, seeds = parse_assignments(changes or []), parse_seeds(self.seeds)
-        return Asked(file, base, changed, seeds, self.only or (), self.trials, limits)
+        return Request(file, base, changed, seeds, self.only or (), self.trials, limits)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def train(
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What is asked for of a sweep's file; what is None is as the file says.
 
     Raises:
@@ -117,7 +117,7 @@ class Ended:
 
 
 def run_file(
-    asked: Asked, out: Path, resources: Resources, say: Say, console: Console | None = None
+    request: Request, out: Path, resources: Resources, say: Say, console: Console | None = None
 ) -> Ended:
     """Run the sweep or search of a file in its folder of `out`.
 
@@ -128,12 +128,12 @@ def run_file(
     Raises:
         InputError, Stopped: as for `run_sweep` and `run_search`.
     """
-    folder = (out / asked.file.name).absolute()
-    if asked.file.is_search:
-        search = asked.search()
-        return Ended(folder, run_search(search, folder, asked.trials, resources, console), search)
-    sweep = asked.sweep()
-    return Ended(folder, run_sweep(sweep, folder, resources, asked.limits, say, console))
+    folder = (out / request.file.name).absolute()
+    if request.file.is_search:
+        search = request.search()
+        return Ended(folder, run_search(search, folder, request.trials, resources, console), search)
+    sweep = request.sweep()
+    return Ended(folder, run_sweep(sweep, folder, resources, request.limits, say, console))
 
 
 def run_sweep(
@@ -308,9 +308,9 @@ def watched() -> Iterator[ProgressLine]:
                 # Of tqdm, which cannot draw its own bars in a notebook as it is.
                 filterwarnings("ignore", "IProgress not found")
                 yield line
-        except Stopped as told:
-            line.say("interrupted; the same call goes on from the last checkpoint")
-            raise Stopped(told.number) from None  # where it was does not matter
+        except Stopped as stopped:
+            line.say("interrupted; the same call resumes from the last checkpoint")
+            raise Stopped(stopped.number) from None  # where it was does not matter
 
 
 # ---- MLflow

@@ -89,7 +89,7 @@ def end(driver: "subprocess.Popen[str]") -> None:
 DRIVER = """
 from forever.cli import start
 from forever.launch import train
-ray_train._RESIZE_EVERY_S = 1.0
+train._RESIZE_EVERY_S = 1.0
 start.main()
 """
 HURRY = {START_TIMEOUT: "2"}  # a group that does not start is given up after so many seconds

@@ -20,7 +20,7 @@ from faults.inject import children, environment
 from helpers import Outcome, lines, outcome
 from machines import Head
 from marks import ON_RAY
-from ray_commands import FOREVER, begin, left_in_the_end, sweep_command
+from ray_commands import begin, left_in_the_end, sweep_command
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
@@ -183,12 +183,6 @@ def test_a_cluster_that_is_gone_costs_no_finished_run(
 # ---- no room
 
 
-@pytest.fixture(params=["2 s", pytest.param("whole", marks=pytest.mark.slow)])
-def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "2 s":
-        monkeypatch.setattr(cluster, "PATIENCE_S", 2.0)
-
-
 @pytest.fixture
 def occupied(two_cores: None) -> Iterator[None]:
     """Somebody else holds both processors of the cluster."""
@@ -204,32 +198,23 @@ def occupied(two_cores: None) -> Iterator[None]:
     ray.kill(holder)
 
 
-SHORT = r"of the cluster's 2 only 0 are free; end what holds the others"
-
-
 def test_runs_that_get_no_room_say_what_is_short(
     faults: Path,
     occupied: None,
-    patience: None,
     tmp_path: Path,
     small_config: RunConfig,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither an actor nor a place in a queue is left of them, and the same call goes on."""
-    sweep, resources = (
-        Sweep("toys", small_config, {"base": {}}),
-        Resources(placement=PLACEMENT, show=False),
-    )
+    """Neither an actor nor a reservation is left of them."""
+    monkeypatch.setattr(cluster, "PATIENCE_S", 2.0)
+    sweep = Sweep("toys", small_config, {"base": {}})
     begun = time.monotonic()
-    with pytest.raises(InputError, match=f"no room for a run: .* CPU are needed, and {SHORT}"):
-        run_sweep(sweep, tmp_path / "out", resources)
-    assert time.monotonic() - begun < 60
-    monkeypatch.setattr(cluster, "PATIENCE_S", 2.0)  # once is enough
-    begun = time.monotonic()
+    with pytest.raises(InputError, match="no room for a run"):
+        run_sweep(sweep, tmp_path / "out", Resources(placement=PLACEMENT, show=False))
     two = Resources(workers=2, placement=PLACEMENT, show=False)
-    with pytest.raises(InputError, match=f"no room for 2 workers: 2 CPU are needed, and {SHORT}"):
+    with pytest.raises(InputError, match="no room for 2 workers"):
         run_workers(prepare(small_config, tmp_path / "run"), two)
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - begun < 120
     (holder,) = left_in_the_end(others=1)
     assert holder.endswith("Holder")
     assert not list((tmp_path / "out").glob("*/ended.json"))  # what did not begin did not fail
@@ -238,38 +223,12 @@ def test_runs_that_get_no_room_say_what_is_short(
 # ---- a home that cannot be written
 
 
-@pytest.mark.parametrize("home", ["closed", "none", "readable", "sound"])
-def test_a_token_is_ours_where_ray_can_keep_none(
-    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The superuser of these tests may do everything, so what may be done is said to it."""
-    folder = tmp_path / ".ray"
-    allowed = {"closed": {}, "none": {}, "readable": {folder / "auth_token": os.R_OK}}
-    may = allowed.get(home, {folder: os.W_OK})
-    monkeypatch.setattr(os, "access", lambda path, mode: may.get(Path(path)) == mode)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
-    monkeypatch.delenv("RAY_AUTH_TOKEN")
-    if home == "none":  # expanduser leaves "~" as it is
-        monkeypatch.delenv("HOME")
-        monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-        monkeypatch.chdir(tmp_path)
-    cluster._have_token()
-    assert ("RAY_AUTH_TOKEN" in os.environ) == (home in ("closed", "none"))
-    assert len(os.environ.get("RAY_AUTH_TOKEN", "0" * 64)) == 64
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["sweep", "run"])
 def test_a_cluster_begins_where_the_home_cannot_be_written(
-    command: str, small_config: RunConfig, tmp_path: Path
+    small_config: RunConfig, tmp_path: Path
 ) -> None:
     """Ray would keep the token of the cluster there."""
     arguments = sweep_command(tmp_path, None, small_config, {"base": {}})
-    if command == "run":
-        arguments = [*FOREVER, "run", f"{tmp_path}/base.yaml", "--workers", "2"]
-        arguments += ["--out", f"{tmp_path}/out", "--mlflow", "off", "--device", "cpu"]
     dropped = {"RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN", "RAY_ADDRESS"}
     inherited = {name: value for name, value in os.environ.items() if name not in dropped}
     home = {"HOME": "/proc/self", "MPLCONFIGDIR": str(tmp_path)}

@@ -71,7 +71,7 @@ def spot_notice(folder: Path, times: int = 1) -> Iterator[list[int]]:
     teller.join()
 
 
-def test_a_trial_that_was_told_to_stop_goes_on_and_has_not_failed(
+def test_an_interrupted_trial_is_resumed_and_has_not_failed(
     two_cores: None,
     tmp_path: Path,
     long: RunConfig,
@@ -89,7 +89,7 @@ def test_a_trial_that_was_told_to_stop_goes_on_and_has_not_failed(
     assert outcome(out / trial.key).differences(alone(trial.config, threads=2)) == []
 
 
-def test_workers_that_were_told_to_stop_are_started_again(
+def test_interrupted_workers_are_restarted(
     two_cores: None,
     tmp_path: Path,
     long: RunConfig,
@@ -116,15 +116,15 @@ def saved_in_the_middle(folder: Path, updates: int = 5) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("command", "number", "again"),
+    ("command", "number"),
     [
-        (["sweep", "toys.yaml", "--on", "base.yaml"], signal.SIGTERM, "the same command"),
-        (["run", "base.yaml", "--workers", "1"], signal.SIGINT, "the same command with --resume"),
+        (["sweep", "toys.yaml", "--on", "base.yaml"], signal.SIGTERM),
+        (["run", "base.yaml", "--workers", "1"], signal.SIGINT),
     ],
     ids=["sweep", "run"],
 )
 def test_a_driver_lets_its_runs_save(
-    tmp_path: Path, base_config: RunConfig, command: list[str], number: int, again: str
+    tmp_path: Path, base_config: RunConfig, command: list[str], number: int
 ) -> None:
     variants = {"base": {"optim.epochs": 1000}}
     (tmp_path / "toys.yaml").write_text(yaml.safe_dump({"title": "Toys", "variants": variants}))
@@ -142,7 +142,7 @@ def test_a_driver_lets_its_runs_save(
     finally:
         process.kill()
     assert process.returncode == 128 + number
-    assert f"interrupted; {again} goes on from the last checkpoint" in errors
+    assert "interrupted" in errors
     assert "Traceback" not in errors
     assert " rank 0 on " not in f"{out}{errors}"  # without --ray-logs
     (config,) = tmp_path.glob("runs/**/config.yaml")

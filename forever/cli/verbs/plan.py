@@ -44,7 +44,7 @@ def plan(
     selection.check(name, file)
     if detect is not None:
         _check_detection(file, detect)
-        _show_detection(selection.asked(file, changes).sweep(), place.out, detect, name)
+        _show_detection(selection.request(file, changes).sweep(), place.out, detect, name)
         return
     runs = asked_runs(
         name,

@@ -87,12 +87,12 @@ def _parse(words: Sequence[str]) -> tuple[Any, Any, Launch]:
     stopping, launch = _options(Stopping, params), _options(Launch, params)
     launch.resources()
     file = load_sweep(params["name"])
-    asked = _options(Selection, params).asked(file, params["changes"], stopping.limits())
+    request = _options(Selection, params).request(file, params["changes"], stopping.limits())
     if file.is_search:
-        asked.search()
+        request.search()
     else:
-        asked.sweep().trials()
-    return file, asked.base, launch
+        request.sweep().trials()
+    return file, request.base, launch
 
 
 def _options(group: Any, params: Mapping[str, Any]) -> Any:

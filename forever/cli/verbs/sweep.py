@@ -36,13 +36,13 @@ def sweep(
     if show_all or name is None:
         show(sweeps_table())
         return
-    asked = selection.asked(load_sweep(name), changes, stopping.limits())
+    request = selection.request(load_sweep(name), changes, stopping.limits())
     resources = launch.resources(
         mlflow=commands.mlflow_uri(launch.mlflow),
         concurrent=selection.concurrent,
         retry_failed=selection.retry_failed,
     )
-    commands.sweep(asked, launch.out, resources)
+    commands.sweep(request, launch.out, resources)
 
 
 def demo(
@@ -58,11 +58,11 @@ def demo(
         forever demo --seeds 0,1,2
     """
     from forever.launch.resources import Placement, Resources
-    from forever.launch.start import Asked
+    from forever.launch.start import Request
     from forever.sweeps.files import load_sweep
     from forever.sweeps.named_runs import load_run
 
     uri = commands.mlflow_uri(mlflow)
     resources = Resources(concurrent, workers=0, placement=Placement("cpu"), mlflow=uri)
-    asked = Asked(load_sweep("demo"), load_run("mini/forever"), {}, parse_seeds(seeds))
-    commands.sweep(asked, out, resources)
+    request = Request(load_sweep("demo"), load_run("mini/forever"), {}, parse_seeds(seeds))
+    commands.sweep(request, out, resources)
