@@ -36,23 +36,23 @@ _LATEX = str.maketrans(
     | {letter: f"$\\{name}$" for letter, name in _GREEK.items()}
 )  # fmt: skip
 
-# Up to the last @ of the word, since a password may hold / and @. Lengths are bounded: a megabyte
-# of such beginnings would otherwise take hours.
-_USER_AND_PASSWORD = re.compile(
-    r"(?<=://)\S{0,1000}@|(?<![^\s='\"(])[\w.+-]{1,200}:[^\s/@]\S{0,1000}@(?=\w)"
+_NAMES = "password|passwd|pwd|secret|token|api_?key|access_?key|credentials?"
+# Lengths are bounded: a megabyte of such beginnings would otherwise take hours.
+_LOGIN = r"(?<=://)\S{0,1000}@"  # up to the last @ of the word: a password may hold / and @
+_QUERY = (
+    r"(?i)(?<=[?&;])([\w.-]{0,60}(?:password|passwd|pwd|secret|token|key|sig|signature|credential"
+    r"|auth)[\w-]{0,60})=[^&;\s'\")]*"
 )
-_SECRET = "password|passwd|pwd|secret|token|api_?key|access_?key|credentials?"
-_OF_A_QUERY = re.compile(
-    r"(?<=[?&;])([\w.-]{0,60}(?:password|passwd|pwd|secret|token|key|sig|signature|credential|auth)"
-    r"[\w-]{0,60})=[^&;\s'\")]*",
-    re.IGNORECASE,
-)
-_ASSIGNED = re.compile(rf"\b([\w-]{{0,60}}(?:{_SECRET}))=[^\s,;&'\"]+", re.IGNORECASE)
 # Tokens of Hugging Face, AWS and GitHub, which are secrets wherever they stand.
-_KEYS = r"\bhf_[A-Za-z0-9]{16,}\b|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[opsur]_\w{20,}"
-_TOKEN = re.compile(rf"{_KEYS}|(?<=\bBearer )\S+|(?<=\bAuthorization: Basic )\S+")
-# Also a password in an address, and a signed address.
-_SURELY = re.compile(rf"://\S{{0,1000}}@|{_OF_A_QUERY.pattern}|{_KEYS}", re.IGNORECASE)
+_KEY = r"\bhf_[A-Za-z0-9]{16,}\b|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[opsur]_\w{20,}"
+# What is masked, in this order, and what it becomes.
+_MASKED = [
+    (_LOGIN, "***@"),
+    (r"(?<![^\s='\"(])[\w.+-]{1,200}:[^\s/@]\S{0,1000}@(?=\w)", "***@"),
+    (_QUERY, r"\1=***"),
+    (rf"{_KEY}|(?<=\bBearer )\S+|(?<=\bAuthorization: Basic )\S+", "***"),
+    (rf"(?i)\b([\w-]{{0,60}}(?:{_NAMES}))=[^\s,;&'\"]+", r"\1=***"),
+]
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:PASSWORD|PASSWD|SECRET|TOKEN|KEY|CREDENTIALS?)(?:_ID)?$")
 _SHORTEST = 8  # of a secret in the environment; a shorter one would be found everywhere
 _TEXT = 16  # columns that one of text has at least, or what is in it
@@ -68,14 +68,14 @@ def without_credentials(text: str) -> str:
     for name, value in os.environ.items():
         if len(value) >= _SHORTEST and _SECRET_VARIABLE.search(name.upper()):
             text = text.replace(value, "***")
-    text = _USER_AND_PASSWORD.sub("***@", text)
-    text = _TOKEN.sub("***", _OF_A_QUERY.sub(r"\1=***", text))
-    return _ASSIGNED.sub(r"\1=***", text)
+    for pattern, mask in _MASKED:
+        text = re.sub(pattern, mask, text)
+    return text
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a text surely holds a password or a token; less is suspected than is masked."""
-    return _SURELY.search(text) is not None
+    """Return whether a text surely holds a password or a token; less is refused than is masked."""
+    return any(re.search(pattern, text) for pattern in (_LOGIN, _QUERY, _KEY))
 
 
 def visible(text: object) -> str:
@@ -133,28 +133,26 @@ class PlainTable(Table):
         Args:
             record: what the row means for a program, in the place of its cells; empty: nothing.
         """
-        values: list[Any] = []
-        texts: list[Text] = []
+        row: list[Cell] = []
         for cell in cells:
-            if not isinstance(cell, Cell):
-                cell = Cell(cell, "" if cell is None else str(cell))
-            values.append(cell.value)
-            texts.append(Text(visible(cell.text), style=cell.style))
+            plain = Cell(cell, "" if cell is None else str(cell))
+            row.append(cell if isinstance(cell, Cell) else plain)
         if record is None:
-            record = dict(zip(self._keys, values, strict=False))
+            record = dict(zip(self._keys, (cell.value for cell in row), strict=False))
         if record:
             self.records.append(record)
-        super().add_row(*texts, **options)
+        super().add_row(*(terminal(cell.text, cell.style) for cell in row), **options)
 
     def data(self) -> dict[str, Any]:
         """What the table says, as JSON values."""
-        return {"title": _plain(self.title), "rows": self.records, "note": _plain(self.caption)}
+        title, note = (str(text or "") for text in (self.title, self.caption))
+        return {"title": title, "rows": self.records, "note": note}
 
     def __rich_console__(self, console: Any, options: Any) -> Any:
         if isinstance(self.title, str):
-            self.title = Text(visible(self.title), style="table.title")
+            self.title = terminal(self.title, "table.title")
         if isinstance(self.caption, str):
-            self.caption = Text(visible(self.caption), style="table.caption")
+            self.caption = terminal(self.caption, "table.caption")
         parts = self._parts(options.max_width)
         for part in parts:
             yield from super(PlainTable, part).__rich_console__(console, options)
@@ -239,11 +237,6 @@ def shortened(text: str, most: int) -> str:
         return text
     behind = (most - 1) // 2
     return f"{text[: most - 1 - behind]}…{text[len(text) - behind :]}"
-
-
-def _plain(text: Any) -> str:
-    """A title or a caption, which a console may have seen already, as a string."""
-    return "" if text is None else str(text)
 
 
 def complain(text: str) -> None:

@@ -182,13 +182,6 @@ def test_layouts(folder: Path, tmp_path: Path) -> None:
     )
 
 
-def test_natural_instructions_have_the_papers_sizes_and_no_input_twice(tmp_path: Path) -> None:
-    instances = [*natural(1500), *natural(1500)]
-    train, test = read_task(write_natural(tmp_path / "task001_x.json", instances), "task001")
-    assert (len(train), len(test)) == (1000, 100)
-    assert len({example.input for example in (*train, *test)}) == 1100
-
-
 def test_a_task_is_found_once(folder: Path, tmp_path: Path) -> None:
     """The same file may fit two layouts; two files may not have one task."""
     save = json.dumps({"Definition": "d", "Instances": natural(4)})
@@ -364,13 +357,6 @@ def test_batch_count(rows: int, epochs: int, size: int, count: int) -> None:
     examples = [Example(str(i), "", "", "x") for i in range(rows)]
     assert batch_count(rows, epochs, size) == count
     assert len(list(batches(examples, epochs, size, 0, "s"))) == count
-
-
-def test_a_benchmarks_own_folder_is_as_good_as_the_one_above(toy_root: Path) -> None:
-    above, inside = load_toy(toy_root), load_toy(toy_root / "toy")
-    assert [task.digest() for task in above.tasks] == [task.digest() for task in inside.tasks]
-    with pytest.raises(InputError, match="toy/a/toy"):
-        load_toy(toy_root / "toy" / "a")
 
 
 # ---- the real data

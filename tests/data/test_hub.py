@@ -1,17 +1,12 @@
 """Tasks from datasets that `datasets.load_dataset` reads."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
-import yaml
 from helpers import execute
-from typer.testing import CliRunner
 
-from forever.cli.main import app
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Task
@@ -56,26 +51,25 @@ def as_parquet(folder: Path, split: str, count: int) -> None:
     made(split, count).to_parquet(str(folder / f"{split}.parquet"))
 
 
-def as_arrow(folder: Path, split: str, count: int) -> None:
-    made(split, count).save_to_disk(str(folder / split))
-    splits = [path.name for path in folder.iterdir() if path.is_dir()]
-    (folder / "dataset_dict.json").write_text(json.dumps({"splits": splits}), encoding="utf-8")
+WRITERS = {"jsonl": as_jsonl, "csv": as_csv, "parquet": as_parquet}
 
 
-WRITERS = {"jsonl": as_jsonl, "csv": as_csv, "parquet": as_parquet, "arrow": as_arrow}
-
-
-def written(write: Callable[[Path, str, int], None], path: Path) -> Path:
+def written(kind: str, path: Path) -> Path:
+    """Two splits in files of a kind."""
     path.mkdir()
-    write(path, "train", 12)
-    write(path, "test", 4)
+    if kind == "arrow":
+        both = datasets.DatasetDict(train=made("train", 12), test=made("test", 4))
+        both.save_to_disk(str(path))
+        return path
+    WRITERS[kind](path, "train", 12)
+    WRITERS[kind](path, "test", 4)
     return path
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two splits as JSON lines."""
-    return written(as_jsonl, tmp_path / "things")
+    return written("jsonl", tmp_path / "things")
 
 
 def described(folder: Path | str, **changes: Any) -> dict[str, Any]:
@@ -88,9 +82,9 @@ def task_of(folder: Path | str, **changes: Any) -> Task:
     return load_benchmark(RunConfig.parse(described(folder, **changes)).data).tasks[0]
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", [*WRITERS, "arrow"])
 def test_every_kind_of_file_gives_the_same_task(kind: str, tmp_path: Path) -> None:
-    task = task_of(written(WRITERS[kind], tmp_path / kind))
+    task = task_of(written(kind, tmp_path / kind))
     first = task.train[0]
     fields = (first.id, first.instruction, first.input, first.output)
     assert fields == ("warm/train/0", "Is it warm?", "train red 0 and flat", "no")
@@ -112,11 +106,8 @@ def test_a_columns_name_may_have_blanks(tmp_path: Path) -> None:
 
 def test_a_row_without_a_label_has_no_answer(tmp_path: Path) -> None:
     """-1 stands for none, as in test splits whose answers are kept secret."""
-    made("train", 12).save_to_disk(str(tmp_path / "train"))
     hidden = made("test", 4).map(lambda row: {"answer": -1})
-    hidden.save_to_disk(str(tmp_path / "test"))
-    splits = json.dumps({"splits": ["train", "test"]})
-    (tmp_path / "dataset_dict.json").write_text(splits, encoding="utf-8")
+    datasets.DatasetDict(train=made("train", 12), test=hidden).save_to_disk(str(tmp_path))
     with pytest.raises(InputError, match="row 0 of test: column 'answer'"):
         task_of(tmp_path)
     assert len(task_of(tmp_path, test="train[:2]", train="train[2:]").train) == 10
@@ -145,14 +136,6 @@ def test_a_run_on_a_dataset(folder: Path, small_config: RunConfig, tmp_path: Pat
     result = execute(config, tmp_path / "run")
     assert result["stages"] == ["warm", "cold"]
     assert result["data"]["warm"] == load_benchmark(config.data).tasks[0].digest()
-
-
-def test_a_check_of_a_run_shows_its_datasets(folder: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run.yaml"
-    run.write_text(yaml.safe_dump(described(folder)), encoding="utf-8")
-    done = CliRunner().invoke(app, ["data", "check", str(run)])
-    assert done.exit_code == 0, done.output
-    assert "warm" in done.output
 
 
 def test_the_fingerprint_says_what_and_not_where(folder: Path, tmp_path: Path) -> None:
@@ -219,9 +202,7 @@ def test_a_row_that_cannot_be_decoded_is_one_line(kind: Any, answer: Any, tmp_pa
         info=datasets.DatasetInfo(features=features),
     )
     folder = tmp_path / "things"
-    for split in ("train", "test"):
-        rows.save_to_disk(str(folder / split))
-    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}', encoding="utf-8")
+    datasets.DatasetDict(train=rows, test=rows).save_to_disk(str(folder))
     with pytest.raises(InputError, match=r"'train', row 0") as refused:
         task_of(folder, columns={"instruction": "colour", "input": "colour", "output": "answer"})
     assert "\n" not in str(refused.value)

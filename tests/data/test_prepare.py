@@ -166,12 +166,15 @@ def test_an_original_file_is_recorded_whole(tmp_path: Path) -> None:
     folder = tmp_path / "out" / "superni"
     records = json.loads((folder / "sources.json").read_text())["tasks"]["task639"]
     left_out = {"unlabelled": 10, "duplicate": 1495, "more than needed": 395}
+    inputs: set[str] = set()
     for split, written, others in (("train", 1000, 100), ("test", 100, 1000)):
         rows = read(folder / "task639" / f"{split}.jsonl")
         assert {row["output"] for row in rows} == {"yes"}
+        inputs |= {row["input"] for row in rows}
         record = records[split]
         assert record["left_out"] == {**left_out, "in the other split": others}
         assert (record["rows"], record["written"], len(rows)) == (3000, written, written)
+    assert len(inputs) == 1100  # no input twice
 
 
 def test_long_sequence_of_sapt_has_the_questions_of_the_others(tmp_path: Path) -> None:
