@@ -45,7 +45,19 @@ class Source:
         for name in self.config.metrics:
             if name not in self.names:
                 raise unknown(f"task in data.metrics, of {self.place}", name, self.names)
-        return _order(self.config, self.names)
+        benchmark, order = self.config.benchmark, self.config.order
+        if not isinstance(order, str):
+            return order
+        orders = ORDERS.get(benchmark)
+        if orders is None:
+            raise InputError(
+                f"data.order: benchmark {benchmark!r} has no named orders; list its tasks, e.g. "
+                f"data.order=[{', '.join(self.names[:3])}]",
+                key="data.order",
+            )
+        if order not in orders:
+            raise unknown(f"order of {benchmark}", order, orders, "data.order")
+        return orders[order]
 
     def task(self, name: str) -> Task:
         """Read, check and limit a task.
@@ -125,20 +137,6 @@ def _root(config: DataConfig) -> Path | None:
     if len(found) == 1 and not found[0] and not config.datasets:
         fetch(root, (".json", ".jsonl"))  # it may be the benchmark's folder itself
     return root
-
-
-def _order(config: DataConfig, names: Sequence[str]) -> Sequence[str]:
-    if not isinstance(config.order, str):
-        return config.order
-    orders = ORDERS.get(config.benchmark)
-    if orders is None:
-        raise InputError(
-            f"data.order: benchmark {config.benchmark!r} has no named orders; list its tasks, e.g. "
-            f"data.order=[{', '.join(names[:3])}]"
-        )
-    if config.order not in orders:
-        raise unknown(f"order of {config.benchmark}", config.order, orders)
-    return orders[config.order]
 
 
 def _task(config: DataConfig, name: str, splits: Splits) -> Task:

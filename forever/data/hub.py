@@ -39,9 +39,11 @@ def _examples(
         _template(field, rows.column_names, f"{key}.columns")
         for field in (config.columns.instruction, config.columns.input, config.columns.output)
     )
+    wanted = {name: values if isinstance(values, list) else [values]
+              for name, values in config.filter.items()}  # fmt: skip
     examples: list[Example] = []
     for number, row in _decoded(rows, key, split):
-        if _kept(row, config.filter):
+        if all(row[column] in values for column, values in wanted.items()):
             where = f"{key}, row {number} of {part}"
             fields = [_fill(template, row, where) for template in (instruction, text, output)]
             examples.append(Example(f"{task}/{part}/{number}", *fields))
@@ -101,13 +103,6 @@ def _decoded(rows: Any, key: str, split: str) -> Iterator[tuple[int, Mapping[str
             where = f"{key}, split {shown(split)}, row {number}"
             raise InputError(f"{where}: {one_line(error)}", key=key) from error
         yield number, row
-
-
-def _kept(row: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    for column, values in wanted.items():
-        if row[column] not in (values if isinstance(values, list) else [values]):
-            return False
-    return True
 
 
 def _template(text: str, columns: list[str], key: str) -> str:

@@ -51,18 +51,13 @@ def evaluate(
     texts = iter(world.spread(questions, work))
     predictions: list[list[Prediction]] = []
     for task in tasks:
-        of_task = list(islice(texts, len(task.test)))
-        predictions.append(_score(task, of_task, over[task.name]))
-    return predictions
-
-
-def _score(task: Task, texts: Sequence[str], over: Over | None) -> list[Prediction]:
-    """Compare answers to a task's test examples with what they should be."""
-    scores = score(task.metric, texts, [example.output for example in task.test])
-    predictions: list[Prediction] = []
-    for example, text, value in zip(task.test, texts, scores, strict=True):
-        cut = over is not None and over(text)
-        predictions.append(Prediction(example.id, text, example.output, value, cut))
+        answers, is_over = list(islice(texts, len(task.test))), over[task.name]
+        scores = score(task.metric, answers, [example.output for example in task.test])
+        of_task: list[Prediction] = []
+        for example, text, value in zip(task.test, answers, scores, strict=True):
+            cut = is_over is not None and is_over(text)
+            of_task.append(Prediction(example.id, text, example.output, value, cut))
+        predictions.append(of_task)
     return predictions
 
 
