@@ -98,11 +98,17 @@ def ends(target: str, out: Path, seconds: float) -> bool:
 
 
 def differences(clean: Path, other: Path) -> list[str]:
-    """Return the files of all runs in a folder that are not those of the clean one."""
+    """Return the files of all runs in a folder that are not those of the clean one.
+
+    A search that was killed may draw other points: it has as many runs, and those that both have
+    are equal.
+    """
+    there = {path.relative_to(clean) for path in clean.rglob("result.json")}
+    here = {path.relative_to(other) for path in other.rglob("result.json")}
+    results = there | here
+    if any(clean.rglob("study.log")) and len(there) == len(here):
+        results = there & here
     found: list[str] = []
-    results = {
-        path.relative_to(root) for root in (clean, other) for path in root.rglob("result.json")
-    }
     for result in sorted(results):
         if facts(clean / result) != facts(other / result):
             found.append(str(result))
