@@ -32,7 +32,7 @@ from forever.methods.registry import build_method
 from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
 from forever.replay.times import day_seven, day_seven_of_updates
-from forever.sweeps.asked import AskedRun
+from forever.sweeps.checks import AskedRun
 from forever.text import Cell, PlainTable
 from forever.training.learner import Learner
 from forever.training.memory import Memory

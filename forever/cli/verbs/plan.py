@@ -37,7 +37,7 @@ def plan(
     """
     from forever.config.overrides import parse_assignments
     from forever.launch.copies import settle_all
-    from forever.sweeps.asked import asked_runs, without_failed
+    from forever.sweeps.checks import asked_runs, without_failed
     from forever.sweeps.files import sweep_or_none
 
     file = sweep_or_none(name)
