@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ValidationError
 
-from forever.config.methods import METHOD_CONFIGS
+from forever.config.methods import METHOD_CONFIGS, config_class
+from forever.config.methods.base import MethodConfig
 from forever.config.parts import DatasetConfig
 from forever.errors import InputError, shown, unknown
 from forever.yaml_file import read_value
@@ -61,7 +62,7 @@ def joined_lines(lines: Sequence[str], most: int = 12) -> str:
 
 
 def dotted_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """List all keys of a configuration, those of every method included."""
+    """List all keys of a configuration, those of every method of ours included."""
     keys: list[str] = []
     for name, field in model.model_fields.items():
         nested: list[str] = []
@@ -73,6 +74,8 @@ def dotted_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
     """List the pydantic models in an annotation, which may be a union."""
+    if annotation is MethodConfig:
+        return [*METHOD_CONFIGS.values()]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     models: list[type[BaseModel]] = []
@@ -88,18 +91,15 @@ def explain(
     """Explain the first problem in one line: the key, the value and the rule."""
     problems = error.errors()
     first = problems[0]
-    if first["type"] == "union_tag_invalid":
-        name = str(first.get("ctx", {}).get("tag"))
-        return unknown("method", name, METHOD_CONFIGS, key="method.name")
-    if first["type"] == "union_tag_not_found":
-        valid = ", ".join(sorted(METHOD_CONFIGS))
-        return InputError(f"method: field 'name' is missing; valid: {valid}", key="method.name")
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InputError) and cause.key:
+        return cause
     paths = [_path(problem, values) for problem in problems]
     path = paths[0]
     if first["type"] == "extra_forbidden":
         near = dotted_keys(model)
         if path[0] == "method":
-            near = dotted_keys(METHOD_CONFIGS[values["method"]["name"]], "method.")
+            near = dotted_keys(config_class(values["method"]["name"]), "method.")
         elif path[:2] == ["data", "datasets"]:
             near = dotted_keys(DatasetConfig, ".".join(path[:3]) + ".")
         return unknown("key", ".".join(path), near, key=".".join(path))

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from forever.config.methods import METHOD_CONFIGS, AnyMethodConfig
+from forever.config.methods import AnyMethodConfig, config_class, has_method
 from forever.config.methods.replay import ForeverConfig
 from forever.config.overrides import dotted_keys, explain, flatten
 from forever.config.parts import RunParts
@@ -110,9 +110,9 @@ class RunConfig(RunParts):
 def in_todays_names(values: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the configuration that a run of an earlier release wrote."""
     method = values.get("method")
-    if not isinstance(method, dict) or method.get("name") not in METHOD_CONFIGS:
+    if not isinstance(method, dict) or not has_method(method.get("name")):
         return {**values}
-    return {**values, "method": METHOD_CONFIGS[method["name"]].written(method)}
+    return {**values, "method": config_class(method["name"]).written(method)}
 
 
 def _refuse_secrets(values: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from forever.config.methods import METHOD_CONFIGS
+from forever.config.methods import config_class, has_method
 from forever.config.overrides import flatten
 from forever.data.orders import ORDERS
 from forever.errors import InputError
@@ -245,8 +245,9 @@ def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, 
     changed: dict[str, Any] = {}
     expected = dict(base)
     if base["method.name"] != other["method.name"]:
-        method = METHOD_CONFIGS.get(other["method.name"])
-        defaults = method.model_validate({}).model_dump(mode="json") if method else {}
+        name, defaults = other["method.name"], {}
+        if has_method(name):
+            defaults = config_class(name)().model_dump(mode="json")
         expected |= flatten({"method": defaults})
         expected["method.name"] = base["method.name"]
     for key, value in other.items():

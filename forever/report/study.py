@@ -159,6 +159,7 @@ def read_study(folder: Path) -> Study:
         for problem in damage:
             complain(f"left out of the report: {problem}")
         refuse_versions(study.finished)
+        refuse_method_versions(study.finished)
         if not (study.finished and study.rows):  # which reads all results and answers
             raise InputError(
                 f"{folder}: no run in it is finished yet; wait, or resume it with "
@@ -178,6 +179,22 @@ def refuse_versions(runs: Sequence[Run]) -> None:
                 f"{run.benchmark!r}: order {shown(run.outcome['order'])} had the tasks "
                 f"{', '.join(known.outcome['tasks'])}, then {', '.join(run.outcome['tasks'])}; "
                 "move the runs of one of them to a folder of their own"
+            )
+
+
+def refuse_method_versions(runs: Sequence[Run]) -> None:
+    """Refuse runs of one method that two versions of its package trained."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        known = first.setdefault(run.outcome["method"], run)
+        packages = [each.outcome.get("method_package") for each in (known, run)]
+        if packages[0] != packages[1]:
+            versions = [" ".join(package.values()) if package else "none" for package in packages]
+            raise InputError(
+                f"{known.key} and {run.key}: method {run.outcome['method']} is of the packages "
+                f"{versions[0]} and {versions[1]}; move the runs of one of them to a folder of "
+                "their own",
+                key="method.name",
             )
 
 

@@ -17,7 +17,7 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError, unknown
 from forever.files import check_digest, sha256, sync_folder, write_bytes, write_text, writing
 from forever.methods.past import Past
-from forever.methods.registry import METHODS, build_method
+from forever.methods.registry import build_method
 from forever.models.identity import changed
 from forever.runs import checkpoint
 from forever.runs.checkpoint import State
@@ -101,7 +101,7 @@ def plant(
     _check_data(origin, config, benchmark, state.data)
     past = Past(
         config=origin.config.method,
-        private=METHODS[origin.config.method.name].private,
+        private=build_method(origin.config.method).private,
         state=state.method,
         tensors=(*part(saved.tensors, "method/"), *part(saved.tensors, "frozen/")),
         run=source.path.name,

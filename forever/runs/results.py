@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from forever.config.methods import distribution
 from forever.config.parts import BudgetConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
@@ -44,6 +45,7 @@ def summary(
         "key": config.key(),
         "fingerprint": config.fingerprint(),
         "method": config.method.name,
+        **method_package(config),
         "seed": config.seed,
         "benchmark": benchmark.name,
         "order": benchmark.order,
@@ -65,6 +67,12 @@ def summary(
         "rows_seen": rows_seen,
         "tokens": tokens,
     }
+
+
+def method_package(config: RunConfig) -> dict[str, Any]:
+    """Return the package that the method comes from, and its version; nothing for ours."""
+    package = distribution(config.method.name)
+    return {"method_package": package} if package else {}
 
 
 def examples_of(notes: Sequence[dict[str, Any]]) -> dict[str, int] | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forever.config.methods import METHOD_CONFIGS
+from forever.config.methods import config_class, has_method, method_names
 from forever.config.run import RunConfig
 from forever.data.orders import ORDERS, default_order
 from forever.errors import InputError, shown, unknown
@@ -39,8 +39,8 @@ def named_run(name: str) -> RunConfig:
     order = "".join(middle) or default_order(benchmark)
     if order not in ORDERS[benchmark]:
         raise unknown(f"order of {benchmark}", order, ORDERS[benchmark])
-    if method not in METHOD_CONFIGS:
-        raise unknown("method", method, METHOD_CONFIGS)
+    if not has_method(method):
+        raise unknown("method", method, method_names())
     scale = "paper" if place == name else "cpu"
     if benchmark == "mini":
         scale = "mini"
@@ -131,7 +131,7 @@ def method_settings(base: RunConfig, method: str) -> dict[str, Any]:
         return {}
     settings = {"method.name": method, **_of(method, scale_of(base))}
     day_steps = getattr(base.method, "day_steps", None)
-    if day_steps and "day_steps" in METHOD_CONFIGS[method].model_fields:
+    if day_steps and "day_steps" in config_class(method).model_fields:
         settings["method.day_steps"] = day_steps
     return settings
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from forever.config.methods import METHOD_CONFIGS
+from forever.config.methods import METHOD_CONFIGS, has_method, method_names
 from forever.config.overrides import dotted_keys
 from forever.config.parts import Flag, Integer, Real
 from forever.config.run import RunConfig
@@ -36,9 +36,35 @@ _KINDS = (
 )  # fmt: skip
 _WORDS = ("method", "named", "reference", "scales", "published")
 _KEYS = tuple(dotted_keys(RunConfig))
-DottedKey = Annotated[str, _one_of("key", _KEYS)]
-ChangedKey = Annotated[str, _one_of("key", (*_KEYS, *_WORDS))]
-MethodName = Annotated[str, _one_of("method", METHOD_CONFIGS)]
+
+
+def _known_key(*words: str) -> AfterValidator:
+    valid = (*_KEYS, *words)
+
+    def check(key: str) -> str:
+        part, _, field = key.partition(".")
+        if key in valid:
+            return key
+        if part == "method":
+            for config in METHOD_CONFIGS.values():
+                if new := config.renamed.get(field):
+                    raise InputError(f"{key} is now called method.{new}", key=key)
+            if len(method_names()) > len(METHOD_CONFIGS):
+                return key  # of another package; it is known when the run is made
+        raise unknown("key", key, valid)
+
+    return AfterValidator(check)
+
+
+def _known_method(name: str) -> str:
+    if not has_method(name):
+        raise unknown("method", name, method_names())
+    return name
+
+
+DottedKey = Annotated[str, _known_key()]
+ChangedKey = Annotated[str, _known_key(*_WORDS)]
+MethodName = Annotated[str, AfterValidator(_known_method)]
 BenchmarkName = Annotated[str, _one_of("benchmark", ORDERS)]
 Scale = Annotated[str, _one_of("scale", (*SCALES, "other"))]
 

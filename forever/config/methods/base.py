@@ -12,9 +12,11 @@ Weights = tuple[Share, Share]
 
 
 class MethodConfig(Part):
-    """The hyper-parameters of a method. A subclass adds a literal `name`, by which it is chosen."""
+    """The hyper-parameters of a method. A subclass adds a literal `name`, by which it is chosen,
+    and says where the method's `code` is."""
 
     name: Any  # a literal in every subclass
+    code: ClassVar[str]  # of the subclass of `Method`: "package.module:Class"
     # Whether the method trains on the union of all tasks instead of one after another.
     joint: ClassVar[bool] = False
     # What of `model` it needs: "lora" to get back the model as it was before, "banks" since it

@@ -26,6 +26,7 @@ class EwcConfig(MethodConfig):
     """Sources differ by four orders of magnitude in lambda, as their Fisher information does."""
 
     name: Literal["ewc"] = "ewc"
+    code = "forever.methods.ewc:Ewc"
     strength: NotNegative = 1e4
     """lambda is ours; sensible values are 4e2 to 4e5, tuned on one order only. Near convergence
     sum F is 0.01 to 1 and entries drift by 0.01 to 0.05: the penalty matters from 1e3 on."""
@@ -41,6 +42,7 @@ class OLoraConfig(MethodConfig):
     """Sources: scripts/order_1.sh and scripts_llama/order_1.sh of the authors' code."""
 
     name: Literal["olora"] = "olora"
+    code = "forever.methods.olora:OLora"
     needs = "banks"
     orthogonality: NotNegative = 0.5
     """l1: 0.5 for orders 1 to 3; the author tuned it in 0 to 5."""
@@ -64,6 +66,7 @@ class MoeLoraConfig(MethodConfig):
     """No value here is from the authors' code, which is not public."""
 
     name: Literal["moelora"] = "moelora"
+    code = "forever.methods.moelora.method:MoeLora"
     needs = "banks"
     experts: Annotated[Natural, at_most(2**10)] | None = None
     """N: 8 in CoIN; None is the number of tasks, known before the first one (MIGU paper)."""
@@ -103,6 +106,7 @@ class SaptConfig(MethodConfig):
     """Sources: gen_script_*.py of the authors' code."""
 
     name: Literal["sapt"] = "sapt"
+    code = "forever.methods.sapt.method:Sapt"
     needs = "banks"
     memory_weight: NotNegative = 1.0
     """lambda: 1 for LLaMA on SuperNI, 2 on the long sequence; 0.1 to 0.5 for T5."""
@@ -117,6 +121,7 @@ class MiguConfig(MethodConfig):
     """Sources: the paper, its appendices for T."""
 
     name: Literal["migu"] = "migu"
+    code = "forever.methods.migu:Migu"
     needs = "banks"
     replay: Flag = True
     """Train on the memory, too, as MixReplay: FOREVER lists MIGU among methods with memory."""
@@ -136,6 +141,7 @@ class RecurrentKifConfig(MethodConfig):
     """Sources: the authors' scripts and trainer.py."""
 
     name: Literal["recurrent_kif"] = "recurrent_kif"
+    code = "forever.methods.recurrent_kif:RecurrentKif"
     inner_steps: Count = 8
     """Q, updates on the task in a block."""
     outer_steps: Count = 4
@@ -158,6 +164,7 @@ class AimMergingConfig(MethodConfig):
     """Sources: src/finetune_ours.py and scripts; tuned there at batch 32."""
 
     name: Literal["aimmerging"] = "aimmerging"
+    code = "forever.methods.aimmerging:AimMerging"
     interval: Count = 8
     """S at the start: task updates between merges as planned."""
     outer_steps: Count = 8

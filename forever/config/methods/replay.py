@@ -26,17 +26,20 @@ from forever.replay.schedules import RANDOM, SCHEDULES
 
 class FinetuneConfig(MethodConfig):
     name: Literal["finetune"] = "finetune"
+    code = "forever.methods.plain:Finetune"
     probe_every: Count | None = None
     """Updates between two looks at the loss on kept examples, for the forgetting rate."""
 
 
 class MtlConfig(MethodConfig):
     name: Literal["mtl"] = "mtl"
+    code = "forever.methods.plain:Mtl"
     joint = True
 
 
 class MixReplayConfig(MethodConfig):
     name: Literal["mix_replay"] = "mix_replay"
+    code = "forever.methods.plain:MixReplay"
 
 
 class ScheduledReplayConfig(MethodConfig):
@@ -67,6 +70,7 @@ class ForeverConfig(ScheduledReplayConfig):
     """Defaults are the paper's (implementation details) unless a reason is given."""
 
     name: Literal["forever"] = "forever"
+    code = "forever.methods.forever:Forever"
     clock: Literal["model", "steps"] = "model"
     """What makes time pass: movement of the parameters (paper), or the number of updates (+STC)."""
     days: str | list[AboveZero] = "ebbinghaus"
@@ -116,6 +120,7 @@ class FixedIntervalConfig(ScheduledReplayConfig):
     """Ours: the paper gives no numbers for this baseline."""
 
     name: Literal["fixed_interval"] = "fixed_interval"
+    code = "forever.methods.fixed_interval:FixedInterval"
     day_steps: Count = 24
     """S of the FOREVER whose number of events J is matched."""
     interval: Count | None = None
@@ -131,6 +136,7 @@ class VbmConfig(ScheduledReplayConfig):
     """Sources: the paper and its code."""
 
     name: Literal["vbm"] = "vbm"
+    code = "forever.methods.vbm:Vbm"
     day_steps: Count = 24
     """S, the updates of a day, or of the FOREVER whose budget is matched."""
     views: Count = 2
@@ -166,6 +172,7 @@ class SsrConfig(MethodConfig):
     """From the authors' scripts; it keeps as many examples as others do."""
 
     name: Literal["ssr"] = "ssr"
+    code = "forever.methods.ssr.method:Ssr"
     needs = "lora"
     demos: Count | None = None
     """Examples whose pairs make the prompts (paper: 1 % of all); None is as many as are kept."""
