@@ -63,6 +63,7 @@ def forever(*words: str, site: Path | None = None, **environment: str) -> Any:
     """The command line, with the package's folder on the path if there is one."""
     paths = [str(site)] if site else []
     paths += [path for path in (os.environ.get("PYTHONPATH"), str(Path.cwd())) if path]
+    words = (*words, "--mlflow", "off") if words[0] == "run" else words
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
     command = [sys.executable, "-m", "forever.cli.main", *words]
     return subprocess.run(command, capture_output=True, text=True, env=variables)
