@@ -32,7 +32,10 @@ _TYPES = {
 }
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # libyaml is six times as fast
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is six times as fast
+
+
+class _Loader(_Base):
     yaml_implicit_resolvers: dict[str, Any] = {}
 
     def build(self, node: yaml.Node, key: str, lines: dict[str, int]) -> Any:

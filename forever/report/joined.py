@@ -140,7 +140,7 @@ def warnings(study: Study) -> list[str]:
     """Why differences between the folders may come from elsewhere than from their variants."""
     messages: list[str] = []
     table = folder_table(study)
-    if table["revision"].nunique() > 1:
+    if len({*table["revision"]}) > 1:
         each = "; ".join(table["folder"] + " at " + table["revision"])
         messages.append(f"Code differs between the folders: {each}.")
     for benchmark, (order, seed) in _other_data(study.finished).items():

@@ -202,8 +202,10 @@ def rows_of(
     footings: dict[str, Footing] = {}
     for row in measured:
         other = rows.get(row.reference or "")
-        has_other = other is not None and other is not row and bool(other.runs)
-        footings[row.variant] = row.footing_beside(other) if has_other else Footing()
+        if other is None or other is row or not other.runs:
+            footings[row.variant] = Footing()
+        else:
+            footings[row.variant] = row.footing_beside(other)
     refused = [variant for variant, footing in footings.items() if not footing.comparable]
     matrices = {row.variant: row.matrices() for row in measured}
     others = {row.variant: row.reference or "" for row in measured}

@@ -247,7 +247,7 @@ def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, 
     if base["method.name"] != other["method.name"]:
         name, defaults = other["method.name"], {}
         if has_method(name):
-            defaults = config_class(name)().model_dump(mode="json")
+            defaults = config_class(name).model_validate({"name": name}).model_dump(mode="json")
         expected |= flatten({"method": defaults})
         expected["method.name"] = base["method.name"]
     for key, value in other.items():

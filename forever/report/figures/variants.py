@@ -191,8 +191,11 @@ def sensitivity(part: Part) -> Iterator[Picture]:
     """Draws OP and BWT over the values of a key that the sweep's file names."""
     for axis in part.file.figures if part.file else ():
         if axis.key and axis.label:
-            values = {row.variant: row.runs[0].settings.get(axis.key) for row in part.measured
-                      if axis.key in row.runs[0].settings}  # fmt: skip
+            values: dict[str, Any] = {}
+            for row in part.measured:
+                settings = row.runs[0].settings
+                if axis.key in settings:
+                    values[row.variant] = settings[axis.key]
             if all(type(value) in (int, float) for value in values.values()):
                 values = {variant: axis.unit * value for variant, value in values.items()}
             yield from _over(part, "sensitivity", axis.label, values)
