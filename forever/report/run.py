@@ -56,17 +56,18 @@ class Run:
         except InputError as error:
             return str(error)
         except (KeyError, TypeError, AttributeError) as error:
-            return f"{self.directory.path} has a file with missing or strange fields ({error})"
+            return f"{self.directory.path} has a file with missing or unexpected fields ({error})"
         return None
 
     def _read(self) -> None:
         """Read all that a report rests on, and what can be said without a result."""
+        finished = self._finished  # first, since its manifest names a damaged file
         self.directory.end_without_result()
         if self.directory.config.is_file():
             self.directory.read_fork()
             _ = self.environments
             _ = [self.settings[key] for key in ("model.name", "method.name", "model.tuning")]
-        if self._finished is not None:
+        if finished is not None:
             _ = self._answers
 
     @property

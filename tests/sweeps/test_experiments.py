@@ -19,6 +19,7 @@ from forever.sweeps.files import load_sweep, shipped_sweeps
 from forever.sweeps.named_runs import SCALES, load_run
 from forever.sweeps.search import find_search
 from forever.sweeps.study import SearchStudy
+from forever.sweeps.sweep import MANIFEST
 
 SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_search]
 SMALL = {
@@ -80,18 +81,27 @@ def test_end_to_end(name: str, tmp_path: Path, finished: dict[str, Path]) -> Non
         sweep = sweep.only([*filter(SOME[name].match, sweep.variants)])
     # Phases of two updates at most, not of 2.5 S.
     changes: dict[str, Any] = {"method.probe_every": 1} if name == "forgetting_rate" else {}
+    keys: dict[str, str] = {}  # of the runs as they are trained here
     for trial in sweep.trials():
         if trial.config.budget.examples:  # in proportion, so that doses stay doses
             changes["budget.examples"] = trial.config.budget.examples // 26
         if trial.config.budget.seconds:
             changes["budget.seconds"] = 0.01
-        config, path = trial.config.override(changes), tmp_path / trial.key
+        config = trial.config.override(changes)
+        keys[trial.key] = trial.key.replace(
+            trial.config.fingerprint()[:8], config.fingerprint()[:8]
+        )
+        path = tmp_path / keys[trial.key]
         if config.fingerprint() in finished:
             shutil.copytree(finished[config.fingerprint()], path)
         else:
             run_local(config, path, placement=Placement(device="cpu"))
             finished[config.fingerprint()] = path
     sweep.write_manifest(tmp_path)
+    manifest = json.loads((tmp_path / MANIFEST).read_text(encoding="utf-8"))
+    for line in manifest["trials"]:
+        line["key"] = keys[line["key"]]
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
     write_report(tmp_path)
     content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     (part,) = content["parts"]
