@@ -14,7 +14,7 @@ from forever.data.tasks import Example, Task
 from forever.evaluation.decoding import Over, decode
 from forever.evaluation.scoring import hopeless_answers
 from forever.models.backbone import Backbone, load
-from forever.training.world import World
+from forever.world import World
 
 PROMPTS = 24  # a task; with few a step is hardly fuller than that of the other way
 # How many times as fast as one prompt at a time, and as batches of 8, ours should be.

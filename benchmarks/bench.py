@@ -30,7 +30,7 @@ from benchmarks.memory import memory
 from benchmarks.training import half_precision, training
 from forever.runs.environment import describe
 from forever.sweeps.named_runs import named_run
-from forever.training.world import World, pick_device
+from forever.world import World, pick_device
 
 RESULTS = Path(__file__).with_name("results.json")
 

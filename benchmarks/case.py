@@ -10,7 +10,7 @@ import torch
 from rich import box
 from rich.table import Table
 
-from forever.training.world import World
+from forever.world import World
 
 
 @dataclass

@@ -23,9 +23,10 @@ from benchmarks.memory import memory
 from benchmarks.training import train, training
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
+from forever.methods.registry import build_method
 from forever.sweeps.named_runs import named_run
 from forever.training.build import build_learner
-from forever.training.world import World, pick_device
+from forever.world import World, pick_device
 
 # Of Qwen3-0.6B.
 SHAPE: dict[str, Any] = {
@@ -75,7 +76,8 @@ def make(folder: Path, tokenizer: Path, layers: int) -> None:
 def pace(config: RunConfig, for_s: float, repeatable: bool = True) -> str:
     """Train for some seconds: two batches of each task in turn, each task's first at its start."""
     world = World(device=pick_device("auto"))
-    learner, tasks = build_learner(config, world), load_benchmark(config.data).tasks
+    learner = build_learner(config, build_method(config.method), world)
+    tasks = load_benchmark(config.data).tasks
     torch.use_deterministic_algorithms(repeatable)
     for task in tasks:
         train(learner, task, task.train[: config.optim.batch_size])

@@ -24,7 +24,7 @@ from forever.training.learner import Learner
 from forever.training.optim import build_optimizer
 from forever.training.step import add_penalty, optimizer_step
 from forever.training.steps import Penalty, Step, StepRecord, drive
-from forever.training.world import World
+from forever.world import World
 
 _UPDATES = 13  # an epoch of mini
 _TASKS = 30
@@ -49,7 +49,7 @@ def small_costs(rounds: int) -> list[Case]:
 
 
 def _learner(config: RunConfig) -> Learner:
-    learner = build_learner(config, World())
+    learner = build_learner(config, build_method(config.method), World())
     learner.begin(0, load_benchmark(config.data).tasks[0])
     learner.optimizer = build_optimizer(learner.parameters, config.optim)
     return learner

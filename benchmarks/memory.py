@@ -19,8 +19,9 @@ from benchmarks.training import train, trainer_seconds, with_peft
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.encoding import Encoder
+from forever.methods.registry import build_method
 from forever.training.build import build_learner
-from forever.training.world import World, pick_device
+from forever.world import World, pick_device
 
 
 def memory(name: str, config: RunConfig, folder: Path) -> Case:
@@ -43,7 +44,7 @@ def main(side: str, path: str) -> None:
     task = max(tasks, key=lambda task: sum(len(e.instruction + e.input) for e in task.train[:8]))
     examples = task.train[: config.optim.batch_size]
     if side == "ours":
-        learner = build_learner(config, world)
+        learner = build_learner(config, build_method(config.method), world)
         _forget_peak()
         train(learner, task, examples)
     else:

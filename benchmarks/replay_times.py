@@ -25,7 +25,7 @@ from forever.training.build import build_learner
 from forever.training.optim import build_optimizer
 from forever.training.step import perform
 from forever.training.steps import Action, StepRecord, drive
-from forever.training.world import World, pick_device
+from forever.world import World, pick_device
 
 RESULTS = Path(__file__).with_name("replay_times.json")
 SCHEDULES: dict[str, dict[str, Any]] = {
@@ -88,7 +88,7 @@ def first_week(config: RunConfig, updates: int, world: World) -> dict[str, Any]:
     """
     (task,) = load_benchmark(config.data).tasks
     method = build_method(config.method)
-    learner = build_learner(config, world, method=method)
+    learner = build_learner(config, method, world)
     learner.begin(0, task)
     learner.optimizer = build_optimizer(learner.parameters, config.optim)
 

@@ -21,7 +21,7 @@ from forever.training.learner import Learner
 from forever.training.optim import build_optimizer
 from forever.training.step import optimizer_step
 from forever.training.steps import Step
-from forever.training.world import World
+from forever.world import World
 
 
 def training(
@@ -29,7 +29,8 @@ def training(
 ) -> Case:
     """The first `batches` of each task of `config`, for so many rounds."""
     case = Case(f"training, {name}", goal)
-    learner, theirs = build_learner(config, world), with_peft(config, world)
+    learner = build_learner(config, build_method(config.method), world)
+    theirs = with_peft(config, world)
     for _ in range(rounds):
         ours = other = 0.0
         for task in load_benchmark(config.data).tasks:
@@ -100,8 +101,9 @@ def half_precision(name: str, config: RunConfig, world: World) -> list[Case]:
     """Frozen weights in bfloat16 against float32: how much faster, and how far gradients move."""
     faster = Case(f"bfloat16 against float32, {name}", 1.0)
     apart = Case(f"gradient in bfloat16 off that in float32, {name}", 5.0, "%")
-    learners = [build_learner(config, world)]
-    learners.append(build_learner(config.override({"model.dtype": "bfloat16"}), world))
+    in_bf16 = config.override({"model.dtype": "bfloat16"})
+    method = build_method(config.method)
+    learners = [build_learner(each, method, world) for each in (config, in_bf16)]
     tasks, size = load_benchmark(config.data).tasks, config.optim.batch_size
     for learner in learners:  # the first call allocates, and begins with equal weights
         train(learner, tasks[0], tasks[0].train[:size])

@@ -26,18 +26,18 @@ from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Benchmark, Task
 from forever.errors import InputError
 from forever.evaluation.decoding import together
+from forever.launch.checks import AskedRun
 from forever.launch.resources import Resources, divide
-from forever.methods.base import Method
 from forever.methods.registry import build_method
 from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
 from forever.replay.times import day_seven, day_seven_of_updates
-from forever.sweeps.checks import AskedRun
 from forever.text import Cell, PlainTable
 from forever.training.learner import Learner
 from forever.training.memory import Memory
+from forever.training.method import Method
 from forever.training.steps import Action, Kind, Probe, Step, StepRecord, drive
-from forever.training.world import World
+from forever.world import World
 
 UPDATES = get_args(Kind)
 AT_THE_END = ("single", "openings", "texts")  # the kinds of work that `end_work` estimates

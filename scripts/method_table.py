@@ -20,7 +20,7 @@ from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
 from forever.training.learner import Learner
 from forever.training.memory import Memory
-from forever.training.world import World
+from forever.world import World
 from scripts.markdown import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"

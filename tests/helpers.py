@@ -24,7 +24,6 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.prompts import prompt
 from forever.data.tasks import Benchmark, Example, Task
 from forever.launch.local import Placement, run_local
-from forever.methods.base import Method
 from forever.methods.registry import build_method
 from forever.models import lora
 from forever.models.backbone import Backbone
@@ -34,11 +33,12 @@ from forever.runs.tracking import Tracker
 from forever.training.build import build_learner
 from forever.training.learner import Learner
 from forever.training.memory import Memory
+from forever.training.method import Method
 from forever.training.optim import build_optimizer
 from forever.training.step import perform
 from forever.training.steps import Action, Step, StepRecord, Steps
 from forever.training.steps import drive as drive_steps
-from forever.training.world import World
+from forever.world import World
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -483,7 +483,7 @@ def begin(
     dotted = {key.replace("__", "."): value for key, value in changes.items()}
     parsed = RunConfig.parse(config.override(dotted).model_dump(mode="json") | {"method": fields})
     method = build_method(parsed.method)
-    return build_learner(parsed, world, micro, method, 3), method
+    return build_learner(parsed, method, world, micro, 3), method
 
 
 def react(learner: Learner, steps: Steps, action: Action, record: StepRecord) -> Action | None:

@@ -20,12 +20,12 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.encoding import Encoder
 from forever.errors import InputError
 from forever.launch import cluster
+from forever.launch.checks import asked_runs, without_failed
 from forever.launch.local import Placement
 from forever.launch.resources import Resources
 from forever.models.backbone import load
 from forever.plan import Counts, count_work, plan_table, runs_at_once
 from forever.replay.times import day_seven
-from forever.sweeps.checks import asked_runs, without_failed
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import SCALES, load_run
 

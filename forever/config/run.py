@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from forever.config.methods import AnyMethodConfig, config_class, has_method
 from forever.config.methods.replay import ForeverConfig
+from forever.config.orders import default_order
 from forever.config.overrides import dotted_keys, explain, flatten
 from forever.config.parts import RunParts
-from forever.data.orders import default_order
 from forever.errors import InputError, shown, unknown
 from forever.storage.address import from_anywhere
 from forever.text import holds_secret, without_credentials

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forever.config.orders import LONG_TASKS, ORDERS
 from forever.config.parts import DataConfig
 from forever.data.hub import read_dataset
 from forever.data.mini import TASKS, mini_task
-from forever.data.orders import LONG_TASKS, ORDERS
 from forever.data.sources import DATA_SEED, TaskFiles, find_tasks, limited
 from forever.data.tasks import Benchmark, Splits, Task
 from forever.errors import InputError, unknown

@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from forever.config.orders import LONG_TASKS, ORDERS
 from forever.data.benchmarks import SUPERNI_CLASSIFICATION
-from forever.data.orders import LONG_TASKS, ORDERS
 from forever.data.sources import DATA_SEED, WHOLE, TaskFiles, add_once, find_tasks, limited
 from forever.data.tasks import Example
 from forever.errors import InputError

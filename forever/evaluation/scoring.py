@@ -9,7 +9,7 @@ from forever.data.tasks import Example, Task
 from forever.evaluation.decoding import Gate, Over, decode
 from forever.evaluation.metrics import score
 from forever.models.backbone import Backbone
-from forever.training.world import World
+from forever.world import World
 
 
 @dataclass(frozen=True)

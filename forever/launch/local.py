@@ -24,7 +24,7 @@ from forever.stopping import overhearing
 from forever.storage.mirror import mirrored
 
 if TYPE_CHECKING:
-    from forever.training.world import World
+    from forever.world import World
 
 
 @dataclass(frozen=True)
@@ -159,9 +159,10 @@ def run_prepared(
     if finished is not None:
         return finished
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from forever.methods.registry import build_method
     from forever.runs.session import Session
     from forever.training.loop import run
-    from forever.training.world import World, pick_device
+    from forever.world import World, pick_device
 
     world = world or World(device=pick_device(placement.device))
     # Until every rank has checked: to a late one the leader's files would look like an older run.
@@ -193,7 +194,8 @@ def run_prepared(
                 accept_changes=placement.accept_changes,
             )
             with _remembered(directory, world.leads), closing(session):
-                run(config, prepared.benchmark, session, world, placement.micro_batch)
+                method = build_method(config.method)
+                run(config, method, prepared.benchmark, session, world, placement.micro_batch)
     return directory.finished() or {}
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
+from forever.launch.checks import check_finished, read_data, refused
 from forever.launch.copies import bring
 from forever.launch.local import Prepared, choose_kernels, load_libraries, prepare, run_prepared
 from forever.launch.resources import Resources, SweepOutcome, divide, require_ray
@@ -27,7 +28,6 @@ from forever.runs.tracking import Tracker
 from forever.stopping import Stopped, listening
 from forever.storage.copying import of_sweep
 from forever.storage.mirror import mirrored
-from forever.sweeps.checks import check_finished, read_data, refused
 from forever.sweeps.files import SweepFile
 from forever.sweeps.rounds import Limits, first_round, rounds
 from forever.sweeps.search import Search, find_search

@@ -181,7 +181,7 @@ class _Refusals(ray.train.UserCallback):
 
 def _worker(config: RunConfig, folder: str, allocation: Allocation) -> None:
     """Build the world of a rank and train."""
-    from forever.training.world import World, pick_device
+    from forever.world import World, pick_device
 
     cluster.prepare_process(allocation)
     context = ray.train.get_context()

@@ -17,9 +17,9 @@ from torch import Size
 from forever.config.methods.base import Weights
 from forever.config.methods.baselines import AimMergingConfig
 from forever.data.tasks import Task
-from forever.methods.base import Card
 from forever.methods.recurrent_kif import Merging
 from forever.training.learner import Learner
+from forever.training.method import Card
 from forever.training.steps import Probe, Reading, Step, Steps
 
 

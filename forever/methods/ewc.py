@@ -13,9 +13,9 @@ with each other or with ours.
 
 from forever.config.methods.baselines import EwcConfig
 from forever.data.tasks import Task
-from forever.methods.base import Card, EndWork, Method
 from forever.training.importance import fisher_information
 from forever.training.learner import Learner
+from forever.training.method import Card, EndWork, Method
 from forever.training.steps import Penalty, Step, Steps
 
 _TINY = 1e-30  # where nothing matters the anchor is free, but it must not be 0 / 0

@@ -7,10 +7,10 @@ that budgets are matched (docs/protocol.md#fixed-interval-replay).
 """
 
 from forever.config.methods.replay import FixedIntervalConfig
-from forever.methods.base import Card
 from forever.methods.scheduled_replay import ScheduledReplay
 from forever.replay.schedules import Days
 from forever.training.learner import Learner
+from forever.training.method import Card
 
 
 class FixedInterval(ScheduledReplay[FixedIntervalConfig]):

@@ -11,12 +11,12 @@ from itertools import islice
 from forever.config.methods.replay import ForeverConfig
 from forever.data.batching import Batch, Batches, shuffled
 from forever.data.tasks import Task
-from forever.methods.base import Card
 from forever.methods.scheduled_replay import ScheduledReplay
 from forever.replay.clock import CLOCKS, Clock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import RANDOM, Days, days, random_times
 from forever.training.learner import Learner
+from forever.training.method import Card
 
 
 class Forever(ScheduledReplay[ForeverConfig]):

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from forever.config.methods.baselines import OLoraConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Task
-from forever.methods.base import Card, Method
 from forever.models import lora
 from forever.training.learner import Learner
+from forever.training.method import Card, Method
 from forever.training.steps import Forward
 
 

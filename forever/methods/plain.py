@@ -14,9 +14,9 @@ replayed examples an equal part of it is in each epoch: then it is plain interle
 from forever.config.methods.replay import FinetuneConfig, MixReplayConfig, MtlConfig
 from forever.data.batching import Batch
 from forever.data.tasks import Task
-from forever.methods.base import Card, Method
 from forever.training.events import LossEvent
 from forever.training.learner import Learner
+from forever.training.method import Card, Method
 from forever.training.steps import Probe, Step, Steps
 
 

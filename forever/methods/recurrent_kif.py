@@ -20,9 +20,9 @@ from torch import Tensor
 
 from forever.config.methods.baselines import RecurrentKifConfig
 from forever.data.tasks import Task
-from forever.methods.base import C, Card, Method
 from forever.training.importance import above_quantile, track_movement
 from forever.training.learner import Learner
+from forever.training.method import C, Card, Method
 from forever.training.steps import Step, Steps
 
 STATISTICS = ("inner_I", "inner_U", "outer_I", "outer_U")  # of the inner and the outer block

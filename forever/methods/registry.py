@@ -6,7 +6,7 @@ from typing import Any
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.methods.base import MethodConfig
 from forever.errors import InputError
-from forever.methods.base import Method
+from forever.training.method import Method
 
 
 def method_class(config: type[MethodConfig]) -> type[Method[Any]]:

@@ -10,8 +10,6 @@ from typing import Literal, TypeVar
 from forever.config.methods.replay import ScheduledReplayConfig
 from forever.data.batching import Batch, Batches
 from forever.data.tasks import Task
-from forever.methods.base import EndWork, Method
-from forever.methods.past import Counted
 from forever.replay.clock import Clock, StepClock
 from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
@@ -19,6 +17,8 @@ from forever.replay.trigger import Due, Trigger
 from forever.training.events import ReplayEvent
 from forever.training.importance import fisher_information
 from forever.training.learner import Learner
+from forever.training.method import EndWork, Method
+from forever.training.past import Counted
 from forever.training.steps import Penalty, Probe, Step, Steps
 
 Passes = int | Literal["share"]

@@ -23,11 +23,11 @@ from forever.config.methods.replay import VbmConfig
 from forever.data.batching import Batches
 from forever.data.encoding import Encoded
 from forever.data.tasks import Task
-from forever.methods.base import Card
 from forever.methods.scheduled_replay import ScheduledReplay
 from forever.replay.schedules import Days, ebbinghaus, standard_events
 from forever.seeding import derive
 from forever.training.learner import Learner
+from forever.training.method import Card
 from forever.training.steps import Forward, Step
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from forever.config.methods import config_class, has_method
+from forever.config.orders import ORDERS
 from forever.config.overrides import flatten
-from forever.data.orders import ORDERS
 from forever.errors import InputError
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.report.format import setting

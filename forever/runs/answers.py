@@ -9,7 +9,7 @@ from forever.evaluation.scoring import Prediction
 from forever.files import file_digest
 from forever.runs.directory import RunDirectory
 from forever.text import complain
-from forever.training.world import World
+from forever.world import World
 
 
 class Answers:

@@ -16,7 +16,6 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError, unknown
 from forever.files import check_digest, sha256, sync_folder, write_bytes, write_text, writing
-from forever.methods.past import Past
 from forever.methods.registry import build_method
 from forever.models.identity import changed
 from forever.runs import checkpoint
@@ -26,6 +25,7 @@ from forever.runs.environment import code
 from forever.runs.journal import first_lines
 from forever.runs.lock import locked
 from forever.training.learner import part
+from forever.training.past import Past
 
 
 @dataclass(frozen=True)

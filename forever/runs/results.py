@@ -13,10 +13,10 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.evaluation.metrics import PerformanceMatrix
 from forever.files import read_lines
-from forever.methods.base import Method
 from forever.runs.checkpoint import State
 from forever.runs.directory import SCHEMA_VERSION, RunDirectory
 from forever.training.learner import Learner
+from forever.training.method import Method
 
 COUNTED = ("task", "replayed", "padded", "probed", "written")  # see `Learner.examples`
 

@@ -16,7 +16,6 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation.metrics import scores_after
 from forever.files import sync, sync_folder, writing
-from forever.methods.base import Method
 from forever.models.identity import of_method
 from forever.runs import checkpoint
 from forever.runs.answers import Answers
@@ -29,8 +28,9 @@ from forever.runs.tracking import Tracker, tell
 from forever.stopping import Attempt
 from forever.text import complain
 from forever.training.learner import Learner, part
+from forever.training.method import Method
 from forever.training.steps import Action, Step, StepRecord
-from forever.training.world import World
+from forever.world import World
 
 
 class Progress:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from forever.config.methods import config_class, has_method, method_names
+from forever.config.orders import ORDERS, default_order
 from forever.config.run import RunConfig
-from forever.data.orders import ORDERS, default_order
 from forever.errors import InputError, shown, unknown
 from forever.yaml_file import SUFFIXES, YamlFile
 

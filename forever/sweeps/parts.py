@@ -9,10 +9,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic.dataclasses import dataclass
 
 from forever.config.methods import METHOD_CONFIGS, has_method, method_names
+from forever.config.orders import ORDERS
 from forever.config.overrides import dotted_keys
 from forever.config.parts import Flag, Integer, Real
 from forever.config.run import RunConfig
-from forever.data.orders import ORDERS
 from forever.errors import InputError, shown, unknown
 from forever.sweeps.named_runs import SCALES, method_settings
 from forever.sweeps.sweep import BOUNDS

@@ -6,30 +6,30 @@ import torch
 
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoder
-from forever.methods.base import Method
-from forever.methods.registry import build_method
 from forever.models.backbone import Backbone, load
 from forever.models.device import compute_repeatably
 from forever.models.parameters import FlatParameters
 from forever.text import complain
 from forever.training.learner import Learner
 from forever.training.memory import Memory
-from forever.training.world import World
+from forever.training.method import Method
+from forever.world import World
 
 
 def build_learner(
     config: RunConfig,
+    method: Method[Any],
     world: World,
     micro_batch: int | None = None,
-    method: Method[Any] | None = None,
     tasks: int = 1,
 ) -> Learner:
     """Load the backbone, let the method put around it what it trains, and flatten that.
 
-    `method` is that of the configuration, if it was built already; see `Learner` for the others.
+    Args:
+        method: that of the configuration (`forever.methods.registry.build_method`).
+        micro_batch, tasks: see `Learner`.
     """
     compute_repeatably(world.device)
-    method = method or build_method(config.method)
     full = config.model.tuning == "full"
     half = {"float32": False, "bfloat16": True, "auto": world.device.type == "cuda"}
     bf16 = half[config.model.dtype]

@@ -23,7 +23,7 @@ from forever.training.events import LossEvent, ReplayEvent
 from forever.training.memory import Memory
 from forever.training.optim import load_moments
 from forever.training.steps import Action, Probe, Step, StepRecord
-from forever.training.world import World
+from forever.world import World
 
 
 @dataclass

@@ -1,41 +1,73 @@
 """The loop: a run is a sequence of stages, a stage a generator of steps, a step one update."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark, Task
-from forever.evaluation.scoring import evaluate
-from forever.methods.base import Method
-from forever.methods.registry import build_method
-from forever.runs.session import Session
+from forever.evaluation.scoring import Prediction, evaluate
 from forever.stopping import pulse
 from forever.training.build import build_learner
 from forever.training.forward import autocast
 from forever.training.learner import Learner
+from forever.training.method import Method
 from forever.training.optim import build_optimizer
 from forever.training.step import check_carried, perform
 from forever.training.steps import Action, StepRecord, drive
-from forever.training.world import World
+from forever.world import World
 
 # Test examples that are answered before their tasks' answers are written down: several times what
 # is answered at once, so that the end of a queue, where there is little to do at once, is short.
 PROMPTS_AT_ONCE = 512
 
 
+class Progress(Protocol):
+    """How far the run has come."""
+
+    def begin_stage(self, stage: int) -> bool: ...
+
+
+class Answers(Protocol):
+    """The answers to test examples, on disk and as scores."""
+
+    def read(self, stage: int, task: int) -> bool: ...
+    def write(self, stage: int, task: int, answers: Sequence[Prediction]) -> None: ...
+
+
+class Session(Protocol):
+    """What must outlive the process, as the loop sees it; it is `forever.runs.session.Session`."""
+
+    @property
+    def progress(self) -> Progress: ...
+    @property
+    def answers(self) -> Answers: ...
+    def begin(self, learner: Learner, method: Method[Any], benchmark: Benchmark) -> None: ...
+    def recall(self) -> StepRecord | None: ...
+    def record(self, action: Action, record: StepRecord) -> None: ...
+    def end_training(self) -> None: ...
+    def end_stage(self, stage: int) -> None: ...
+    def finish(self) -> None: ...
+
+
 def run(
-    config: RunConfig, benchmark: Benchmark, session: Session, world: World, micro_batch: int | None
+    config: RunConfig,
+    method: Method[Any],
+    benchmark: Benchmark,
+    session: Session,
+    world: World,
+    micro_batch: int | None,
 ) -> None:
     """Train and score every stage that is not done yet.
 
-    `session` keeps what must outlive the process.
+    Args:
+        method: that of the configuration (`forever.methods.registry.build_method`).
+        session: keeps what must outlive the process.
     """
-    # Build the method and the model. Encoding all tasks now finds an example that is too long
-    # before hours of training and not in the last task.
-    method = build_method(config.method)
+    # Build the model. Encoding all tasks now finds an example that is too long before hours of
+    # training and not in the last task.
     if config.method.joint:
         benchmark = benchmark.joint()
-    learner = build_learner(config, world, micro_batch, method, len(benchmark.stages))
+    learner = build_learner(config, method, world, micro_batch, len(benchmark.stages))
     for task in benchmark.tasks:
         learner.encoder.encode_all(task, config.evaluation.max_new_tokens)
 

@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from forever.data.encoding import Encoded
-from forever.methods.base import Method
 from forever.models.device import fitting
 from forever.models.parameters import FlatParameters
 from forever.seeding import derive
 from forever.text import complain
 from forever.training.forward import answer_logits, cross_entropy
 from forever.training.learner import Learner
+from forever.training.method import Method
 from forever.training.optim import apply_update, clip_gradient, learning_rate
 from forever.training.steps import Action, Forward, Penalty, Probe, Reading, Step, StepRecord
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from forever.config.orders import ORDERS
 from forever.config.run import RunConfig
 from forever.data.batching import batch_count, batches
 from forever.data.benchmarks import SUPERNI_CLASSIFICATION, load_benchmark
-from forever.data.orders import ORDERS
 from forever.data.sources import find_tasks
 from forever.data.tasks import Benchmark, Example, Splits, Task
 from forever.errors import InputError

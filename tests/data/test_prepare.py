@@ -11,7 +11,7 @@ import pytest
 from helpers import largest_file
 from test_data import REAL, load, real
 
-from forever.data.orders import ORDERS
+from forever.config.orders import ORDERS
 from forever.data.prepare import prepare
 from forever.data.tasks import Task
 from forever.errors import InputError

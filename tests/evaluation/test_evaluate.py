@@ -17,7 +17,7 @@ from forever.evaluation.decoding import decode
 from forever.evaluation.scoring import evaluate, hopeless_answers
 from forever.models.backbone import Backbone, load
 from forever.models.location import TINY
-from forever.training.world import World
+from forever.world import World
 
 CPU = torch.device("cpu")
 

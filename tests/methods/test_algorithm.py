@@ -15,8 +15,8 @@ from helpers import OLD, SMALL, Driven, drive, driven, method_of, rows_task, stu
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
-from forever.methods.base import Method
 from forever.replay.schedules import SCHEDULES
+from forever.training.method import Method
 from forever.training.steps import Probe, Step
 
 

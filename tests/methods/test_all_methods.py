@@ -11,7 +11,7 @@ from torch import Tensor
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.training.learner import Learner
-from forever.training.world import World
+from forever.world import World
 
 SHARED: dict[str, dict[str, Any]] = {
     "ewc": {"name": "ewc", "strength": 1e6},

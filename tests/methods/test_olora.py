@@ -13,15 +13,16 @@ from torch import Tensor
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.launch.checks import refused
 from forever.launch.local import prepare
+from forever.methods.registry import build_method
 from forever.models import location, lora
 from forever.models.backbone import load
-from forever.sweeps.checks import refused
 from forever.sweeps.sweep import Sweep
 from forever.training.build import build_learner
 from forever.training.learner import Learner
 from forever.training.steps import Forward
-from forever.training.world import World
+from forever.world import World
 
 
 def after(config: RunConfig, tasks: int, **fields: Any) -> tuple[Learner, Any]:
@@ -106,11 +107,11 @@ def test_more_directions_than_a_layer_has_are_refused(
     """Three tasks of rank 11 need 33 of 32 dimensions; of rank 10 they fit."""
     config = small_config.override({"method.name": "olora", "model.rank": rank})
     if fits:
-        build_learner(config, World(), tasks=tasks)
+        build_learner(config, build_method(config.method), World(), tasks=tasks)
         return
     message = rf"{tasks} tasks of rank {rank} cannot be orthogonal in the 32 dimensions of .*q_proj"
     with pytest.raises(InputError, match=message):
-        build_learner(config, World(), tasks=tasks)
+        build_learner(config, build_method(config.method), World(), tasks=tasks)
 
 
 def test_it_is_refused_before_a_local_model_is_loaded(
@@ -126,7 +127,7 @@ def test_it_is_refused_before_a_local_model_is_loaded(
         execute(too_wide.config, tmp_path / "run")
     inner = olora.override({"model.rank": 11, "model.targets": ["down_proj"]})  # 64 wide
     prepare(inner, tmp_path / "run")
-    build_learner(inner, World(), tasks=3)
+    build_learner(inner, build_method(inner.method), World(), tasks=3)
     assert not (tmp_path / "run").exists()
 
 

@@ -28,7 +28,7 @@ METHOD = '''
 """Replay a batch of memory after every few updates."""
 import os
 from every import EveryConfig
-from forever.methods.base import Card, Method
+from forever.training.method import Card, Method
 from forever.training.steps import Step
 
 class Every(Method[EveryConfig]):

@@ -37,7 +37,6 @@ from forever.data.tasks import Benchmark, Example, Task
 from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.evaluation.decoding import Sampling
-from forever.methods.base import Method
 from forever.methods.ssr import selection
 from forever.methods.ssr.encoders import embed
 from forever.methods.ssr.method import Ssr
@@ -45,7 +44,8 @@ from forever.methods.ssr.selection import Cluster, cluster_quotas, diverse, take
 from forever.methods.ssr.synthesis import candidates, icl_prompts, parse_icl
 from forever.models import lora
 from forever.training.learner import Learner
-from forever.training.world import World
+from forever.training.method import Method
+from forever.world import World
 
 SSR: dict[str, Any] = {"name": "ssr", "max_tokens": 150}
 Write = Callable[..., list[str]]

@@ -23,7 +23,7 @@ from forever.training.forward import answer_logits
 from forever.training.learner import Learner
 from forever.training.step import _micro_batches, perform
 from forever.training.steps import Forward, Step
-from forever.training.world import World
+from forever.world import World
 
 # ---- when
 

@@ -19,12 +19,13 @@ from forever.config.parts import ModelConfig
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement, prepare, run_local
+from forever.methods.registry import build_method
 from forever.models import lora
 from forever.models.adapter import attach, attached, describe, restore, save
 from forever.models.backbone import load
 from forever.training import loop
 from forever.training.build import build_learner
-from forever.training.world import World
+from forever.world import World
 
 pytestmark = [
     *KILLED_CLOSES_NO_FILES,
@@ -124,7 +125,7 @@ def test_goes_on_after_a_kill(finished: Finished, tmp_path: Path) -> None:
 def test_peft_reads_what_was_saved(finished: Finished) -> None:
     """The weights at the end of the run, from its last checkpoint, and PEFT's file of them."""
     config, path = finished
-    learner = build_learner(config, World())
+    learner = build_learner(config, build_method(config.method), World())
     model, plain = learner.backbone.model, backbone(config.model.name)
     fresh = logits(model)
     last = sorted((path / "checkpoints").iterdir())[-1]
@@ -318,9 +319,10 @@ WHOLE_LAYER = ADAPTERS["LoRA and a whole layer"]
 def test_an_adapter_that_does_not_fit_the_model_is_one_line(
     adapter: dict[str, Any], dtype: str, message: str, small_config: RunConfig
 ) -> None:
-    changes = {"model.adapter": adapter, "model.dtype": dtype}
+    config = small_config.override({"model.adapter": adapter, "model.dtype": dtype})
+    method = build_method(config.method)
     with pytest.raises(InputError, match=message) as refused:
-        build_learner(small_config.override(changes), World())
+        build_learner(config, method, World())
     assert "\n" not in str(refused.value)
 
 

@@ -14,10 +14,10 @@ import torch
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.launch.checks import refused
 from forever.launch.local import prepare
 from forever.methods.ssr.encoders import load_encoder
 from forever.models.backbone import load
-from forever.sweeps.checks import refused
 from forever.sweeps.sweep import Trial
 
 AUTO_MAP = {

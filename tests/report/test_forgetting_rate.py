@@ -10,10 +10,11 @@ from helpers import execute, lines, load_adapter
 from forever.config.run import RunConfig
 from forever.data.batching import Batch
 from forever.data.benchmarks import load_benchmark
+from forever.methods.registry import build_method
 from forever.training.build import build_learner
 from forever.training.step import probe
 from forever.training.steps import Probe
-from forever.training.world import World
+from forever.world import World
 
 
 def test_when_it_looks_and_what_it_sees(small_config: RunConfig, tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_when_it_looks_and_what_it_sees(small_config: RunConfig, tmp_path: Path)
     # Nothing happens between the end of a task and the beginning of the next.
     assert looks[2]["losses"]["weight"] == looks[3]["losses"]["weight"]
     assert looks[1]["losses"]["weight"] != looks[2]["losses"]["weight"]
-    learner = build_learner(config, World(device=torch.device("cpu")))
+    learner = build_learner(config, build_method(config.method), World(device=torch.device("cpu")))
     tasks = load_benchmark(config.data).tasks
     for task in tasks:
         learner.memory.add(task)

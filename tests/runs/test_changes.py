@@ -16,11 +16,11 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
+from forever.launch.checks import check_finished
 from forever.launch.local import Placement, run_local
 from forever.runs import session
 from forever.runs.directory import RunDirectory
 from forever.runs.fork import find_origin, plant
-from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 
 CHANGED = r"this changed since this run began: {}.*; give another --out, or --accept-changes"

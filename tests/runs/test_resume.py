@@ -29,9 +29,9 @@ from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.evaluation import decoding
+from forever.launch.checks import check_finished
 from forever.launch.local import Placement, run_local
 from forever.runs import checkpoint
-from forever.sweeps.checks import check_finished
 from forever.sweeps.sweep import Sweep
 from forever.training import step as step_module
 

@@ -15,7 +15,7 @@ from forever.config.run import RunConfig
 from forever.launch.local import Placement, run_local
 from forever.stopping import Attempt
 from forever.training import loop
-from forever.training.world import World
+from forever.world import World
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["forever.training.loop", "helpers"])

@@ -25,7 +25,7 @@ from forever.runs.directory import RunDirectory
 from forever.storage import mirror
 from forever.storage.address import SCRATCH, local_folder
 from forever.storage.remote import Remote
-from forever.training.world import World
+from forever.world import World
 
 OUT = f"s3://{BUCKET}/runs"
 SAVED = Placement(device="cpu", checkpoint_s=0.0, keep_stages=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forever.data.orders import ORDERS
+from forever.config.orders import ORDERS
 from forever.launch.local import Placement, run_local
 from forever.report.report import write_report
 from forever.report.study import read_study

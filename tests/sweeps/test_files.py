@@ -15,7 +15,7 @@ import pytest
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.sweeps.checks import asked_runs
+from forever.launch.checks import asked_runs
 from forever.sweeps.files import load_sweep, shipped_sweeps, sweep_of, sweep_or_none
 from forever.sweeps.named_runs import SCALES, load_run, named_run
 from forever.sweeps.parts import Figure

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from forever.config.methods import METHOD_CONFIGS
+from forever.config.orders import named_tasks
 from forever.config.run import RunConfig
-from forever.data.orders import named_tasks
 from forever.errors import InputError
-from forever.sweeps.checks import refused
+from forever.launch.checks import refused
 from forever.sweeps.files import load_sweep, shipped_sweeps
 from forever.sweeps.named_runs import SCALES, named_run, scale_of
 from forever.sweeps.sweep import Sweep, read_manifest, slug

@@ -6,6 +6,7 @@ import torch
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
+from forever.methods.registry import build_method
 from forever.training.build import build_learner
 from forever.training.forward import cross_entropy
 from forever.training.importance import (
@@ -15,7 +16,7 @@ from forever.training.importance import (
     track_movement,
 )
 from forever.training.learner import Learner
-from forever.training.world import World
+from forever.world import World
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -71,7 +72,8 @@ def test_more_entries_than_torch_quantile_takes() -> None:
 def test_fisher_information_ignores_a_gradient_that_was_left_over(
     small_config: RunConfig, benchmark_of_three: Benchmark
 ) -> None:
-    learner = build_learner(small_config.override({"model.dropout": 0.3}), World())
+    config = small_config.override({"model.dropout": 0.3})
+    learner = build_learner(config, build_method(config.method), World())
     examples = benchmark_of_three.tasks[0].train[:3]
     clean = fisher_information(learner, examples)
     assert clean.any()
@@ -134,7 +136,7 @@ def test_what_has_no_gradients_apart_takes_its_examples_in_turn(
 
 def learner_with(config: RunConfig) -> Learner:
     """A learner that has left LoRA's start, where half of the gradients are zero."""
-    learner = build_learner(config, World())
+    learner = build_learner(config, build_method(config.method), World())
     learner.backbone.model.eval()
     with torch.no_grad():
         learner.parameters.flat.add_(0.02 * draw(len(learner.parameters.flat)))

@@ -25,7 +25,7 @@ from forever.training import importance, loop, step
 from forever.training.importance import gradients_apart
 from forever.training.learner import Learner
 from forever.training.steps import Step
-from forever.training.world import World
+from forever.world import World
 
 Bad = Callable[[Learner, Step], bool]
 

@@ -17,23 +17,24 @@ from forever.data.encoding import Encoded
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation.scoring import evaluate
-from forever.methods.base import Method
-from forever.methods.registry import METHODS
+from forever.methods.registry import METHODS, build_method
 from forever.models.backbone import load
 from forever.training import loop
 from forever.training import step as step_module
 from forever.training.build import build_learner
 from forever.training.forward import answer_logits, cross_entropy
 from forever.training.learner import Learner
+from forever.training.method import Method
 from forever.training.optim import build_optimizer
 from forever.training.step import add_penalty, optimizer_step, probe
 from forever.training.steps import Forward, Penalty, Probe, Step, StepRecord
-from forever.training.world import World
+from forever.world import World
 
 
 def learner_of(config: RunConfig, benchmark: Benchmark, **changes: Any) -> Learner:
     """A learner at the start of the benchmark's first task, its adapter moved away from zero."""
-    learner = build_learner(config.override(changes), World())
+    config = config.override(changes)
+    learner = build_learner(config, build_method(config.method), World())
     learner.begin(0, benchmark.tasks[0])
     learner.planned_steps = 10
     with torch.no_grad():

@@ -24,7 +24,7 @@ from forever.errors import InputError
 from forever.evaluation import decoding
 from forever.launch.local import Placement, run_local
 from forever.training import step as step_module
-from forever.training.world import World, pick_device
+from forever.world import World, pick_device
 
 pytestmark = KILLED_CLOSES_NO_FILES
 

@@ -78,7 +78,7 @@ def _file(what: What, on: str | None, file: Path) -> dict[Path, str]:
 def _task_files(folder: Path, name: str) -> dict[Path, str]:
     """The files of a task in a folder of tasks, and last a run on all tasks there."""
     from forever.cli.starters.run import as_yaml
-    from forever.data.orders import ORDERS
+    from forever.config.orders import ORDERS
     from forever.data.sources import find_tasks
 
     if not _NAME.fullmatch(name):

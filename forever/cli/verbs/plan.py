@@ -36,8 +36,8 @@ def plan(
         forever plan components --detect 2
     """
     from forever.config.overrides import parse_assignments
+    from forever.launch.checks import asked_runs, without_failed
     from forever.launch.copies import settle_all
-    from forever.sweeps.checks import asked_runs, without_failed
     from forever.sweeps.files import sweep_or_none
 
     file = sweep_or_none(name)

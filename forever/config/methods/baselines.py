@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from forever.config.methods.base import MethodConfig, Weights
+from forever.config.orders import named_tasks
 from forever.config.parts import (
     AboveZero,
     Count,
@@ -15,7 +16,6 @@ from forever.config.parts import (
     Whole,
     at_most,
 )
-from forever.data.orders import named_tasks
 from forever.errors import InputError
 
 # Layers whose input is as wide as the hidden states.

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 
 from forever.config.methods.baselines import MoeLoraConfig
 from forever.config.run import RunConfig
-from forever.methods.base import Card, Method
 from forever.methods.moelora.router import TopKRouter
-from forever.methods.past import Past
 from forever.models import lora
 from forever.seeding import derive
 from forever.training.learner import Learner
+from forever.training.method import Card, Method
+from forever.training.past import Past
 from forever.training.steps import Forward
 
 

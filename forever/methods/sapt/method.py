@@ -27,11 +27,11 @@ from forever.config.methods.baselines import SaptConfig
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoded
 from forever.data.tasks import Task
-from forever.methods.base import Card, Method
-from forever.methods.past import Past
 from forever.methods.sapt.selector import Selector, divergence
 from forever.models import lora
 from forever.training.learner import Learner
+from forever.training.method import Card, Method
+from forever.training.past import Past
 from forever.training.steps import Forward
 
 

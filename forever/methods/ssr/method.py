@@ -25,13 +25,13 @@ from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Example, Task
 from forever.files import Entries
-from forever.methods.base import Card, EndWork, Method
-from forever.methods.past import Past, Values
 from forever.methods.ssr.encoders import load_encoder
 from forever.methods.ssr.selection import select
 from forever.methods.ssr.synthesis import candidates, icl_prompts
 from forever.text import complain
 from forever.training.learner import Learner
+from forever.training.method import Card, EndWork, Method
+from forever.training.past import Past, Values
 from forever.training.steps import Step, Steps
 
 

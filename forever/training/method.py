@@ -19,9 +19,9 @@ from forever.data.encoding import Encoded
 from forever.data.tasks import Example, Task
 from forever.errors import InputError, shown
 from forever.files import DAMAGED, shaped
-from forever.methods.past import Past, Values
 from forever.models import adapter, lora
 from forever.training.learner import Learner
+from forever.training.past import Past, Values
 from forever.training.steps import Forward, Step, Steps
 
 
