@@ -22,7 +22,7 @@ NO_LAUNCHER = [path for path in LIBRARY if "launch" not in path.parts]
 LAUNCHERS = {"ray", "mlflow"}
 HEAVY = {"torch", "transformers", "optuna", *LAUNCHERS}
 # What a user may leave out; modules made of it are loaded when they are needed.
-EXTRAS = {"ray", "mlflow", "optuna", "matplotlib", "jinja2", "great_tables", "scipy"}
+EXTRAS = {"ray", "mlflow", "optuna", "matplotlib", "jinja2", "scipy"}
 EXTRAS |= {"pandas", "sklearn", "peft", "datasets", "gguf"}
 PICKLES = {"pickle", "dill", "cloudpickle", "joblib"}
 RUNS_CODE = "TID251,S102,S301,S307,S602,S604"  # rules of ruff

@@ -22,7 +22,7 @@ from forever.sweeps.sweep import MANIFEST, MOST_RUNS, read_manifest
 from forever.text import complain
 
 Mark = tuple[Path, int]  # a run, and when it ended; 0 if it has not
-_LETS_GO_S = 2.0  # a killed worker releases its folder some seconds later
+RELEASE_S = 2.0  # a killed worker releases its folder some seconds later
 _WIDE = ["runs", "forgetting", "at equal"]  # columns for which a description has no room
 
 
@@ -51,7 +51,7 @@ def push_sweep(folder: Path, uri: str, sent: set[Mark]) -> None:
 def close_sweep(folder: Path, uri: str, sent: set[Mark], failed: Collection[str] = ()) -> None:
     """Send what MLflow lacks of a sweep, and end its parent run and the runs that nobody trains."""
     for run in runs_in(folder):
-        _push(_mark(run), uri, sent, over=not in_progress(run, _LETS_GO_S))
+        _push(_mark(run), uri, sent, over=not in_progress(run, RELEASE_S))
     end_parent(Store(uri), folder, failed)
 
 

@@ -15,7 +15,14 @@ from typing import Any
 from forever.data.tasks import Benchmark
 from forever.launch.mlflow.mirror import load_figures, push_run
 from forever.launch.mlflow.store import first_line
-from forever.launch.mlflow.sweep import Mark, close_sweep, push_overview, push_sweep, push_variants
+from forever.launch.mlflow.sweep import (
+    RELEASE_S,
+    Mark,
+    close_sweep,
+    push_overview,
+    push_sweep,
+    push_variants,
+)  # fmt: skip
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress
 from forever.runs.progress import is_run
@@ -27,7 +34,6 @@ _EVERY_S = 30.0
 _AGAIN_S, _SHARE = 60.0, 20.0
 _PATIENCE_S = 5.0  # for all that is left to send at the end of a run
 _SWEEP_PATIENCE_S = 30.0  # and of a sweep
-_LETS_GO_S = 2.0  # a killed worker releases its folder some seconds later
 _TABLE_EVERY_S = 600.0  # of a sweep in progress: the table reads all its runs
 _AWAY = "MLflow does not answer, `forever sync {}` sends it later ({})"
 _LATE = "MLflow has not got all of it yet, {:g} s after the end; `forever sync {}` sends the rest"
@@ -52,7 +58,7 @@ def mirrored_run(folder: Path, uri: str | None) -> Iterator[Tracker]:
 
     def send(over: bool) -> None:
         if is_run(folder):
-            push_run(folder, uri, over and not in_progress(folder, _LETS_GO_S))
+            push_run(folder, uri, over and not in_progress(folder, RELEASE_S))
         if not over:
             load_figures()  # which takes a second or two, and would at the end
 
