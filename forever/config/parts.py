@@ -30,7 +30,7 @@ def _no_truth(value: Any) -> Any:
 def at_most(limit: float) -> AfterValidator:
     """A bound above which a number can only be a slip of the pen or an attack.
 
-    It is no `le`, since a search goes over the whole range of a field that has one.
+    It is not `le`, since a search goes over the whole range of a field that has one.
     """
 
     def check(number: float) -> float:
@@ -129,7 +129,7 @@ class DatasetConfig(Part):
     filter: dict[str, Scalar | list[Scalar]] = {}
     """Only rows whose column holds this value, or one of these; labels go by their names."""
     train_rows: Count | None = None
-    """At most so many training examples, the same ones in every run; without it, all."""
+    """At most N training examples, the same ones in every run; without it, all."""
     test_rows: Count | None = None
     """Likewise of the test examples."""
 
@@ -152,11 +152,11 @@ class DataConfig(Part):
     order: Annotated[Name, Field(coerce_numbers_to_str=True)] | tuple[str, ...] = ""
     """A numbered order of the paper, or task names; empty is the benchmark's first order."""
     datasets: dict[str, DatasetConfig] = {}
-    """Where each task comes from, for a benchmark of your own that is no folder of tasks."""
+    """Where each task comes from, for a benchmark of your own that is not a folder of tasks."""
     root: str | None = None
     """Folder with the benchmarks' folders: where, not what, so no part of the fingerprint."""
     train_rows: Count | None = None
-    """At most so many training examples a task, the same ones in every run; without it, all."""
+    """At most N training examples per task, the same ones in every run; without it, all."""
     test_rows: Count | None = None
     """Likewise of the test examples."""
     validation: Annotated[float, Field(gt=0, lt=1), NUMBER] | None = None
@@ -170,7 +170,7 @@ class DataConfig(Part):
     def _inside_the_root(cls, value: str) -> str:
         path = PurePath(value)
         if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise InputError(f"{shown(value)} is no folder in data.root; give the name of one")
+            raise InputError(f"{shown(value)} is not a folder in data.root; give the name of one")
         return value
 
     @field_validator("order")
@@ -205,7 +205,7 @@ class OptimConfig(Part):
     warmup_steps: Whole = 0
     """Updates of each task in which the learning rate rises to `lr`."""
     nonfinite_skips: Whole = 0
-    """Updates of a task that are left out, and said, if loss or gradient is no finite number. One
+    """Updates of a task that are left out, and said, if loss or gradient is not finite. One
     more ends the run; with 0, the first does. Ours."""
 
 

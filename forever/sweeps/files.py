@@ -36,7 +36,7 @@ from forever.sweeps.sweep import MOST_RUNS, Sweep, check_count, slug
 from forever.text import PlainTable
 from forever.yaml_file import SUFFIXES, YamlFile
 
-# How much a wide comparison needs is said in its file; a single seed is no evidence.
+# How much a wide comparison needs is said in its file; a single seed is not evidence.
 _SEEDS = {"mini": (0,), "cpu": (0,), "paper": (0, 1, 2)}
 
 

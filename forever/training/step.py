@@ -58,7 +58,7 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
     clipped, can be read until the next update begins.
 
     Raises:
-        FloatingPointError: a loss, gradient or update is no finite number, and none may be skipped.
+        FloatingPointError: a loss, gradient or update is not finite, and none may be skipped.
     """
     config, parameters, world = learner.config, learner.parameters, learner.world
     assert learner.optimizer is not None
@@ -135,7 +135,7 @@ def _passes(
 
 
 def _skipped(learner: Learner, problem: str, tokens: int) -> StepRecord:
-    """Leave out an update that is no finite number, if the task may have one more of those."""
+    """Leave out an update that is not finite, if the task may have one more of those."""
     learner.parameters.grad.zero_()  # methods read what was applied
     most = learner.config.optim.nonfinite_skips
     if learner.skipped >= most:
