@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -176,47 +175,27 @@ def save(model: nn.Module, folder: Path, base_name: str) -> None:
 
 
 def restore(model: nn.Module, folder: Path) -> None:
-    """Give `model` the adapter that is written in `folder`, whoever wrote it there.
+    """Give `model` the adapter that a run wrote into `folder`.
 
     Raises:
         InputError: a run cannot train such an adapter, or its tensors are not of this model.
     """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    path = folder / "adapter_model.safetensors"
-    try:
-        tensors = load_file(path)
-    except SafetensorError as error:
-        raise InputError(f"{path} is no file of tensors: {one_line(error)}") from error
-    attach(model, _read_settings(folder / "adapter_config.json", tensors), seed=0)
-    handle = attached(model)
-    expected = get_peft_model_state_dict(handle, save_embedding_layers=False)
-    for name in sorted(expected.keys() | tensors.keys()):
-        ours, theirs = expected.get(name), tensors.get(name)
-        if ours is None or theirs is None or _size(ours) != _size(theirs):
-            raise InputError(f"{path}: {name} is {_size(theirs)}, in this model {_size(ours)}")
-        if not theirs.isfinite().all():
-            raise InputError(f"{path}: {name} has numbers that are not finite")
-    set_peft_model_state_dict(handle, tensors)
-
-
-def _read_settings(path: Path, tensors: Mapping[str, Tensor]) -> ModelConfig:
-    """The part of a run's configuration that describes the adapter with these tensors."""
     given: dict[str, Any] = {}
-    for name, value in read_json(path).items():
+    for name, value in read_json(folder / "adapter_config.json").items():
         if name not in _NO_CHOICE and value is not None:  # None leaves it to PEFT
             given[name] = value
-    rank = given.get("r")
-    if isinstance(rank, int) and not any(rank in tensor.shape for tensor in tensors.values()):
-        raise InputError(f"{path} has r={shown(rank)}, and no tensor has that size")
-    try:
-        return ModelConfig(adapter=given)
-    except ValidationError as error:
-        raise InputError(f"{path}: {one_line(error)}") from error
-
-
-def _size(tensor: Tensor | None) -> str:
-    return "missing" if tensor is None else f"{tensor.dtype} {[*tensor.shape]}"
+    attach(model, ModelConfig(adapter=given), seed=0)
+    handle, path = attached(model), folder / "adapter_model.safetensors"
+    tensors = load_file(path)
+    expected = get_peft_model_state_dict(handle, save_embedding_layers=False)
+    shapes, needed = (
+        {name: tensor.shape for name, tensor in some.items()} for some in (tensors, expected)
+    )
+    if shapes != needed:
+        raise InputError(f"{path} is not an adapter of this model", path=path)
+    set_peft_model_state_dict(handle, tensors)
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], config: Any, base_name: str) -> None:

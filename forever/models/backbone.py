@@ -11,9 +11,15 @@ from torch import Tensor, nn
 from forever.errors import InputError, shown
 from forever.models import attention
 from forever.models.identity import digests
-from forever.models.loading import check_finite, check_report, check_size, check_tokens, explained
+from forever.models.loading import (
+    check_report,
+    check_size,
+    check_tokens,
+    explained,
+    read_tokenizer,
+    source,
+)
 from forever.models.location import fetch
-from forever.models.tokenizer import read_tokenizer, source
 
 _LAST_LAYER = "_forever_last_layer"
 _USUAL_PARTS = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
@@ -91,7 +97,6 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
         eos_token_id=ends, pad_token_id=tokenizer.pad_token_id
     )
     model = model.to(device).requires_grad_(False).eval()
-    check_finite("model.name", path, model)
     unpackable = attention.register(model)
     find_last_layer(model)
     return Backbone(model, tokenizer, unpackable, digests(path))

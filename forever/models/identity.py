@@ -7,8 +7,7 @@ from pathlib import Path
 
 from forever.config.overrides import difference_lines
 from forever.config.run import RunConfig
-from forever.models.folder import SETTINGS, TOKENIZER, weights_of
-from forever.models.location import find
+from forever.models.location import SETTINGS, TOKENIZER, find, weights_of
 
 
 def changed(there: Mapping[str, str], config: RunConfig) -> list[str]:

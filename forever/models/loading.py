@@ -1,4 +1,5 @@
-"""What can be wrong with a model that only its architecture tells: sizes, names, numbers."""
+"""What a model and its tokenizer share when they are loaded: errors of one line, and the checks
+that only the architecture makes possible."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,11 @@ import torch
 from torch import nn
 
 from forever.errors import InputError, shown
-from forever.models.folder import NO_CODE, weights_of
+from forever.models.location import NO_CODE, check, find, weights_of
+
+
+class NotHere(InputError):
+    """The model is a hub's and not on this machine; a run would download it."""
 
 
 @contextmanager
@@ -37,6 +42,57 @@ def explained(key: str, name: str) -> Iterator[None]:
         logging.set_verbosity(before)
 
 
+def load_tokenizer(name: str) -> Any:
+    """Load the tokenizer of a model that is on this machine; see `models.backbone` for the name.
+
+    Raises:
+        NotHere: it is not on this machine.
+        InputError: it cannot be loaded.
+    """
+    check(name)
+    path = find(name)
+    if path is None:
+        raise NotHere(
+            f"model.name: {name!r} is not on this machine, and only a run downloads it; download "
+            "it once where there is a network (the cache is HF_HOME), or give a folder or a GGUF "
+            "file",
+            key="model.name",
+        )
+    with explained("model.name", name):
+        return read_tokenizer(path)
+
+
+def read_tokenizer(path: Path) -> Any:
+    """Read the tokenizer of a model's folder or GGUF file; without a padding token, eos pads.
+
+    Raises:
+        InputError: it has no eos, at which answers end. Transformers may raise anything else.
+    """
+    from transformers import AutoTokenizer  # seconds
+
+    where, options = source(path)
+    tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.eos_token_id is None:
+        raise InputError(
+            f"model.name: {path} has a tokenizer without eos_token, by which a model says that its "
+            "answer is over; name it in tokenizer_config.json, or give another model",
+            key="model.name",
+        )
+    return tokenizer
+
+
+def source(path: Path) -> tuple[str, dict[str, str]]:
+    """Return a model's folder and, for a GGUF file, its name, as transformers takes them."""
+    if path.suffix == ".gguf":
+        return str(path.parent), {"gguf_file": path.name}
+    return str(path), {}
+
+
+# ---- checks of a model
+
+
 def check_size(key: str, path: Path, empty: nn.Module) -> None:
     """Refuse a model without memory that is larger than its files, before it gets memory.
 
@@ -49,11 +105,11 @@ def check_size(key: str, path: Path, empty: nn.Module) -> None:
 
 
 def check_report(key: str, path: Path, report: Mapping[str, Any], but: str = "\0") -> None:
-    """Refuse a model whose weights are not all there, of another shape, or of no use.
+    """Refuse a model whose weights are not all there, or are of another shape.
 
     Args:
-        report: the missing, mismatched and unexpected keys by transformers, which leaves out those
-            that its architecture does not need, such as tied weights.
+        report: the missing and mismatched keys by transformers, which leaves out those that its
+            architecture does not need, such as tied weights.
         but: the beginning of names that may be missing.
     """
     missing = sorted(name for name in report["missing_keys"] if not name.startswith(but))
@@ -62,20 +118,6 @@ def check_report(key: str, path: Path, report: Mapping[str, Any], but: str = "\0
     for name, is_shape, needed in sorted(report["mismatched_keys"]):
         shapes = f"{shown(tuple(is_shape))} instead of {tuple(needed)}"
         _refuse(key, path, f"has {shown(name)} of shape {shapes}")
-    surplus = sorted(report["unexpected_keys"])
-    if surplus:
-        rest = f"that its architecture does not use, the first is {shown(surplus[0])}"
-        _refuse(key, path, f"has {len(surplus)} weights {rest}")
-
-
-def check_finite(key: str, path: Path, model: nn.Module) -> None:
-    """Refuse weights with NaN or Inf; those of a byte or less have neither, or are packed."""
-    for name, weight in model.named_parameters():
-        if weight.dtype.itemsize < 2:
-            continue
-        ends = torch.stack(weight.aminmax()) if weight.numel() else weight
-        if not ends.isfinite().all():
-            _refuse(key, path, f"has NaN or Inf in {shown(name)}")
 
 
 def check_tokens(key: str, path: Path, model: Any, used: Iterable[int]) -> None:

@@ -1,85 +1,66 @@
-"""Where a backbone is, and whether it can be loaded, without torch and without a download."""
+"""Where a backbone is, and whether its folder is data alone; nothing here loads torch.
+
+What others made is data: weights in safetensors, settings and a tokenizer in JSON. Whatever would
+make transformers run code of the folder or unpickle its weights is refused.
+"""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from forever.errors import InputError
-from forever.models import folder
+from forever.errors import InputError, one_line, shown
 
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SETTINGS = ("config.json", "generation_config.json")
+TOKENIZER = (
+    "added_tokens.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "special_tokens_map.json",
+    "spiece.model",
+    "tekken.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+_NOT_ALONE = {"added_tokens.json", "merges.txt", "special_tokens_map.json", "tokenizer_config.json"}
+_PARTS = {
+    "configuration": ("config.json",),
+    "weights": (WEIGHTS, INDEX),
+    "tokenizer": [name for name in TOKENIZER if name not in _NOT_ALONE],
+}
+NO_CODE = (
+    "Python code that comes with it, and no code of a model is run; "
+    "give one whose architecture transformers has"
+)
+_MOST_LAYERS = 1000  # transformers makes all that config.json asks for before it reads weights
 # What is downloaded of a model besides its weights: settings and the tokenizer, no code, no pickle.
 _TEXTS = ["*.json", "*.txt", "*.model", "*.jinja"]
 TINY = Path(__file__).parent / "tiny"
 
 
-def check(name: str, setting: str = "model.name") -> None:
-    """Refuse a local model that cannot be loaded; a hub's model is checked when it is downloaded.
-
-    `setting` is the configuration key that holds `name`.
-
-    Raises:
-        InputError: a missing file or folder, or a folder that `models.folder` refuses.
-    """
-    path = locate(name)
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            message = f"{setting}: there is no GGUF file {name!r}"
-            raise InputError(message, key=setting, path=path)
-        folder.refuse_adapter(setting, path.parent)
-    elif path.is_dir():
-        folder.check(setting, path)
-    elif path.exists() or looks_like_path(name):
-        raise InputError(
-            f"{setting}: there is no folder {name!r}; give a folder, a .gguf file or the name of a "
-            "model on the hub",
-            key=setting,
-            path=path,
-        )
+# ---- finding a model
 
 
-def fetch(name: str, setting: str = "model.name") -> Path:
-    """Return the folder or GGUF file of a model, after a download if `name` is a hub's.
-
-    Raises:
-        InputError: see `check`; or the hub does not have it, or cannot be reached.
-    """
-    check(name, setting)
-    path = locate(name)
-    if path.exists():
-        return path
+def locate(name: str) -> Path:
+    """Return where a local backbone lies; for a hub's name a path that does not exist."""
+    if name == "tiny":
+        return TINY
     try:
-        path = _download(name, setting)
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise InputError(
-            f"{setting}: {name!r} is not a local folder and could not be downloaded: {first}; "
-            "download it once where there is a network (the cache is HF_HOME), or give a folder or "
-            "a GGUF file",
-            key=setting,
-        ) from error
-    folder.check(setting, path)
+        path = Path(name).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, or nobody's home
+        raise InputError(f"{name!r} cannot be a model's name: {error}") from None
     return path
 
 
-def _download(name: str, setting: str) -> Path:
-    """Return the newest snapshot of a hub's model, or without a network the one of last time."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
-
-    top: dict[str, Any] = {"ignore_patterns": ["*/*"]}
-    disable_progress_bars()
-    try:
-        path = Path(snapshot_download(name, allow_patterns=_TEXTS, **top))
-    finally:
-        enable_progress_bars()
-    folder.check_settings(setting, path)  # before gigabytes come
-    files = folder.weights_of(setting, path)
-    if not all(file.is_file() for file in files):
-        names = [file.name for file in files]
-        snapshot_download(name, revision=path.name, allow_patterns=names, **top)
-    return path
+def looks_like_path(name: str) -> bool:
+    """Return whether a name is a path; a hub's name is `name` or `owner/name`."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
 def find(name: str) -> Path | None:
@@ -93,10 +74,48 @@ def find(name: str) -> Path | None:
 
     try:
         path = Path(snapshot_download(name, local_files_only=True))
-        weights = folder.weights_of("model.name", path)
-        return path if all(file.is_file() for file in weights) else None
+        return path if all(file.is_file() for file in weights_of("model.name", path)) else None
     except (OSError, ValueError):  # not in the cache, or only a part of it
         return None
+
+
+def fetch(name: str, setting: str = "model.name") -> Path:
+    """Return the folder or GGUF file of a model, after a download if `name` is a hub's.
+
+    Raises:
+        InputError: see `check`; or the hub does not have it, or cannot be reached.
+    """
+    check(name, setting)
+    path = locate(name)
+    if path.exists():
+        return path
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+
+    top: dict[str, Any] = {"ignore_patterns": ["*/*"]}
+    disable_progress_bars()
+    try:
+        # The newest snapshot, or without a network the one of last time.
+        path = Path(snapshot_download(name, allow_patterns=_TEXTS, **top))
+        enable_progress_bars()
+        _check_settings(setting, path)  # before gigabytes come
+        files = weights_of(setting, path)
+        if not all(file.is_file() for file in files):
+            names = [file.name for file in files]
+            snapshot_download(name, revision=path.name, allow_patterns=names, **top)
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{setting}: {name!r} is not a local folder and could not be downloaded: "
+            f"{one_line(error)}; download it once where there is a network (the cache is HF_HOME), "
+            "or give a folder or a GGUF file",
+            key=setting,
+        ) from error
+    finally:
+        enable_progress_bars()
+    _check_folder(setting, path)
+    return path
 
 
 def width(name: str) -> int | None:
@@ -110,18 +129,108 @@ def width(name: str) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def looks_like_path(name: str) -> bool:
-    """Return whether a name is a path; a hub's name is `name` or `owner/name`."""
-    return name.startswith((".", "/", "~")) or name.count("/") > 1
+# ---- checking what was found
 
 
-def locate(name: str) -> Path:
-    """Return where a local backbone lies; for a hub's name a path that does not exist."""
-    if name == "tiny":
-        return TINY
+def check(name: str, setting: str = "model.name") -> None:
+    """Refuse a local model that cannot be loaded; a hub's model is checked when it is downloaded.
+
+    `setting` is the configuration key that holds `name`.
+
+    Raises:
+        InputError: a missing file or folder, or a folder that would not be read as data.
+    """
+    path = locate(name)
+    if path.is_dir():
+        _check_folder(setting, path)
+    elif path.is_file() and path.suffix == ".gguf":
+        _refuse_adapter(setting, path.parent)
+    elif path.exists() or path.suffix == ".gguf" or looks_like_path(name):
+        raise InputError(
+            f"{setting}: {name!r} is neither a folder nor a .gguf file; give one, or the name of a "
+            "model on the hub",
+            key=setting,
+            path=path,
+        )
+
+
+def _check_folder(key: str, folder: Path) -> None:
+    """Refuse a folder that is incomplete, or that would not be read as data."""
+    for part, names in _PARTS.items():
+        if not any((folder / name).is_file() for name in names):
+            raise InputError(
+                f"{key}: folder {str(folder)!r} has no {part} ({' or '.join(names)}); give a "
+                "Hugging Face model folder with safetensors",
+                key=key,
+                path=folder,
+            )
+    _check_settings(key, folder)
+    for path in weights_of(key, folder):
+        if not path.is_file():
+            raise InputError(f"{key}: {path}, which {INDEX} names, is missing", key=key, path=path)
+
+
+def _check_settings(key: str, folder: Path) -> None:
+    """Refuse settings by which transformers would load more than safetensors and JSON."""
+    _refuse_adapter(key, folder)
+    for path in sorted(folder.glob("*config*.json")):
+        for name, value in _entries(_read(key, path)):
+            problem = ""
+            if name == "auto_map":
+                problem = f"asks by auto_map for {NO_CODE}"
+            elif name.endswith("_implementation") and "/" in str(value):
+                problem = f"asks by {name} for a kernel, which is {NO_CODE}"
+            elif name == "transformers_weights":
+                problem = f"names a file by {name}; weights must be in {WEIGHTS}"
+            elif "layer" in name and isinstance(value, int) and value > _MOST_LAYERS:
+                problem = f"has {name}={value}; at most {_MOST_LAYERS} are made"
+            if problem:
+                raise InputError(f"{key}: {path} {problem}", key=key, path=path)
+
+
+def _refuse_adapter(key: str, folder: Path) -> None:
+    """Raise InputError if transformers would put an adapter of the folder on the model."""
+    path = folder / "adapter_config.json"
+    if path.exists():
+        problem = "would put an adapter on the model; give the model alone, or merge the adapter"
+        raise InputError(f"{key}: {path} {problem}", key=key, path=path)
+
+
+def weights_of(key: str, folder: Path) -> list[Path]:
+    """Return the files of weights that a folder should have; others than safetensors are refused,
+    since a pickle runs code."""
+    index = folder / INDEX
+    if (folder / WEIGHTS).is_file() or not index.is_file():
+        return [folder / WEIGHTS]
+    files = _read(key, index).get("weight_map")
+    names = {str(name) for name in files.values()} if isinstance(files, dict) else set[str]()
+    for name in sorted(names) or ["nothing"]:
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            problem = f"names {shown(name)}; weights must be *.safetensors files beside it"
+            raise InputError(f"{key}: {index} {problem}", key=key, path=index)
+    return [folder / name for name in sorted(names)]
+
+
+def _read(key: str, path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of the folder."""
     try:
-        path = Path(name).expanduser()
-        path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, or nobody's home
-        raise InputError(f"{name!r} cannot be a model's name: {error}") from None
-    return path
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"{path} cannot be read as JSON ({one_line(error)})"
+        raise InputError(f"{key}: {problem}", key=key, path=path) from None
+    if not isinstance(content, dict):
+        problem = f"{path} must hold a JSON object; it holds a {type(content).__name__}"
+        raise InputError(f"{key}: {problem}", key=key, path=path)
+    return content
+
+
+def _entries(settings: Any) -> Iterator[tuple[str, Any]]:
+    """Yield all keys of nested settings with their values."""
+    waiting = [settings]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield from value.items()
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value

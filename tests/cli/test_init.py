@@ -13,7 +13,7 @@ from forever.cli import starters
 from forever.cli.starters.run import run_text
 from forever.config.overrides import dotted_keys
 from forever.config.run import RunConfig
-from forever.models.tokenizer import load_tokenizer
+from forever.models.loading import load_tokenizer
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import load_run, named_run
 

@@ -14,7 +14,7 @@ from forever.config.run import RunConfig
 from forever.data.encoding import Encoder
 from forever.data.prompts import prompt
 from forever.data.tasks import Example, Task
-from forever.models.tokenizer import load_tokenizer
+from forever.models.loading import load_tokenizer
 
 
 @pytest.fixture(scope="module")

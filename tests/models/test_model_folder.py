@@ -1,7 +1,10 @@
 """A model's folder is data: what would run code or does not fit is refused, and the rest loads."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.launch.local import prepare
+from forever.methods.ssr.encoders import load_encoder
 from forever.models import location
 from forever.models.backbone import Backbone, load
 from forever.models.identity import digests
@@ -55,22 +61,20 @@ def shard(folder: Path, **others: str) -> None:
     (folder / INDEX).write_text(json.dumps(content), encoding="utf-8")
 
 
+AUTO_MAP = {"auto_map": {"AutoConfig": "evil.Settings", "AutoTokenizer": ["evil.Words", None]}}
 # Each change of a folder, and the file that is refused.
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "pickle": (lambda f: shard(f, norm="weights.bin"), INDEX),
-    "outside": (lambda f: shard(f, norm=f"../{WEIGHTS}"), INDEX),
     "missing": (lambda f: shard(f, norm="x.safetensors"), "x.safetensors"),
-    "no map": (lambda f: (shard(f), change(f / INDEX, weight_map=[])), INDEX),
     "adapter": (lambda f: change(f / "adapter_config.json", r=1), "adapter_config.json"),
     "kernel": (
         lambda f: change(f / "config.json", attn_implementation="owner/kernel"),
         "config.json",
     ),
     "file": (lambda f: change(f / "config.json", transformers_weights="a.bin"), "config.json"),
-    "code": (lambda f: change(f / "config.json", text={"auto_map": {}}), "config.json"),
+    "code": (lambda f: change(f / "config.json", text=AUTO_MAP), "config.json"),
+    "words": (lambda f: change(f / "tokenizer_config.json", **AUTO_MAP), "tokenizer_config.json"),
     "layers": (lambda f: change(f / "config.json", num_hidden_layers=10**9), "config.json"),
-    "deep": (lambda f: (f / "config.json").write_text("[" * 100_000), "config.json"),
-    "list": (lambda f: (f / "config.json").write_text("[]"), "config.json"),
     "no config": (lambda f: (f / "config.json").unlink(), "."),
     "no weights": (lambda f: (f / WEIGHTS).unlink(), "."),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "."),
@@ -88,17 +92,49 @@ def test_a_folder_is_refused_before_anything_is_loaded(name: str, folder: Path) 
         assert (refused.value.key, refused.value.path) == ("model.name", folder / file)
 
 
+def test_the_code_of_an_encoder_is_refused(
+    folder: Path, base_config: RunConfig, tmp_path: Path
+) -> None:
+    change(folder / "config.json", **AUTO_MAP)
+    changes = {"method.name": "ssr", "method.encoder": str(folder)}
+    for read in (
+        lambda: prepare(base_config.override(changes), tmp_path / "run"),
+        lambda: load_encoder(str(folder), torch.device("cpu")),
+    ):
+        with pytest.raises(InputError) as refused:
+            read()
+        assert (refused.value.key, refused.value.path) == ("method.encoder", folder / "config.json")
+
+
+def test_the_code_of_a_hub_model_is_not_run_and_nobody_is_prompted(
+    folder: Path, base_config: RunConfig, tmp_path: Path
+) -> None:
+    """Its settings are known only after the download, and who types yes changes nothing."""
+    change(folder / "config.json", model_type="evil", **AUTO_MAP)
+    mark = tmp_path / "ran"
+    (folder / "evil.py").write_text(f"from pathlib import Path\nPath({str(mark)!r}).touch()\n")
+    into_cache(folder, tmp_path / "hub")
+    config = base_config.override({"model.name": "some/model"})
+    settings = tmp_path / "run.yaml"
+    settings.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
+    command = [sys.executable, "-m", "forever.cli.main", "run", str(settings)]
+    command += ["--out", str(tmp_path / "out"), "--mlflow", "off"]
+    env = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run(command, input="y\n" * 20, env=env, check=False, **options)
+    assert not mark.exists()
+    assert done.returncode == 2, done.stderr
+    assert "auto_map" in done.stderr
+    assert "[y/N]" not in done.stdout + done.stderr
+
+
 # Each change of a folder, and what the error names.
 UNFIT: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (lambda f: change_weights(f, lambda t: t.pop(NORM)), NORM),
-    "surplus": (lambda f: change_weights(f, lambda t: t.update(more=torch.ones(3))), "'more'"),
     "shape": (lambda f: change_weights(f, lambda t: t.update({NORM: torch.ones(33)})), r"\(33,\)"),
-    "nan": (lambda f: change_weights(f, lambda t: t[NORM].mul_(torch.nan)), NORM),
     "huge": (lambda f: change(f / "config.json", intermediate_size=2**24), r"\d+ numbers"),
     "cut": (lambda f: (f / WEIGHTS).write_bytes(b"x" * 5000), "5000 bytes"),
-    "garbage": (lambda f: (f / WEIGHTS).write_bytes(b"x" * 99_999), "could not be loaded"),
-    "kind": (lambda f: change(f / "config.json", model_type="none"), "could not be loaded"),
-    "words": (lambda f: (f / "tokenizer.json").write_text("{"), "could not be loaded"),
+    "kind": (lambda f: change(f / "config.json", model_type="none"), "none"),
     "new padding": (lambda f: change(f / "tokenizer_config.json", pad_token="[P]"), "token 86"),
     "no end": (lambda f: change(f / "tokenizer_config.json", eos_token=None), "eos_token"),
 }
@@ -133,21 +169,24 @@ def same(one: Backbone, other: Backbone) -> None:
         assert torch.equal(tensor, weights[name]), name
 
 
-def tie_twice(folder: Path) -> None:
-    embedding = "model.embed_tokens.weight"
-    change_weights(folder, lambda t: t.update({"lm_head.weight": t[embedding].clone()}))
-
-
 def pickles_beside(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
 
 
-@pytest.mark.parametrize("edit", [tie_twice, shard, pickles_beside])
+@pytest.mark.parametrize("edit", [shard, pickles_beside])
 def test_a_usual_folder_is_loaded(
     edit: Callable[[Path], None], folder: Path, backbone_folder: Path
 ) -> None:
     edit(folder)
     same(loaded(folder), loaded(backbone_folder))
+
+
+def into_cache(folder: Path, hub: Path) -> Path:
+    """Put a folder into a hub's cache as some/model."""
+    cache = hub / "models--some--model"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text("0" * 40)
+    return shutil.copytree(folder, cache / "snapshots" / ("0" * 40))
 
 
 def test_a_hub_model_in_the_cache_is_loaded_by_name(
@@ -156,12 +195,12 @@ def test_a_hub_model_in_the_cache_is_loaded_by_name(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     shard(folder)
-    cache = tmp_path / "hub" / "models--some--model"
-    (cache / "refs").mkdir(parents=True)
-    (cache / "refs" / "main").write_text("0" * 40)
-    snapshot = shutil.copytree(folder, cache / "snapshots" / ("0" * 40))
+    snapshot = into_cache(folder, tmp_path / "hub")
     assert location.find("some/model") == snapshot
     assert location.find("no/model") is None
+    with pytest.raises(InputError) as refused:
+        location.fetch("no/model")
+    assert refused.value.key == "model.name"
     backbone = loaded("some/model")
     same(backbone, loaded(backbone_folder))
     assert backbone.digests == digests(folder)

@@ -2,15 +2,12 @@
 
 import gc
 import json
-import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from helpers import KILLED_CLOSES_NO_FILES, execute, lines, outcome
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
@@ -47,7 +44,6 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "OSF": {"peft_type": "OSF", "effective_rank": 8},
     "LoRA and a whole layer": {"modules_to_save": ["model.layers.1.mlp.up_proj"], "r": 2},
 }
-SHARED = ("DoRA", "IA3")  # of these, runs with two ranks
 KILL_AT = 9
 CPU = torch.device("cpu")
 IDS = torch.randint(3, 40, (3, 11), generator=torch.Generator().manual_seed(0))
@@ -80,16 +76,6 @@ def killed(config: RunConfig, path: Path, world: World) -> None:
     gc.collect()
 
 
-def process(rank: int, folder: Path, config: RunConfig) -> None:
-    """One of two ranks, which learns with every adapter."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    for name in SHARED:
-        alike = configured(config, name, dropout=0)
-        run_local(alike, folder / name, placement=Placement("cpu"), world=World(rank, 2, CPU))
-    dist.destroy_process_group()
-
-
 Finished = tuple[RunConfig, Path]
 
 
@@ -105,21 +91,15 @@ def finished(
     return config, path
 
 
-def test_repeats_bit_for_bit(finished: Finished, tmp_path: Path) -> None:
+def test_resumes_after_a_kill_bit_for_bit(finished: Finished, tmp_path: Path) -> None:
     config, path = finished
     torch.manual_seed(5)  # whatever was drawn before
-    execute(config, tmp_path)
+    killed(config, tmp_path, World())
+    run_local(config, tmp_path, resume=True, placement=Placement("cpu"))
     assert outcome(path).differences(outcome(tmp_path)) == []
     steps = lines(tmp_path / "steps.jsonl")
     assert {step["kind"] for step in steps} == {"task", "replay", "consolidation"}
     assert all(step["update_norm"] > 0 for step in steps)
-
-
-def test_goes_on_after_a_kill(finished: Finished, tmp_path: Path) -> None:
-    config, path = finished
-    killed(config, tmp_path, World())
-    run_local(config, tmp_path, resume=True, placement=Placement("cpu"))
-    assert outcome(path).differences(outcome(tmp_path)) == []
 
 
 def test_peft_reads_what_was_saved(finished: Finished) -> None:
@@ -139,16 +119,6 @@ def test_peft_reads_what_was_saved(finished: Finished) -> None:
     description = json.loads((path / "adapter" / "adapter_config.json").read_text("utf-8"))
     assert description["base_model_name_or_path"] == config.model.name
     assert description["inference_mode"]
-
-
-@pytest.mark.slow
-def test_two_ranks_equal_one(small_config: RunConfig, tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(process, (tmp_path, small_config), nprocs=2)
-    for name in SHARED:
-        path = tmp_path / f"{name} alone"
-        execute(configured(small_config, name, dropout=0), path)
-        alone, shared = outcome(path), outcome(tmp_path / name)
-        torch.testing.assert_close(shared.adapter, alone.adapter, rtol=1e-3, atol=1e-4)
 
 
 # ---- what is made
@@ -199,9 +169,6 @@ def test_short_names_are_fields_of_lora(small_config: RunConfig) -> None:
 
 # ---- what is written
 
-Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]
-LORA_A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
-
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_written_adapter_is_put_back(name: str, small_config: RunConfig, tmp_path: Path) -> None:
@@ -215,58 +182,31 @@ def test_a_written_adapter_is_put_back(name: str, small_config: RunConfig, tmp_p
     torch.testing.assert_close(logits(other), logits(model))
 
 
-def settings(**changes: Any) -> Change:
-    return lambda config, tensors: config.update(changes)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda config, tensors: tensors.update({LORA_A: tensors[LORA_A][:, :3]}),
-         r"q_proj.lora_A.weight is torch.float32 \[4, 3\], in this model torch.float32 \[4, "),
-        (lambda config, tensors: tensors.pop(LORA_A), "q_proj.lora_A.weight is missing, in this"),
-        (lambda config, tensors: tensors.update(strange=torch.zeros(3)),
-         r"strange is torch.float32 \[3\], in this model missing"),
-        (lambda config, tensors: tensors[LORA_A].fill_(math.nan), "numbers that are not finite"),
-        (lambda config, tensors: tensors.update({LORA_A: tensors[LORA_A].half()}),
-         "q_proj.lora_A.weight is torch.float16"),
-        (settings(r=10**9), "adapter_config.json has r=1000000000, and no tensor has that size"),
-        (settings(lora_alpha=math.nan), "adapter_config.json: "),
-        # What would load other files, or import other modules, when the adapter is put in.
-        (settings(peft_type="PROMPT_TUNING", prompt_tuning_init="TEXT"), "cannot be trained here"),
-        (settings(init_lora_weights="loftq"), "would change the frozen weights"),
-        (settings(target_modules=["nothing"]), "no linear layer is called 'nothing'"),
-        (settings(strange=1), "unknown field of model.adapter 'strange'"),
-    ],
-)  # fmt: skip
-def test_an_adapter_of_a_strange_hand_is_refused(
-    change: Change, message: str, small_config: RunConfig, tmp_path: Path
-) -> None:
+def test_an_adapter_that_does_not_fit_is_refused(small_config: RunConfig, tmp_path: Path) -> None:
     part = small_config.model
     model = backbone(part.name)
     attach(model, part, seed=0)
     save(model, tmp_path, part.name)
-    file, weights = tmp_path / "adapter_config.json", tmp_path / "adapter_model.safetensors"
-    config, tensors = json.loads(file.read_text("utf-8")), load_file(weights)
-    change(config, tensors)
-    file.write_text(json.dumps(config), encoding="utf-8")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, weights)
-    with pytest.raises(InputError, match=message) as refused:
+    weights = tmp_path / "adapter_model.safetensors"
+    tensors = load_file(weights)
+    name = min(tensors)
+    save_file(tensors | {name: tensors[name][:, :3].contiguous()}, weights)
+    with pytest.raises(InputError) as refused:
         restore(backbone(part.name), tmp_path)
-    assert "\n" not in str(refused.value)
+    assert refused.value.path == weights
 
 
-def test_a_strange_file_imports_no_module(
+def test_an_adapter_imports_no_module(
     small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PEFT imports what `megatron_core` names: a run refuses it, a file's is passed over."""
+    """PEFT imports what `megatron_core` names: a run refuses it, a file's is ignored."""
     trap = tmp_path / "modules" / "trapped_megatron.py"
     trap.parent.mkdir()
     trap.write_text("raise SystemExit('imported')", encoding="utf-8")
     monkeypatch.syspath_prepend(trap.parent)
     named = {"megatron_config": {"a": 1}, "megatron_core": "trapped_megatron"}
     part = small_config.model
-    with pytest.raises(InputError, match=r"unknown field of model\.adapter 'megatron_con?[a-z]*'"):
+    with pytest.raises(InputError, match="megatron_c"):
         describe(small_config.override({"model.adapter": named}).model)
     model, other = backbone(part.name), backbone(part.name)
     attach(model, part, seed=0)
@@ -282,56 +222,48 @@ def test_a_strange_file_imports_no_module(
 
 
 @pytest.mark.parametrize(
-    ("adapter", "message"),
+    ("adapter", "named"),
     [
-        ({"use_dorra": True}, "unknown field of model.adapter 'use_dorra'; did you mean 'use_dora"),
-        ({"peft_type": "LORRA"}, "model.adapter.peft_type 'LORRA'; did you mean 'LORA'"),
-        ({"peft_type": "PROMPT_TUNING"}, "peft_type='PROMPT_TUNING' cannot be trained here"),
-        ({"peft_type": "XLORA"}, "peft_type='XLORA' cannot be trained here"),
-        ({"r": "many"}, "model.adapter.r='many': input should be a valid integer"),
-        ({"task_type": "SEQ_CLS"}, "unknown field of model.adapter 'task_type'"),
-        ({"init_lora_weights": "pissa"}, "init_lora_weights='pissa' would change the frozen"),
-        ({**IA3, "feedforward_modules": ["up_proj"]}, "PEFT refuses it: `feedforward_modules`"),
+        ({"use_dorra": True}, "'use_dora"),
+        ({"peft_type": "LORRA"}, "'LORA'"),
+        ({"peft_type": "PROMPT_TUNING"}, "'PROMPT_TUNING'"),
+        ({"peft_type": "XLORA"}, "'XLORA'"),
+        ({"r": "many"}, "model.adapter.r='many'"),
+        ({"init_lora_weights": "pissa"}, "'pissa'"),
+        ({**IA3, "feedforward_modules": ["up_proj"]}, "feedforward_modules"),
     ],
 )
-def test_a_bad_adapter_is_one_line(
-    adapter: dict[str, Any], message: str, small_config: RunConfig, tmp_path: Path
+def test_a_bad_adapter_is_refused_before_the_model_is_loaded(
+    adapter: dict[str, Any], named: str, small_config: RunConfig, tmp_path: Path
 ) -> None:
-    """Before the model is loaded."""
-    config = small_config.override({"model.adapter": adapter})
-    with pytest.raises(InputError, match=message) as refused:
-        prepare(config, tmp_path / "run")
-    assert "\n" not in str(refused.value)
-
-
-WHOLE_LAYER = ADAPTERS["LoRA and a whole layer"]
+    with pytest.raises(InputError, match=named):
+        prepare(small_config.override({"model.adapter": adapter}), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
-    ("adapter", "dtype", "message"),
+    ("adapter", "dtype", "named"),
     [
-        ({"target_modules": ["q_proj", "query"]}, "auto", "no linear layer is called 'query'; .*"),
-        ({"target_modules": "query"}, "auto", "PEFT refuses it: Target modules"),
-        ({"r": 0}, "auto", "PEFT refuses it: `r` should be a positive integer"),
-        (WHOLE_LAYER, "bfloat16", "only fp32 can be trained; set model.dtype=float32"),
+        ({"target_modules": ["q_proj", "query"]}, "auto", "'query'"),
+        ({"target_modules": "query"}, "auto", "Target modules"),
+        ({"r": 0}, "auto", "`r`"),
+        (ADAPTERS["LoRA and a whole layer"], "bfloat16", "model.dtype=float32"),
     ],
 )
-def test_an_adapter_that_does_not_fit_the_model_is_one_line(
-    adapter: dict[str, Any], dtype: str, message: str, small_config: RunConfig
+def test_an_adapter_that_does_not_fit_the_model_names_its_field(
+    adapter: dict[str, Any], dtype: str, named: str, small_config: RunConfig
 ) -> None:
     config = small_config.override({"model.adapter": adapter, "model.dtype": dtype})
     method = build_method(config.method)
-    with pytest.raises(InputError, match=message) as refused:
+    with pytest.raises(InputError, match=named):
         build_learner(config, method, World())
-    assert "\n" not in str(refused.value)
 
 
 def test_methods_that_stack_adapters_take_none_of_pefts(small_config: RunConfig) -> None:
     values = small_config.override({"model.adapter": {"use_dora": True}}).model_dump(mode="json")
     for method in ("olora", "moelora", "sapt", "migu"):
-        with pytest.raises(InputError, match=f"method {method} lays LoRA adapters of its own"):
+        with pytest.raises(InputError, match=method):
             RunConfig.parse(values | {"method": {"name": method}})
-    with pytest.raises(InputError, match=r"model.adapter needs model.tuning='lora'"):
+    with pytest.raises(InputError, match=r"model\.tuning"):
         small_config.override({"model.adapter": {"r": 2}, "model.tuning": "full"})
 
 

@@ -49,7 +49,7 @@ def check(
     encoder, why_none = None, "give --model, or a run's file"
     if model or folder is None:  # for tokens torch is loaded
         from forever.data.encoding import Encoder
-        from forever.models.tokenizer import NotHere, load_tokenizer
+        from forever.models.loading import NotHere, load_tokenizer
 
         why_none = "a run would refuse the model"
         with checked.noting():  # of an InputError
