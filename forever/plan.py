@@ -26,7 +26,7 @@ from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Benchmark, Task
 from forever.errors import InputError
 from forever.evaluation.decoding import together
-from forever.launch.checks import AskedRun
+from forever.launch.checks import PlannedRun
 from forever.launch.resources import Resources, divide
 from forever.methods.registry import build_method
 from forever.models.backbone import Backbone
@@ -201,9 +201,9 @@ class FourCharacters:
 
     bos_token_id, eos_token_id = None, 0
 
-    def __call__(self, text: str, **_: Any) -> Any:
+    def __call__(self, text: str, return_offsets_mapping: bool = False, **_: Any) -> Any:
         starts = range(0, len(text), 4)
-        offsets = [(start, start + 4) for start in starts]
+        offsets = [(start, start + 4) for start in starts] if return_offsets_mapping else None
         return SimpleNamespace(input_ids=(1,) * len(starts), offset_mapping=offsets)
 
 
@@ -212,7 +212,7 @@ class FourCharacters:
 
 def plan_table(
     name: str,
-    runs: Sequence[AskedRun],
+    runs: Sequence[PlannedRun],
     resources: Resources,
     tokens_per_second: float | None = None,
     price_per_hour: float | None = None,
@@ -269,14 +269,14 @@ def runs_at_once(runs: int, resources: Resources) -> int:
     """
     if find_spec("ray") is None:
         return 1
-    from forever.launch.cluster import capacity, connected
-
-    # What Ray would find here; to start it for that takes ten seconds.
-    total = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
-    machines = 1
     if os.environ.get("RAY_ADDRESS"):
+        from forever.launch.cluster import capacity, connected
+
         with connected(dashboard=False):
             total, machines = capacity()
+    else:  # what Ray would find here; to load and start it for that takes ten seconds
+        total = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
+        machines = 1
     return divide(total, machines, runs, resources).concurrent
 
 
@@ -285,17 +285,20 @@ def _kind_of(config: RunConfig) -> tuple[str, str]:
     return config.method.name, config.model.model_dump_json()
 
 
-def _count(runs: Sequence[AskedRun]) -> tuple[dict[str, Counts], dict[tuple[str, str], float]]:
+def _count(runs: Sequence[PlannedRun]) -> tuple[dict[str, Counts], dict[tuple[str, str], float]]:
     """Return what a run of each row computes, and the speed of the first finished run of a kind."""
     counts: dict[str, Counts] = {}
     speeds: dict[tuple[str, str], float] = {}
+    encoders: dict[int, Encoder] = {}  # by the longest example; each encodes an example once
     counted = 0
     stderr = Console(stderr=True)
     for run in track(
         runs, "planning", console=stderr, transient=True, disable=not stderr.is_terminal
     ):
         if run.label not in counts:  # the runs of a row differ in the seed alone
-            counts[run.label] = count_work(run.config, run.benchmark)
+            length = run.config.model.max_length
+            encoder = encoders.setdefault(length, Encoder(FourCharacters(), length))
+            counts[run.label] = count_work(run.config, run.benchmark, encoder)
             counted += counts[run.label].total(*UPDATES)[0]
             if counted > MOST_UPDATES_OF_ALL:
                 raise InputError(
@@ -311,7 +314,7 @@ def _count(runs: Sequence[AskedRun]) -> tuple[dict[str, Counts], dict[tuple[str,
 
 
 def _numbers(
-    run: AskedRun, counts: Counts, tokens_per_second: float | None, price: float | None
+    run: PlannedRun, counts: Counts, tokens_per_second: float | None, price: float | None
 ) -> dict[str, Any]:
     """What is planned of a run, by column; of a finished one what it did, as far as it says."""
     updates, events, trained = counts.updates, counts.events, counts.total(*UPDATES)[1]
@@ -339,7 +342,7 @@ def _numbers(
     return numbers
 
 
-def _notes(runs: Sequence[AskedRun], counts: Mapping[str, Counts]) -> list[str]:
+def _notes(runs: Sequence[PlannedRun], counts: Mapping[str, Counts]) -> list[str]:
     """Sentences on what is exact and what is an estimate."""
     notes = ["Exact: updates on the task, and replays that their number triggers."]
     if any(count.budget_s for count in counts.values()):
@@ -353,10 +356,10 @@ def _notes(runs: Sequence[AskedRun], counts: Mapping[str, Counts]) -> list[str]:
     return [note for note in notes if note]
 
 
-def _days_7(runs: Sequence[AskedRun]) -> str:
+def _days_7(runs: Sequence[PlannedRun]) -> str:
     """When day 7 comes in each row: exactly on a clock of updates; on the model's as in the
     finished runs of the row, without which nobody can tell."""
-    rows: defaultdict[str, list[AskedRun]] = defaultdict(list)
+    rows: defaultdict[str, list[PlannedRun]] = defaultdict(list)
     for run in runs:
         rows[run.label].append(run)
     texts: list[str] = []

@@ -20,7 +20,7 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.encoding import Encoder
 from forever.errors import InputError
 from forever.launch import cluster
-from forever.launch.checks import asked_runs, without_failed
+from forever.launch.checks import planned_runs, without_failed
 from forever.launch.local import Placement
 from forever.launch.resources import Resources
 from forever.models.backbone import load
@@ -190,10 +190,10 @@ def test_what_is_done_is_skipped_and_lends_its_speed(
 ) -> None:
     run = saved(small_config, tmp_path / "run.yaml")
     seeds = (0, 1, 2)
-    before = plan_table(run, asked_runs(run, "", {}, seeds, tmp_path), CPU, price_per_hour=3600)
+    before = plan_table(run, planned_runs(run, "", {}, seeds, tmp_path), CPU, price_per_hour=3600)
     assert (cells(before)["to do"]["runs"], cells(before)["to do"]["cost"]) == ("3", "-")
     result = execute(small_config, tmp_path / small_config.key())
-    after = plan_table(run, asked_runs(run, "", {}, seeds, tmp_path), CPU, price_per_hour=3600)
+    after = plan_table(run, planned_runs(run, "", {}, seeds, tmp_path), CPU, price_per_hour=3600)
     rows = cells(after)
     done, seconds = rows["done, skipped"], sum(result["seconds"].values())
     assert (rows[run]["runs"], done["runs"], rows["to do"]["runs"]) == ("3", "1", "2")
@@ -215,7 +215,7 @@ def test_a_budget_of_seconds_is_added_to_what_the_rest_takes(
     assert counted.budget_s == (0 if method == "finetune" else 2 * 30)
     if method != "recurrent_kif":  # which keeps to no budget
         assert counted.examples["replayed"] < 2 * 2 * base_config.optim.batch_size
-    table = plan_table(run, asked_runs(run, "", {}, None, tmp_path), CPU, 1e9, 3600)
+    table = plan_table(run, planned_runs(run, "", {}, None, tmp_path), CPU, 1e9, 3600)
     assert float(cells(table)["to do"]["cost"]) == pytest.approx(counted.budget_s, abs=0.01)
 
 
@@ -225,8 +225,8 @@ def test_the_table_says_when_day_7_comes(small_config: RunConfig, tmp_path: Path
     for clock in ("steps", "model", "model"):
         config = small_config.override({"method.clock": clock, "optim.epochs": 20})
         run = saved(config, tmp_path / f"{clock}.yaml")
-        asked = asked_runs(run, "", {}, (0, 1), tmp_path)
-        captions.append(str(plan_table("run", asked, CPU).caption))
+        runs = planned_runs(run, "", {}, (0, 1), tmp_path)
+        captions.append(str(plan_table("run", runs, CPU).caption))
         if len(captions) == 2:
             result = execute(config, tmp_path / config.key())
             noted = {note["day_7"] for note in result["notes"].values()}
@@ -245,7 +245,7 @@ def test_a_long_name_is_folded_and_no_number_is_cut(
     folder = Path("a-long-folder/" * 6)
     folder.mkdir(parents=True)
     run = saved(small_config, folder / "run.yaml")
-    table = plan_table("run", asked_runs(run, "", {}, None, tmp_path), CPU, 1, 3600)
+    table = plan_table("run", planned_runs(run, "", {}, None, tmp_path), CPU, 1, 3600)
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(table)
     text = console.export_text()
@@ -265,7 +265,7 @@ def test_a_sweep_has_a_row_for_each_variant(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     on = saved(small_config, tmp_path / "run.yaml")
-    runs = asked_runs("components", on, {}, (0, 1), tmp_path)
+    runs = planned_runs("components", on, {}, (0, 1), tmp_path)
     table = plan_table("components", runs, Resources(2, placement=Placement("cpu")))
     rows = cells(table)
     assert (len(rows), rows["+STC"]["runs"], rows["to do"]["runs"]) == (13 + 1, "2", "26")
@@ -275,17 +275,17 @@ def test_a_sweep_has_a_row_for_each_variant(
 def test_what_failed_and_a_search(small_config: RunConfig, tmp_path: Path) -> None:
     """What failed is planned when it will be run again; a search is so many runs of its base."""
     on = saved(small_config, tmp_path / "run.yaml")
-    asked_runs("memory_epochs", on, {}, (0,), tmp_path)[0].directory.end("failed", "no memory")
-    runs = asked_runs("memory_epochs", on, {}, (0,), tmp_path)
+    planned_runs("memory_epochs", on, {}, (0,), tmp_path)[0].directory.end("failed", "no memory")
+    runs = planned_runs("memory_epochs", on, {}, (0,), tmp_path)
     assert (len(runs), len(without_failed(runs))) == (3, 2)
     with pytest.raises(InputError):
         without_failed(runs[:1])
-    runs = asked_runs("search", on, {}, (3,), tmp_path, trials=5)
+    runs = planned_runs("search", on, {}, (3,), tmp_path, trials=5)
     assert (len(runs), {run.config.seed for run in runs}) == (5, {3})
     table = cells(plan_table("search", runs, CPU))
     assert int(table["to do"]["task"]) == 5 * planned(runs[0].config).updates["task"]
     with pytest.raises(InputError):
-        asked_runs("search", on, {}, (0, 1), tmp_path)
+        planned_runs("search", on, {}, (0, 1), tmp_path)
 
 
 def test_how_many_runs_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -324,9 +324,9 @@ def test_more_runs_than_anybody_means_are_refused(tmp_path: Path) -> None:
     base, seeds = SCALES["mini"], tuple(range(20_000))
     for name in ("components", "mini/forever"):
         with pytest.raises(InputError, match="20000"):
-            asked_runs(name, base, {}, seeds, tmp_path)
+            planned_runs(name, base, {}, seeds, tmp_path)
     with pytest.raises(InputError, match="20000"):
-        asked_runs("search", base, {}, None, tmp_path, trials=20_000)
+        planned_runs("search", base, {}, None, tmp_path, trials=20_000)
     with pytest.raises(InputError, match="10000"):
         load_sweep("components").expand(load_run(base), seeds[:2000]).trials()
 
@@ -335,9 +335,9 @@ def test_a_plan_of_too_many_rows_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row is as long as a run may be, and a file of one's own can have thousands."""
-    runs = asked_runs("components", SCALES["mini"], {}, (0, 1), tmp_path)
+    runs = planned_runs("components", SCALES["mini"], {}, (0, 1), tmp_path)
     rows = len({run.label for run in runs})
-    (one,) = asked_runs("mini/forever", "", {}, (0,), tmp_path)
+    (one,) = planned_runs("mini/forever", "", {}, (0,), tmp_path)
     least = sum(planned(one.config).updates.values())
     assert least * rows < 10**5
     assert plan_table("toys", runs, CPU).row_count >= rows

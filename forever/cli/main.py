@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from forever.cli.boundary import end, without_debug
-from forever.cli.shown import with_json
+from forever.cli.options import command
 from forever.cli.verbs import (
     data,
     doctor,
@@ -46,32 +46,40 @@ data_app = typer.Typer(
 )
 
 
-def add(verb: Callable[..., Any], to: typer.Typer, name: str = "", settings: Any = None) -> None:
+def add(
+    verb: Callable[..., Any],
+    to: typer.Typer = app,
+    name: str = "",
+    json: bool = False,
+    settings: Any = None,
+) -> None:
     """Make a function a verb, with the lines below "Examples:" in its docstring as examples."""
     text, _, examples = inspect.cleandoc(verb.__doc__ or "").partition(_EXAMPLES)
     # Typer would keep the ends of lines within a paragraph.
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")]
     about = "\n\n".join(paragraphs)
     examples = examples.replace("\n    ", "\n  ").replace("[", r"\[")  # which would be markup
-    epilog = _EXAMPLES + examples
-    to.command(name or None, help=about, epilog=epilog, context_settings=settings)(verb)
+    make = to.command(
+        name or None, help=about, epilog=_EXAMPLES + examples, context_settings=settings
+    )
+    make(command(verb, json))
 
 
 # In the order of `forever --help`. Verbs that show a table or a page also print it as JSON.
-add(init.init, app)
-add(with_json(run.run), app)
-add(with_json(sweep.sweep), app)
-add(with_json(sweep.demo), app)
-add(with_json(plan.plan), app)
-add(with_json(show.show_run), app, "show")
-add(with_json(show.diff), app)
-add(with_json(report.report), app)
-add(export.export, app)
-add(submit.submit, app, settings=submit.PASSES_ON)
-add(mlflow.sync, app)
-add(mlflow.ui, app)
-add(with_json(doctor.doctor), app)
-add(with_json(data.check), data_app)
+add(init.init)
+add(run.run, json=True)
+add(sweep.sweep, json=True)
+add(sweep.demo, json=True)
+add(plan.plan, json=True)
+add(show.show_run, name="show", json=True)
+add(show.diff, json=True)
+add(report.report, json=True)
+add(export.export)
+add(submit.submit, settings=submit.PASSES_ON)
+add(mlflow.sync)
+add(mlflow.ui)
+add(doctor.doctor, json=True)
+add(data.check, data_app, json=True)
 add(data.prepare, data_app)
 app.add_typer(data_app, name="data")
 

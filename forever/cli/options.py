@@ -1,8 +1,9 @@
-"""The options of the command line that several verbs have, as dataclasses."""
+"""The options that several verbs have, as dataclasses, and how a function becomes a command."""
 
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from typer import Argument, Option
 
+from forever.cli.shown import document
 from forever.errors import InputError, shown
 from forever.storage.address import local_folder
 
@@ -35,6 +37,31 @@ def _workers(text: str | None) -> tuple[int, int] | None:
     return workers
 
 
+def _seeds(text: str | None) -> tuple[int, ...] | None:
+    """Parse the numbers of `--seeds 0,1,2`."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(seed) for seed in text.split(","))
+    except ValueError:
+        rule = "whole numbers separated by commas are expected, e.g. 0,1,2"
+        raise InputError(f"--seeds {shown(text)}: {rule}") from None
+
+
+def _time(text: str | None) -> float | None:
+    """Parse the seconds of `--budget 90s`, `30m` or `2h`."""
+    if text is None:
+        return None
+    try:
+        seconds = float(text[:-1]) * _SECONDS[text[-1:]]
+    except (ValueError, KeyError):
+        seconds = 0.0
+    if not seconds > 0:
+        rule = "a number above 0 with s, m or h is expected, e.g. 90s, 30m, 2h"
+        raise InputError(f"--budget {shown(text)}: {rule}")
+    return seconds
+
+
 # A folder that may be given by its address: where it is on this machine. It is a callback because
 # an error in a parser would lose its message.
 FOLDER: Any = {"parser": str, "callback": _folder}
@@ -47,7 +74,13 @@ OUT: Any = Option(
 MLFLOW: Any = Option(
     "auto", help="MLflow tracking URI, `auto` (MLFLOW_TRACKING_URI or ./mlflow.db) or `off`."
 )
-SEEDS: Any = Option(None, help="Seeds, separated by commas; default: the sweep's own.")
+SEEDS: Any = Option(
+    None,
+    parser=str,
+    callback=_seeds,
+    metavar="N,N...",
+    help="Seeds, separated by commas; default: the sweep's own.",
+)
 WORKERS: Any = Option(
     None,
     parser=str,
@@ -57,6 +90,7 @@ WORKERS: Any = Option(
     "default: 1 in GPU sweeps.",
 )
 CONCURRENT: Any = Option(None, min=1, help="Runs at a time; default: as many as fit.")
+_AS_JSON: Any = Option(False, "--json", help="Print one JSON document, and nothing else on stdout.")
 
 
 @dataclass(frozen=True)
@@ -75,17 +109,19 @@ class Place:
     )
 
     def resources(self, **more: Any) -> Any:
-        """What these options ask for, with `more` fields of it."""
+        """Return the `Resources` that these options ask for, with `more` fields of it."""
         from forever.launch.resources import Placement, Resources
 
+        options = vars(self)
+        names = [field.name for field in fields(Placement) if field.name in options]
         least, most = self.workers or (None, None)
-        placement = Placement(self.device, self.micro_batch)
-        asked: dict[str, Any] = {"placement": placement, **more}
         return Resources(
             workers=most,
             least=least if least != most else None,
             gpus_per_run=self.gpus_per_run,
-            **asked,
+            ray_logs=options.get("ray_logs", False),
+            placement=Placement(**{name: options[name] for name in names}),
+            **more,
         )
 
 
@@ -94,9 +130,11 @@ class Launch(Place):
     """Where and how runs are trained. Nothing here changes what is computed."""
 
     ray_logs: bool = Option(False, "--ray-logs", help="Show what Ray's processes print.")
-    checkpoint_every: float = Option(60.0, min=0, help="Seconds between checkpoints in a task.")
-    hang_after: float = Option(
-        1800.0, min=0, help="End a run that does nothing for so many seconds; 0: never."
+    checkpoint_s: float = Option(
+        60.0, "--checkpoint-every", min=0, help="Seconds between checkpoints in a task."
+    )
+    hang_s: float = Option(
+        1800.0, "--hang-after", min=0, help="End a run without a step for N seconds; 0: never."
     )
     keep_stages: bool = Option(
         False, "--keep-stages", help="Keep each stage's weights, for --fork."
@@ -105,20 +143,6 @@ class Launch(Place):
         False, "--accept-changes", help="Resume though data, model or code changed; it is recorded."
     )
     mlflow: str = MLFLOW
-
-    def resources(self, **more: Any) -> Any:
-        """What these options ask for, with `more` fields of it."""
-        from forever.launch.resources import Placement
-
-        placement = Placement(
-            self.device,
-            self.micro_batch,
-            self.checkpoint_every,
-            self.keep_stages,
-            self.accept_changes,
-            self.hang_after,
-        )
-        return super().resources(placement=placement, ray_logs=self.ray_logs, **more)
 
 
 @dataclass(frozen=True)
@@ -131,7 +155,7 @@ class Selection:
     on: str | None = Option(
         None, help=f"Base run instead of a scale's: a YAML file or {NAMED_RUN}."
     )
-    seeds: str | None = SEEDS
+    seeds: Any = SEEDS
     only: list[str] | None = Option(
         None, metavar="VARIANT", help="A variant and what it is compared with; may be repeated."
     )
@@ -143,26 +167,24 @@ class Selection:
         False, "--retry-failed", help="Also run what failed for good before."
     )
 
-    def check(self, name: str, file: Any) -> None:
-        """Refuse options that the sweep, the search or the single run `name` does not have."""
-        from forever.launch.start import check_choice
-
-        check_choice(name, file, parse_seeds(self.seeds), self.only or (), self.trials)
-
-    def request(self, file: Any, changes: list[str] | None, limits: Any = None) -> Any:
+    def request(self, file: Any, changes: list[str] | None) -> Any:
         """Apply these options and KEY=VALUE to a sweep's file; see `Request`."""
         from forever.config.overrides import parse_assignments
         from forever.launch.start import Request
         from forever.sweeps.named_runs import load_run
 
         base = load_run(self.on or file.base_run(self.scale))
-        changed, seeds = parse_assignments(changes or []), parse_seeds(self.seeds)
-        return Request(file, base, changed, seeds, self.only or (), self.trials, limits)
+        changed = parse_assignments(changes or [])
+        return Request(file, base, changed, self.seeds, self.only or (), self.trials, self.limits())
+
+    def limits(self) -> Any:
+        """Return when a sweep that adds seeds in rounds ends; None if it adds none."""
+        return None
 
 
 @dataclass(frozen=True)
-class Stopping:
-    """Whether a sweep adds seeds in rounds, and when it ends."""
+class Rounds(Selection):
+    """Which runs a sweep has, and up to when it adds seeds in rounds."""
 
     until: float | None = Option(
         None,
@@ -171,21 +193,25 @@ class Stopping:
         metavar="POINTS",
         help="Add seeds until each difference is shown, or shown to be within these points.",
     )
-    budget: str | None = Option(
-        None, metavar="TIME", help="Add seeds as long as they fit, e.g. 90s, 30m, 2h."
+    budget: Any = Option(
+        None,
+        parser=str,
+        callback=_time,
+        metavar="TIME",
+        help="Add seeds as long as they fit, e.g. 90s, 30m, 2h.",
     )
 
     def limits(self) -> Any:
-        """When the sweep ends; None: after its seeds, as without these options."""
+        """Return the `Limits` of these options; None without them: it ends after its seeds."""
         if self.until is None and self.budget is None:
             return None
         from forever.sweeps.rounds import Limits
 
-        return Limits(self.until, parse_time(self.budget))
+        return Limits(self.until, self.budget)
 
 
-def with_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb one command-line option for each field of the dataclasses that it takes."""
+def command(verb: Callable[..., None], has_json: bool = False) -> Callable[..., None]:
+    """Give a verb an option for each field of the dataclasses that it takes, and `--json`."""
     signature = inspect.signature(verb)
     parameters: list[Parameter] = []
     groups: dict[str, Any] = {}
@@ -197,38 +223,17 @@ def with_options(verb: Callable[..., None]) -> Callable[..., None]:
         for field in fields(parameter.annotation):
             option = Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default)
             parameters.append(option.replace(annotation=field.type))
+    if has_json:
+        json = Parameter("as_json", Parameter.KEYWORD_ONLY, default=_AS_JSON, annotation=bool)
+        parameters.append(json)
 
     @functools.wraps(verb)
-    def expanded(**values: Any) -> None:
+    def run(**values: Any) -> None:
+        as_json = values.pop("as_json", False)
         for name, group in groups.items():
-            options = {field.name: values.pop(field.name) for field in fields(group)}
-            values[name] = group(**options)
-        verb(**values)
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        with document() if as_json else nullcontext():
+            verb(**values)
 
-    setattr(expanded, "__signature__", signature.replace(parameters=parameters))  # noqa: B010 - no declared field
-    return expanded
-
-
-def parse_seeds(text: str | None) -> tuple[int, ...] | None:
-    """The numbers in `--seeds 0,1,2`; None for none given."""
-    if text is None:
-        return None
-    try:
-        return tuple(int(seed) for seed in text.split(","))
-    except ValueError:
-        rule = "whole numbers separated by commas are expected, e.g. 0,1,2"
-        raise InputError(f"--seeds {shown(text)}: {rule}") from None
-
-
-def parse_time(text: str | None) -> float | None:
-    """The seconds in `--budget 90s`, `30m` or `2h`; None for none given."""
-    if text is None:
-        return None
-    try:
-        seconds = float(text[:-1]) * _SECONDS[text[-1:]]
-    except (ValueError, KeyError):
-        seconds = 0.0
-    if not seconds > 0:
-        rule = "a number above 0 with s, m or h is expected, e.g. 90s, 30m, 2h"
-        raise InputError(f"--budget {shown(text)}: {rule}")
-    return seconds
+    setattr(run, "__signature__", signature.replace(parameters=parameters))  # noqa: B010 - no declared field
+    return run

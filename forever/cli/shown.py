@@ -4,26 +4,21 @@ A verb shows tables and pages, which know their own data. With `--json` nothing 
 on stdout; progress goes to stderr.
 """
 
-import functools
-import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
-from inspect import Parameter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, Protocol
 
 import typer
 from rich.console import Console
-from typer import Option
 
 from forever.text import terminal
 
 # A pipe has no width of its own, unless COLUMNS gives it one; 80 columns would fold every table.
 _HAS_WIDTH = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
 console = Console() if _HAS_WIDTH else Console(width=120)
-_AS_JSON: Any = Option(False, "--json", help="Print one JSON document, and nothing else on stdout.")
 _document: dict[str, Any] | None = None  # of the verb that runs, with --json
 
 
@@ -55,33 +50,17 @@ def print_lines(lines: Sequence[str]) -> None:
         console.print(terminal(line), soft_wrap=True)
 
 
-def with_json(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb the option `--json`."""
-    signature = inspect.signature(verb)
-    option = Parameter("as_json", Parameter.KEYWORD_ONLY, default=_AS_JSON, annotation=bool)
-
-    @functools.wraps(verb)
-    def shown(*, as_json: bool, **values: Any) -> None:
-        if as_json:
-            _print_document(lambda: verb(**values))
-        else:
-            verb(**values)
-
-    parameters = [*signature.parameters.values(), option]
-    setattr(shown, "__signature__", signature.replace(parameters=parameters))  # noqa: B010 - no declared field
-    return shown
-
-
-def _print_document(verb: Callable[[], None]) -> None:
-    """Run a verb and print its document, also if it ends with a bad exit code of its own."""
+@contextmanager
+def document() -> Iterator[None]:
+    """Print what the block shows as one JSON document, also if it ends with a bad exit code."""
     global _document
     content = _document = dict[str, Any]()
-    exit_code = 0
+    ended: typer.Exit | None = None
     try:
         with redirect_stdout(sys.stderr):
-            verb()
-    except typer.Exit as ended:
-        exit_code = ended.exit_code
+            yield
+    except typer.Exit as error:
+        ended = error
     finally:
         _document = None
     from pydantic_core import to_jsonable_python
@@ -90,5 +69,5 @@ def _print_document(verb: Callable[[], None]) -> None:
     plain = to_jsonable_python(content, inf_nan_mode="null", fallback=lambda number: number.item())
     sys.stdout.write(f"{json.dumps(plain, indent=1)}\n")
     sys.stdout.flush()
-    if exit_code:
-        raise typer.Exit(exit_code)
+    if ended:
+        raise ended

@@ -105,7 +105,7 @@ def refused(
 # ---- the runs of a plan
 
 
-class AskedRun(NamedTuple):
+class PlannedRun(NamedTuple):
     """A run that a command would do; `label` is its variant, with its order where needed."""
 
     label: str
@@ -114,7 +114,7 @@ class AskedRun(NamedTuple):
     directory: RunDirectory
 
 
-def asked_runs(
+def planned_runs(
     name: str,
     base: str,
     changes: Mapping[str, Any],
@@ -122,7 +122,7 @@ def asked_runs(
     out: Path,
     only: Sequence[str] = (),
     trials: int | None = None,
-) -> list[AskedRun]:
+) -> list[PlannedRun]:
     """List the runs that `forever run NAME` or `forever sweep NAME` would do, with finished ones.
 
     A search counts as so many runs of its base: its points are known only when it runs.
@@ -135,32 +135,32 @@ def asked_runs(
     if file is None:
         run = load_run(name).override(changes)
         configs = [run.override({"seed": seed}) for seed in seeds or (run.seed,)]
-        asked = [(name, config, out / config.key()) for config in configs]
+        found = [(name, config, out / config.key()) for config in configs]
     elif file.is_search:
         search = find_search(file, load_run(base).override(changes), seeds)
-        asked = [(name, search.base, out / search.name / "base")] * (trials or search.trials)
+        found = [(name, search.base, out / search.name / "base")] * (trials or search.trials)
     else:
         sweep = file.expand(load_run(base), seeds, changes, only)
-        asked = []
+        found = []
         for trial in sweep.trials():
             label = f"{trial.variant} o{trial.order}" if len(sweep.orders) > 1 else trial.variant
-            asked.append((label, trial.config, out / sweep.name / trial.key))
-    runs: list[AskedRun] = []
-    data = read_data(config for _, config, _ in asked)
-    for (label, config, path), benchmark in zip(asked, data, strict=True):
+            found.append((label, trial.config, out / sweep.name / trial.key))
+    runs: list[PlannedRun] = []
+    data = read_data(config for _, config, _ in found)
+    for (label, config, path), benchmark in zip(found, data, strict=True):
         if isinstance(benchmark, InputError):
             raise benchmark
-        runs.append(AskedRun(label, config, benchmark, RunDirectory(path)))
+        runs.append(PlannedRun(label, config, benchmark, RunDirectory(path)))
     return runs
 
 
-def without_failed(runs: Sequence[AskedRun]) -> list[AskedRun]:
+def without_failed(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """The runs that did not fail for good in an earlier call, which a sweep leaves out.
 
     Raises:
         InputError: no run is left.
     """
-    kept: list[AskedRun] = []
+    kept: list[PlannedRun] = []
     for run in runs:
         if (run.directory.end_without_result() or {}).get("state") != "failed":
             kept.append(run)

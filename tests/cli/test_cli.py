@@ -300,7 +300,7 @@ def test_a_sweep_until_it_knows(
     monkeypatch.setattr("forever.launch.tune.fan_out", fan_out)
     monkeypatch.setattr("forever.launch.cluster.connected", lambda **options: nullcontext())
     monkeypatch.setattr("forever.launch.cluster.capacity", lambda: ({"CPU": 2.0}, 1))
-    monkeypatch.setattr("forever.cli.commands.show_report", lambda folder: None)
+    monkeypatch.setattr("forever.cli.verbs.sweep.show_report", lambda folder: None)
     sweep = ["sweep", "components", "--on", run_file, "--only", "+RR", "--out", str(tmp_path)]
     code, printed, error = call(*sweep, "--until", "2", "--budget", "1h", "--mlflow", "off")
     assert (code, error) == (0, "")

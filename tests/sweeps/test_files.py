@@ -15,7 +15,7 @@ import pytest
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.checks import asked_runs
+from forever.launch.checks import planned_runs
 from forever.sweeps.files import load_sweep, shipped_sweeps, sweep_of, sweep_or_none
 from forever.sweeps.named_runs import SCALES, load_run, named_run
 from forever.sweeps.parts import Figure
@@ -181,8 +181,8 @@ def test_variants_are_enough(tmp_path: Path) -> None:
     assert (file.title, file.base, sweep.reference, sweep.seeds) == ("mine", SCALES, "base", (0,))
     days = [trial.config.method.model_dump()["days"] for trial in sweep.trials()]
     assert days == [[4.0, 7.0, 15.0, 30.0], "ebbinghaus", [7.0]]
-    asked = asked_runs(written(tmp_path, text), file.base_run("mini"), {}, None, tmp_path)
-    assert [run.label for run in asked] == ["late", "base", "once"]
+    runs = planned_runs(written(tmp_path, text), file.base_run("mini"), {}, None, tmp_path)
+    assert [run.label for run in runs] == ["late", "base", "once"]
     assert file.expand(load_run(file.base_run("paper"))).seeds == (0, 1, 2)
     unnamed = load_sweep(written(tmp_path, "variants: {b: {}, a: {method.days: [7]}}"))
     assert unnamed.expand(load_run("mini/forever")).reference == "b"

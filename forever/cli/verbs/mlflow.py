@@ -11,7 +11,8 @@ from pathlib import Path
 
 from typer import Argument, Option
 
-from forever.cli import commands, options
+from forever.cli import options
+from forever.cli.shown import print_lines
 from forever.errors import InputError
 from forever.format import plural
 from forever.storage.address import portable
@@ -29,7 +30,9 @@ def sync(
         forever sync runs/components
         forever sync runs/components --mlflow http://server:5000
     """
-    uri = commands.mlflow_uri(mlflow)
+    from forever.launch.start import mlflow_uri
+
+    uri = mlflow_uri(mlflow)
     if uri is None:
         raise InputError(_MISSING)
     from forever.launch.copies import bring
@@ -38,7 +41,7 @@ def sync(
     bring(folder)
     sent = mlflow_sync.sync(folder, uri)
     show = shlex.join(["forever", "ui", portable(folder)])
-    commands.print_lines([f"sent {plural(sent, 'run')}", f"next  {show}"])
+    print_lines([f"sent {plural(sent, 'run')}", f"next  {show}"])
 
 
 def ui(
@@ -55,7 +58,9 @@ def ui(
         forever ui runs/components
         forever ui --port 5001
     """
-    if commands.mlflow_uri(mlflow) is None:
+    from forever.launch.start import mlflow_uri
+
+    if mlflow_uri(mlflow) is None:
         raise InputError(_MISSING)
     from forever.launch.mlflow.store import best_page, local_address, store_of, without_user
 
@@ -70,7 +75,7 @@ def ui(
     page = best_page(folder, place, server) if folder and place else f"{server}/#/experiments"
 
     def show() -> None:
-        commands.print_lines([f"MLflow  {page}"])
+        print_lines([f"MLflow  {page}"])
         # A browser in the terminal would take its place.
         windows = {"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ} or sys.platform != "linux"
         if windows and not no_browser:

@@ -1,17 +1,15 @@
 """`forever plan`: what a run or a sweep will cost."""
 
-from pathlib import Path
 from typing import Any
 
 from typer import Argument, Option
 
 from forever.cli import options
-from forever.cli.options import NAMED_RUN, Place, Selection, parse_seeds, with_options
+from forever.cli.options import NAMED_RUN, Place, Selection
 from forever.cli.shown import show
 from forever.errors import InputError
 
 
-@with_options
 def plan(
     name: str = Argument(help=f"A YAML file, {NAMED_RUN}, or a sweep."),
     changes: list[str] | None = options.CHANGES,
@@ -36,25 +34,30 @@ def plan(
         forever plan components --detect 2
     """
     from forever.config.overrides import parse_assignments
-    from forever.launch.checks import asked_runs, without_failed
-    from forever.launch.copies import settle_all
+    from forever.launch.checks import planned_runs, without_failed
+    from forever.launch.copies import bring, settle_all
+    from forever.launch.start import check_choice
     from forever.sweeps.files import sweep_or_none
 
-    file = sweep_or_none(name)
-    selection.check(name, file)
+    file, only = sweep_or_none(name), selection.only or ()
+    check_choice(name, file, selection.seeds, only, selection.trials)
     if detect is not None:
-        _check_detection(file, detect)
-        _show_detection(selection.request(file, changes).sweep(), place.out, detect, name)
+        if file is None or file.is_search:
+            raise InputError(f"--detect {detect:g} needs a sweep with variants; {name} has none")
+        sweep: Any = selection.request(file, changes).sweep()
+        folder = (place.out / sweep.name).absolute()
+        bring(folder)
+        try:
+            from forever.sweeps.detection import detection_table
+        except ModuleNotFoundError as error:
+            remedy = "pip install 'forever-cl[report]'"
+            raise InputError(f"--detect needs {error.name}; {remedy}") from None
+        show(detection_table(sweep, folder, detect, name))
         return
-    runs = asked_runs(
-        name,
-        selection.on or (file.base_run(selection.scale) if file else ""),
-        parse_assignments(changes or []),
-        parse_seeds(selection.seeds),
-        place.out,
-        selection.only or (),
-        selection.trials,
-    )
+
+    base = selection.on or (file.base_run(selection.scale) if file else "")
+    changed = parse_assignments(changes or [])
+    runs = planned_runs(name, base, changed, selection.seeds, place.out, only, selection.trials)
     settle_all(run.directory.path for run in runs)
     # Torch is loaded when the runs are known to be possible.
     from forever.plan import plan_table
@@ -62,22 +65,3 @@ def plan(
     resources = place.resources(concurrent=selection.concurrent)
     planned = runs if selection.retry_failed else without_failed(runs)
     show(plan_table(name, planned, resources, tokens_per_second, price_per_hour))
-
-
-def _check_detection(file: Any, points: float) -> None:
-    if file is None or file.is_search:
-        raise InputError(f"--detect {points:g}: it needs a sweep with variants")
-
-
-def _show_detection(sweep: Any, out: Path, points: float, name: str) -> None:
-    """How many seeds of a sweep would show a difference of so many points."""
-    from forever.launch.copies import bring
-
-    folder = (out / sweep.name).absolute()
-    bring(folder)
-    try:
-        from forever.sweeps.detection import detection_table
-    except ModuleNotFoundError as error:
-        remedy = "pip install 'forever-cl[report]'"
-        raise InputError(f"--detect needs {error.name}; {remedy}") from None
-    show(detection_table(sweep, folder, points, name))

@@ -1,12 +1,13 @@
 """`forever report`: tables and figures of finished runs."""
 
 from pathlib import Path
+from typing import Any
 
 from typer import Argument, Option
 
-from forever.cli import commands
+from forever.cli.shown import note, print_lines, show
 from forever.errors import InputError
-from forever.storage.address import local_folder
+from forever.storage.address import local_folder, portable
 
 
 def report(
@@ -39,4 +40,39 @@ def report(
         bring(place)
         if not place.is_dir():  # which is said before pandas is loaded
             raise InputError(f"there is no folder {place}; give a run, a sweep or a folder of runs")
-    commands.show_report(*places, to=to, runs=runs, table=table)
+    show_report(*places, to=to, runs=runs, table=table)
+
+
+def show_report(
+    *folders: Path, to: Path | None = None, runs: bool = False, table: Path | None = None
+) -> Any:
+    """Print the comparison of folders' runs, and write their report if that can be drawn: into the
+    folder, if it is one, or into `to`. Returns what was read of them (forever/report/study.py).
+
+    `runs` draws single runs, too; `table` is a file that gets the tables.
+    """
+    try:
+        from forever.report.joined import destination, read_studies
+        from forever.report.report import console_tables, write_report
+        from forever.report.study import read_study
+        from forever.report.tables import write_tables
+    except ModuleNotFoundError as error:
+        print_lines([f"no report: {error.name} is missing; pip install 'forever-cl[report]'"])
+        return None
+    if len(folders) == 1:
+        study = read_study(folders[0])
+    else:
+        to = destination(folders, to)
+        study = read_studies(folders, to)
+    if table is not None:
+        write_tables(study, table)
+    show(console_tables(study), "benchmarks")
+    page = write_report(study, to, runs)
+    if to is None:
+        from forever.launch.copies import publish_report
+
+        publish_report(page)
+    shown = portable(page)
+    print_lines([f"report  {shown}"])
+    note(report=shown)
+    return study

@@ -6,14 +6,13 @@ from typing import Any
 from rich.console import Console
 from typer import Argument, Option
 
-from forever.cli import commands, options
-from forever.cli.options import NAMED_RUN, Launch, with_options
+from forever.cli import options
+from forever.cli.options import NAMED_RUN, Launch
 from forever.cli.shown import console, note, print_lines, show
 from forever.errors import InputError
 from forever.storage.address import address_of, local_folder, portable
 
 
-@with_options
 def run(
     config: str | None = Argument(
         None, help=f"A YAML file, or {NAMED_RUN} such as mini/forever; a fork has its run's own."
@@ -39,7 +38,7 @@ def run(
     from forever.cli.view.run import SCORES, lost_tasks, read_run
     from forever.launch.copies import settle
     from forever.launch.local import prepare
-    from forever.launch.start import train
+    from forever.launch.start import mlflow_uri, train
     from forever.runs.console import ConsoleTracker, matrix_table
     from forever.runs.directory import RunDirectory
     from forever.storage.copying import readable
@@ -71,7 +70,7 @@ def run(
         if not quiet:
             print_lines(differences)
 
-    resources = launch.resources(mlflow=commands.mlflow_uri(launch.mlflow))
+    resources = launch.resources(mlflow=mlflow_uri(launch.mlflow))
     with closing(ConsoleTracker(_Progress(quiet=quiet))) as progress:
         result = train(prepared, resources, [progress])
 

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer import Argument, Option
 
-from forever.cli.options import Launch, Selection, Stopping
+from forever.cli.options import Launch, Rounds, command
 from forever.cli.shown import print_lines
 from forever.cli.verbs.sweep import sweep
 from forever.errors import InputError
@@ -80,14 +80,14 @@ def _parse(words: Sequence[str]) -> tuple[Any, Any, Launch]:
     from forever.sweeps.files import load_sweep
 
     app = typer.Typer(add_completion=False)
-    app.command(epilog="Further options are those of `forever submit`.")(sweep)
+    app.command(epilog="Further options are those of `forever submit`.")(command(sweep))
     params = typer.main.get_command(app).make_context("forever sweep", [*words]).params
     if params["name"] is None or params["show_all"]:
         raise InputError("submit needs a sweep; `forever sweep --list` shows them")
-    stopping, launch = _options(Stopping, params), _options(Launch, params)
+    launch = _options(Launch, params)
     launch.resources()
     file = load_sweep(params["name"])
-    request = _options(Selection, params).request(file, params["changes"], stopping.limits())
+    request = _options(Rounds, params).request(file, params["changes"])
     if file.is_search:
         request.search()
     else:

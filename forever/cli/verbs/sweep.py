@@ -1,15 +1,18 @@
 """`forever sweep` and `forever demo`: many variants with Ray Tune."""
 
+import shlex
 from pathlib import Path
+from typing import Any
 
+import typer
 from typer import Argument, Option
 
-from forever.cli import commands, options
-from forever.cli.options import Launch, Selection, Stopping, parse_seeds, with_options
-from forever.cli.shown import show
+from forever.cli import options
+from forever.cli.options import Launch, Rounds
+from forever.cli.shown import note, print_lines, show
+from forever.cli.verbs.report import show_report
 
 
-@with_options
 def sweep(
     name: str | None = Argument(
         None, help="A sweep's name (`forever sweep --list`), or its YAML file."
@@ -17,8 +20,7 @@ def sweep(
     changes: list[str] | None = options.CHANGES,
     show_all: bool = Option(False, "--list", help="Show all sweeps with their question, and end."),
     *,
-    selection: Selection,
-    stopping: Stopping,
+    selection: Rounds,
     launch: Launch,
 ) -> None:
     """Run many variants with Ray Tune, then print the table and write the report.
@@ -36,17 +38,19 @@ def sweep(
     if show_all or name is None:
         show(sweeps_table())
         return
-    request = selection.request(load_sweep(name), changes, stopping.limits())
+    request = selection.request(load_sweep(name), changes)
+    from forever.launch.start import mlflow_uri
+
     resources = launch.resources(
-        mlflow=commands.mlflow_uri(launch.mlflow),
+        mlflow=mlflow_uri(launch.mlflow),
         concurrent=selection.concurrent,
         retry_failed=selection.retry_failed,
     )
-    commands.sweep(request, launch.out, resources)
+    _run(request, launch.out, resources)
 
 
 def demo(
-    seeds: str | None = options.SEEDS,
+    seeds: Any = options.SEEDS,
     out: Path = options.OUT,
     concurrent: int | None = options.CONCURRENT,
     mlflow: str = options.MLFLOW,
@@ -58,11 +62,41 @@ def demo(
         forever demo --seeds 0,1,2
     """
     from forever.launch.resources import Placement, Resources
-    from forever.launch.start import Request
+    from forever.launch.start import Request, mlflow_uri
     from forever.sweeps.files import load_sweep
     from forever.sweeps.named_runs import load_run
 
-    uri = commands.mlflow_uri(mlflow)
-    resources = Resources(concurrent, workers=0, placement=Placement("cpu"), mlflow=uri)
-    request = Request(load_sweep("demo"), load_run("mini/forever"), {}, parse_seeds(seeds))
-    commands.sweep(request, out, resources)
+    resources = Resources(
+        concurrent, workers=0, placement=Placement("cpu"), mlflow=mlflow_uri(mlflow)
+    )
+    _run(Request(load_sweep("demo"), load_run("mini/forever"), {}, seeds), out, resources)
+
+
+def _run(request: Any, out: Path, resources: Any) -> None:
+    """Run a sweep or a search in a folder of `out`, print its table, write its report, and say
+    where MLflow compares it; exit with 1 if a run failed."""
+    from forever.launch.start import run_file, send_report
+    from forever.sweeps.study import front_table
+
+    ended = run_file(request, out, resources, lambda line: print_lines([line]))
+    folder, outcome = ended.folder, ended.outcome
+    study = None
+    if outcome.finished or outcome.skipped:
+        study = show_report(folder)
+        if ended.search is not None:
+            show(front_table(ended.search, folder), "best")
+    print_lines([f"failed  {key}: {error}" for key, error in outcome.failed.items()])
+    note(folder=folder, failed=outcome.failed)
+    if resources.mlflow is not None:
+        send_report(folder, resources.mlflow, study)
+        from forever.launch.mlflow.store import local_address, place_of
+
+        place = place_of(folder)
+        if place is not None:  # otherwise MLflow was away, which was reported
+            page = place.comparison(place.served or local_address())
+            if place.served is None:  # a database has no pages of its own
+                print_lines([f"MLflow  forever ui {shlex.quote(str(folder))}"])
+            print_lines([f"compare  {page}"])
+            note(compare=page)
+    if outcome.failed:
+        raise typer.Exit(1)
