@@ -1,1 +1,1 @@
-"""Reports on runs: tables, figures, statistics, and claims held against what was measured."""
+"""Reports on runs: tables, figures, and the published numbers beside them."""

@@ -1,1 +1,1 @@
-"""Folders that lie in object storage: addresses, what is copied there and back, a mirror."""
+"""Folders in object storage: addresses, uploads and downloads, and the lease on a run."""

@@ -1,1 +1,1 @@
-"""Sweeps as files and searches: what runs differ in, which runs that makes, and what was found."""
+"""Sweeps as files and searches: variants, the runs that they make, and rounds of seeds."""

@@ -80,5 +80,5 @@ def test_a_field_of_an_earlier_version_is_read_at_its_default_and_refused_otherw
     plain = RunConfig.parse({"method": {"name": name}})
     old = RunConfig.parse({"method": {"name": name, field: default}})
     assert old.fingerprint() == plain.fingerprint()
-    with pytest.raises(InputError, match=f"method: {field}={other!r} was removed .*leave out"):
+    with pytest.raises(InputError, match=f"method: {field}={other!r} was removed.*leave out"):
         RunConfig.parse({"method": {"name": name, field: other}})

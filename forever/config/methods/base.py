@@ -55,10 +55,7 @@ class MethodConfig(Part):
                 raise InputError(f"method.{old} is now called method.{new}", key=f"method.{old}")
         for key, default in cls.retired.items():
             if key in values and values[key] != default:
-                page = "docs/methods.md, Variants that were removed"
-                raise InputError(
-                    f"{key}={shown(values[key])} was removed ({page}); leave out method.{key}"
-                )
+                raise InputError(f"{key}={shown(values[key])} was removed; leave out method.{key}")
         return {key: value for key, value in values.items() if key not in cls.retired}
 
     def models(self) -> dict[str, str]:
