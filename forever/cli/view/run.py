@@ -149,7 +149,7 @@ def lost_tasks(result: Mapping[str, Any], answers: Mapping[str, Sequence[Line]])
         are_labels = len(right) > 1 and count > 1 and all(a["score"] in (0, 1) for a in of_task)
         if are_labels and score / 100 <= share + _LUCK * sqrt(share * (1 - share) / len(of_task)):
             guess = f"{shortened(visible(label), 40)!r} for every answer scores {100 * share:.1f}"
-            lines.append(f"{visible(task)} ends at chance, {score:.1f}: {guess}")
+            lines.append(f"{visible(task)} ends at {score:.1f}, no better than chance: {guess}")
     return lines
 
 

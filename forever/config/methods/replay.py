@@ -28,7 +28,7 @@ class FinetuneConfig(MethodConfig):
     name: Literal["finetune"] = "finetune"
     code = "forever.methods.plain:Finetune"
     probe_every: Count | None = None
-    """Updates between two looks at the loss on kept examples, for the forgetting rate."""
+    """Updates between two probes of the loss on kept examples, for the forgetting rate."""
 
 
 class MtlConfig(MethodConfig):
