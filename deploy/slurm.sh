@@ -25,7 +25,7 @@ export RAY_AUTH_TOKEN
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # Slurm signals this shell, on the first machine, which signals the sweep there alone. (A TERM to srun
 # would become a KILL for all that it started.) A sweep that has not begun has nothing to save.
-sweep=$(mktemp)  # holds the number of the sweep's process
+sweep=$(mktemp)  # holds the process id of the sweep
 trap 'if [ -s "$sweep" ]; then kill -TERM "$(cat "$sweep")"; else kill "$steps"; fi; wait "$steps"' TERM
 # symmetric-run does not tell its command where the cluster is.
 srun ray symmetric-run --address "$head:6379" --min-nodes "$SLURM_JOB_NUM_NODES" \
