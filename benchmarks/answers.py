@@ -36,10 +36,10 @@ def answers(name: str, config: RunConfig, world: World) -> list[Case]:
         over: list[Over | None] = []
         prompts: list[list[Encoded]] = []
         for task in tasks:
-            asked = task.test[:PROMPTS]
-            examples += asked
-            over += [hopeless_answers(task)] * len(asked)
-            prompts.append([encoder.encode_prompt(example) for example in asked])
+            chosen = task.test[:PROMPTS]
+            examples += chosen
+            over += [hopeless_answers(task)] * len(chosen)
+            prompts.append([encoder.encode_prompt(example) for example in chosen])
         ours = seconds(partial(decode, backbone, encoder, examples, limit, over=over), world)
         one = seconds(partial(_theirs, backbone, prompts, 1, limit), world)
         eight = seconds(partial(_theirs, backbone, prompts, 8, limit), world)

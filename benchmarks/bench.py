@@ -9,10 +9,13 @@ is a figure of ours alone: seconds, or a share.
 """
 
 import json
+import os
 import platform
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import chain
@@ -24,7 +27,6 @@ from rich.console import Console
 
 from benchmarks.answers import answers
 from benchmarks.case import Case, table
-from benchmarks.commands import demo, real_run
 from benchmarks.loop import further_trial, many_tasks, small_costs
 from benchmarks.memory import memory
 from benchmarks.training import half_precision, training
@@ -33,6 +35,7 @@ from forever.sweeps.named_runs import named_run
 from forever.world import World, pick_device
 
 RESULTS = Path(__file__).with_name("results.json")
+_FOREVER = Path(sys.executable).with_name("forever")
 
 
 def main(
@@ -76,7 +79,7 @@ def main(
 
 def _embedded(folder: Path, rounds: int, world: World) -> Iterator[Case]:
     """Cases of the embedded model and benchmark."""
-    yield demo(folder)
+    yield _demo(folder)
     without_dropout = named_run("mini/finetune").override({"model.dropout": 0.0})
     yield training("mini, tiny", 1.0, without_dropout, 2 * rounds, world, batches=20)
     yield from small_costs(5 * rounds)
@@ -97,7 +100,31 @@ def _real(model: str, root: Path, folder: Path, rounds: int, world: World) -> It
     for name, goal in (("superni", 3.0), ("long", 3.3)):
         whole = named_run(f"{name}/finetune").override(changes)
         yield training(f"{name}, 15 tasks", goal, whole, 1, world, batches=1)
-    yield real_run(model, root, folder)
+    yield _real_run(model, root, folder)
+
+
+def _demo(folder: Path) -> Case:
+    """Components on mini and its two bounds: ten runs, table, report, MLflow."""
+    store = f"sqlite:///{folder}/mlflow.db"
+    spent = _command("demo", "--out", str(folder / "demo"), "--mlflow", store)
+    return Case("forever demo: components on mini, 10 runs", 90.0, "s", [spent])
+
+
+def _real_run(model: str, root: Path, folder: Path) -> Case:
+    """A run on real data with a real model and all test examples, 100 a task, on one core."""
+    settings = [f"model.name={model}", f"data.root={root}"]
+    options = ["--mlflow", "off", "--device", "cpu", "--out", str(folder / "real")]
+    one_core = {"OMP_NUM_THREADS": "1"}
+    spent = _command("run", "cpu/superni/7/forever", *settings, *options, environment=one_core)
+    return Case("cpu/superni/7/forever, all 100 test examples a task", 300.0, "s", [spent])
+
+
+def _command(*words: str, environment: Mapping[str, str] = {}) -> float:
+    start = time.perf_counter()
+    subprocess.run(
+        [_FOREVER, *words], check=True, capture_output=True, env=os.environ | environment
+    )
+    return time.perf_counter() - start
 
 
 def _packaged_model() -> str | None:

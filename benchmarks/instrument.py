@@ -28,7 +28,6 @@ from rich.table import Table
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from benchmarks.regime import day_seven, pace, penalty_over_loss, share_of_tasks
 from forever.data.mini import TASKS
 from forever.models.location import TINY
 from forever.report.run import Run
@@ -81,8 +80,8 @@ def main(
         figures.append(figure)
         print(f"{time.monotonic() - begun:5.0f} s  {figure.name}: {figure.shown}", flush=True)
     Console(width=110).print(table(figures))
-    told = [asdict(figure) for figure in figures]
-    content = describe() | {"argv": ["instrument.py"], "seeds": seeds, "figures": told}
+    measured = [asdict(figure) for figure in figures]
+    content = describe() | {"argv": ["instrument.py"], "seeds": seeds, "figures": measured}
     RESULTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -249,6 +248,51 @@ def truths(study: Study, out: Path, placebos: int) -> Iterator[Figure]:
     yield Figure(name, ">= 0.95", share >= 0.95, [share], apart)
 
 
+# ---- what a run met within its tasks
+
+
+def pace(run: Run) -> float:
+    """The mean length of a task's last updates, a fifth, over that of the first day's."""
+    days = run.settings["method.day_steps"]
+    return fmean(
+        fmean(task[-len(task) // 5 :]) / fmean(task[:days]) for task in norms(run).values()
+    )
+
+
+def norms(run: Run) -> dict[str, list[float]]:
+    """How far each update of a task moves, by task."""
+    by_task: dict[str, list[float]] = {}
+    for line in run.steps:
+        if line["kind"] == "task":
+            by_task.setdefault(line["task"], []).append(line["update_norm"])
+    return by_task
+
+
+def day_seven(run: Run) -> float:
+    """The mean place of day 7 in a task, in percent of its updates; 100 if it never comes."""
+    updates = norms(run)
+    places = [
+        100 * event["step"] / len(updates[event["task"]])
+        for event in run.events
+        if event.get("day") == 7
+    ]
+    return fmean(places) if places else 100.0
+
+
+def share_of_tasks(run: Run, day: int) -> float:
+    """In how many of the tasks that have a memory a day comes."""
+    return sum(event.get("day") == day for event in run.events) / (len(norms(run)) - 1)
+
+
+def penalty_over_loss(run: Run) -> float:
+    """The mean penalty of the updates that have one, over their mean loss."""
+    held = [line for line in run.steps if line["penalty"]]
+    return fmean(line["penalty"] for line in held) / fmean(line["loss"] for line in held)
+
+
+# ---- runs of a study
+
+
 def _runs(study: Study, variant: str) -> dict[int, Run]:
     found = {run.seed: run for run in study.runs if run.variant == variant}
     return dict(sorted(found.items()))
@@ -285,8 +329,8 @@ def run_sweep(
     if "base" in variants:
         content["reference"] = "base"
     file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-    asked = ",".join(str(seed) for seed in range(first, first + seeds))
-    command = ["sweep", str(file), "--seeds", asked, "--out", str(folder), "--mlflow", "off"]
+    numbers = ",".join(str(seed) for seed in range(first, first + seeds))
+    command = ["sweep", str(file), "--seeds", numbers, "--out", str(folder), "--mlflow", "off"]
     command += options
     subprocess.run(
         [_FOREVER, *command], check=True, capture_output=True, env=os.environ | environment

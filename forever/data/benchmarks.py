@@ -182,8 +182,8 @@ def _held_out(task: Task, share: float | None) -> Task:
         )
     held = set(permutation(len(task.train), DATA_SEED, "validation", task.name)[:count])
     test = tuple(example for i, example in enumerate(task.train) if i in held)
-    asked = {example.question for example in test}
-    train = tuple(example for example in task.train if example.question not in asked)
+    held_questions = {example.question for example in test}
+    train = tuple(example for example in task.train if example.question not in held_questions)
     if not train:
         raise InputError(
             f"data.validation={share}: all training rows of task {task.name} ask what those ask "

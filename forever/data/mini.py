@@ -1,6 +1,6 @@
 """`mini`: an embedded benchmark of eight small tasks in plain English, made by code from a seed.
 
-Every task looks at the same small world: a person does something with a thing, somewhere, at some
+Every task is about the same small world: a person does something with a thing, somewhere, at some
 time, and has an opinion about it. So the inputs of all tasks look alike, five tasks share their
 answers, and only the instruction tells them apart: what is learned for one task is overwritten by
 the next, which is what a continual-learning benchmark must show. The backbone `tiny`
@@ -91,7 +91,7 @@ class MiniTask:
     instruction: str
     answer: Callable[[Scene], str]
     labels: tuple[str, ...] = ()
-    asked: Callable[[Scene], Scene] = lambda scene: scene  # what is made of a scene before
+    viewed: Callable[[Scene], Scene] = lambda scene: scene  # what is made of a scene before
 
 
 def _yes(holds: bool) -> str:
@@ -112,7 +112,7 @@ TASKS = {
     "past_tense": MiniTask(
         "Rewrite the sentence in the past tense.",
         lambda scene: replace(scene, past=True).sentence(),
-        asked=lambda scene: replace(scene, past=False),
+        viewed=lambda scene: replace(scene, past=False),
     ),
     "advice": MiniTask(
         "Would you recommend it to a friend? Options: yes, no.",
@@ -159,9 +159,9 @@ def _split(name: str, split: str, rows: int, seed: int, taken: set[str]) -> tupl
     pairs: list[tuple[str, str]] = []
     while len(pairs) < rows:
         label = task.labels[len(pairs) % len(task.labels)] if task.labels else None
-        scene = task.asked(Scene.draw(rng))
+        scene = task.viewed(Scene.draw(rng))
         while label is not None and task.answer(scene) != label:
-            scene = task.asked(Scene.draw(rng))
+            scene = task.viewed(Scene.draw(rng))
         text = scene.sentence()
         if text not in taken:
             taken.add(text)

@@ -30,8 +30,7 @@ from forever.storage.copying import of_sweep
 from forever.storage.mirror import mirrored
 from forever.sweeps.files import SweepFile
 from forever.sweeps.rounds import Limits, first_round, rounds
-from forever.sweeps.search import Search, find_search
-from forever.sweeps.study import SearchStudy
+from forever.sweeps.search import Search, SearchStudy, find_search
 from forever.sweeps.sweep import Sweep, Trial
 from forever.sweeps.table import SweepTable
 from forever.text import complain

@@ -34,7 +34,7 @@ from forever.runs.tracking import Tracker
 from forever.stopping import Stopped
 from forever.storage.address import local_folder, portable
 from forever.storage.copying import readable
-from forever.sweeps.study import SearchStudy
+from forever.sweeps.search import SearchStudy
 from forever.sweeps.sweep import Trial
 from forever.sweeps.table import SweepTable
 

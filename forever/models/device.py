@@ -1,4 +1,4 @@
-"""What is asked of a device: kernels that repeat their bits, and what fits into its memory.
+"""What a device must give: kernels that repeat their bits, and what fits into its memory.
 
 What does not fit at once is done again, half of it at a time, and what a run leaves is given back.
 """

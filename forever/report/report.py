@@ -34,7 +34,7 @@ from forever.stats.bootstrap import RESAMPLES
 from forever.stats.compare import ALPHA
 from forever.stats.verdict import EQUIVALENT
 from forever.sweeps.named_runs import scale_of
-from forever.sweeps.study import importances
+from forever.sweeps.search import importances
 from forever.text import visible
 
 __all__ = ["console_tables", "write_report"]

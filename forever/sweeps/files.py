@@ -265,8 +265,8 @@ def load_sweep(name_or_path: str) -> SweepFile:
     """A sweep by name, or from a file of one's own.
 
     Raises:
-        InputError: there is no such sweep or file, or it says something wrong, which is told with
-            the number of the line.
+        InputError: the sweep or file does not exist, or has a mistake; the message names the
+            line.
     """
     if name_or_path.endswith(SUFFIXES):
         return read_sweep(Path(name_or_path))

@@ -30,7 +30,7 @@ def named_run(name: str) -> RunConfig:
     if len(parts) not in (2, 3) or (is_file and parts[0] not in ORDERS):
         kind = ".yaml file" if is_file else "file"
         raise InputError(
-            f"{shown(name)} is no {kind} and not of the form [cpu/]<benchmark>[/<order>]/<method>, "
+            f"{shown(name)} is not a {kind}, nor of the form [cpu/]<benchmark>[/<order>]/<method>, "
             "such as mini/forever"
         )
     benchmark, *middle, method = parts
@@ -72,7 +72,7 @@ def scale_of(run: RunConfig, rows: Counts | None = None) -> str:
     data = run.data
     if data.benchmark == "mini":
         return "mini"
-    # Other sizes may be asked for.
+    # A run may have other sizes.
     short = run.model.max_length == _SETTINGS["cpu"]["settings"]["model.max_length"]
     if short and data.train_rows is not None:
         return "cpu"

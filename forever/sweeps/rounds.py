@@ -14,11 +14,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pydantic import Field
-
 from forever.config.overrides import flatten
 from forever.errors import InputError
-from forever.files import Shape, read_json, shaped, write_text
+from forever.files import read_json, write_text
 from forever.format import duration, plural
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
@@ -117,7 +115,7 @@ def rounds(
         say: called once a round with what is decided and what is open.
 
     Yields:
-        Sweeps, each of which is run in `folder` before the next one is asked for. Of a run that
+        Sweeps, each of which is run in `folder` before the next one is taken. Of a run that
         fails the pair is left out; a comparison that gains no pair in two rounds on end gets no
         more seeds.
     """
@@ -247,12 +245,6 @@ def _expected_s(
 # ---- what the report reads
 
 
-class _Stopping(Shape):
-    alpha: float = Field(gt=0, lt=1)
-    comparisons: int = Field(gt=0)
-    points: float | None = None
-
-
 def _write_stopping(folder: Path, sweep: Sweep, points: float | None) -> None:
     """Write beside the runs by which rule a sweep in rounds decides."""
     content = {"alpha": ALPHA, "comparisons": count_judged(sweep), "points": points}
@@ -265,4 +257,4 @@ def read_stopping(folder: Path) -> dict[str, Any] | None:
     path = folder / FILE
     if not path.is_file():
         return None
-    return {"points": None, **shaped(path, read_json(path), _Stopping)}
+    return read_json(path)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from forever.config.run import RunConfig
-from forever.errors import InputError, shown, unknown
-from forever.files import Shape, read_json, shaped, write_text
+from forever.errors import InputError, unknown
+from forever.files import read_json, write_text
 from forever.runs.directory import SCHEMA_VERSION, check_version
 
 MANIFEST = "sweep.json"
@@ -17,25 +17,6 @@ MANIFEST = "sweep.json"
 # are seen between.
 BOUNDS = {"finetune", "mtl"}
 MOST_RUNS = 10_000  # which nobody has time for, and of which a list is made in seconds
-# Names that lead nowhere else: a run's folder is made of `slug`s; a sweep's name may have folders.
-_KEY = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,255}")
-_NAME = re.compile(r"(?!/|(?:.*/)?\.\.?(?:/|$))[^\\\x00-\x1f\x7f]{1,255}")
-
-
-class _Trial(Shape):
-    key: str
-    variant: str
-    benchmark: str
-    order: str
-    seed: int
-
-
-class _Manifest(Shape):
-    name: str
-    reference: str
-    references: dict[str, str]
-    paper: dict[str, str]
-    trials: list[_Trial]
 
 
 @dataclass(frozen=True)
@@ -128,7 +109,7 @@ class Sweep:
     def write_manifest(self, folder: Path) -> None:
         """Say in `folder` which run is which, for reports; runs of earlier invocations stay listed.
 
-        Variants of one sweep are in its order, in whatever order they were asked for.
+        Variants of one sweep are in its order, in whatever order they were run.
         """
         before: dict[str, Any] = {"trials": [], "references": {}, "paper": {}}
         if (folder / MANIFEST).is_file():
@@ -171,22 +152,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """What `write_manifest` wrote.
 
     Raises:
-        InputError: the folder holds no sweep, or one that is damaged, was written by a newer
-            release, or has a name that leads out of the folder.
+        InputError: the folder holds no sweep, or one that is damaged or of a newer release.
     """
     path = folder / MANIFEST
     if not path.is_file():
-        raise InputError(f"{folder} holds no sweep: there is no {MANIFEST} in it")
+        raise InputError(f"{folder} does not hold a sweep: it has no {MANIFEST}")
     manifest = read_json(path)
     check_version(path, manifest.get("schema_version"))
-    shaped(path, manifest, _Manifest)
-    if not _NAME.fullmatch(manifest["name"]):
-        name = shown(manifest["name"])
-        raise InputError(f"{path}: {name} is no name of a sweep; it leads elsewhere")
-    for trial in manifest["trials"]:
-        if not _KEY.fullmatch(trial["key"]):
-            rule = "it has letters, digits, _, . and - only"
-            raise InputError(f"{path}: {shown(trial['key'])} is no name of a run's folder; {rule}")
     return manifest
 
 

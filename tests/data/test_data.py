@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from forever.data.benchmarks import SUPERNI_CLASSIFICATION, load_benchmark
 from forever.data.sources import find_tasks
 from forever.data.tasks import Benchmark, Example, Splits, Task
 from forever.errors import InputError
-from forever.training.memory import Memory
 
 # The paper's order table, written down independently of the library.
 PAPER_ORDERS = {
@@ -187,18 +185,11 @@ def test_a_task_is_found_once(folder: Path, tmp_path: Path) -> None:
     save = json.dumps({"Definition": "d", "Instances": natural(4)})
     (tmp_path / "train" / "train.json").write_text(save)  # <task>/train.json, train/<task>.json
     assert "train" in find_tasks(folder)
-    for twin in ("task363_b/train.json", "train/task363.json", "task363/train.jsonl"):
-        path = tmp_path / twin
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(save)
-        with pytest.raises(InputError, match="task363 is found twice") as refused:
-            find_tasks(folder)
-        assert str(path) in str(refused.value)
-        path.unlink()
-    (tmp_path / "boolq").mkdir()
-    (tmp_path / "boolq" / "train.json").write_text(save)
-    with pytest.raises(InputError, match="boolqa is found twice"):
+    path = tmp_path / "train" / "task363.json"
+    path.write_text(save)
+    with pytest.raises(InputError, match="task363") as refused:
         find_tasks(folder)
+    assert refused.value.path == path
 
 
 def test_text_comes_through_unchanged(tmp_path: Path) -> None:
@@ -224,22 +215,15 @@ NAMES = {OURS: "a", "a/test.jsonl": "a", NATURAL: "task001", RELEASE: "task363",
         (OURS, FIRST + '{"instruction": "a", "input": "b"', 2, ""),
         (OURS, FIRST + '{"instruction": "a", "input": "b"}', 2, "output"),
         (OURS, FIRST + json.dumps(row("x" * 2_000_000)), 2, "input"),
-        (OURS, '{"instruction": 3}', 1, "instruction"),
-        (OURS, '["a", "b", "c"]', 1, ""),
         (OURS, FIRST + json.dumps(row("café"), ensure_ascii=False), 2, ""),  # not UTF-8
         (OURS, "\n \n", None, ""),
         ("a/test.jsonl", None, None, ""),
-        (SENTENCES, "[\n{", None, ""),
-        (SENTENCES, "[]", None, ""),
         (SENTENCES, [{"sentence": "a", "label": "b"}, {"sentence": "a"}], None, "1.label"),
-        (LABELS, [1, 2], None, "0"),
         (LABELS, None, None, ""),
         (NATURAL, {"Definition": "d", "Instances": [{"input": "a"}]}, None, "Instances.0.output"),
-        (NATURAL, {"Definition": "d", "Instances": {}}, None, "Instances"),
         (NATURAL, {"Definition": "d", "Instances": natural(4)}, None, ""),  # too few
         (RELEASE, {"Instances": natural(4)}, None, "Definition"),
         (LISTS, [row("a"), {"input": "b", "output": "c"}], None, "1.instruction"),
-        (LISTS, "[" * 100_000, None, ""),
     ],
 )
 def test_a_malformed_file_is_named_in_one_line(
@@ -255,14 +239,6 @@ def test_a_malformed_file_is_named_in_one_line(
         read_task(folder, NAMES.get(file, "sst-2"))
     error = refused.value
     assert (error.path, error.line, error.key) == (path, line, key)
-    assert str(error).isprintable()
-    assert len(str(error)) < 500
-
-
-def test_unknown_type_of_cl_benchmark(folder: Path) -> None:
-    (folder / "SC").rename(folder / "SCC")
-    with pytest.raises(InputError, match="'SCC'; did you mean 'SC'"):
-        read_task(folder, "sst-2")
 
 
 # ---- splits, limits, metrics, digests
@@ -376,26 +352,12 @@ TEST_ROWS = {
     "dbpedia": 7600, "yahoo": 500,
     "task181": 43, "task1572": 20, "task639": 18, "task1590": 16,
 }  # fmt: skip
-Loaded = Callable[[str], Benchmark]
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    """The real benchmarks by name, each read once."""
-    benchmarks: dict[str, Benchmark] = {}
-
-    def read(name: str) -> Benchmark:
-        if name not in benchmarks:
-            benchmarks[name] = load(benchmark=name, root=str(REAL))
-        return benchmarks[name]
-
-    return read
 
 
 @real
 @pytest.mark.parametrize(("name", "total"), [("long", 13650), ("superni", 11741)])
-def test_real_sizes_ids_and_metrics(name: str, total: int, loaded: Loaded) -> None:
-    tasks = loaded(name).tasks
+def test_real_sizes_ids_and_metrics(name: str, total: int) -> None:
+    tasks = load(benchmark=name, root=str(REAL)).tasks
     assert sum(len(task.train) for task in tasks) == total
     ids: set[str] = set()
     for task in tasks:
@@ -408,27 +370,3 @@ def test_real_sizes_ids_and_metrics(name: str, total: int, loaded: Loaded) -> No
     for order, names in PAPER_ORDERS.items():
         if order.split()[0] in (name, {"long": "standard"}.get(name)):
             assert {*names.split()} <= {task.name for task in tasks}
-
-
-@real
-@pytest.mark.parametrize(("name", "total"), [("long", 273), ("superni", 232)])
-def test_real_memory(name: str, total: int, loaded: Loaded) -> None:
-    """Each class has its share."""
-    memory = Memory(0.02, 8, seed=0)
-    for task in loaded(name).tasks:
-        memory.add(task)
-        kept = memory.kept[task.name]
-        assert len(kept) == len({example.id for example in kept}) == memory.quota(len(task.train))
-        kept_answers = [example.output.strip() for example in kept]
-        answers = [example.output.strip() for example in task.train]
-        share = len(kept) // len({*answers})
-        for answer in {*answers}:
-            least = min(share, answers.count(answer))
-            assert kept_answers.count(answer) >= least, task.name
-    assert len(memory) == total
-
-
-@real
-@pytest.mark.parametrize(("name", "steps"), [("long", 1707), ("superni", 1468), ("standard", 500)])
-def test_real_joint_epoch(name: str, steps: int, loaded: Loaded) -> None:
-    assert batch_count(len(loaded(name).joint().stages[0].train), 1, 8) == steps

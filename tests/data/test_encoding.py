@@ -176,23 +176,6 @@ def test_bos_stands_once_before_the_prompt_if_the_tokenizer_puts_it_there(templa
     assert encoder.count("a b a b") == 4  # of the text alone
 
 
-def test_bos_survives_truncation_and_counts() -> None:
-    tokenizer = bos_tokenizer("<bos> $A")
-    example = Example("x", "a", "a b " * 50, "b")
-    limit = len(Encoder(tokenizer, NO_LIMIT).encode(example).prompt) - 30
-    row = Encoder(tokenizer, limit).encode(example)
-    assert row.prompt[0] == 0
-    assert len(row.prompt) + len(row.answer) == limit
-
-
-def test_plain_text_has_no_template_and_loses_its_beginning(tokenizer: Any) -> None:
-    encoder = Encoder(tokenizer, 16)
-    ids = ids_of(tokenizer, LONG.input)
-    for tokens in (len(ids), len(ids) - 1, 3):
-        text = encoder.encode_text(LONG.input, tokens)
-        assert text == Encoded(ids[-tokens:], (), tokens < len(ids))
-
-
 # ---- dropped tokens
 
 
@@ -200,17 +183,6 @@ def is_within(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     """Whether `part` is `whole` with some tokens left out."""
     rest: Iterator[int] = iter(whole)
     return all(token in rest for token in part)
-
-
-@pytest.mark.parametrize("cut", [False, True])
-def test_nothing_dropped_is_the_training_row(
-    tokenizer: Any, benchmark_of_three: Benchmark, cut: bool
-) -> None:
-    length = len(Encoder(tokenizer, NO_LIMIT).encode(LONG).prompt)
-    encoder = Encoder(tokenizer, length - 20 if cut else NO_LIMIT)
-    for example in (LONG, *benchmark_of_three.tasks[0].train, Example("e", "No input.", "", "yes")):
-        assert encoder.with_drops(example, 0.0, random.Random(0)) == encoder.encode(example)
-    assert encoder.encode(LONG).truncated == cut
 
 
 def test_only_tokens_of_the_input_are_dropped(tokenizer: Any) -> None:
@@ -235,19 +207,6 @@ def test_only_tokens_of_the_input_are_dropped(tokenizer: Any) -> None:
     first, second = (encoder.with_drops(LONG, 0.3, stream) for _ in range(2))
     assert first != second  # the stream goes on, and repeats from its seed
     assert encoder.with_drops(LONG, 0.3, random.Random(3)) == first
-
-
-def test_every_input_token_is_dropped_equally_often() -> None:
-    encoder = Encoder(bos_tokenizer("<bos> $A"), 256)
-    example = Example("e", "?", "a b", "b")
-    kept = {4: 0, 5: 0}
-    for seed in range(1000):
-        row = encoder.with_drops(example, 0.3, random.Random(seed))
-        for token in kept:
-            kept[token] += row.prompt.count(token)
-    kept[4] -= 1000 * encoder.encode(replace(example, input="?")).prompt.count(4)  # the template's
-    for count in kept.values():
-        assert abs(count / 1000 - 0.7) < 5 * (0.21 / 1000) ** 0.5
 
 
 def test_drops_come_after_the_cut() -> None:

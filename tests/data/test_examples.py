@@ -1,7 +1,5 @@
 """`forever data check` shows what a model sees: tokens, what is supervised, what is cut."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -86,21 +84,6 @@ def test_a_run_is_checked_with_its_model(
     assert [*named["examples"]] == ["colour", "shape", "weight"]
 
 
-def test_a_model_that_a_run_refuses_is_a_problem(
-    base_config: RunConfig, data_root: Path, tmp_path: Path, call: Call
-) -> None:
-    run = base_config.override({"model.name": "./nosuch"})
-    for words in (
-        [saved(run, tmp_path / "refused.yaml")],
-        [saved(base_config, tmp_path / "toy.yaml"), "--model", "./nosuch"],
-        [str(data_root), "--model", "./nosuch"],
-    ):
-        told = document(call, "data", "check", *words, code=2)
-        (problem,) = told["problems"]
-        assert "./nosuch" in problem
-        assert told["lengths"]["rows"]  # the tasks are shown all the same
-
-
 def test_a_hubs_model_that_is_not_here_is_none(
     data_root: Path, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,15 +92,3 @@ def test_a_hubs_model_that_is_not_here_is_none(
     assert (code, errors) == (0, "")
     said = " ".join(printed.split())
     assert "Tokens are not shown: model.name: 'someone/else' is not on this machine" in said
-
-
-def test_without_a_model_torch_is_not_loaded(data_root: Path) -> None:
-    code = (
-        "import sys\nfrom forever.cli.main import main\n"
-        f"sys.argv = ['forever', 'data', 'check', {str(data_root)!r}]\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print('torch' in sys.modules, 'transformers' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False False"
-    assert "give --model" in done.stdout

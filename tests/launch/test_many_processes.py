@@ -18,8 +18,7 @@ from forever.config.run import RunConfig
 from forever.files import read_lines
 from forever.launch.mlflow.sync import sync
 from forever.sweeps.files import load_sweep
-from forever.sweeps.search import find_search
-from forever.sweeps.study import SearchStudy
+from forever.sweeps.search import SearchStudy, find_search
 from forever.sweeps.sweep import Sweep
 
 pytestmark = [

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import load_adapter, lora_tensors
+from helpers import lora_tensors
 from peft import PeftModel
 from torch import Tensor, nn
 
@@ -187,22 +187,6 @@ def test_gate_reaches_every_bank_and_is_taken_back(backbone_folder: Path) -> Non
         assert torch.equal(logits(model), both)
 
 
-def test_observer_sees_training_only(backbone_folder: Path) -> None:
-    model = adapted(backbone_folder)
-    name, bank = next(banks(model))
-    inputs: list[Tensor] = []
-    seen: list[tuple[Tensor, Tensor]] = []
-    model.get_submodule(name).register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    bank.observe = lambda _, A_x, out: seen.append((A_x, out))
-    logits(model.eval())
-    assert seen == []
-    model.train()
-    logits(model)
-    [(A_x, out)] = seen
-    torch.testing.assert_close(A_x, inputs[-1] @ bank.A[0].T)
-    torch.testing.assert_close(out, bank.base(inputs[-1]) + 2.0 * A_x @ bank.B[0].T)
-
-
 # ---- frozen adapters
 
 
@@ -309,15 +293,3 @@ def test_sum_of_adapters_is_one_adapter_for_peft(backbone_folder: Path, tmp_path
     theirs = PeftModel.from_pretrained(backbone(backbone_folder), tmp_path).eval()
     assert description(tmp_path)["r"] == 16
     torch.testing.assert_close(logits(theirs), logits(model), rtol=1e-4, atol=1e-5)
-
-
-def test_save_and_load_round_trip_each_adapter(backbone_folder: Path, tmp_path: Path) -> None:
-    source, target = (adapted(backbone_folder, adapters=2, seed=seed) for seed in (1, 2))
-    for adapter in (0, 1):
-        save_peft(source, tmp_path / str(adapter), "base", adapter)
-        load_adapter(target, tmp_path / str(adapter), adapter)
-    for name, tensor in lora_tensors(source).items():
-        assert torch.equal(tensor, lora_tensors(target)[name])
-    saved = description(tmp_path / "0")
-    assert (saved["r"], saved["lora_alpha"]) == (4, 8.0)
-    assert saved["target_modules"] == ["q_proj", "v_proj"]

@@ -14,11 +14,8 @@ from forever.config.orders import ORDERS
 from forever.launch.local import Placement, run_local
 from forever.report.report import write_report
 from forever.report.study import read_study
-from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep, shipped_sweeps
 from forever.sweeps.named_runs import SCALES, load_run
-from forever.sweeps.search import find_search
-from forever.sweeps.study import SearchStudy
 from forever.sweeps.sweep import MANIFEST
 
 SWEEPS = [name for name, sweep in shipped_sweeps().items() if not sweep.is_search]
@@ -116,31 +113,3 @@ def test_end_to_end(name: str, tmp_path: Path, finished: dict[str, Path]) -> Non
     assert FIGURES.get(name, set()) <= shown
     assert len(sweep.variants) == 1 or {"op", "accuracy"} <= shown
     assert name not in ANALYSES or name in part["analyses"]
-
-
-@pytest.mark.slow
-def test_a_search_end_to_end(tmp_path: Path) -> None:
-    """Its base and two points of its space, and one that was stopped; on Ray: test_search.py."""
-    pytest.importorskip("optuna")
-    search = find_search(load_sweep("search"), load_run(SCALES["mini"]).override(SMALL))
-    studies = SearchStudy(search, tmp_path)
-    studies.begin([])
-    expected: dict[str, Any] = {}
-    for state in ("done", "done", "done", "stopped"):
-        trial = studies.ask()
-        assert trial is not None
-        expected[trial.variant] = None
-        if state == "done":
-            path = tmp_path / trial.key
-            expected[trial.variant] = run_local(trial.config, path, placement=Placement("cpu"))[
-                "op"
-            ]
-        else:
-            RunDirectory(tmp_path / trial.key).end("stopped", "after 2 of 5 tasks")
-        studies.tell(trial.key, state)
-    write_report(tmp_path)
-    content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    (part,) = content["parts"]
-    ops = {row["variant"]: row["op"] and row["op"]["value"] for row in part["rows"]}
-    assert ops == pytest.approx(expected)
-    assert {"op", "accuracy", "pareto"} <= figures(tmp_path)

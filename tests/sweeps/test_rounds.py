@@ -18,8 +18,6 @@ from forever.report.report import console_tables, write_report
 from forever.report.row import Row
 from forever.report.study import read_study
 from forever.runs.directory import RunDirectory
-from forever.stats.sequential import ALPHA, decide, score_of
-from forever.stats.verdict import Replayed
 from forever.sweeps.rounds import (
     MOST_SEEDS,
     Comparison,
@@ -195,18 +193,6 @@ def test_what_is_not_comparable_gets_no_more_seeds(tmp_path: Path) -> None:
     assert decided(tmp_path)["open"] == (64, "tie")
 
 
-@pytest.mark.parametrize("seed", [0, 3])
-def test_a_reference_that_fails_once_ends_no_comparison(seed: int, tmp_path: Path) -> None:
-    """With seed 3, which is a round of its own, no comparison gains a pair there."""
-    trainer = Trainer(tmp_path, fails=[f"base-ocustom-s{seed}-"])
-    trainer.train(toy(), Limits(2.0))
-    assert trainer.asked[2] == [f"{name}-ocustom-s4" for name in ("base", "far", "near", "open")]
-    found = decided(tmp_path)
-    assert (found["far"], found["near"][1]) == ((4, "loss"), "equivalent")
-    assert found["open"] == (MOST_SEEDS - 1, "tie")
-    assert not any("retry" in line for line in trainer.said)
-
-
 def test_benchmarks_are_decided_one_by_one_and_orders_together(tmp_path: Path) -> None:
     """A seed is one pair, the mean over the orders of a benchmark."""
     other = {"data.benchmark": "other", "data.order": list(TASKS[:3])}
@@ -222,25 +208,6 @@ def test_benchmarks_are_decided_one_by_one_and_orders_together(tmp_path: Path) -
     assert decided(tmp_path, sweep=sweep)["far"] == (4, "loss")
     assert "near-o1-s9" in chain(*trainer.asked)  # its fourth pair: one of seed 5 failed
     assert "far-o1-s9" not in chain(*trainer.asked)
-
-
-def test_a_choice_of_variants_shares_the_error_of_all(tmp_path: Path) -> None:
-    for name in ("far", "near"):
-        chosen = toy().only([name])
-        assert count_judged(chosen) == 3
-        Trainer(tmp_path).train(chosen, Limits(2.0))
-    found = decided(tmp_path)
-    assert (found["far"], found["near"]) == ((4, "loss"), (4, "equivalent"))
-
-
-def test_one_answer_counts_most_in_the_smallest_task() -> None:
-    """Two tasks, the smaller of 10 rows: an answer is 10 points there and 5 of OP; half of that if
-    there are two orders."""
-    rows = {"a": {"test": 10}, "b": {"test": 90}}
-    result = {"op": 50.0, "seconds": {"task": 1.0, "replay": 2.0}, "rows": rows}
-    unknown = Replayed(None, None)
-    assert score_of([result]) == (50.0, 3.0, 5.0, (unknown,))
-    assert score_of([result, {**result, "op": 60.0}]) == (55.0, 6.0, 2.5, (unknown, unknown))
 
 
 def test_without_a_comparison_there_is_nothing_to_decide() -> None:
@@ -272,53 +239,3 @@ def test_the_report_has_the_interval_of_the_rule_and_no_other(
     assert stored["far"]["difference"] == expected
     verdicts = {name: row["verdict"] for name, row in stored.items()}
     assert verdicts == {"base": None, "far": "loss", "near": "tie", "open": "tie", "finetune": None}
-
-
-def trained_in_rounds(
-    folder: Path,
-    sweep: Sweep,
-    replays: Mapping[str, int] | None = None,
-    **truth: tuple[float, float],
-) -> Trainer:
-    """A sweep in rounds of which a report can be made."""
-    trainer = Trainer(folder)
-    trainer.replays = replays or {}
-    trainer.answers, trainer.truth = True, {**TRUTH, **truth}
-    trainer.train(sweep, Limits(4.0))
-    replace(sweep, seeds=(0, 1, 2, 3)).write_manifest(folder)
-    return trainer
-
-
-def test_other_settings_in_the_same_folder_are_decided_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("forever.sweeps.rounds.MOST_SEEDS", 4)
-    trained_in_rounds(tmp_path, toy())
-    other = Sweep("toy", base_run(**{"optim.lr": 0.02}), VARIANTS)
-    trained_in_rounds(tmp_path, other, far=(30, 1.0), near=(8, 0.3))
-    rows = rows_of(tmp_path)
-    for suffix, verdicts in {"": "loss tie tie", " (optim.lr=0.02)": "win win tie"}.items():
-        judged = [rows[f"{name}{suffix}"].compared("verdict") for name in ("far", "near", "open")]
-        assert judged == verdicts.split()
-
-
-def test_seeds_of_a_plain_sweep_are_judged_by_the_rule_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So is a variant that ran in no round; a decision that was made stands."""
-    monkeypatch.setattr("forever.sweeps.rounds.MOST_SEEDS", 4)
-    trainer = trained_in_rounds(tmp_path, toy().only(["far", "open"]))
-    before = rows_of(tmp_path)
-    plain = toy(seeds=tuple(range(8)))
-    for trial in plain.trials():
-        trainer.run(trial)
-    plain.write_manifest(tmp_path)
-    rows = rows_of(tmp_path)
-    assert rows["far"].compared("difference") == before["far"].compared("difference")
-    assert before["open"].compared("difference").runs == 4
-    for name, seeds in (("open", 8), ("near", 4)):
-        values, step = rows[name].differences(rows["base"])
-        expected = decide(values, ALPHA / 3, 4.0, step)
-        difference = rows[name].compared("difference")
-        assert (difference.runs, difference.value) == (expected.seeds, expected.value)
-        assert (expected.seeds, rows[name].decided) == (seeds, expected.words(4.0))

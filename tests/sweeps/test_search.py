@@ -1,7 +1,5 @@
 """A search: its space, Optuna's study of it in the folder, and a small one on a real local Ray."""
 
-import errno
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,18 @@ from marks import RAY_WARNS
 from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.files import WriteError
 from forever.launch.local import Placement
 from forever.launch.resources import Allocation, Resources, divide
 from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep
-from forever.sweeps.search import Search, find_search
-from forever.sweeps.study import JOURNAL, SearchStudy, front_table, importances
+from forever.sweeps.search import (
+    JOURNAL,
+    Search,
+    SearchStudy,
+    find_search,
+    front_table,
+    importances,
+)
 from forever.sweeps.sweep import Trial, read_manifest
 
 optuna = pytest.importorskip("optuna")
@@ -155,26 +158,6 @@ def test_a_kill_in_mid_write_costs_one_trial_at_most(small_search: Search, tmp_p
     assert journal.read_bytes().startswith(sound[: sound[:-1].rfind(b"\n") + 1])
 
 
-def test_a_full_disk_is_an_error_after_which_the_study_resumes(
-    small_search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study = begun(small_search, tmp_path)
-    trials = asked(study, 1)
-    journal = tmp_path / JOURNAL
-
-    def full(handle: int) -> None:
-        with journal.open("rb+") as file:
-            file.truncate(journal.stat().st_size - 30)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(WriteError):
-            study.tell(trials[0].key, "failed")
-    trials += asked(begun(small_search, tmp_path), 1)
-    assert [run.trial for run in SearchStudy(small_search, tmp_path).known()] == trials
-
-
 def test_a_damaged_study_is_named(small_search: Search, tmp_path: Path) -> None:
     begun(small_search, tmp_path).ask()
     journal = tmp_path / JOURNAL
@@ -183,16 +166,6 @@ def test_a_damaged_study_is_named(small_search: Search, tmp_path: Path) -> None:
         with pytest.raises(InputError) as error:
             read(tmp_path)
         assert error.value.path == journal
-
-
-def test_another_base_in_the_same_folder_has_a_study_of_its_own(
-    small_search: Search, small_config: RunConfig, tmp_path: Path
-) -> None:
-    for search in (small_search, searched(small_config, **{"optim.lr": 0.02})):
-        study = begun(search, tmp_path)
-        study.ask()
-        assert len(study.known()) == 1
-    assert len(read_manifest(tmp_path)["trials"]) == 2
 
 
 def test_a_small_space_is_used_up(small_config: RunConfig, tmp_path: Path) -> None:
@@ -246,18 +219,6 @@ def test_the_front_and_what_matters(small_search: Search, tmp_path: Path) -> Non
     weights = importances(tmp_path)
     assert {"method.days", "method.day_steps"} <= weights.keys()
     assert list(weights.values()) == sorted(weights.values(), reverse=True)
-
-
-def test_joint_training_is_searched_without_a_bwt(small_config: RunConfig, tmp_path: Path) -> None:
-    """It learns all tasks at once: OP and time remain."""
-    search = searched(small_config, **{"method.name": "mtl"})
-    study = begun(search, tmp_path)
-    (trial,) = asked(study, 1)
-    result = execute(trial.config, tmp_path / trial.key)
-    assert result["bwt"] is None
-    study.tell(trial.key, "finished")
-    (best,) = study.best()
-    assert best.objectives == (result["op"], 0.0, sum(result["seconds"].values()))
 
 
 # ---- on Ray

@@ -76,7 +76,7 @@ def _run(request: Any, out: Path, resources: Any) -> None:
     """Run a sweep or a search in a folder of `out`, print its table, write its report, and say
     where MLflow compares it; exit with 1 if a run failed."""
     from forever.launch.start import run_file, send_report
-    from forever.sweeps.study import front_table
+    from forever.sweeps.search import front_table
 
     ended = run_file(request, out, resources, lambda line: print_lines([line]))
     folder, outcome = ended.folder, ended.outcome
