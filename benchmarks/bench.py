@@ -25,11 +25,8 @@ import torch
 import typer
 from rich.console import Console
 
-from benchmarks.answers import answers
-from benchmarks.case import Case, table
+from benchmarks.cases import Case, answers, half_precision, memory, table, training
 from benchmarks.loop import further_trial, many_tasks, small_costs
-from benchmarks.memory import memory
-from benchmarks.training import half_precision, training
 from forever.runs.environment import describe
 from forever.sweeps.named_runs import named_run
 from forever.world import World, pick_device

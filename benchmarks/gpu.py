@@ -17,10 +17,7 @@ import torch
 import typer
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.answers import answers
-from benchmarks.case import Case, seconds
-from benchmarks.memory import memory
-from benchmarks.training import train, training
+from benchmarks.cases import Case, answers, memory, seconds, train, training
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.methods.registry import build_method

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.profiler import profile
 
-from benchmarks.case import Case, seconds
+from benchmarks.cases import Case, seconds
 from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.launch.local import run_local

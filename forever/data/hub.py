@@ -42,7 +42,7 @@ def _examples(
     wanted = {name: values if isinstance(values, list) else [values]
               for name, values in config.filter.items()}  # fmt: skip
     examples: list[Example] = []
-    for number, row in _decoded(rows, key, split):
+    for number, row in _decoded(rows):
         if all(row[column] in values for column, values in wanted.items()):
             where = f"{key}, row {number} of {part}"
             fields = [_fill(template, row, where) for template in (instruction, text, output)]
@@ -89,19 +89,14 @@ def _load(key: str, config: DatasetConfig, split: str, root: Path | None) -> Any
         raise InputError(f"{key}, split {shown(split)}: {one_line(error)}", key=key) from error
 
 
-def _decoded(rows: Any, key: str, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _decoded(rows: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the rows with their numbers; labels have their names, and -1 is none."""
     labels = {name: kind for name, kind in rows.features.items() if hasattr(kind, "int2str")}
-    for number in range(len(rows)):
-        try:
-            row = rows[number]
-            for name, kind in labels.items():
-                value = row[name]
-                if value is not None:
-                    row[name] = kind.int2str(value) if value >= 0 else None
-        except Exception as error:  # whatever a reader of pictures, sounds or dates may raise
-            where = f"{key}, split {shown(split)}, row {number}"
-            raise InputError(f"{where}: {one_line(error)}", key=key) from error
+    for number, row in enumerate(rows):
+        for name, kind in labels.items():
+            value = row[name]
+            if value is not None:
+                row[name] = kind.int2str(value) if value >= 0 else None
         yield number, row
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from forever.errors import InputError, shown
 from forever.models import attention
 from forever.models.identity import digests
 from forever.models.loading import (
@@ -54,8 +53,7 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     `name` is "tiny", a folder, a hub name, or a `.gguf` file, which is dequantised and has its own
     tokenizer.
 
-    Raises:
-        InputError: it cannot be loaded; the message says why.
+    InputError if it cannot be loaded; the message says why.
     """
     # 4 s to import: not at the top.
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
@@ -84,15 +82,10 @@ def load(name: str, dtype: torch.dtype, device: torch.device) -> Backbone:
     # others may sample or penalise repetition.
     ends = model.generation_config.eos_token_id
     ends = [tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])]
-    if not all(token is None or isinstance(token, int) for token in ends):
-        raise InputError(
-            f"model.name: {path} names {shown(ends)} as the tokens at which an answer ends; "
-            "eos_token_id must be a number or a list of numbers",
-            key="model.name",
-        )
     ends = list(dict.fromkeys(token for token in ends if token is not None))
     used = ends if tokenizer.pad_token_id is None else [tokenizer.pad_token_id, *ends]
-    check_tokens("model.name", path, model, used)
+    with explained("model.name", name):
+        check_tokens("model.name", path, model, used)
     model.generation_config = GenerationConfig(
         eos_token_id=ends, pad_token_id=tokenizer.pad_token_id
     )

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from helpers import largest_file
-from test_data import REAL, load, real
+from test_data import load
 
-from forever.config.orders import ORDERS
 from forever.data.prepare import prepare
 from forever.data.tasks import Task
 from forever.errors import InputError
@@ -105,14 +104,8 @@ def test_what_is_written_is_a_benchmark_and_the_same_every_time(
     for root in (out, out / "long_sequence"):
         tasks = load(benchmark="long", order=["yahoo", "mnli"], root=str(root)).tasks
         assert [(len(task.train), len(task.test)) for task in tasks] == [(20, 6), (1000, 1020)]
-    moved = release.rename(tmp_path / "elsewhere") / "CL_Benchmark"
-    run(moved.parent, tmp_path / "again")
-    run(moved, tmp_path / "inside")
+    run(release, tmp_path / "again")
     assert content(tmp_path / "again") == content(out)
-    names = content(tmp_path / "inside").keys()
-    assert names == content(out).keys()
-    for name in names - {"long_sequence/sources.json"}:  # whose paths begin at SOURCE
-        assert (tmp_path / "inside" / name).read_bytes() == (out / name).read_bytes()
 
 
 def test_where_rows_came_from(release: Path, tmp_path: Path) -> None:
@@ -120,10 +113,8 @@ def test_where_rows_came_from(release: Path, tmp_path: Path) -> None:
     sources = json.loads((tmp_path / "out" / "long_sequence" / "sources.json").read_text())
     assert sources["tasks"]["yahoo"]["test"]["file"] == "CL_Benchmark/TC/yahoo/dev.json"
     mnli = sources["tasks"]["mnli"]
-    assert {"labels", "train", "test"} == mnli.keys()
     for record in mnli.values():
         assert record["sha256"] == sha256((release / record["file"]).read_bytes()).hexdigest()
-    assert (mnli["test"]["rows"], mnli["test"]["written"]) == (1137, 1020)
     assert mnli["train"]["left_out"] == {"unlabelled": 2, "in test": 3, "more than needed": 201}
 
 
@@ -184,17 +175,10 @@ def test_long_sequence_of_sapt_has_the_questions_of_the_others(tmp_path: Path) -
     for split in ("train", "test"):
         instances = [{"input": f"{split} it is", "output": "Good"}]
         save(folder / f"{split}.json", {"Definition": [], "Instances": instances})
-    for place in (tmp_path / "SAPT", folder.parents[1], folder.parent):
-        out = tmp_path / f"of {place.name}"
-        run(place, out)
-        assert read(out / "long_sequence" / "sst-2" / "train.jsonl") == [
-            {
-                "instruction": "What is the sentiment of the following paragraph? "
-                "Choose one from the option. Option: Bad, Good.\n",
-                "input": "train it is\nAnswer:",
-                "output": "Good",
-            }
-        ]
+    run(tmp_path / "SAPT", tmp_path / "out")
+    (example,) = read(tmp_path / "out" / "long_sequence" / "sst-2" / "train.jsonl")
+    assert "Option: Bad, Good." in example["instruction"]
+    assert (example["input"], example["output"]) == ("train it is\nAnswer:", "Good")
 
 
 def test_nothing_is_overwritten_and_nothing_is_written_by_half(
@@ -253,20 +237,3 @@ def test_a_file_that_would_fill_the_memory_is_refused(release: Path, tmp_path: P
         run(release, tmp_path / "out")
     assert refused.value.path == large
     assert content(tmp_path / "out") == {}
-
-
-@real
-def test_the_real_releases_have_the_papers_sizes_already(tmp_path: Path) -> None:
-    """But the test rows of dbpedia, of which 7600 are released."""
-    run(REAL, tmp_path)
-    for name, order in {"long": "4", "superni": "7"}.items():
-        released = load(benchmark=name, root=str(REAL)).tasks
-        prepared = load(benchmark=name, root=str(tmp_path)).tasks
-        for before, after in zip(released, prepared, strict=True):
-            if before.name == "dbpedia":
-                counts = Counter(example.output for example in after.test)
-                assert max(counts.values()) <= 500 < len(after.test) < len(before.test)
-                assert before.train == after.train
-            else:
-                assert after.digest() == before.digest()
-        assert len(released) == len(ORDERS[name][order])

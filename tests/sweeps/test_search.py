@@ -13,7 +13,7 @@ from forever.config.methods import METHOD_CONFIGS
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import Placement
-from forever.launch.resources import Allocation, Resources, divide
+from forever.launch.resources import Resources
 from forever.runs.directory import RunDirectory
 from forever.sweeps.files import load_sweep
 from forever.sweeps.search import (
@@ -233,16 +233,7 @@ def test_a_search_finds_stops_and_resumes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("ray")
-    from forever.launch import tune
     from forever.launch.start import run_search
-
-    shares: list[Allocation] = []
-
-    def divided(*arguments: Any) -> Allocation:
-        shares.append(divide(*arguments))
-        return shares[-1]
-
-    monkeypatch.setattr(tune, "divide", divided)
 
     def call(trials: int, **resources: Any) -> Any:
         spread = Resources(placement=Placement("cpu"), **resources)
@@ -274,7 +265,6 @@ def test_a_search_finds_stops_and_resumes(
     monkeypatch.setattr(SearchStudy, "falls_behind", lambda *arguments: False)
     assert call(5).finished == [second.key]
     assert matrix(directory) == before
-    assert [share.threads for share in shares] == [1, 1, 1]  # what is left gets no more than before
 
     directory.result.unlink()
     directory.end("failed", "ValueError: boom")
