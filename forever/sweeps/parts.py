@@ -287,15 +287,8 @@ class Axis(Part):
             return trial.suggest_categorical(self.key, self.choices)
         if isinstance(self.low, int):
             return trial.suggest_int(self.key, self.low, int(self.high), log=self.log)
-        return _two_digits(trial.suggest_float(self.key, self.low, self.high, log=self.log))
-
-    def holds(self, value: Any) -> bool:
-        """Return whether the space has this value, digit for digit."""
-        if self.choices:
-            return value in self.choices
-        if not isinstance(value, int | float) or not self.low <= value <= self.high:
-            return False
-        return isinstance(self.low, int) or value == _two_digits(value)
+        value = trial.suggest_float(self.key, self.low, self.high, log=self.log)
+        return float(f"{value:.1e}")  # one run cannot tell more digits
 
 
 def _check_ends(low: Any, high: Any, log: bool) -> None:
@@ -309,8 +302,3 @@ def _check_ends(low: Any, high: Any, log: bool) -> None:
         raise InputError(f"a range goes up: from={low:g} and to={high:g} do not")
     if log and low <= 0:
         raise InputError(f"a logarithmic range begins above 0, not at from={low:g}")
-
-
-def _two_digits(value: float) -> float:
-    """Round a number as a search tries it: one run cannot tell more digits."""
-    return float(f"{value:.1e}")

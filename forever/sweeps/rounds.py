@@ -20,13 +20,15 @@ from forever.files import read_json, write_text
 from forever.format import duration, plural
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
-from forever.stats.sequential import ALPHA, Decision, Score, decide, paired, score_of
+from forever.stats.sequential import ALPHA, Decision, Score, decide, paired, score_of, spread
 from forever.stats.verdict import Replayed, footing
 from forever.storage.copying import of_sweep
 from forever.storage.mirror import mirrored
-from forever.sweeps.sweep import BOUNDS, Sweep
+from forever.sweeps.sweep import BOUNDS, MANIFEST, Sweep, read_manifest
+from forever.text import Cell, PlainTable
 
 FILE = "rounds.json"
+_NOTHING = "–"  # in a table
 FIRST_SEEDS = 3  # at least: with fewer nothing can be decided, and a spread is a guess
 # With seven comparisons the interval is then half a standard deviation wide on each side: who wants
 # to know more has a question of weeks, and should say so with --seeds.
@@ -240,6 +242,68 @@ def _expected_s(
             turns = math.ceil(len(todo) / at_once(len(todo)))
             expected_s += turns * total_s / len(todo) / max(1, len(part.orders))
     return expected_s
+
+
+# ---- how many seeds a difference needs
+
+
+def detection_table(sweep: Sweep, folder: Path, points: float, name: str) -> PlainTable:
+    """Tabulates the seeds and hours in which each comparison shows a difference of `points`.
+
+    The level is the strictest of Holm's correction, by which reports judge each benchmark.
+
+    Args:
+        name: how the sweep was named on the command line, for the command of a pilot.
+
+    Raises:
+        InputError: the sweep compares nothing.
+        ModuleNotFoundError: SciPy is not installed.
+    """
+    from forever.stats import power
+
+    table = PlainTable("variant less reference", title=f"{sweep.name}: to see {points:g} points")
+    for column in ("finished", "sd", "seeds", "hours"):
+        table.add_column(column, justify="right")
+    # Seeds of earlier calls count, too.
+    sweep = first_round(sweep)
+    known = {*sweep.seeds}
+    if (folder / MANIFEST).is_file():
+        known |= {trial["seed"] for trial in read_manifest(folder)["trials"]}
+    scores = read_scores(replace(sweep, seeds=tuple(sorted(known))), folder)
+    judged, fewest = count_on_each(sweep), math.inf
+    for comparison in comparisons(sweep):
+        benchmark, variant, reference = comparison
+        differences, step = differences_of(comparison, scores)
+        fewest = min(fewest, len(differences))
+        cells = [Cell(None, _NOTHING)] * 3
+        if len(differences) >= FIRST_SEEDS:
+            deviation = spread(differences, step)
+            spreads = (deviation, *power.spread_interval(deviation, len(differences)))
+            # A seed takes a run of the variant and one of its reference.
+            pair = scores[benchmark, variant], scores[benchmark, reference]
+            seconds = math.fsum(fmean(score.seconds for score in runs.values()) for runs in pair)
+            seeds = [power.seeds_needed(points / value, ALPHA / judged) for value in spreads]
+            most = [min(count, power.MOST_SEEDS) for count in seeds]
+            above = [">" if count > power.MOST_SEEDS else "" for count in seeds]
+            hours = [count * seconds / 3600 for count in most]
+            # Each number has the ends of its interval in brackets.
+            texts = ["{:.1f} [{:.1f}, {:.1f}]".format(*spreads)]
+            for form, values in (("{}{:,}", most), ("{}{:,.2f}", hours)):
+                texts.append("{} [{}, {}]".format(*map(form.format, above, values)))
+            numbers = [float(value) for value in spreads], seeds, hours
+            cells = [*map(Cell, numbers, texts)]
+        label = f"{variant} less {reference}, {benchmark}"
+        table.add_row(label, len(differences), *cells)
+    table.caption = (
+        f"For {100 * power.POWER:g} % power of the paired two-sided t-test at {100 * ALPHA:g} % "
+        f"over {plural(judged, 'comparison')} on a benchmark. Brackets: from the 95 % interval of "
+        "the standard deviation (sd) of the differences. Hours are those of both runs of a seed, "
+        "one by one."
+    )
+    if fewest < FIRST_SEEDS:
+        command = f"forever sweep {name} --seeds 0,1,2"
+        table.caption += f" {_NOTHING}: needs a pilot, `{command}` with the same options."
+    return table
 
 
 # ---- what the report reads

@@ -10,7 +10,7 @@ import json
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -52,21 +52,24 @@ class Search:
 
     def ask(self, trial: Any) -> dict[str, Any]:
         """A point of the space from an Optuna trial, as dotted keys."""
-        return self._point(lambda axis: axis.ask(trial))
-
-    def _point(self, choose: Callable[[Axis], Any]) -> dict[str, Any]:
         point: dict[str, Any] = {}
         for axis in self.space:
             if axis.acts(point):
-                point[axis.key] = choose(axis)
+                point[axis.key] = axis.ask(trial)
         return point
 
     @cached_property
     def own_point(self) -> dict[str, Any] | None:
         """Where the base, with which the others are compared, lies in the space; None: outside."""
-        point = self._point(lambda axis: value_of(axis.key, self.base))
-        inside = all(axis.holds(point[axis.key]) for axis in self.space if axis.key in point)
-        return point if inside else None
+        own = {axis.key: value_of(axis.key, self.base) for axis in self.space}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # by which Optuna says that a number is out of its range
+            try:
+                point = self.ask(_optuna().trial.FixedTrial(own))
+            except (ValueError, UserWarning):
+                return None
+        # A number of the base may have more digits than those of the space.
+        return point if point.items() <= own.items() else None
 
     def sweep(self, point: Mapping[str, Any]) -> Sweep:
         """A point as a sweep of one run."""

@@ -11,7 +11,7 @@ from scipy import stats
 
 from forever.runs.directory import RunDirectory
 from forever.stats.power import power, seeds_needed, spread_interval
-from forever.sweeps.detection import detection_table
+from forever.sweeps.rounds import detection_table
 from forever.sweeps.sweep import Sweep
 
 

@@ -47,12 +47,14 @@ def plan(
         sweep: Any = selection.request(file, changes).sweep()
         folder = (place.out / sweep.name).absolute()
         bring(folder)
+        from forever.sweeps.rounds import detection_table
+
         try:
-            from forever.sweeps.detection import detection_table
+            table = detection_table(sweep, folder, detect, name)
         except ModuleNotFoundError as error:
             remedy = "pip install 'forever-cl[report]'"
             raise InputError(f"--detect needs {error.name}; {remedy}") from None
-        show(detection_table(sweep, folder, detect, name))
+        show(table)
         return
 
     base = selection.on or (file.base_run(selection.scale) if file else "")
