@@ -295,19 +295,15 @@ def read_sweep(path: Path, name: str = "") -> SweepFile:
     try:
         sweep = SweepFile.model_validate({"title": name, **file.values, "name": name})
     except ValidationError as error:
-        raise _explained(error, file) from None
+        # The first problem as one line: where, the value and the rule.
+        problem = error.errors()[0]
+        place = [str(part) for part in problem["loc"] if part not in ("changes", "[key]")]
+        cause = problem.get("ctx", {}).get("error")
+        if isinstance(cause, InputError):
+            raise file.located(cause, *place) from None
+        raise file.located(explain(error, file.values, SweepFile)) from None
     sweep._file = file
     return sweep
-
-
-def _explained(error: ValidationError, file: YamlFile) -> InputError:
-    """The first problem of a file as one line: where, the value and the rule."""
-    problem = error.errors()[0]
-    place = tuple(str(part) for part in problem["loc"] if part not in ("changes", "[key]"))
-    cause = problem.get("ctx", {}).get("error")
-    if isinstance(cause, InputError):
-        return file.located(cause, *place)
-    return file.located(explain(error, file.values, SweepFile))
 
 
 def sweeps_table() -> PlainTable:

@@ -126,7 +126,8 @@ def rounds(
     waited: dict[Comparison, int] = {}  # rounds on end without a new pair
     # Under the lock, since another sweep in the folder has a rule of its own.
     with locked(folder, patience_s=0.0), mirrored(folder, chosen=of_sweep):
-        _write_stopping(folder, sweep, limits.points)
+        rule = {"alpha": ALPHA, "comparisons": count_judged(sweep), "points": limits.points}
+        write_text(folder / FILE, json.dumps(rule, indent=1) + "\n")
     yield sweep
     while True:
         scores = read_scores(replace(sweep, seeds=seeds), folder)
@@ -304,15 +305,6 @@ def detection_table(sweep: Sweep, folder: Path, points: float, name: str) -> Pla
         command = f"forever sweep {name} --seeds 0,1,2"
         table.caption += f" {_NOTHING}: needs a pilot, `{command}` with the same options."
     return table
-
-
-# ---- what the report reads
-
-
-def _write_stopping(folder: Path, sweep: Sweep, points: float | None) -> None:
-    """Write beside the runs by which rule a sweep in rounds decides."""
-    content = {"alpha": ALPHA, "comparisons": count_judged(sweep), "points": points}
-    write_text(folder / FILE, json.dumps(content, indent=1) + "\n")
 
 
 def read_stopping(folder: Path) -> dict[str, Any] | None:

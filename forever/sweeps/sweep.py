@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -73,26 +74,21 @@ class Sweep:
         order = self.base.data.order
         places = self.orders or {order if isinstance(order, str) else "custom": {}}
         check_count(self.name, len(self.seeds) * len(places) * len(self.chosen()))
-        trials = [
-            self._trial(variant, order, {**place, "seed": seed})
-            for seed in self.seeds
-            for order, place in places.items()
-            for variant in self.chosen()
-        ]
+        trials: list[Trial] = []
+        for seed, (order, place), variant in product(self.seeds, places.items(), self.chosen()):
+            try:
+                changes = {**self.variants[variant], **place, "seed": seed}
+                config = self.base.override(changes)
+            except InputError as error:
+                raise InputError(f"sweep {self.name}, variant {variant!r}: {error}") from None
+            key = f"{slug(variant)}-o{slug(order)}-s{seed}-{config.fingerprint()[:8]}"
+            trials.append(Trial(key, variant, order, seed, config))
         first: dict[str, str] = {}
         for trial in trials:
             if first.setdefault(trial.key, trial.variant) != trial.variant:
                 names = f"{first[trial.key]!r} and {trial.variant!r}"
                 raise InputError(f"sweep {self.name}: {names} have one folder; give another name")
         return trials
-
-    def _trial(self, variant: str, order: str, place: Mapping[str, Any]) -> Trial:
-        try:
-            config = self.base.override({**self.variants[variant], **place})
-        except InputError as error:
-            raise InputError(f"sweep {self.name}, variant {variant!r}: {error}") from None
-        key = f"{slug(variant)}-o{slug(order)}-s{config.seed}-{config.fingerprint()[:8]}"
-        return Trial(key, variant, order, config.seed, config)
 
     def only(self, names: Sequence[str]) -> "Sweep":
         """The variants of these names and those that they are compared with; no names: all of them.
