@@ -7,6 +7,7 @@ line of progress, on a terminal or in a notebook. Ctrl-C lets runs save, and the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from forever.report.report import write_report
 from forever.report.run import Run
 from forever.report.study import Study, read_study
 from forever.report.tables import notebook_table
-from forever.runs.console import LineTracker
+from forever.runs.console import ConsoleTracker
 from forever.storage.address import local_folder
 from forever.storage.copying import readable
 from forever.sweeps.files import load_sweep
@@ -206,8 +207,8 @@ def run(
     settle(folder, readable)
     prepared = prepare(settings, folder, resume=True)
     resources = Resources(workers=workers, placement=placement, mlflow=mlflow_uri(mlflow))
-    with watched() as line:
-        train(prepared, resources, [LineTracker(line)])
+    with watched() as line, closing(ConsoleTracker(line.console())) as progress:
+        train(prepared, resources, [progress])
     return RunResult(read_study(folder).runs[0])
 
 

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 
-from forever.errors import InputError, one_line, shown
+from forever.errors import InputError, one_line
 
 DAMAGED = "take it from a backup, or run again into another --out"
 T = TypeVar("T")
-Entries = list  # of a `Shape`
-_KINDS = ("str", "list[str]", "float", "bool")
 
 
 class WriteError(InputError):
@@ -33,7 +30,7 @@ def writing(path: Path) -> Iterator[None]:
         reason = error.strerror if isinstance(error, OSError) else None
         raise WriteError(
             f"{path} cannot be written ({reason or one_line(error)}); make room there, or give "
-            "another folder; the same command goes on (a run: with --resume)"
+            "another folder; the same command resumes (a run: with --resume)"
         ) from None
 
 
@@ -83,24 +80,6 @@ def last_line(path: Path) -> dict[str, Any] | None:
     """Return the last complete object of a JSON-lines file, if there is one."""
     lines = read_bytes(path).split(b"\n")[:-1] if path.is_file() else []
     return as_fields(path, lines[-1]) if lines else None
-
-
-class Shape(BaseModel):
-    """The kinds of a file's fields; it may have others besides."""
-
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-
-
-def shaped(path: Path | str, content: dict[str, Any], shape: type[Shape]) -> dict[str, Any]:
-    """Return the content of a file if its fields are of the kinds of `shape`; else InputError."""
-    try:
-        shape.model_validate(content)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        # Of a field that may be one of several kinds, the last name is that of a kind.
-        place = ".".join(str(name) for name in problem["loc"] if name not in _KINDS)
-        raise InputError(f"{path} has a strange field {shown(place)} ({problem['msg']})") from None
-    return content
 
 
 # ---- writing

@@ -24,7 +24,6 @@ from forever.config.run import RunConfig
 from forever.data.batching import batch_count
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Benchmark, Task
-from forever.errors import InputError
 from forever.evaluation.decoding import together
 from forever.launch.checks import PlannedRun
 from forever.launch.resources import Resources, divide
@@ -42,8 +41,6 @@ from forever.world import World
 UPDATES = get_args(Kind)
 AT_THE_END = ("single", "openings", "texts")  # the kinds of work that `end_work` estimates
 FORWARD = 1 / 3  # a pass forward takes a third of one forward and back
-MOST_UPDATES = 100_000  # of a run, which are counted one by one; the paper's have 20,000
-MOST_UPDATES_OF_ALL = 10_000_000  # of all rows: minutes. The paper's main results have two million.
 
 
 # ---- what one run computes
@@ -106,20 +103,15 @@ def count_work(config: RunConfig, benchmark: Benchmark, encoder: Encoder | None 
 
     An answer is taken to be as long as the longest reference of its batch: a model that has learned
     the task stops there, and a batch is decoded until its last example stops.
-
-    Raises:
-        InputError: the updates are too many to be counted.
     """
     method, counts = build_method(config.method), Counts()
     benchmark = benchmark.joint() if config.method.joint else benchmark
     encoder = encoder or Encoder(FourCharacters(), config.model.max_length)
-    optim, limit = config.optim, config.evaluation.max_new_tokens
-    sizes = [len(stage.train) for stage in benchmark.stages]
-    _check_updates(sum(batch_count(size, optim.epochs, optim.batch_size) for size in sizes))
+    limit = config.evaluation.max_new_tokens
     # The method computes on a model without parameters and without adapters.
     learner = Learner(
         config,
-        Memory(config.memory.fraction, optim.batch_size, config.seed),
+        Memory(config.memory.fraction, config.optim.batch_size, config.seed),
         Backbone(nn.Module(), tokenizer=None),
         encoder,
         FlatParameters(()),
@@ -128,7 +120,6 @@ def count_work(config: RunConfig, benchmark: Benchmark, encoder: Encoder | None 
     )
 
     def perform(action: Action) -> StepRecord:
-        _check_updates(counts.total(*UPDATES, "probe")[0] + 1)
         if isinstance(action, Step):
             counts.add(action.kind, 1, _tokens(chain(*method.encode(learner, action))))
         elif isinstance(action, Probe):
@@ -179,16 +170,6 @@ def _add_end(counts: Counts, learner: Learner, method: Method[Any], task: Task) 
     rest = [text for _, text in work.texts]
     for _ in range(work.turns):
         counts.add_decoding(("openings", "texts"), prompts, rest, rest)
-
-
-def _check_updates(count: int) -> None:
-    """Refuse to count without end."""
-    if count > MOST_UPDATES:
-        raise InputError(
-            f"the run has {count} updates or more, and a plan counts {MOST_UPDATES}; lower "
-            "optim.epochs, or what the method replays",
-            key="optim.epochs",
-        )
 
 
 def _tokens(examples: Iterable[Encoded]) -> int:
@@ -290,7 +271,6 @@ def _count(runs: Sequence[PlannedRun]) -> tuple[dict[str, Counts], dict[tuple[st
     counts: dict[str, Counts] = {}
     speeds: dict[tuple[str, str], float] = {}
     encoders: dict[int, Encoder] = {}  # by the longest example; each encodes an example once
-    counted = 0
     stderr = Console(stderr=True)
     for run in track(
         runs, "planning", console=stderr, transient=True, disable=not stderr.is_terminal
@@ -299,12 +279,6 @@ def _count(runs: Sequence[PlannedRun]) -> tuple[dict[str, Counts], dict[tuple[st
             length = run.config.model.max_length
             encoder = encoders.setdefault(length, Encoder(FourCharacters(), length))
             counts[run.label] = count_work(run.config, run.benchmark, encoder)
-            counted += counts[run.label].total(*UPDATES)[0]
-            if counted > MOST_UPDATES_OF_ALL:
-                raise InputError(
-                    f"the first {len(counts)} rows have {counted:,} updates; a plan counts at most "
-                    f"{MOST_UPDATES_OF_ALL:,}; plan a part of the variants (--only)"
-                )
         if result := run.directory.finished():
             seconds = sum(result["seconds"].values())
             for note in result["notes"].values():

@@ -72,13 +72,3 @@ def is_folder(path: Path) -> bool:
         return path.is_dir()
     except (OSError, ValueError):
         return False
-
-
-def check_within(folder: Path, path: Path) -> None:
-    """Refuse a path in a folder that leads elsewhere, by an InputError."""
-    try:
-        leads_to = path.resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a name with a NUL
-        raise InputError(f"{path} leads nowhere ({one_line(error)}); remove it") from None
-    if not leads_to.is_relative_to(folder.resolve()):
-        raise InputError(f"{path} leads out of {folder}; put a copy in its place")

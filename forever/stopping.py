@@ -1,7 +1,7 @@
 """How a run hears that it must stop, and how a process that hangs is ended.
 
 SIGINT (Ctrl-C), SIGTERM and SIGHUP mean: save and leave. While a run trains, the first of them only
-sets a flag: the run reads `asked` between two steps, saves a checkpoint and leaves. At any other
+sets a flag: the run reads `received` between two steps, saves a checkpoint and leaves. At any other
 time it is raised where it falls. A second Ctrl-C is raised at once, and a third one ends the
 process. A checkpoint is whole or absent, so no way to leave loses more than the work since the last
 one.
@@ -26,7 +26,7 @@ _POLL_EVERY_S = 0.5  # between two checks for that file
 _ARM_EVERY_S = 1.0  # between two settings of the watchdog
 _LONGEST_S = 1e9  # that faulthandler's timer takes
 _received: list[int] = []
-_polling = 0  # how many runs in this process read `asked` by themselves
+_polling = 0  # how many runs in this process read `received` by themselves
 _may_end = True  # whether a third Ctrl-C ends the process
 
 
@@ -38,7 +38,7 @@ class Stopped(KeyboardInterrupt):
         self.number = number
 
 
-def asked() -> int:
+def received() -> int:
     """Return the number of the first signal that was received; 0 if none was."""
     return _received[0] if _received else 0
 
@@ -71,7 +71,7 @@ def listening(may_end: bool = True) -> Iterator[None]:
 
 @contextmanager
 def polling() -> Iterator[None]:
-    """Declare that the block reads `asked` often, so that a first signal need not be raised."""
+    """Declare that the block reads `received` often, so that a first signal need not be raised."""
     global _polling
     _polling += 1
     try:
@@ -170,10 +170,10 @@ class Attempt:
     def stop_signal(self) -> int:
         """Return the signal because of which this rank must stop now, 0 for none."""
         if not self.leads:
-            if asked():
+            if received():
                 ask_to_stop(self.folder)
             return 0
-        self._signal = self._signal or asked()
+        self._signal = self._signal or received()
         if not self._signal and time.monotonic() - self._polled >= _POLL_EVERY_S:
             self._polled = time.monotonic()
             if (self.folder / _REQUEST).is_file():

@@ -305,21 +305,6 @@ def test_how_many_runs_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert runs_at_once(20, Resources(workers=2)) == 4
 
 
-@pytest.mark.parametrize(
-    ("changes", "most"),
-    [({"optim.epochs": 100_000}, 100_000), ({"method.memory_epochs": 1_000_000}, 1000)],
-    ids=str,
-)
-def test_a_plan_without_end_is_refused(
-    changes: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At once if the task updates are too many; what a method replays is counted one by one."""
-    monkeypatch.setattr("forever.plan.MOST_UPDATES", most)
-    with pytest.raises(InputError) as error:
-        planned(load_run("mini/forever").override(changes))
-    assert error.value.key == "optim.epochs"
-
-
 def test_more_runs_than_anybody_means_are_refused(tmp_path: Path) -> None:
     base, seeds = SCALES["mini"], tuple(range(20_000))
     for name in ("components", "mini/forever"):
@@ -329,18 +314,3 @@ def test_more_runs_than_anybody_means_are_refused(tmp_path: Path) -> None:
         planned_runs("search", base, {}, None, tmp_path, trials=20_000)
     with pytest.raises(InputError, match="10000"):
         load_sweep("components").expand(load_run(base), seeds[:2000]).trials()
-
-
-def test_a_plan_of_too_many_rows_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A row is as long as a run may be, and a file of one's own can have thousands."""
-    runs = planned_runs("components", SCALES["mini"], {}, (0, 1), tmp_path)
-    rows = len({run.label for run in runs})
-    (one,) = planned_runs("mini/forever", "", {}, (0,), tmp_path)
-    least = sum(planned(one.config).updates.values())
-    assert least * rows < 10**5
-    assert plan_table("toys", runs, CPU).row_count >= rows
-    monkeypatch.setattr("forever.plan.MOST_UPDATES_OF_ALL", 2 * least)
-    with pytest.raises(InputError, match="--only"):
-        plan_table("toys", runs, CPU)

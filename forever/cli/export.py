@@ -132,8 +132,7 @@ def _card(
 ) -> str:
     """The text of README.md: what was trained on which data, how well, and how to load it."""
     name, arguments = base
-    on_hub = not Path(name).is_absolute()
-    whole = config.model.tuning == "full"
+    on_hub, whole = not Path(name).is_absolute(), config.model.tuning == "full"
     datasets = [data.path for data in config.data.datasets.values() if not data.is_path]
     header = ModelCardData(
         library_name="transformers" if whole else "peft",
@@ -141,44 +140,31 @@ def _card(
         datasets=list(dict.fromkeys(datasets)) or None,
         tags=["continual-learning", "forever-cl", config.method.name],
     )
-    place = run.read_environment()
-    versions = [f"{name} {version}" for name, version in place["packages"].items() if version]
-    hardware = ", ".join(place.get("gpus", [])) or place.get("cpu") or "an unknown processor"
+    made = run.read_environment()
+    versions = [f"{name} {version}" for name, version in made["packages"].items() if version]
+    hardware = ", ".join(made.get("gpus", [])) or made.get("cpu") or "an unknown processor"
     settings = _settings(config)
-    tasks: list[dict[str, str]] = []
-    for task in result["tasks"]:
-        rows = result["rows"][task]
-        tasks.append(
-            {
-                "name": _cell(task),
-                "train": str(rows["train"]),
-                "test": str(rows["test"]),
-                "digest": result["data"][task],
-            }
-        )
     card = ModelCard.from_template(
         header,
         template_path=str(_TEMPLATE),
-        title=markdown(run.path.name),
-        base=markdown(name if on_hub else Path(name).name),
-        base_licence=markdown(_licence(config.model.name) or "not known here"),
+        text=markdown,
+        cell=lambda text: markdown(text).replace("|", r"\|"),
+        title=run.path.name,
+        base=name if on_hub else Path(name).name,
+        licence=_licence(config.model.name) or "not known here",
         on_hub=on_hub,
         whole=whole,
         merged=merged,
-        method=markdown(result["method"]),
         joint=config.method.joint,
-        seed=result["seed"],
-        benchmark=markdown(result["benchmark"]),
-        task_names=", ".join(map(markdown, result["tasks"])),
+        result=result,
         arguments=arguments,
         prompt=prompt(Example("", "{instruction}", "{input}", "")),
         prompt_without_input=prompt(Example("", "{instruction}", "", "")),
         scores=_scores(run, result),
-        made=markdown(f"revision {place.get('revision')}, on {hardware}; {', '.join(versions)}"),
+        made=f"revision {made.get('revision')}, on {hardware}; {', '.join(versions)}",
         settings=settings,
         # A fence of code is longer than any in what it holds.
         fence="`" * max(3, 1 + max(map(len, re.findall("`+", settings + arguments)), default=0)),
-        tasks=tasks,
     )
     return str(card)
 
@@ -219,10 +205,5 @@ def _scores(run: RunDirectory, result: Mapping[str, Any]) -> list[tuple[str, str
     for number, task in enumerate(matrix.tasks):
         alone = PerformanceMatrix((task,), (task,), {(0, 0): matrix.items[number, last]})
         score = compare({"": {unit: alone}})[""].op
-        rows.append((_cell(task), result["metrics"].get(task, "–"), estimated(score, "{:.1f}")))
+        rows.append((task, result["metrics"].get(task, "–"), estimated(score, "{:.1f}")))
     return rows
-
-
-def _cell(text: str) -> str:
-    """Text for a cell of a Markdown table."""
-    return markdown(text).replace("|", r"\|")

@@ -28,7 +28,7 @@ from forever.cli.verbs import (
     submit,
     sweep,
 )
-from forever.stopping import asked
+from forever.stopping import received
 
 _EXAMPLES = "Examples:"
 
@@ -95,7 +95,7 @@ def main() -> None:
         app()
     except Exception as error:
         # A library may wrap the Ctrl-C that met its import in an error of its own.
-        sys.exit(1 if asked() else end(error))
+        sys.exit(1 if received() else end(error))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from forever.stopping import asked, listening
+from forever.stopping import listening, received
 
 _RESUMES = "resumes from the last checkpoint"
 _ADVICE = {
@@ -43,11 +43,11 @@ def _run() -> None:
         command.main()
     except BaseException as error:
         succeeded = isinstance(error, SystemExit) and not error.code
-        if succeeded or not asked():
+        if succeeded or not received():
             raise
         verb = sys.argv[1] if len(sys.argv) > 1 else ""
         print(f"interrupted{_ADVICE.get(verb, '')}", file=sys.stderr)
-        sys.exit(128 + asked())
+        sys.exit(128 + received())
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from forever.launch.resources import Allocation, Resources, divide
 from forever.runs.lock import in_progress, locked
 from forever.runs.progress import Follower
 from forever.runs.tracking import Tracker
-from forever.stopping import Stopped, asked, polling
+from forever.stopping import Stopped, polling, received
 from forever.storage.address import local_folder, portable
 from forever.storage.copying import readable
 
@@ -86,8 +86,8 @@ def train_group(
                 _train_once(prepared.config, path, allocation, follower)
             break
         except _Interrupted:
-            if asked():
-                raise Stopped(asked()) from None
+            if received():
+                raise Stopped(received()) from None
     settle(path, readable)
     result = prepared.directory.finished()
     if result is None:
@@ -111,12 +111,12 @@ def _train_once(config: RunConfig, path: Path, allocation: Allocation, follower:
             with suppress(OSError):  # a file went away while it was read
                 glance(path)
                 follower.poll()
-            if asked() and not over:
+            if received() and not over:
                 if held(path):
                     ask_to_save(path)
                     told = True
                 elif not told:
-                    raise Stopped(asked())  # there is nothing to save yet
+                    raise Stopped(received())  # there is nothing to save yet
                 # Else the workers have saved and left. Ray Train is waited for until it knows: its
                 # thread would go on with a cluster that is gone, and keep this process from ending.
         training.result()

@@ -18,7 +18,6 @@ from forever.training.events import ReplayEvent
 from forever.training.importance import fisher_information
 from forever.training.learner import Learner
 from forever.training.method import EndWork, Method
-from forever.training.past import Counted
 from forever.training.steps import Penalty, Probe, Step, Steps
 
 Passes = int | Literal["share"]
@@ -29,7 +28,7 @@ class ScheduledReplay(Method[R]):
     """Algorithm 1; a subclass gives the days, and another clock and regulariser if it has them."""
 
     regularizer = Regularizer("none")
-    vectors, values = ("anchor", "fisher", "weights"), Counted
+    vectors = ("anchor", "fisher", "weights")
 
     def clock(self) -> Clock:
         """Return a clock at the start of a task."""

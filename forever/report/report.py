@@ -22,7 +22,6 @@ from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.files import write_text
 from forever.format import plural
-from forever.reading import check_within
 from forever.report import facts
 from forever.report.analyses import analyses, findings
 from forever.report.format import NOTHING, distinct, minus
@@ -66,7 +65,6 @@ def write_report(folder: Path | Study, to: Path | None = None, of_runs: bool = F
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     to = (to or study.folder).absolute()
-    check_within(to, to / "figures")
     weights = {key: f"{weight:.2f}" for key, weight in importances(study.folder).items()}
     templates = files("forever.report").joinpath("templates")
     environment = Environment(

@@ -23,8 +23,7 @@ from forever.runs.tracking import Tracker
 from forever.text import Cell, PlainTable, shortened, terminal, visible
 
 _MOVES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # what moves a cursor, or colours
-_EVERY_S = 0.2  # after which a line that moves is written again
-_WIDTH, _LONGEST = 100, 10_000  # of that line, on a terminal and before it is cut
+_WIDTH, _LONGEST = 100, 10_000  # of a line on a terminal, and before it is cut
 
 
 class ConsoleTracker(Tracker):
@@ -35,6 +34,8 @@ class ConsoleTracker(Tracker):
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
+        # Of one line nothing but progress is seen: what others print keeps its own stream.
+        shared = not isinstance(self.console.file, ProgressLine)
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
@@ -44,6 +45,8 @@ class ConsoleTracker(Tracker):
             TextColumn("{task.fields[update]}", markup=False),
             console=self.console,
             transient=True,
+            redirect_stdout=shared,
+            redirect_stderr=shared,
             disable=not self.console.is_terminal,
         )
         self._bar = self._progress.add_task("", total=None, update="")
@@ -77,8 +80,8 @@ class ConsoleTracker(Tracker):
 
 
 class ProgressLine(io.TextIOBase):
-    """A file of which only the last line is seen, and each takes the place of the one before: in a
-    notebook, or on the terminal `stream`. Elsewhere nothing is seen."""
+    """A file that shows its last line alone, each instead of the one before: in a notebook, or on
+    the terminal `stream`. Elsewhere nothing is shown."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -127,32 +130,6 @@ def _notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-class LineTracker(Tracker):
-    """Progress of one run in one line: task, update, loss, model days, and OP so far."""
-
-    def __init__(self, line: ProgressLine) -> None:
-        self._line = line
-        self._scores, self._written = "", 0.0
-
-    def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
-        self._stages = [stage.name for stage in benchmark.stages]
-
-    def step(self, line: Mapping[str, Any]) -> None:
-        now = time.monotonic()
-        if now - self._written >= _EVERY_S:
-            self._written = now
-            place = f"{line['step']}/{line['planned']}"
-            self._write(self._stages.index(line["task"]), f"{place}  {update_text(line)}")
-
-    def stage(self, number: int, scores: Mapping[str, float]) -> None:
-        self._scores = f"  OP {scores['op']:.1f}"
-        self._write(number, "scored")
-
-    def _write(self, stage: int, text: str) -> None:
-        place = f"{stage + 1}/{len(self._stages)} {self._stages[stage]}"
-        self._line.say(f"{visible(place)}  {text}{self._scores}")
-
-
 def update_text(line: Mapping[str, Any]) -> str:
     """The numbers of one update, such as `loss 0.412  day 3.1, next at 4  replay`."""
     loss = line["loss"]
@@ -183,40 +160,33 @@ _NAMES = {"op": "OP", "bwt": "BWT", "forgetting": "forgetting", "fwt": "FWT"}
 def matrix_table(result: Mapping[str, Any], width: int = 120) -> PlainTable:
     """A run's scores in percent, a row a task and a column a stage, with a summary.
 
-    Where names do not fit into so many columns, stages go by their numbers; then decimals are left
-    out, then stages before the last ones.
+    Where the names of stages do not fit into so many columns, stages go by their numbers.
     """
     tasks, stages = result["tasks"], result["stages"]
     table = PlainTable(title=f"{result['method']}, seed {result['seed']}")
     heads = [shortened(visible(name), _LONGEST_NAME) for name in stages]
     labels = [shortened(visible(name), _LONGEST_LABEL) for name in tasks]
     left = max(len(_CORNER), *map(len, labels)) + 5  # columns of the first one, with its blanks
-    digits, shown, left_out = 1, len(stages), ""
     if left + sum(max(len(head), 5) + 3 for head in heads) > width:
         table.padding = 0
         heads = [str(number) for number in range(1, len(stages) + 1)]
         labels = [f"{number:2} {label}" for number, label in enumerate(labels, start=1)]
-        digits = int(left + 6 * len(stages) <= width)
-        shown = min(len(stages), max((width - left) // (4 + 2 * digits), 1))
-    if shown < len(stages):
-        left_out = f"   (stages 1 to {len(stages) - shown} are left out here)"
     table.add_column(_CORNER, no_wrap=True)
-    for head in heads[-shown:]:
+    for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for task, label, row in zip(tasks, labels, result["matrix"], strict=True):
         scores = dict(zip(stages, row, strict=True))
-        cells = [_score_cell(value, digits) for value in row[-shown:]]
-        table.add_row(label, *cells, record={"task": task, "scores": scores})
+        table.add_row(label, *map(_score_cell, row), record={"task": task, "scores": scores})
     words = [f"{_NAMES[key]} {result[key]:z.1f}" for key in _NAMES if result.get(key) is not None]
     if result.get("seconds"):
         words.append(f"{sum(result['seconds'].values()):.0f} s")
-    table.caption = "   ".join(words) + left_out
+    table.caption = "   ".join(words)
     return table
 
 
-def _score_cell(value: float | None, digits: int) -> Cell:
+def _score_cell(value: float | None) -> Cell:
     """A score in percent, on a colour."""
     if value is None:
         return Cell(None, "")
     style = next((style for below, style in _HEAT if value < below), _BEST)
-    return Cell(value, f"{value:.{digits}f}", style)
+    return Cell(value, f"{value:.1f}", style)

@@ -18,10 +18,10 @@ from forever.config.run import RunConfig
 from forever.data.encoding import Encoded
 from forever.data.tasks import Example, Task
 from forever.errors import InputError, shown
-from forever.files import DAMAGED, shaped
+from forever.files import DAMAGED
 from forever.models import adapter, lora
 from forever.training.learner import Learner
-from forever.training.past import Past, Values
+from forever.training.past import Past
 from forever.training.steps import Forward, Step, Steps
 
 
@@ -58,8 +58,6 @@ class Method(Generic[C]):
 
     vectors: ClassVar[tuple[str, ...]] = ()
     """The names of `tensors` that have a number for each one that is trained."""
-    values: ClassVar[type[Values]] = Values
-    """Of which kinds the fields of `state` are."""
 
     def __init__(self, config: C) -> None:
         self.config = config
@@ -126,10 +124,8 @@ class Method(Generic[C]):
         """Put back `tensors` and `state`, in place, since generators hold on to them.
 
         Raises:
-            InputError: a tensor is not of one of the `shapes`, or of another type than `like`, or
-                `state` is not what this method carries.
+            InputError: a tensor is not of one of the `shapes`, or of another type than `like`.
         """
-        shaped("the checkpoint's `method`", {**state}, self.values)
         self.state.update(state)
         for name, tensor in tensors.items():
             if tensor.shape != shapes.get(name) or tensor.dtype != like.dtype:

@@ -2,23 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from forever.config.methods.base import MethodConfig
 from forever.config.overrides import difference_lines
-from forever.files import Shape
-
-
-class Values(Shape, extra="forbid"):
-    """JSON values that a method carries from task to task: by default none."""
-
-
-class Counted(Values):
-    """Over how many tasks the mean of the Fisher information goes."""
-
-    fisher_tasks: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from commands import Call
 from helpers import saved
 from made_up import put_result
@@ -29,21 +28,15 @@ from forever.sweeps.sweep import Trial
 # Commands, and what the line that refuses each of them names.
 BAD = [
     ("run mini/forevr", "'forever'"),
-    ("run minni/forever", "'mini'"),
-    ("run superni/9/forever", "'9'"),
-    ("run /etc/passwd", "/etc/passwd"),
     ("run nosuch.yaml", "nosuch.yaml"),
     ("run", "mini/forever"),
     ("run mini/forever optim.lrr=1", "'optim.lr'"),
     ("run mini/forever optim.epochs", "key=value"),
-    ("run mini/forever method.days=[1,-2]", "method.days.1=-2"),
-    ("run mini/forever data.order=[sentimnt]", "'sentiment'"),
     ("run superni/7/forever", "data.root"),
     ("run superni/7/forever data.root=nowhere", "/nowhere/superni"),
     ("run mini/forever model.name=./nowhere", "'./nowhere'"),
     ("run mini/forever --device gpu --mlflow off", "'gpu'"),
     ("run mini/forever --gpus-per-run 1", "--workers"),
-    ("run mini/forever --workers 0 --ray-logs", "--workers"),
     ("run mini/forever --workers 3-2", "3-2"),
     ("run mini/forever --fork nowhere", "RUN@TASK"),
     ("run mini/forever --fork nowhere@1", "nowhere"),
@@ -55,12 +48,8 @@ BAD = [
     ("sweep components --trials 3", "components"),
     ("sweep components seed=5", "--seeds 5"),
     ("sweep components --budget 2", "--budget '2'"),
-    ("sweep components --budget 0s", "--budget '0s'"),
-    ("sweep search --seeds 0,1", "search"),
-    ("sweep search --on superni/7/forever data.root=nowhere", "/nowhere/superni"),
     ("plan componets", "'components'"),
     ("plan mini/forever --detect 2", "--detect"),
-    ("plan mini/forever --only base", "mini/forever"),
     ("report nowhere", "nowhere"),
     ("show nowhere", "nowhere"),
     ("diff nowhere nowhere", "nowhere"),
@@ -104,11 +93,8 @@ def test_options_are_checked_by_typer(words: str, call: Call) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "named"),
     [
-        (InputError("no such file"), BAD_INPUT, "no such file"),
         (WriteError("a/b cannot be written"), FAILED, "a/b"),
         (OSError(errno.ENOSPC, "x", "a/b"), FAILED, "a/b"),
-        (OSError(errno.EIO, "x", "a/b"), FAILED, "a/b"),
-        (OSError(errno.EROFS, "x", "a/b"), BAD_INPUT, "a/b"),
         (PermissionError(errno.EACCES, "x", b"a/b"), BAD_INPUT, "a/b"),
         (MemoryError(), FAILED, "--micro-batch"),
         (torch.OutOfMemoryError("CUDA out of memory.\n Tried"), FAILED, "memory. Tried"),
@@ -116,7 +102,7 @@ def test_options_are_checked_by_typer(words: str, call: Call) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_one_line_explains_what_is_no_bug(error: Exception, code: int, named: str) -> None:
+def test_one_line_explains_what_is_not_a_bug(error: Exception, code: int, named: str) -> None:
     explanation = explained(error)
     assert explanation is not None
     line, exit_code = explanation
@@ -308,38 +294,19 @@ def test_a_sweep_until_it_knows(
     assert len(printed.splitlines()) == 2
 
 
-def test_tables_are_printed(run_file: str, data_root: Path, call: Call) -> None:
+def test_tables_are_printed(run_file: str, call: Call) -> None:
     _, printed, _ = call("sweep", "--list")
     assert all(f" {name} " in printed for name in shipped_sweeps())
     plan = ["plan", "components", "--on", run_file, "--tokens-per-second", "1000"]
     _, printed, _ = call(*plan, "--only", "-IAR", "--only", "+RR")
     assert all(f" {variant} " in printed for variant in ("base", "+RR", "-IAR"))
     assert "+FIR" not in printed
-    _, printed, _ = call("data", "check", str(data_root))
-    assert all(task in printed for task in ("colour", "shape", "weight"))
     code, printed, _ = call("doctor")
     assert code == 0
     assert "torch" in printed
 
 
-def test_a_pilot_is_named_as_it_was_given(
-    run_file: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sweep's name is that of its file, with which a file of one's own is not found."""
-    monkeypatch.chdir(tmp_path)
-    variants = {"base": {}, "late": {"method.days": [15, 30]}}
-    content = {"title": "Days", "question": "When?", "variants": variants}
-    Path("my").mkdir()
-    Path("my/days.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-    for name in ("components", "my/days.yaml"):
-        _, printed, _ = call("plan", name, "--on", run_file, "--detect", "2")
-        assert f"forever sweep {name} --seeds 0,1,2" in " ".join(printed.split())
-
-
 def test_data_are_prepared_once(data_root: Path, tmp_path: Path, call: Call) -> None:
     shutil.copytree(data_root / "toy" / "colour", tmp_path / "mine" / "cb")
     command = ["data", "prepare", str(tmp_path / "mine"), "--to", str(tmp_path / "data")]
-    code, printed, _ = call(*command)
-    assert code == 0
-    assert printed.startswith("long_sequence/cb: 24 train, 6 test\n")
-    assert call(*command)[0] == 2
+    assert [call(*command)[0] for _ in range(2)] == [0, 2]

@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
-from forever.models.backbone import load
 
 
 @pytest.fixture(scope="module")
@@ -114,13 +113,6 @@ def test_the_licence_of_the_base_is_that_of_its_card(
     assert "- Base model, model: apache-2.0\n" in (tmp_path / "out" / "README.md").read_text(
         "utf-8"
     )
-
-
-def test_a_merged_model_is_a_backbone(run: Path, tmp_path: Path, call: Call) -> None:
-    """It can be trained on, as any model."""
-    out = tmp_path / "out"
-    assert call("export", str(run), "--to", str(out), "--merged")[0] == 0
-    assert load(str(out / "merged"), torch.float32, torch.device("cpu")).tokenizer.eos_token
 
 
 def test_a_full_model_is_exported_whole(

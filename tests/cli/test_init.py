@@ -94,16 +94,12 @@ def test_nothing_is_overwritten(words: list[str], call: Call) -> None:
     assert before == {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("words", [["init"], ["init", "--task", "mine"]], ids=" ".join)
-@pytest.mark.parametrize("size", [0, 100])
-def test_a_full_disk_leaves_no_half_file(
-    call: Call, tmp_path: Path, words: list[str], size: int
-) -> None:
-    with largest_file(size):
-        code, _, errors = call(*words)
+def test_a_full_disk_leaves_no_half_file(call: Call, tmp_path: Path) -> None:
+    with largest_file(100):
+        code, _, errors = call("init", "--task", "mine")
     assert (code, errors.count("\n")) == (1, 1)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert call(*words)[0] == 0
+    assert call("init", "--task", "mine")[0] == 0
 
 
 @pytest.mark.parametrize(

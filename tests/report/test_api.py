@@ -11,7 +11,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,8 +21,7 @@ import forever
 from forever.cli.main import app
 from forever.config.run import RunConfig
 from forever.launch.start import watched
-from forever.runs.console import LineTracker, ProgressLine
-from forever.runs.directory import RunDirectory
+from forever.runs.console import ConsoleTracker, ProgressLine
 from forever.stopping import Stopped, listening
 from forever.sweeps.sweep import Sweep
 from forever.sweeps.table import SweepTable
@@ -161,11 +159,11 @@ def test_ctrl_c_saves_and_the_same_call_resumes(
 ) -> None:
     before, updates = signal.getsignal(signal.SIGINT), count(1)
 
-    def step(tracker: LineTracker, line: Any) -> None:
+    def step(tracker: ConsoleTracker, line: Any) -> None:
         if next(updates) == 6:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(LineTracker, "step", step)
+    monkeypatch.setattr(ConsoleTracker, "step", step)
     with pytest.raises(KeyboardInterrupt):
         forever.run(small_config, out=tmp_path, placement=CPU)
     folder = tmp_path / ran.folder.name
@@ -226,16 +224,6 @@ def test_of_a_live_table_the_last_line_is_shown(small_config: RunConfig) -> None
     shown = [text.removesuffix("\x1b[K") for text in terminal.getvalue().strip().split("\r")]
     assert "1 done, 1 waiting" in shown[-1]
     assert not any("\x1b" in text or len(text) > 100 for text in shown)
-
-
-def test_a_name_with_escape_sequences_is_shown_as_text() -> None:
-    terminal = Terminal()
-    task = SimpleNamespace(name="a\x1b[2Jb")
-    benchmark: Any = SimpleNamespace(stages=[task])
-    tracker = LineTracker(ProgressLine(terminal))
-    tracker.started(RunDirectory(Path("run")), benchmark)
-    tracker.step({"task": task.name, "step": 1, "planned": 4, "loss": 0.5, "kind": "task"})
-    assert "a\\x1b[2Jb" in terminal.getvalue()
 
 
 # ---- a sweep

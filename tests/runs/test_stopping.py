@@ -20,7 +20,15 @@ from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.launch.local import Placement, run_local
 from forever.runs.directory import RunDirectory
-from forever.stopping import Attempt, Stopped, ask_to_stop, asked, listening, overhearing, polling
+from forever.stopping import (
+    Attempt,
+    Stopped,
+    ask_to_stop,
+    listening,
+    overhearing,
+    polling,
+    received,
+)
 
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 NEVER = 1e9
@@ -63,7 +71,7 @@ def test_a_signal_is_followed_by_a_checkpoint_and_the_end(
     with listening(), pytest.raises(Stopped) as stop:
         live(config, tmp_path / "run", tracker)
     assert (stop.value.number, tracker.updates) == (number, 6)
-    assert asked() == 0
+    assert received() == 0
     newest = max((tmp_path / "run" / "checkpoints").iterdir())
     assert json.loads((newest / "state.json").read_text())["trained"] is False
     goes_on(config, tmp_path / "run", whole, 6)
@@ -135,7 +143,7 @@ def test_a_shell_that_repeats_itself_does_not_hurry_a_run() -> None:
     with listening(), polling():
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
             signal.raise_signal(number)
-        assert asked() == signal.SIGHUP
+        assert received() == signal.SIGHUP
 
 
 def test_what_a_process_was_started_deaf_to_stays_unheard() -> None:
@@ -143,7 +151,7 @@ def test_what_a_process_was_started_deaf_to_stays_unheard() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with listening():
         signal.raise_signal(signal.SIGHUP)
-        assert asked() == 0
+        assert received() == 0
         with pytest.raises(Stopped), listening():
             signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -194,7 +202,7 @@ def test_sigterm_is_heard_where_the_main_thread_is_somebody_elses(
 
     def notice() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        while not asked():
+        while not received():
             time.sleep(0.001)
 
     def train() -> int:
@@ -204,7 +212,7 @@ def test_sigterm_is_heard_where_the_main_thread_is_somebody_elses(
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(train).result() == signal.SIGTERM
-    assert (theirs, stopping.asked()) == ([], 0)
+    assert (theirs, stopping.received()) == ([], 0)
     os.kill(os.getpid(), signal.SIGTERM)
     assert theirs == [signal.SIGTERM]  # theirs again
     goes_on(config, tmp_path / "run", whole, 6)

@@ -1,6 +1,7 @@
 """`forever diff`: how two runs differ, a table for each kind of thing."""
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 from forever.cli.view.run import SCORES, RunView
@@ -11,7 +12,7 @@ from forever.storage.address import portable
 from forever.text import Cell, Page, PlainTable
 
 _COUNTED = {"events": "events in ", "updates": "updates, ", "examples": "examples, "}
-_OF_AN_UPDATE = ("task", "step", "kind", "loss", "update_norm")
+_UPDATE = itemgetter("task", "step", "kind", "loss", "update_norm")
 
 Numbers = Mapping[str, float | None]
 
@@ -29,7 +30,7 @@ def difference_page(a: RunView, b: RunView) -> Page:
         page.say("Updates are not compared: a run has no steps.jsonl.")
     else:
         pairs = list(zip(a.steps, b.steps, strict=False))
-        unlike = (n for n, (x, y) in enumerate(pairs) if _update(x) != _update(y))
+        unlike = (n for n, (x, y) in enumerate(pairs) if _UPDATE(x) != _UPDATE(y))
         same_updates = next(unlike, len(pairs))
         which = "All" if same_updates == len(a.steps) == len(b.steps) else "The first"
         page.say(f"{which} {plural(same_updates, 'update')} are the same.")
@@ -47,11 +48,11 @@ def difference_page(a: RunView, b: RunView) -> Page:
     page.tell(same_updates=same_updates, warnings=warnings)
 
     tables = {
-        "configuration": _values("configuration", a.settings, b.settings),
-        "scores": _numbers("scores", "score", _scores(a), _scores(b)),
-        "matrix": _numbers("matrix", "score on", _task_scores(a), _task_scores(b)),
-        "events": _numbers("events", "number of", _counts(a, b), _counts(b, a), "{:,.0f}"),
-        "environment": _values("environment", _environment(a), _environment(b)),
+        "configuration": _table("configuration", "key", a.settings, b.settings),
+        "scores": _table("scores", "score", _scores(a), _scores(b), "{:z.1f}"),
+        "matrix": _table("matrix", "score on", _task_scores(a), _task_scores(b), "{:z.1f}"),
+        "events": _table("events", "number of", _counts(a, b), _counts(b, a), "{:,.0f}"),
+        "environment": _table("environment", "key", _environment(a), _environment(b)),
     }
     for name, table in tables.items():
         if table.records:
@@ -62,10 +63,6 @@ def difference_page(a: RunView, b: RunView) -> Page:
     if same:
         page.say(f"The same: {', '.join(same)}.")
     return page
-
-
-def _update(line: Mapping[str, Any]) -> list[Any]:
-    return [line.get(field) for field in _OF_AN_UPDATE]
 
 
 def _environment(run: RunView) -> dict[str, Any]:
@@ -109,35 +106,29 @@ def _counts(run: RunView, other: RunView) -> Numbers:
     return counts
 
 
-def _values(title: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> PlainTable:
-    """A row for each key whose values differ."""
-    table = PlainTable("key", title=title)
-    for head in ("A", "B"):
-        table.add_column(head, key=head.lower(), overflow="fold")
-    for key in dict.fromkeys((*a, *b)):
-        if a.get(key) != b.get(key):
-            cells: list[Cell] = []
-            for side in (a, b):
-                value = side.get(key)
-                text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-                cells.append(Cell(value, text if key in side else "–"))
-            table.add_row(key, *cells)
-    return table
-
-
-def _numbers(title: str, head: str, a: Numbers, b: Numbers, form: str = "{:z.1f}") -> PlainTable:
-    """A row for each number that differs, with by how much B is above A."""
+def _table(
+    title: str, head: str, a: Mapping[str, Any], b: Mapping[str, Any], form: str = ""
+) -> PlainTable:
+    """A row for each key whose values differ; of numbers of this form with how far B is above A."""
     table = PlainTable(head, title=title)
-    for name in ("A", "B", "B less A"):
-        table.add_column(name, justify="right", key=name.lower())
+    for name in ("A", "B", "B less A") if form else ("A", "B"):
+        justify: Any = "right" if form else "left"
+        table.add_column(name, key=name.lower(), justify=justify, overflow="fold")
     for key in dict.fromkeys((*a, *b)):
         left, right = a.get(key), b.get(key)
-        if left != right:
-            more = None if left is None or right is None else right - left
-            signed = form.replace("{:", "{:+")
-            table.add_row(key, _cell(left, form), _cell(right, form), _cell(more, signed))
+        if left == right:
+            continue
+        cells = [_cell(left, form), _cell(right, form)]
+        if form:
+            less = None if left is None or right is None else right - left
+            cells.append(_cell(less, form.replace("{:", "{:+")))
+        table.add_row(key, *cells)
     return table
 
 
-def _cell(value: float | None, form: str) -> Cell:
-    return Cell(value, "–" if value is None else form.format(value).replace("-", "−"))
+def _cell(value: Any, form: str) -> Cell:
+    if value is None:
+        return Cell(None, "–")
+    if form:
+        return Cell(value, form.format(value).replace("-", "−"))
+    return Cell(value, " ".join(map(str, value)) if isinstance(value, list) else str(value))

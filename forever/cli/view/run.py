@@ -23,7 +23,7 @@ from forever.text import Cell, Page, PlainTable, shortened, visible
 SCORES = ("op", "bwt", "fwt", "forgetting")
 _MARKS = {"replay": "▲", "consolidation": "◆"}
 _BARS = "▁▂▃▄▅▆▇█"
-_WRONG_SHOWN = 3  # answers of each task
+_WRONG_SHOWN = 3  # answers of each task, each wrong in another way
 _LONGEST_INPUT, _LONGEST_ANSWER = 240, 80  # characters that are shown
 _LUCK = 1.645  # standard errors: 95 % of a normal number lie below
 
@@ -36,7 +36,6 @@ class RunView:
 
     directory: RunDirectory
     settings: Mapping[str, Any]  # the configuration by dotted keys
-    finished: bool
     state: str
     result: Mapping[str, Any]  # of an unfinished run what is known so far
     steps: Sequence[Line]
@@ -73,7 +72,7 @@ def read_run(path: Path) -> RunView:
     events = [event for event in directory.read_events() if event["kind"] in _MARKS]
     settings = flatten(directory.read_settings())
     steps = directory.read_steps()
-    return RunView(directory, settings, bool(finished), state, result, steps, events, answers)
+    return RunView(directory, settings, state, result, steps, events, answers)
 
 
 def _result_so_far(directory: RunDirectory) -> dict[str, Any]:
@@ -115,11 +114,12 @@ def run_page(run: RunView, width: int = 120) -> Page:
         page.add("timeline", _timeline(run, width))
     if run.events:
         page.add("events", _events_table(run.events))
-    if run.finished:
+    if run.state == "finished":
         page.add("budget", _budget_table(result))
     for task, answers in run.answers.items():
-        if any(map(_is_wrong, answers)):
-            page.add(task, _answers_table(run, task, answers), "answers")
+        wrong = [answer for answer in answers if answer["score"] <= 0.5]
+        if wrong:
+            page.add(task, _wrong_table(run, task, wrong, len(answers)), "answers")
         else:
             page.say(f"{task}: all {len(answers)} answers are right")
     lost = lost_tasks(result, run.answers)
@@ -157,41 +157,36 @@ def lost_tasks(result: Mapping[str, Any], answers: Mapping[str, Sequence[Line]])
 
 
 def _timeline(run: RunView, width: int) -> PlainTable:
-    """A sparkline of each task's updates, and under it the replays of the memory."""
-    title = "timeline: ▲ replay, ◆ replay at the end of the task"
-    table = PlainTable(title=title, show_header=False)
+    """A sparkline of each task's update norms, and under it the replays of the memory."""
+    table = PlainTable(title="timeline: ▲ replay, ◆ replay at a task's end", show_header=False)
     for _ in range(2):
         table.add_column(no_wrap=True)
     table.add_column()
-    field, meaning = "update_norm", "how far an update moved the parameters"
-    if not any(line.get(field) for line in run.steps):
-        field, meaning = "loss", "the loss"
-    highest = max(line.get(field) or 0.0 for line in run.steps)
+    highest = max(line["update_norm"] or 0.0 for line in run.steps) or 1.0
     room = max(12, min(64, width - 50))
     for task in dict.fromkeys(line["task"] for line in run.steps):
         lines = [line for line in run.steps if line["task"] == task and line["kind"] == "task"]
         events = [event for event in run.events if event["task"] == task]
-        count = max(len(lines), 1)
-        bars = min(count, room)
+        count, bars = max(len(lines), 1), min(len(lines), room)
         # A bar is the mean of the updates in its part of the task.
         heights: list[float] = []
-        for bar in range(bars if lines else 0):
+        for bar in range(bars):
             part = lines[bar * count // bars : (bar + 1) * count // bars]
-            heights.append(fmean(line.get(field) or 0.0 for line in part))
-        bar_text = "".join(_BARS[round(7 * height / (highest or 1))] for height in heights)
+            heights.append(fmean(line["update_norm"] or 0.0 for line in part))
         extent = plural(len(lines), "update")
         if lines and lines[-1].get("days") is not None:
             extent += f", {lines[-1]['days']:.1f} days"
-        record = {"task": task, "updates": len(lines), field: heights, "replays": events}
+        record = {"task": task, "updates": len(lines), "update_norm": heights, "replays": events}
+        bar_text = "".join(_BARS[round(7 * height / highest)] for height in heights)
         table.add_row(shortened(visible(task), 16), bar_text, extent, record=record)
         if events:
-            marks = [" "] * bars
+            marks = [" "] * max(bars, 1)
             for event in events:
-                marks[min(event["step"] * bars // count, bars - 1)] = _MARKS[event["kind"]]
-            days = [f"{event['day']:g}" for event in events if event.get("day") is not None]
-            day_text = f"day {' '.join(days)}" if days else ""
+                marks[min(event["step"] * bars // count, len(marks) - 1)] = _MARKS[event["kind"]]
+            days = " ".join(f"{event['day']:g}" for event in events if event.get("day") is not None)
+            day_text = f"day {days}" if days else ""
             table.add_row("", Cell(None, "".join(marks), "bold red"), day_text, record={})
-    table.caption = f"Height: {meaning}."
+    table.caption = "Height: how far an update moved the parameters."
     return table
 
 
@@ -204,21 +199,15 @@ def _events_table(events: Sequence[Line]) -> PlainTable:
     for task in dict.fromkeys(event["task"] for event in events):
         of_task = [event for event in events if event["task"] == task]
         kinds = Counter(event["kind"] for event in of_task)
+        sums = {key: sum(event.get(key, 0) for event in of_task) for key in ("rows", "updates")}
         means: dict[str, float | None] = {}
         for name in ("beta", "loss_before", "loss_after"):
             values = [event[name] for event in of_task if event.get(name) is not None]
             means[name] = fmean(values) if values else None
-        record = {
-            "task": task,
-            "replays": kinds["replay"],
-            "at_end": kinds["consolidation"],
-            "rows": sum(event.get("rows", 0) for event in of_task),
-            "updates": sum(event.get("updates", 0) for event in of_task),
-            **means,
-        }
         beta, before, after = ("" if x is None else f"{x:.3g}" for x in means.values())
-        replays = f"{record['replays']} + {record['at_end']}"
-        cells = (replays, record["rows"], record["updates"], beta, f"{before} → {after}")
+        during, at_end = kinds["replay"], kinds["consolidation"]
+        cells = (f"{during} + {at_end}", *sums.values(), beta, f"{before} → {after}")
+        record = {"task": task, "replays": during, "at_end": at_end, **sums, **means}
         table.add_row(shortened(task, 24), *cells, record=record)
     table.caption = (
         "Replays: in mid-task + at its end. Loss: on an event's first batch, before and after it; "
@@ -230,101 +219,68 @@ def _events_table(events: Sequence[Line]) -> PlainTable:
 def _budget_table(result: Mapping[str, Any]) -> PlainTable:
     """What the run did, and what that took."""
     table = PlainTable("what", "how much", title="budget")
-    kept = {"exact": "kept in each task", "over": "exceeded in a task", "under": "not spent"}
+    for name in ("updates", "examples", "parameters"):
+        counts = result.get(name) or {}
+        text = ", ".join(f"{count:,.0f} {kind}" for kind, count in counts.items() if count)
+        table.add_row(name, Cell(result.get(name), text or "none"))
     seconds = dict(sorted(result["seconds"].items(), key=lambda phase: -phase[1]))
-    phases = [f"{name} {duration(time)}" for name, time in seconds.items() if time >= 0.5]
-    time = ": ".join(filter(None, (duration(sum(seconds.values())), ", ".join(phases))))
-    memory, workers = result.get("peak_memory_bytes"), result.get("world_size", 1)
-    rows = [
-        ("updates", result["updates"], _parts(result["updates"])),
-        ("examples", result.get("examples"), _parts(result.get("examples") or {})),
-        (
-            "budget of replay",
-            result.get("budget"),
-            kept.get(str(result.get("budget")), "none was set"),
-        ),
-        ("tokens trained", result.get("tokens"), f"{result.get('tokens', 0):,}"),
-        ("time", seconds, time),
-        ("memory at most", memory, f"{(memory or 0) / 2**30:.2f} GiB"),
-        ("parameters", result.get("parameters"), _parts(result.get("parameters") or {})),
-        ("workers", workers, str(workers)),
-    ]
-    for name, value, text in rows:
-        table.add_row(name, Cell(value, text))
+    phases = [f"{name} {duration(time)}" for name, time in seconds.items()]
+    kept = {"exact": "kept in each task", "over": "exceeded in a task", "under": "not spent"}
+    budget, memory = result.get("budget"), result.get("peak_memory_bytes")
+    rows = {
+        "budget of replay": Cell(budget, kept.get(str(budget), "none was set")),
+        "tokens trained": Cell(result.get("tokens"), f"{result.get('tokens', 0):,}"),
+        "time": Cell(seconds, f"{duration(sum(seconds.values()))}: {', '.join(phases)}"),
+        "memory at most": Cell(memory, f"{(memory or 0) / 2**30:.2f} GiB"),
+        "workers": result.get("world_size", 1),
+    }
+    for name, cell in rows.items():
+        table.add_row(name, cell)
     return table
 
 
-def _parts(counts: Mapping[str, float]) -> str:
-    """The counts that are not zero, each with its name."""
-    return ", ".join(f"{count:,.0f} {name}" for name, count in counts.items() if count) or "none"
-
-
-# ---- wrong answers
-
-
-def _is_wrong(answer: Line) -> bool:
-    """Whether an answer counts as wrong, which may be right in part."""
-    return answer["score"] <= 0.5
-
-
-def _answers_table(run: RunView, task: str, answers: Sequence[Line]) -> PlainTable:
-    """Some wrong answers to a task, the most frequent ways to be wrong first."""
-    wrong = list(filter(_is_wrong, answers))
+def _wrong_table(run: RunView, task: str, wrong: Sequence[Line], count: int) -> PlainTable:
+    """Some of a task's wrong answers, the most frequent ways to be wrong first."""
 
     def way(answer: Line) -> tuple[str, str]:
         return answer.get("reference", ""), answer.get("prediction", "")
 
-    # The first answer of each way to be wrong, then the second ones.
-    times, before = Counter(map(way, wrong)), Counter[tuple[str, str]]()
-    ranked: list[tuple[int, int, Line]] = []
-    for answer in wrong:
-        ranked.append((before[way(answer)], -times[way(answer)], answer))
-        before[way(answer)] += 1
-    ranked.sort(key=lambda rank: rank[:2])
-    chosen = [answer for _, _, answer in ranked[:_WRONG_SHOWN]]
+    # The questions, if the data are still here and are those that were scored.
+    questions: Mapping[str, Example] = {}
+    note = ""
+    try:
+        data = find_source(run.directory.read_config().data).task(task)
+        if run.result.get("data", {}).get(task, data.digest()) != data.digest():
+            raise InputError("the data have changed since the run was scored")
+        questions = {example.id: example for example in data.test}
+    except InputError as error:
+        note = f"The questions are not shown: {error}"
 
-    questions, why_none = _questions(run, task)
-    table = PlainTable(title=f"{task}: {len(wrong)} of {len(answers)} wrong")
+    table = PlainTable(title=f"{task}: {len(wrong)} of {count} wrong", caption=note)
     for column in ("asked", "expected", "answered"):
         table.add_column(column, overflow="fold")
     table.add_column("times", justify="right")
-    instructions = {questions[a["id"]].instruction for a in chosen if a["id"] in questions}
-    for answer in chosen:
-        question, (expected, answered) = questions.get(answer["id"]), way(answer)
+    first_of_each = {way(answer): answer for answer in reversed(wrong)}
+    for (expected, answered), times in Counter(map(way, wrong)).most_common(_WRONG_SHOWN):
+        answer = first_of_each[expected, answered]
+        question = questions.get(answer["id"])
         record = {
             "id": answer["id"],
             "score": answer["score"],
-            "times": times[expected, answered],
+            "times": times,
             "expected": expected,
             "answered": answered,
             "instruction": question.instruction if question else None,
             "input": question.input if question else None,
         }
-        text = answer["id"]
-        if question:  # its instruction is shown once where all have the same
-            alone = len(instructions) == 1 and question.input
-            text = question.input if alone else f"{question.instruction} {question.input}"
-        said = shortened(answered, _LONGEST_ANSWER) if answered.strip() else "(nothing)"
+        # The instruction is mostly that of all examples of the task.
+        text = (question.input or question.instruction) if question else answer["id"]
+        prediction = shortened(answered, _LONGEST_ANSWER) if answered.strip() else "(nothing)"
         table.add_row(
             shortened(" ".join(text.split()), _LONGEST_INPUT),
             Cell(None, shortened(expected, _LONGEST_ANSWER), "green"),
-            Cell(None, said + ("…" if answer.get("cut") else ""), "red"),
-            times[expected, answered],
+            Cell(None, prediction + ("…" if answer.get("cut") else ""), "red"),
+            times,
             record=record,
         )
-    if len(instructions) == 1:
-        table.caption = f"Instruction: {shortened(instructions.pop(), _LONGEST_INPUT)}"
-    if why_none:
-        table.caption = f"The questions are not shown: {why_none}"
     return table
-
-
-def _questions(run: RunView, task: str) -> tuple[Mapping[str, Example], str]:
-    """The test examples of a task by their ids, or why they are not shown."""
-    try:
-        data = find_source(run.directory.read_config().data).task(task)
-    except InputError as error:
-        return {}, str(error)
-    if run.result.get("data", {}).get(task, data.digest()) != data.digest():
-        return {}, "the data have changed since the run was scored"
-    return {example.id: example for example in data.test}, ""

@@ -24,30 +24,14 @@ from torch import nn
 from forever.config.methods.replay import SsrConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Example, Task
-from forever.files import Entries
 from forever.methods.ssr.encoders import load_encoder
 from forever.methods.ssr.selection import select
 from forever.methods.ssr.synthesis import candidates, icl_prompts
 from forever.text import complain
 from forever.training.learner import Learner
 from forever.training.method import Card, EndWork, Method
-from forever.training.past import Past, Values
+from forever.training.past import Past
 from forever.training.steps import Step, Steps
-
-
-class Written(Values):
-    """An example that the model wrote."""
-
-    id: str
-    instruction: str
-    input: str
-    output: str
-
-
-class Rehearsed(Values):
-    """What was written of each task."""
-
-    rows: dict[str, Entries[Written]] = {}
 
 
 class Ssr(Method[SsrConfig]):
@@ -62,8 +46,6 @@ class Ssr(Method[SsrConfig]):
         uncertain="The encoder, and how many examples are kept: 10 % in the paper, 2 % here as for "
         "all methods.",
     )
-
-    values = Rehearsed
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         super().build(model, config, tasks)
