@@ -206,7 +206,7 @@ def plan_table(
         price_per_hour: of what one run occupies, a GPU or its share of CPUs.
 
     Raises:
-        InputError: as many runs at once as are asked for never fit.
+        InputError: as many runs at once as requested never fit.
     """
     todo = [run for run in runs if not run.directory.finished()]
     concurrent = min(runs_at_once(len(runs), resources), len(todo) or 1)
@@ -246,7 +246,7 @@ def runs_at_once(runs: int, resources: Resources) -> int:
     """Return how many of `runs` fit at a time into what Ray has, or would have on this machine.
 
     Raises:
-        InputError: as many as are asked for never fit.
+        InputError: as many as requested never fit.
     """
     if find_spec("ray") is None:
         return 1

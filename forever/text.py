@@ -116,7 +116,7 @@ class PlainTable(Table):
 
     def __init__(self, *heads: Any, **options: Any) -> None:
         options = {"box": box.SIMPLE, **options}
-        super().__init__(title_justify="left", caption_justify="left", **options)
+        super().__init__(title_justify="left", **options)
         self.records: list[Mapping[str, Any]] = []
         self._keys: list[str] = []
         for head in heads:
@@ -131,7 +131,7 @@ class PlainTable(Table):
         """Add a row of `Cell`s or of plain values, None being an empty one.
 
         Args:
-            record: what the row means for a program, in the place of its cells; empty: nothing.
+            record: what the row means for a program, instead of its cells; empty: nothing.
         """
         row: list[Cell] = []
         for cell in cells:
@@ -145,19 +145,16 @@ class PlainTable(Table):
 
     def data(self) -> dict[str, Any]:
         """What the table says, as JSON values."""
-        title, note = (str(text or "") for text in (self.title, self.caption))
-        return {"title": title, "rows": self.records, "note": note}
+        return {"title": self.title or "", "rows": self.records, "note": self.caption or ""}
 
     def __rich_console__(self, console: Any, options: Any) -> Any:
-        if isinstance(self.title, str):
-            self.title = terminal(self.title, "table.title")
-        if isinstance(self.caption, str):
-            self.caption = terminal(self.caption, "table.caption")
-        parts = self._parts(options.max_width)
-        for part in parts:
+        shown = copy(self)
+        shown.title = self.title and terminal(self.title, "table.title")
+        shown.caption = None  # which a narrow table would fold
+        for part in shown._parts(options.max_width):
             yield from super(PlainTable, part).__rich_console__(console, options)
-        if len(parts) > 1 and self.caption:
-            yield self.caption
+        if self.caption:
+            yield terminal(self.caption, "table.caption")
 
     def _parts(self, width: int) -> list["PlainTable"]:
         """The table. If it is too wide, heads take several lines, and if it still is, then it
@@ -183,9 +180,7 @@ class PlainTable(Table):
             parts[-1].columns.append(column)
             free -= needed
         for part in parts[1:]:
-            part.title = part.caption = None
-        if len(parts) > 1:  # a narrow table would fold it
-            parts[0].caption = None
+            part.title = None
         return parts or [self]
 
 
@@ -219,8 +214,8 @@ class Page:
         """Add a line for people."""
         self._parts.append(terminal(line, style))
 
-    def tell(self, **data: Any) -> None:
-        """Add what a program is told."""
+    def note(self, **data: Any) -> None:
+        """Add values for programs."""
         self._data |= data
 
     def data(self) -> dict[str, Any]:
@@ -240,7 +235,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def complain(text: str) -> None:
-    """Tell something on stderr, in one line and without credentials."""
+    """Print something on stderr, in one line and without credentials."""
     text = text[: 10 * _LONGEST]  # what is cut off here is not seen
     print(visible(without_credentials(text)), file=sys.stderr, flush=True)
 

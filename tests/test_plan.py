@@ -1,6 +1,5 @@
 """What a plan says equals what a run does, where updates decide."""
 
-import io
 import math
 import os
 from collections import Counter
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from helpers import execute, saved
-from rich.console import Console
 from typer.testing import CliRunner
 
 from forever.cli.main import app
@@ -234,29 +232,6 @@ def test_the_table_says_when_day_7_comes(small_config: RunConfig, tmp_path: Path
     assert "day 7 comes: " + str(tmp_path / "steps.yaml") + " 7 (18 %)" in captions[0]
     assert "day 7" not in captions[1]
     assert f"model.yaml {day_seven([result])}." in captions[2]
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_long_name_is_folded_and_no_number_is_cut(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
-    """Numbers that have no room beside one another come below, with the names again."""
-    monkeypatch.chdir(tmp_path)
-    folder = Path("a-long-folder/" * 6)
-    folder.mkdir(parents=True)
-    run = saved(small_config, folder / "run.yaml")
-    table = plan_table("run", planned_runs(run, "", {}, None, tmp_path), CPU, 1, 3600)
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(table)
-    text = console.export_text()
-    lines = [line for line in text.splitlines() if line.strip()]
-    assert max(map(len, lines)) <= width
-    assert "…" not in text
-    names = "".join(line.split()[0] for line in lines)
-    assert names.count(run) == (2 if width == 80 else 1)
-    shown = Counter(text.split())
-    for numbers in cells(table).values():
-        assert not Counter(numbers.values()) - shown
 
 
 def test_a_sweep_has_a_row_for_each_variant(

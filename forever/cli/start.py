@@ -22,7 +22,7 @@ _ADVICE = {
 
 def main() -> None:
     """Run the command that the console script was given."""
-    # Libraries make a million objects that stay. The collector would look at them again and again.
+    # Libraries make a million objects that stay. The collector would visit them again and again.
     gc.set_threshold(50_000)
     # To search every installed package for plugins takes a tenth of a second.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

@@ -29,7 +29,7 @@ _WIDTH, _LONGEST = 100, 10_000  # of a line on a terminal, and before it is cut
 class ConsoleTracker(Tracker):
     """Progress of one run: task, step, loss, model days, next replay, and time left in the task.
 
-    If the console is no terminal, one line a stage is printed and nothing moves.
+    If the console is not a terminal, one line a stage is printed and nothing moves.
     """
 
     def __init__(self, console: Console | None = None) -> None:

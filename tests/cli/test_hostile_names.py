@@ -82,8 +82,8 @@ def test_a_run_shows_hostile_names_and_keeps_them(
     shown(call, "diff", str(run), str(run))
     text = shown(call, "show", str(run))
     assert all(name in text for name in seen)
-    told = document(call, "show", str(run))
-    assert [row["task"] for row in told["matrix"]["rows"]] == TASKS
+    data = document(call, "show", str(run))
+    assert [row["task"] for row in data["matrix"]["rows"]] == TASKS
     shown(call, "export", str(run), "--to", str(tmp_path / "exported"))
     card = (tmp_path / "exported" / "README.md").read_text(encoding="utf-8")
     assert "<i>" not in re.sub(r"^```.*?^```$", "", card, flags=re.M | re.S)

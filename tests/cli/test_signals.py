@@ -100,7 +100,7 @@ def stopped(config: RunConfig, folder: Path, number: int, mlflow: str, after: st
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
 )
-def test_a_run_that_is_told_to_stop_saves_and_says_how_to_resume(
+def test_a_run_that_gets_a_signal_saves_and_says_how_to_resume(
     base_config: RunConfig, tmp_path: Path, number: int
 ) -> None:
     errors = stopped(base_config, tmp_path, number, "off", "steps.jsonl")
@@ -109,7 +109,7 @@ def test_a_run_that_is_told_to_stop_saves_and_says_how_to_resume(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_told_to_stop_closes_its_run_in_mlflow(
+def test_a_run_that_gets_a_signal_closes_its_run_in_mlflow(
     base_config: RunConfig, tmp_path: Path
 ) -> None:
     """It would stay RUNNING there for ever."""

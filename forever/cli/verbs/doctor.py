@@ -8,7 +8,6 @@ import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -30,22 +29,33 @@ def doctor(
         forever doctor
         forever doctor --fix
     """
+    from packaging.requirements import Requirement
+
     from forever.runs.environment import revision, version
     from forever.text import PlainTable, without_credentials
+
+    try:
+        package = distribution(_NAME)
+    except PackageNotFoundError:
+        install = shlex.join(["pip", "install", "-e", str(Path(__file__).parents[3])])
+        raise InputError(f"this checkout is not installed: {install}") from None
 
     table = PlainTable("what", "found", "verdict", title="forever doctor")
     table.add_row("Python", platform.python_version(), "ok")
     needed: list[str] = []  # what pip is to install
     extras: list[str] = []  # of this package
-    for package, extra in _requirements():
-        installed, verdict = version(package.name), "ok"
-        if installed is None or not package.specifier.contains(installed, prereleases=True):
-            verdict = f"optional: install the extra {extra}" if extra else f"needed: {package}"
+    for needs in map(Requirement, package.requires or []):
+        extra = str(needs.marker).partition("extra == ")[2].strip("'\"")
+        if extra in ("dev", "docs"):
+            continue
+        installed, verdict = version(needs.name), "ok"
+        if installed is None or not needs.specifier.contains(installed, prereleases=True):
+            verdict = f"optional: install the extra {extra}" if extra else f"needed: {needs}"
             if extra:
                 extras.append(extra)
             else:
-                needed.append(f"{package.name}{package.specifier}")
-        table.add_row(package.name, installed or "-", verdict)
+                needed.append(f"{needs.name}{needs.specifier}")
+        table.add_row(needs.name, installed or "-", verdict)
     if version("torch"):
         for row in _hardware():
             table.add_row(*row)
@@ -61,39 +71,17 @@ def doctor(
     pip = [sys.executable, "-m", "pip", "install"]
     commands = [shlex.join([*pip, *needed])] if needed else []
     if extras:
-        checkout = _checkout()
-        whole = f"{checkout or _NAME}[{','.join(dict.fromkeys(extras))}]"
-        commands.append(shlex.join([*pip, *(["-e"] if checkout else []), whole]))
+        source = json.loads(package.read_text("direct_url.json") or "{}")
+        target = [_NAME]
+        if source.get("dir_info", {}).get("editable"):  # it was installed from a checkout
+            target = ["-e", unquote(urlsplit(source["url"]).path)]
+        target[-1] += f"[{','.join(dict.fromkeys(extras))}]"
+        commands.append(shlex.join([*pip, *target]))
     note(sound=not needed, commands=commands)
     if fix:
         print_lines(commands or ["nothing is missing"])
     if needed:
         raise typer.Exit(1)
-
-
-def _requirements() -> list[tuple[Any, str]]:
-    """The packages of pyproject.toml with their extras, without those for developers."""
-    from packaging.requirements import Requirement
-
-    try:
-        lines = distribution(_NAME).requires or []
-    except PackageNotFoundError:
-        install = shlex.join(["pip", "install", "-e", str(Path(__file__).parents[3])])
-        raise InputError(f"this checkout is not installed: {install}") from None
-    packages: list[tuple[Any, str]] = []
-    for package in map(Requirement, lines):
-        extra = str(package.marker).partition("extra == ")[2].strip("'\"")
-        if extra not in ("dev", "docs"):
-            packages.append((package, extra))
-    return packages
-
-
-def _checkout() -> str | None:
-    """The folder that this package was installed from in place, if it was."""
-    source = json.loads(distribution(_NAME).read_text("direct_url.json") or "{}")
-    if not source.get("dir_info", {}).get("editable"):
-        return None
-    return unquote(urlsplit(source["url"]).path)
 
 
 def _hardware() -> list[tuple[str, str, str]]:

@@ -86,8 +86,8 @@ def _task_files(folder: Path, name: str) -> dict[Path, str]:
     benchmark = folder.resolve().name
     if benchmark in ("", *ORDERS):
         raise InputError(
-            f"--to {shown(str(folder))}: {benchmark or 'the root'} is no name for tasks of your "
-            f"own, nor is any of {', '.join(ORDERS)}; give another folder"
+            f"--to {shown(str(folder))}: the folder's name names the benchmark, which needs a name "
+            f"other than {', '.join(ORDERS)}; give another folder"
         )
     others = sorted({*find_tasks(folder)} - {name}) if folder.is_dir() else []
     examples = _STARTERS / _EXAMPLES[len(others) % 2]

@@ -22,7 +22,7 @@ def difference_page(a: RunView, b: RunView) -> Page:
     page = Page()
     for name, run in (("A", a), ("B", b)):
         page.say(f"{name}  {portable(run.directory.path)}: {run.state}", "bold")
-    page.tell(a=portable(a.directory.path), b=portable(b.directory.path))
+    page.note(a=portable(a.directory.path), b=portable(b.directory.path))
 
     # How many updates from the beginning are the same, bit by bit.
     same_updates: int | None = None
@@ -45,7 +45,7 @@ def difference_page(a: RunView, b: RunView) -> Page:
         warnings.append("Scores are on different tasks, or in another order.")
     for line in warnings:
         page.say(line, "bold")
-    page.tell(same_updates=same_updates, warnings=warnings)
+    page.note(same_updates=same_updates, warnings=warnings)
 
     tables = {
         "configuration": _table("configuration", "key", a.settings, b.settings),
@@ -58,7 +58,7 @@ def difference_page(a: RunView, b: RunView) -> Page:
         if table.records:
             page.add(name, table)
         else:
-            page.tell(**{name: table.data()})
+            page.note(**{name: table.data()})
     same = [name for name, table in tables.items() if not table.records]
     if same:
         page.say(f"The same: {', '.join(same)}.")

@@ -47,7 +47,7 @@ def read_run(path: Path) -> RunView:
     """Read the run in a folder, which may stand for an address.
 
     Raises:
-        InputError: there is no run, or one of its files is damaged.
+        InputError: the folder holds no run, or one of its files is damaged.
     """
     bring(path)
     directory = RunDirectory(path)
@@ -106,8 +106,8 @@ def run_page(run: RunView, width: int = 120) -> Page:
         f"{settings['data.benchmark']} (order {order}), {settings['method.name']}, "
         f"seed {settings['seed']}, {settings['model.name']}"
     )
-    page.tell(run=portable(run.directory.path), state=run.state, settings=settings)
-    page.tell(scores={name: result.get(name) for name in SCORES})
+    page.note(run=portable(run.directory.path), state=run.state, settings=settings)
+    page.note(scores={name: result.get(name) for name in SCORES})
     if result["stages"]:
         page.add("matrix", matrix_table(result, width))
     if run.steps:
@@ -125,7 +125,7 @@ def run_page(run: RunView, width: int = 120) -> Page:
     lost = lost_tasks(result, run.answers)
     for line in ("", *lost) if lost else ():
         page.say(line, "bold")
-    page.tell(lost=lost)
+    page.note(lost=lost)
     return page
 
 
@@ -224,7 +224,7 @@ def _budget_table(result: Mapping[str, Any]) -> PlainTable:
         text = ", ".join(f"{count:,.0f} {kind}" for kind, count in counts.items() if count)
         table.add_row(name, Cell(result.get(name), text or "none"))
     seconds = dict(sorted(result["seconds"].items(), key=lambda phase: -phase[1]))
-    phases = [f"{name} {duration(time)}" for name, time in seconds.items()]
+    phases = [f"{name} {duration(time)}" for name, time in seconds.items() if time >= 0.5]
     kept = {"exact": "kept in each task", "over": "exceeded in a task", "under": "not spent"}
     budget, memory = result.get("budget"), result.get("peak_memory_bytes")
     rows = {
@@ -257,7 +257,7 @@ def _wrong_table(run: RunView, task: str, wrong: Sequence[Line], count: int) -> 
         note = f"The questions are not shown: {error}"
 
     table = PlainTable(title=f"{task}: {len(wrong)} of {count} wrong", caption=note)
-    for column in ("asked", "expected", "answered"):
+    for column in ("question", "expected", "answered"):
         table.add_column(column, overflow="fold")
     table.add_column("times", justify="right")
     first_of_each = {way(answer): answer for answer in reversed(wrong)}
