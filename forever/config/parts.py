@@ -43,7 +43,7 @@ def at_most(limit: float) -> AfterValidator:
     return AfterValidator(check)
 
 
-# Bounds stand next to their type: behind a validator they would be in no JSON schema.
+# Bounds are next to their type: behind a validator they would be in no JSON schema.
 NUMBER = BeforeValidator(_no_truth)
 _MOST = at_most(1e9)
 Integer = Annotated[int, NUMBER]

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from forever.config.methods import AnyMethodConfig, config_class, has_method
-from forever.config.methods.replay import ForeverConfig
+from forever.config.methods.ours import ForeverConfig
 from forever.config.orders import default_order
 from forever.config.overrides import dotted_keys, explain, flatten
 from forever.config.parts import RunParts

@@ -15,7 +15,7 @@ from itertools import islice
 from torch import Size
 
 from forever.config.methods.base import Weights
-from forever.config.methods.baselines import AimMergingConfig
+from forever.config.methods.ours import AimMergingConfig
 from forever.data.tasks import Task
 from forever.methods.recurrent_kif import Merging
 from forever.training.learner import Learner

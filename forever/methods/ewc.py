@@ -11,7 +11,7 @@ shrink as 1/B, so its lambdas (400 in BeyonderXX/TRACE, 0.1 in which47/LLMCL) ca
 with each other or with ours.
 """
 
-from forever.config.methods.baselines import EwcConfig
+from forever.config.methods.ours import EwcConfig
 from forever.data.tasks import Task
 from forever.training.importance import fisher_information
 from forever.training.learner import Learner

@@ -1,12 +1,12 @@
 """Fixed-interval replay: FOREVER's replay at equal distances in updates, without a penalty.
 
-The baseline asks whether the time of a replay matters or only that there is one. A task has J
+The baseline shows whether the time of a replay matters or only that there is one. A task has J
 events, as many as FOREVER's schedule fires in a task whose updates are of equal length: one every
 floor(T / J) updates, and then the same consolidation pass. The paper gives no interval, but it says
 that budgets are matched (docs/protocol.md#fixed-interval-replay).
 """
 
-from forever.config.methods.replay import FixedIntervalConfig
+from forever.config.methods.ours import FixedIntervalConfig
 from forever.methods.scheduled_replay import ScheduledReplay
 from forever.replay.schedules import Days
 from forever.training.learner import Learner

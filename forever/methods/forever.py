@@ -2,13 +2,13 @@
 
 The memory is replayed at Ebbinghaus days of model time, and each replay is held to the end of the
 previous task with a strength that follows the pace of learning. Where the paper is silent, the
-field in forever/config/methods/replay.py says so and gives the reason. The component ablation
+field in forever/config/methods/ours.py says so and gives the reason. The component ablation
 changes `clock`, `days` and `regularizer` and nothing else.
 """
 
 from itertools import islice
 
-from forever.config.methods.replay import ForeverConfig
+from forever.config.methods.ours import ForeverConfig
 from forever.data.batching import Batch, Batches, shuffled
 from forever.data.tasks import Task
 from forever.methods.scheduled_replay import ScheduledReplay

@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from forever.config.methods.baselines import MiguConfig
+from forever.config.methods.ours import MiguConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Task
 from forever.models import lora

@@ -13,7 +13,7 @@ for each task, which is tuned to one order, and a prefix that names the dataset 
 
 from torch import Tensor, nn
 
-from forever.config.methods.baselines import OLoraConfig
+from forever.config.methods.ours import OLoraConfig
 from forever.config.run import RunConfig
 from forever.data.tasks import Task
 from forever.models import lora

@@ -11,7 +11,7 @@ epoch of task k has N_k + |M| examples (WoodScene/CL_Memory: finetune_cl.py). Wi
 replayed examples an equal part of it is in each epoch: then it is plain interleaving.
 """
 
-from forever.config.methods.replay import FinetuneConfig, MixReplayConfig, MtlConfig
+from forever.config.methods.ours import FinetuneConfig, MixReplayConfig, MtlConfig
 from forever.data.batching import Batch
 from forever.data.tasks import Task
 from forever.training.events import LossEvent

@@ -18,7 +18,7 @@ from itertools import islice
 
 from torch import Tensor
 
-from forever.config.methods.baselines import RecurrentKifConfig
+from forever.config.methods.ours import RecurrentKifConfig
 from forever.data.tasks import Task
 from forever.training.importance import above_quantile, track_movement
 from forever.training.learner import Learner
@@ -90,7 +90,7 @@ class RecurrentKif(Merging[RecurrentKifConfig]):
                         self.track(learner, "outer")
                 w_in, w_out = self.weights()
                 self.merge(learner, w_in, w_out)
-                self.tensors["inner_I"].zero_()  # the outer statistics go on (the scripts' flags)
+                self.tensors["inner_I"].zero_()  # outer statistics continue (the scripts' flags)
                 self.tensors["inner_U"].zero_()
                 learner.log_task(merges=float(t // self.config.inner_steps))
 

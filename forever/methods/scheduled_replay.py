@@ -7,7 +7,7 @@ how strongly. By default a day is one update, and there is no penalty; FOREVER h
 from itertools import chain, islice, takewhile
 from typing import Literal, TypeVar
 
-from forever.config.methods.replay import ScheduledReplayConfig
+from forever.config.methods.ours import ScheduledReplayConfig
 from forever.data.batching import Batch, Batches
 from forever.data.tasks import Task
 from forever.replay.clock import Clock, StepClock

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from forever.config.methods.replay import VbmConfig
+from forever.config.methods.ours import VbmConfig
 from forever.data.batching import Batches
 from forever.data.encoding import Encoded
 from forever.data.tasks import Task

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.local import prepare
-from forever.methods.ssr.encoders import load_encoder
+from forever.methods.sentence_encoders import load_encoder
 from forever.models import location
 from forever.models.backbone import Backbone, load
 from forever.models.identity import digests

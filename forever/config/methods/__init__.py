@@ -10,30 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from forever.config.methods import baselines, replay
 from forever.config.methods.base import MethodConfig
+from forever.config.methods.ours import OURS
 from forever.errors import InputError, one_line, unknown
 
 GROUP = "forever.methods"
-# In the order of the paper's main table: bounds and plain replay, then methods without memory,
-# methods with memory, and FOREVER.
-_OURS: tuple[type[MethodConfig], ...] = (
-    replay.FinetuneConfig,
-    replay.MtlConfig,
-    replay.MixReplayConfig,
-    replay.FixedIntervalConfig,
-    baselines.EwcConfig,
-    baselines.OLoraConfig,
-    baselines.MoeLoraConfig,
-    baselines.SaptConfig,
-    baselines.MiguConfig,
-    replay.SsrConfig,
-    baselines.RecurrentKifConfig,
-    baselines.AimMergingConfig,
-    replay.VbmConfig,
-    replay.ForeverConfig,
-)
-METHOD_CONFIGS = {config.model_fields["name"].default: config for config in _OURS}
+METHOD_CONFIGS = {config.model_fields["name"].default: config for config in OURS}
 
 
 def entry_point(name: str) -> EntryPoint | None:
@@ -78,14 +60,11 @@ def _load(point: EntryPoint) -> type[MethodConfig]:
             f"method {point.name}: {point.value} cannot be loaded ({one_line(error)})",
             key="method.name",
         ) from error
-    if not (isinstance(config, type) and issubclass(config, MethodConfig)):
+    is_config = isinstance(config, type) and issubclass(config, MethodConfig)
+    if not is_config or config.model_fields["name"].default != point.name:
         raise InputError(
-            f"method {point.name}: {point.value} is not a MethodConfig", key="method.name"
-        )
-    own_name = config.model_fields["name"].default
-    if own_name != point.name:
-        raise InputError(
-            f"method {point.name}: {point.value} has the name {own_name}", key="method.name"
+            f"method {point.name}: {point.value} is not a MethodConfig of this name",
+            key="method.name",
         )
     return config
 

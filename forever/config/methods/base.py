@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from forever.config.parts import Part, RunParts, Share
-from forever.errors import InputError, shown
+from forever.errors import InputError
 
 Weights = tuple[Share, Share]
 
@@ -22,8 +22,8 @@ class MethodConfig(Part):
     # What of `model` it needs: "lora" to get back the model as it was before, "banks" since it
     # stacks, mixes or observes adapters of its own.
     needs: ClassVar[Literal["nothing", "lora", "banks"]] = "nothing"
-    # Fields that earlier versions had, with the only value that is still understood. They count in
-    # the fingerprint, so that runs of those versions keep their names.
+    # Fields that earlier versions had, with the only value that runs of today's code have. They
+    # count in the fingerprint, so that runs of those versions keep their names.
     retired: ClassVar[dict[str, Any]] = {}
     # Fields that earlier versions did not have, with what those did. They count there unless they
     # say the same.
@@ -35,7 +35,8 @@ class MethodConfig(Part):
     @classmethod
     def written(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Translate what an earlier version wrote of a run: what it did not have it did as ever."""
-        return cls.added | {cls.renamed.get(key, key): value for key, value in values.items()}
+        kept = {key: value for key, value in values.items() if key not in cls.retired}
+        return cls.added | {cls.renamed.get(key, key): value for key, value in kept.items()}
 
     def identity(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return what counts of `values`, as JSON, under the names that it had from the first."""
@@ -47,16 +48,11 @@ class MethodConfig(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_retired_fields(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
+    def _refuse_old_names(cls, values: Any) -> Any:
         for old, new in cls.renamed.items():
-            if old in values:
+            if isinstance(values, dict) and old in values:
                 raise InputError(f"method.{old} is now called method.{new}", key=f"method.{old}")
-        for key, default in cls.retired.items():
-            if key in values and values[key] != default:
-                raise InputError(f"{key}={shown(values[key])} was removed; leave out method.{key}")
-        return {key: value for key, value in values.items() if key not in cls.retired}
+        return values
 
     def models(self) -> dict[str, str]:
         """Return the models that the method reads beside the backbone, by the field that names

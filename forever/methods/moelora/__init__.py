@@ -1,1 +1,0 @@
-"""MoELoRA: the method and its router."""

@@ -1,1 +1,0 @@
-"""SAPT: the method and its selector."""

@@ -1,1 +1,0 @@
-"""SSR: the method, what it writes and the encoders that compare it."""
