@@ -1,6 +1,6 @@
 """When to replay: a clock and a schedule as one thing, which any training loop can ask.
 
-Algorithm 1 asks it after every update of a task; a callback of another trainer would do the same.
+Algorithm 1 calls it after every update of a task; a callback of another trainer would do the same.
 """
 
 from dataclasses import dataclass

@@ -182,10 +182,6 @@ class RunDirectory:
         """Return the files of all answers."""
         return sorted(self.path.glob("predictions/*/*.jsonl"))
 
-    def has_steps(self) -> bool:
-        """Whether updates were written down."""
-        return self.steps.is_file() and self.steps.stat().st_size > 0
-
     def read_steps(self) -> list[dict[str, Any]]:
         """Return the updates so far; none if their file was not kept."""
         return read_lines(self.steps)
@@ -218,7 +214,7 @@ class RunDirectory:
             )
         if not self.result.is_file() and not resume:
             raise InputError(
-                f"{self.path} holds an unfinished run; go on with it by --resume, "
+                f"{self.path} holds an unfinished run; resume it with --resume, "
                 "or give another --out"
             )
 

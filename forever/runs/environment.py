@@ -37,7 +37,7 @@ def describe() -> dict[str, Any]:
 
 @cache
 def version(package: str) -> str | None:
-    """The installed version of a package, or None: what this process found when it first asked."""
+    """The installed version of a package, or None: as it was at this process's first call."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -48,7 +48,7 @@ def version(package: str) -> str | None:
 def revision() -> str | None:
     """The git revision of this code, "-dirty" if files were changed; None outside a repository.
 
-    It is what this process found when it first asked, near the time when it read the code.
+    It is that of this process's first call, near the time when it read the code.
     """
 
     def git(*arguments: str) -> str:

@@ -1,7 +1,7 @@
 """A run that begins after a stage of another: the same past, another future.
 
-A fork is planted as the directory of an interrupted run: the other run's answers and journal up to
-the stage, and its checkpoint after it. From there it is resumed like any other run.
+A fork is planted as the directory of an interrupted run: the other run's journal up to the stage,
+the answers before it, and the checkpoint after it. From there it is resumed like any other run.
 """
 
 import hashlib
@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forever.config.overrides import difference_lines
+from forever.config.overrides import difference_lines, joined_lines
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError, unknown
-from forever.files import check_digest, sha256, sync_folder, write_bytes, write_text, writing
-from forever.methods.registry import build_method
+from forever.files import check_digest, write_bytes, write_text, writing
 from forever.models.identity import changed
 from forever.runs import checkpoint
 from forever.runs.checkpoint import State
@@ -25,7 +24,6 @@ from forever.runs.environment import code
 from forever.runs.journal import first_lines
 from forever.runs.lock import locked
 from forever.training.learner import part
-from forever.training.past import Past
 
 
 @dataclass(frozen=True)
@@ -75,20 +73,19 @@ def find_origin(text: str) -> Origin:
 def plant(
     origin: Origin, config: RunConfig, benchmark: Benchmark, target: RunDirectory
 ) -> list[str]:
-    """Make `target` a run of `config` that stands after the origin's stage.
+    """Make `target` an interrupted run of `config` that was trained up to the origin's stage.
 
     A fork that was planted before stays. Returns in what it differs from the origin, a line each.
 
     Raises:
-        InputError: the configurations or the data of the past disagree, the method cannot continue
-            from there, or no task is left.
+        InputError: the settings, the data or the files of the past do not fit, or no task is left.
     """
     source, stage = origin.directory, origin.stage
     changes = difference_lines(origin.config.identity(), config.identity())
     if target.fork.is_file():
         return changes
 
-    # Does the future fit the past: settings, data, method, model?
+    # The past was trained and scored with these settings and files.
     _check_settings(origin.config, config)
     weights = source.weights(stage)
     saved = checkpoint.read(weights)
@@ -98,47 +95,37 @@ def plant(
             "it with that into another --out"
         )
     state = State.of(saved, weights)
-    _check_data(origin, config, benchmark, state.data)
-    past = Past(
-        config=origin.config.method,
-        private=build_method(origin.config.method).private,
-        state=state.method,
-        tensors=(*part(saved.tensors, "method/"), *part(saved.tensors, "frozen/")),
-        run=source.path.name,
-        task=origin.trained[stage],
-        tasks=len(state.data),
-    )
-    reason = build_method(config.method).can_follow(past, len(benchmark.tasks))
-    if reason is not None:
-        raise InputError(reason)
+    data = [task.digest() for task in benchmark.tasks]
+    _check_data(origin, config, data, state.data)
     if lines := changed(state.model, config):
         raise InputError(
             f"a fork keeps the model of its run, {source.path.name}: {lines[0]}; put its files back"
         )
-    journal = {
-        source.steps.name: first_lines(
-            source.steps, state.steps, state.digests.get(source.steps.name)
-        ),
-        source.events.name: first_lines(
-            source.events, state.events, state.digests.get(source.events.name)
-        ),
-    }
-    answers = _answers_until(source, stage, state.digests)
 
-    # Copy the past. fork.json comes last: without it the next call copies everything again.
+    # What a method carries from task to task, only the same one in the same modes can use.
+    carried = [*state.method, *part(saved.tensors, "method/"), *part(saved.tensors, "frozen/")]
+    then, now = origin.config.method.model_dump(), config.method.model_dump()
+    modes = [key for key, value in then.items() if isinstance(value, str | bool)]
+    lines = difference_lines(
+        {"method": {key: then[key] for key in modes}},
+        {"method": {key: now.get(key) for key in modes}},
+    )
+    if carried and lines:
+        raise InputError(
+            f"{then['name']} carries {', '.join(sorted(carried)[:3])} from task to task, so a fork "
+            f"keeps the method and its modes: {joined_lines(lines)}"
+        )
+
+    # Copy the lines and the answers that the checkpoint counts; the stage's own answers are given
+    # again. fork.json comes last: without it the next call copies everything again.
+    past = {name: (source.path / name).read_bytes() for name in _answers(source, state.digests)}
+    for path, count in ((source.steps, state.steps), (source.events, state.events)):
+        past[path.name] = first_lines(path, count, state.digests.get(path.name))
     with writing(target.path), locked(target.path):
-        digests: dict[str, str] = {}
-        for name, lines in journal.items():
-            write_bytes(target.path / name, lines)
-            digests[name] = sha256(lines)
-        for name, digest in answers.items():
-            write_bytes(target.path / name, (source.path / name).read_bytes(), durable=False)
-            digests[name] = digest
-        if answers:
-            sync_folder(target.path / "predictions")
-        data = [task.digest() for task in benchmark.tasks]
-        state = replace(state, data=data, code=code(), digests=digests)
+        for name, content in past.items():
+            write_bytes(target.path / name, content)
         shutil.rmtree(target.checkpoints, ignore_errors=True)
+        state = replace(state, data=data, code=code())
         checkpoint.save(target.checkpoints, stage, 0, saved.tensors, vars(state))
         content = {
             "run": source.path.name,
@@ -152,21 +139,12 @@ def plant(
     return changes
 
 
-def _answers_until(source: RunDirectory, stage: int, digests: Mapping[str, str]) -> dict[str, str]:
-    """Return the digests of the answers after the stages up to `stage`, by name.
-
-    The checkpoint of the stage has those of earlier ones. Of the stage itself they are the source's
-    own, if it is finished; its answers may be missing, since its weights are here.
-    """
-    names = [source.name(path) for path in source.all_answers()]
-    last = [name for name in names if Path(name).parent.name == str(stage + 1)]
-    known = {name: digest for name, digest in digests.items() if name.startswith("predictions")}
-    if source.manifest.is_file():
-        manifest = json.loads(source.manifest.read_text(encoding="utf-8"))
-        known |= {name: manifest[name] for name in last if name in manifest}
-    for name, digest in known.items():
-        check_digest(source.path / name, digest)
-    return known
+def _answers(source: RunDirectory, digests: Mapping[str, str]) -> list[str]:
+    """Return the names of the answers that a checkpoint counts; InputError if one has changed."""
+    names = [name for name in digests if name.startswith("predictions")]
+    for name in names:
+        check_digest(source.path / name, digests[name])
+    return names
 
 
 def _check_settings(origin: RunConfig, config: RunConfig) -> None:
@@ -185,21 +163,19 @@ def _check_settings(origin: RunConfig, config: RunConfig) -> None:
             )
 
 
-def _check_data(
-    origin: Origin, config: RunConfig, benchmark: Benchmark, digests: Sequence[str]
-) -> None:
-    """The tasks of the past must be the same."""
-    tasks, past, ending = len(benchmark.tasks), origin.stage + 1, ""
-    if tasks <= past:
+def _check_data(origin: Origin, config: RunConfig, now: Sequence[str], then: Sequence[str]) -> None:
+    """The tasks of the past must have the same digests."""
+    past = origin.stage + 1
+    if len(now) <= past:
         raise InputError(
-            f"nothing to train: the run has {tasks} tasks, a fork after task {past} needs more"
+            f"nothing to train: the run has {len(now)} tasks, a fork after task {past} needs more"
         )
+    ending = ""
     if config.evaluation.forward_transfer:
         # Tasks were scored before they came, with weights that a fork does not have.
-        past = max(tasks, len(digests))
+        past = max(len(now), len(then))
         ending = ", and all of them with evaluation.forward_transfer"
-    now = [task.digest() for task in benchmark.tasks]
-    if now[:past] != digests[:past]:
+    if now[:past] != then[:past]:
         raise InputError(
             f"the tasks up to {origin.trained[origin.stage]}, their rows or their metrics differ "
             f"from those that {origin.directory.path.name} was scored on; a fork keeps data and "

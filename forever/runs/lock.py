@@ -38,7 +38,14 @@ def locked(folder: Path, needed: bool = True, patience_s: float | None = None) -
         make_folder(folder)
     lock = _lock(folder)
     try:
-        _acquire(lock, folder, PATIENCE_S if patience_s is None else patience_s)
+        patience_s = PATIENCE_S if patience_s is None else patience_s
+        try:
+            lock.acquire(timeout=_PROBE_S)
+        except Timeout:
+            if not patience_s:
+                raise
+            complain(f"waiting for another process, which uses {folder}")
+            lock.acquire(timeout=patience_s)
     except Timeout:
         raise InputError(
             f"{folder} is in use by another process; stop that one, wait for its end, or give "
@@ -50,16 +57,6 @@ def locked(folder: Path, needed: bool = True, patience_s: float | None = None) -
         yield
     finally:
         lock.release()
-
-
-def _acquire(lock: FileLock, folder: Path, patience_s: float) -> None:
-    try:
-        lock.acquire(timeout=_PROBE_S)
-    except Timeout:
-        if not patience_s:
-            raise
-        complain(f"waiting for another process, which uses {folder}")
-        lock.acquire(timeout=patience_s)
 
 
 def in_progress(folder: Path, patience_s: float = 0.0) -> bool:

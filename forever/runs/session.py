@@ -61,8 +61,9 @@ class Progress:
         self.spend("checkpoint")
         self._saved = self._clock
 
+    @property
     def unsaved_s(self) -> float:
-        """Return the seconds since the last checkpoint."""
+        """The seconds since the last checkpoint."""
         return time.perf_counter() - self._saved
 
 
@@ -89,11 +90,23 @@ class Session:
         """Find out how far the run got, and put its tensors in place."""
         self.learner, self.method, self.benchmark = learner, method, benchmark
 
-        # What the run began with must be what is here now, for all ranks.
+        # What the run began with must be what is here now, for all ranks. A fork cannot start again
+        # without a checkpoint.
         model = {**learner.backbone.digests, **of_method(learner.config)}
         now = State(data=[task.digest() for task in benchmark.tasks], model=model, code=code())
-        saved = self._newest_checkpoint()
-        state = State.of(saved, self.directory.checkpoints) if saved else now
+        directory = self.directory
+        saved = checkpoint.latest(
+            directory.checkpoints,
+            say=complain if self.world.leads else id,
+            begun=directory.steps.is_file() and directory.steps.stat().st_size > 0,
+        )
+        if saved is None and directory.fork.is_file():
+            raise InputError(
+                f"{directory.checkpoints} has no checkpoint that can be read, and the past of a "
+                f"fork was trained by another run; remove {directory.path}, and the command with "
+                "--fork begins it again"
+            )
+        state = State.of(saved, directory.checkpoints) if saved else now
         self._agree(state, now)
         self._accept(state.changes(now, [task.name for task in benchmark.tasks]))
         state.data, state.model, state.code = now.data, now.model, now.code
@@ -101,34 +114,19 @@ class Session:
         if saved:
             self._restore(saved, state)
         self._saved = saved if state.records else None  # to restore again after the past
-        self.answers = Answers(
-            self.directory, benchmark, self.world, state.digests, stage=state.stage
-        )
+        self.answers = Answers(directory, benchmark, self.world, state.digests, stage=state.stage)
 
         # Until all ranks have read: the leader changes files from here on.
         self.world.wait()
         if self.world.leads:
-            self.directory.clean()
+            directory.clean()
             # A damaged checkpoint may have thrown the run back, behind answers by later weights.
-            self.directory.drop_answers(after=state.done)
-            self.journal = Journal(self.directory, state.steps, state.events, state.digests)
+            directory.drop_answers(after=state.done)
+            self.journal = Journal(directory, state.steps, state.events, state.digests)
         self._trackers = list(self.trackers if self.world.leads else ())
         self.attempt.begin()
-        tell(self._trackers, "started", self.directory, benchmark)
+        tell(self._trackers, "started", directory, benchmark)
         self.progress = Progress(state)
-
-    def _newest_checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint that can be read; a fork cannot start again without one."""
-        directory = self.directory
-        say = complain if self.world.leads else id
-        saved = checkpoint.latest(directory.checkpoints, say, directory.has_steps())
-        if saved is None and directory.fork.is_file():
-            raise InputError(
-                f"{directory.checkpoints} has no checkpoint that can be read, and the past of a "
-                f"fork was trained by another run; remove {directory.path}, and the command with "
-                "--fork begins it again"
-            )
-        return saved
 
     def _agree(self, state: State, now: State) -> None:
         """Fail unless all ranks resume from the same checkpoint with the same model and code."""
@@ -175,7 +173,7 @@ class Session:
         progress.spend("tracking")
         # Read once: a later signal is followed by a checkpoint after the next action.
         signal = self.attempt.stop_signal()
-        if signal or progress.unsaved_s() >= self.checkpoint_s:
+        if signal or progress.unsaved_s >= self.checkpoint_s:
             self._checkpoint(len(progress.state.records))
         self.attempt.pulse(signal)
 

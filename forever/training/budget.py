@@ -41,8 +41,8 @@ class Budget:
     def afforded(self, batches: Iterable[Batch], parts: int = 1) -> Iterator[Batch]:
         """Yield the batches for which there is budget left, and at most one of `parts` of it.
 
-        Seconds are spent by the update that goes past their end, so the next batch is to be asked
-        for when the one before is over.
+        Seconds are spent by the update that goes past their end, so take the next batch when the
+        one before is over.
         """
         if self.config.seconds is not None:
             # To the end of the share in which it begins: what went past one is taken off the next.

@@ -6,7 +6,7 @@ import torch
 
 from forever.config.run import RunConfig
 from forever.data.encoding import Encoder
-from forever.models.backbone import Backbone, load
+from forever.models.backbone import load
 from forever.models.device import compute_repeatably
 from forever.models.parameters import FlatParameters
 from forever.text import complain
@@ -42,6 +42,10 @@ def build_learner(
         method.build(backbone.model, config, tasks)
     named = backbone.model.named_parameters()
     trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+    # Are the examples of a batch packed, which needs a model that supports it?
+    packed = config.model.packing == "shared" and not backbone.unpackable
+    if config.model.packing == "shared" and not packed:
+        complain(f"{config.model.name}: batches are padded, {backbone.unpackable}")
     learner = Learner(
         config=config,
         memory=Memory(config.memory.fraction, config.optim.batch_size, config.seed),
@@ -50,18 +54,9 @@ def build_learner(
         parameters=FlatParameters(trained),
         world=world,
         micro_batch=micro_batch,
-        packed=_packed(config, backbone),
+        packed=packed,
         autocast=bf16 and full,
         tasks=tasks,
     )
     learner.gate = lambda examples: method.gate(learner, examples)
     return learner
-
-
-def _packed(config: RunConfig, backbone: Backbone) -> bool:
-    """Whether the examples of a batch will be packed, which needs a model that can be told how."""
-    if config.model.packing == "padded":
-        return False
-    if backbone.unpackable:
-        complain(f"{config.model.name}: batches are padded, {backbone.unpackable}")
-    return not backbone.unpackable

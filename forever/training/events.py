@@ -25,7 +25,7 @@ class ReplayEvent:
 
 @dataclass(frozen=True)
 class LossEvent:
-    """A look at the loss on earlier tasks, from which nothing is learned."""
+    """A probe of the loss on earlier tasks, from which nothing is learned."""
 
     task: str  # that is learned
     step: int  # updates of the current task before it

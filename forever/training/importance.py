@@ -81,7 +81,11 @@ def gradients_apart(learner: Learner, examples: Sequence[Encoded]) -> Tensor | N
     if sorted(name for name, _ in layers) != sorted(weights):
         return None
     calls: list[tuple[str, Tensor, Tensor]] = []  # a weight's name, x [B, T, D], y [B, T, O]
-    hooks = [layer.register_forward_hook(_noting(name, calls)) for name, layer in layers]
+
+    def noting(name: str) -> Any:
+        return lambda _, inputs, output: calls.append((name, inputs[0].detach(), output))
+
+    hooks = [layer.register_forward_hook(noting(name)) for name, layer in layers]
     try:
         logits, targets = answer_logits(replace(learner, packed=False), examples)
     finally:
@@ -107,11 +111,6 @@ def _linear_layers(
     names: dict[Tensor, str] = {weight: name for name, weight in weights.items()}
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear]
     return [(names[layer.weight], layer) for layer in layers if layer.weight in names]
-
-
-def _noting(name: str, calls: list[tuple[str, Tensor, Tensor]]) -> Any:
-    """A hook that notes what a layer was called with and what it returned."""
-    return lambda _, inputs, output: calls.append((name, inputs[0].detach(), output))
 
 
 def track_movement(

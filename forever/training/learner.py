@@ -43,7 +43,7 @@ class Learner:
     autocast: bool = False  # compute in bf16 with fp32 weights (full fine-tuning on a GPU)
     gate: Callable[[Sequence[Encoded]], Tensor | None] = lambda examples: None  # see Method.gate
     optimizer: torch.optim.Optimizer | None = None
-    tasks: int | None = None  # how many the run has; None if nobody said
+    tasks: int | None = None  # how many the run has; None if it is not known
     # The current task, and how many task updates and updates of any kind it has had so far.
     task: Task | None = None
     stage: int = 0
@@ -86,7 +86,7 @@ class Learner:
         self.gauges, self.notes, self.events = {}, {}, []
 
     def count(self, action: Action, record: StepRecord) -> None:
-        """Count an update or a look that is over; the method hears of it after that."""
+        """Count an update or a probe that is over; the method hears of it after that."""
         if isinstance(action, Step):
             self.updates += 1
             self.step += action.kind == "task"
@@ -161,15 +161,14 @@ class Learner:
         """Put back what `state_dict` gave; an optimiser that does not exist yet gets nothing.
 
         Raises:
-            InputError: names or shapes are not of this model: a fork can come to that, or a strange
-                hand wrote the file.
+            InputError: names or shapes are not of this model, as after a fork with another method.
         """
         flat = self.parameters.flat
         theta = tensors.get("theta", flat[:0])
         if theta.shape != flat.shape:
             raise InputError(
                 f"the checkpoint has {theta.numel()} trained numbers, this model {flat.numel()}; "
-                "only the same trainable parameters can go on from it"
+                "a run continues with the parameters that it began with"
             )
         self.parameters.load(theta)
         lora.load_frozen(self.backbone.model, part(tensors, "frozen/"))
@@ -186,7 +185,7 @@ class Learner:
         self.notes.update(findings)
 
     def log_event(self, event: ReplayEvent | LossEvent) -> None:
-        """Add a replay or a look that is over to the journal."""
+        """Add a replay or a probe that is over to the journal."""
         self.events.append(event)
 
 

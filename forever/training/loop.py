@@ -103,7 +103,7 @@ def train_task(learner: Learner, method: Method[Any], task: Task, session: Sessi
     learner.optimizer = build_optimizer(learner.parameters, learner.config.optim)
 
     def answer(action: Action) -> StepRecord:
-        # Do what the method asks for. A run that was interrupted in this task repeats no update:
+        # Perform the method's action. A run that was interrupted in this task repeats no update:
         # the method hears what came of it back then.
         record = session.recall() or perform(learner, method, action)
         learner.count(action, record)
@@ -126,7 +126,7 @@ def score_tasks(
     """Score `tasks` after a stage; answers that are already on disk are read back.
 
     A queue is answered as a whole unless all of it is there: what prompts are beside one another
-    may move a last bit, and a run that goes on ends with the bits of one that never stopped.
+    may move a last bit, and a resumed run ends with the bits of one that never stopped.
     """
     for together in batched_tasks(benchmark, tasks):
         done = [session.answers.read(stage, index) for index in together]

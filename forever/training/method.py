@@ -21,7 +21,6 @@ from forever.errors import InputError, shown
 from forever.files import DAMAGED
 from forever.models import adapter, lora
 from forever.training.learner import Learner
-from forever.training.past import Past
 from forever.training.steps import Forward, Step, Steps
 
 
@@ -53,9 +52,6 @@ class Method(Generic[C]):
     """The base of all methods."""
 
     card: ClassVar[Card]
-    private = False
-    """Whether it trains weights that no other method has, so that none can follow it."""
-
     vectors: ClassVar[tuple[str, ...]] = ()
     """The names of `tensors` that have a number for each one that is trained."""
 
@@ -149,7 +145,3 @@ class Method(Generic[C]):
         model.save_pretrained(folder / "model")
         learner.backbone.tokenizer.save_pretrained(folder / "model")
         return folder / "model"
-
-    def can_follow(self, past: Past, tasks: int) -> str | None:
-        """Why a fork of `tasks` tasks with this method cannot go on from `past`; None if it can."""
-        return past.refuses(self.config, self.private)

@@ -1,4 +1,4 @@
-"""One update, which everything that trains goes through, and one look at a loss.
+"""One update, which everything that trains goes through, and one probe of a loss.
 
 B examples, T tokens, V vocabulary.
 """
@@ -27,7 +27,7 @@ from forever.training.steps import Action, Forward, Penalty, Probe, Reading, Ste
 
 
 def perform(learner: Learner, method: Method[Any], action: Action) -> StepRecord:
-    """Do what a method asked for: an update, a look at a loss, or to tell a number to all ranks.
+    """Do what a method wants: an update, a probe of a loss, or one number for all ranks.
 
     Where decisions hang on the time that it took, the record has the leader's.
     """
@@ -164,7 +164,7 @@ def probe(learner: Learner, action: Probe) -> StepRecord:
     loss, learner.micro_batch = fitting(passes, count, learner.micro_batch, "examples")
     value = world.from_leader(world.sum_(loss)).item()
     if not math.isfinite(value):
-        raise learner.diverged(f"the loss of a look is {value}")
+        raise learner.diverged(f"the loss of a probe is {value}")
     return StepRecord(loss=value, tokens=_tokens(_flat(groups)))
 
 
@@ -172,7 +172,7 @@ def check_carried(learner: Learner, method: Method[Any]) -> None:
     """Raise FloatingPointError if what a method carries to the next task, such as the Fisher
     information, is not finite.
 
-    What it has not declared is a mistake in its code: no checkpoint with it could be gone on from.
+    What it has not declared is a mistake in its code: no checkpoint with it could be resumed.
     """
     shapes = method.carried(learner, learner.stage, True)
     for name, tensor in method.tensors.items():

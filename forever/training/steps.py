@@ -1,4 +1,4 @@
-"""What a method asks for and what it is told: its actions, and the records that come back."""
+"""A method's actions, and the records that it receives for them."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
