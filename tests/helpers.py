@@ -24,7 +24,7 @@ from forever.data.benchmarks import load_benchmark
 from forever.data.prompts import prompt
 from forever.data.tasks import Benchmark, Example, Task
 from forever.launch.local import Placement, run_local
-from forever.methods.registry import build_method
+from forever.methods.registry import METHODS, build_method
 from forever.models import lora
 from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
@@ -403,7 +403,7 @@ def stub_learner(finished: Sequence[Task] = (), **changes: Any) -> Learner:
 class Driven:
     """What a generator did when it was sent invented records.
 
-    It is its actions, and the readings after each task update.
+    It is its actions, and the gauges after each task update.
     """
 
     actions: list[Action]
@@ -619,6 +619,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "cold_merges": 0,
     },
     "vbm": {"name": "vbm", "day_steps": 1},
+}
+# One row for each method, for tests that take longer than conformance.
+ONE_EACH = {
+    name: fields for name, fields in CONFIGS.items() if name in {*METHODS, "ewc separate"} - {"ewc"}
 }
 
 

@@ -125,7 +125,7 @@ def answers(task: str, draw: random.Random, chance: float) -> list[dict[str, Any
 def journal(
     tasks: Sequence[str], method: str, draw: random.Random, config: RunConfig
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """steps.jsonl and events.jsonl: replays on DAYS for FOREVER, looks at the loss if asked for."""
+    """steps.jsonl and events.jsonl: replays on DAYS for FOREVER, and probes."""
     steps: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     probe_every = getattr(config.method, "probe_every", None)

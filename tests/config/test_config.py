@@ -116,7 +116,7 @@ def test_defaults_are_the_papers() -> None:
 
 @pytest.mark.parametrize("name", ["forever", "fixed_interval", "vbm"])
 def test_days_by_their_old_name(name: str) -> None:
-    """A person is told the new name; what an earlier version wrote is read, and keeps its key."""
+    """A person gets the new name; what an earlier version wrote is read, and keeps its key."""
     old, new = {"name": name, "warmup_steps": 9}, {"name": name, "day_steps": 9}
     with pytest.raises(InputError, match="day_steps"):
         RunConfig.parse({"method": old})

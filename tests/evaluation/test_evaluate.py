@@ -103,7 +103,7 @@ def test_an_answer_that_is_of_no_interest_is_cut(
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_stops_at_eos(backbone_folder: Path, packed: bool) -> None:
-    """A row that says word, word, EOS is cut there; another one goes on to the limit."""
+    """A row that says word, word, EOS is cut there; another one continues to the limit."""
     backbone = load(str(backbone_folder), torch.float32, CPU)
     encoder = Encoder(backbone.tokenizer, 512)
     red, eos = backbone.tokenizer.convert_tokens_to_ids("red"), backbone.tokenizer.eos_token_id

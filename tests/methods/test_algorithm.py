@@ -240,10 +240,10 @@ def test_random_times_differ_by_seed_and_repeat_by_seed() -> None:
 # Two epochs of 16 own examples; 10 + 7 kept ones; batches of 4, of which a pass has five.
 COUNTS: dict[str, tuple[Method, dict[str, int]]] = {
     "finetune": (method_of("finetune"), {}),
-    "looks before updates 0, 4 and 8": (method_of("finetune", probe_every=4), {"probed": 3 * 17}),
+    "probes before updates 0, 4 and 8": (method_of("finetune", probe_every=4), {"probed": 3 * 17}),
     "mix_replay": (method_of("mix_replay"), {"replayed": 2 * 17}),
     "migu": (method_of("migu"), {"replayed": 2 * 17}),
-    # Three events of two passes and one pass at the end, each between two looks at a batch.
+    # Three events of two passes and one pass at the end, each between two probes of a batch.
     "forever": (forever(), {"replayed": 7 * 17, "probed": 4 * 2 * 4}),
     # Three events and the end are passes of two views, in batches of two examples.
     "vbm": (vbm(), {"replayed": 4 * 2 * 17, "probed": 4 * 4}),
@@ -429,7 +429,7 @@ def test_each_row_once_an_epoch_shuffled_anew_and_none_dropped() -> None:
 )
 def test_fixed_interval_events(fields: dict[str, int], steps: list[int]) -> None:
     """floor(1250 / 6) = 208, however far updates move; the paper's example says 24 literally; and
-    as many events as are asked for."""
+    as many events as are configured."""
     learner, task = stub_learner([rows_task("old", 1000)]), rows_task("new", 1000)
     run = drive(method_of("fixed_interval", **fields), learner, task, lambda t: t**5.0)
     assert run.event_steps == steps

@@ -8,7 +8,8 @@ import torch
 from helpers import begin, learn, start, theta, together, toy, update
 from torch import Tensor
 
-from forever.config.run import RunConfig
+from forever.config.methods import METHOD_CONFIGS
+from forever.config.run import RunConfig, in_todays_names
 from forever.errors import InputError
 from forever.training.learner import Learner
 from forever.world import World
@@ -21,15 +22,6 @@ SHARED: dict[str, dict[str, Any]] = {
     "migu": {"name": "migu", "masked": 0.5},
     "vbm": {"name": "vbm", "views": 2},
 }
-# Method, field, its only value that is still understood, and another one.
-RETIRED = [
-    ("ewc", "fisher_labels", "gold", "sampled"),
-    ("sapt", "memory_prompts", "real", "pseudo"),
-    ("sapt", "generator_steps", 5000, 2),
-    ("migu", "hard_mask", False, True),
-    ("aimmerging", "true_gap", False, True),
-    ("vbm", "variant", "interval", "mix"),
-]
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -72,13 +64,13 @@ def test_without_adapters_it_is_refused(name: str) -> None:
         RunConfig.parse({"method": {"name": name}, "model": {"tuning": "full"}})
 
 
-@pytest.mark.parametrize(("name", "field", "default", "other"), RETIRED)
-def test_a_field_of_an_earlier_version_is_read_at_its_default_and_refused_otherwise(
-    name: str, field: str, default: Any, other: Any
-) -> None:
-    """Runs of earlier versions keep their fingerprints, and so their folders."""
-    plain = RunConfig.parse({"method": {"name": name}})
-    old = RunConfig.parse({"method": {"name": name, field: default}})
-    assert old.fingerprint() == plain.fingerprint()
-    with pytest.raises(InputError, match=f"method: {field}={other!r} was removed.*leave out"):
-        RunConfig.parse({"method": {"name": name, field: other}})
+def test_fields_of_earlier_versions_are_read_from_their_runs_alone() -> None:
+    """They keep their fingerprints, and so their folders."""
+    for name, config in METHOD_CONFIGS.items():
+        run = {"method": {"name": name, **config.retired}}
+        plain = RunConfig.parse({"method": {"name": name}})
+        assert plain.identity()["method"].items() >= config.retired.items()
+        assert RunConfig.parse(in_todays_names(run)).method.name == name
+        if config.retired:
+            with pytest.raises(InputError, match=next(iter(config.retired))):
+                RunConfig.parse(run)

@@ -10,12 +10,11 @@ import torch
 from helpers import begin, learn, start, theta, toy, update
 from torch import Tensor
 
-from forever.config.methods.baselines import MiguConfig
+from forever.config.methods.ours import MiguConfig
 from forever.config.run import RunConfig
 from forever.data.batching import Batch
 from forever.methods.migu import largest
 from forever.models import lora
-from forever.training.forward import answer_logits
 from forever.training.learner import Learner
 from forever.training.step import perform
 from forever.training.steps import Step
@@ -146,22 +145,3 @@ def test_rows_are_chosen_by_the_modules_own_outputs(
         for name, total in sums.items():
             # No near tie that rounding could turn.
             assert total[kept[name]].min() > total[~kept[name]].max() * (1 + 1e-5)
-
-
-def test_padding_is_not_counted(small_config: RunConfig) -> None:
-    """Rows of different length in one pass have pads; one by one they have none. The sums agree."""
-    learner, method, _ = second_task(small_config)
-    rows = [learner.encoder.encode(example) for example in toy(small_config)[1].train]
-    rows.sort(key=lambda row: len(row.prompt))
-    shortest, longest = rows[0], rows[-1]
-    assert len(longest.prompt) > len(shortest.prompt) + 3
-    learner.backbone.model.train()
-    found = []
-    for passes in ([[shortest, longest]], [[shortest], [longest]]):
-        method.sums.zero_()
-        for batch in passes:
-            answer_logits(learner, batch)
-        found.append(method.sums.clone())
-    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
-    assert found[0].all()
-    assert not method.sums.requires_grad  # parts of a batch do not pile up a graph

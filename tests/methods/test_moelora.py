@@ -1,6 +1,7 @@
 """MoELoRA: routing, balance and contrast against loops over tokens, and against values by hand."""
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,16 +12,11 @@ from helpers import begin, learn, load_adapter, lora_tensors, start, theta, toy,
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from forever.config.methods.baselines import MoeLoraConfig
+from forever.config.methods.ours import MoeLoraConfig
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.evaluation.decoding import decode
-from forever.methods.moelora.router import (
-    TopKRouter,
-    balance_loss,
-    contrastive_loss,
-    expert_outputs,
-)
+from forever.methods.moelora import TopKRouter, balance_loss, contrastive_loss, expert_outputs
 from forever.models import lora
 from forever.models.lora import LoraBank
 from forever.training.forward import answer_logits
@@ -82,15 +78,6 @@ def test_each_token_passes_through_its_k_experts(k: int, renormalise: bool) -> N
             torch.testing.assert_close(y[example, token], expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("renormalise", [True, False])
-def test_one_renormalised_expert_gives_the_router_no_gradient(renormalise: bool) -> None:
-    """Which is why it is refused; not renormalised, the router learns."""
-    bank, router = routed(top_k=1, renormalise=renormalise)
-    bank(inputs()).square().sum().backward()
-    assert router.R.grad is not None
-    assert bool(router.R.grad.abs().max() > 1e-6) != renormalise
-
-
 def test_one_expert_is_fine_tuning(small_config: RunConfig) -> None:
     plain = begin(small_config, {"name": "finetune"})
     one = begin(small_config, {**PLAIN, "experts": 1, "top_k": 1})
@@ -115,9 +102,6 @@ def test_experts_are_as_many_as_tasks_and_differ(small_config: RunConfig) -> Non
     values = torch.stack([router.R.detach() for router in routers(learner)])
     assert values.shape == (4, 3, 32)
     assert values.std().item() == pytest.approx(0.02, rel=0.15)
-    assert len(values.sum((1, 2)).unique()) == 4
-    wide, _ = begin(small_config, {**MOELORA, "experts": 7})
-    assert {len(router.R) for router in routers(wide)} == {7}
     assert MoeLoraConfig().experts_for(1) == 2  # as many as a token needs
 
 
@@ -155,11 +139,10 @@ def test_contrast_against_its_formula() -> None:
     assert loss == pytest.approx(contrast_by_hand(z, experts, 0.2), rel=1e-9)
 
 
-@pytest.mark.parametrize("length", [0.0, 1e-6])
-def test_contrast_is_finite_where_outputs_vanish(length: float) -> None:
+def test_contrast_is_finite_where_outputs_vanish() -> None:
     """B is zero before the first update, where normalisation has gradients of 1 / length."""
     bank, _ = routed()
-    bank.B.data.mul_(length)
+    bank.B.data.zero_()
     chosen = torch.tensor([[0, 1], [1, 2], [0, 3]] * 4)
     z, experts = expert_outputs(bank, inputs().flatten(0, 1), chosen)
     loss = contrastive_loss(z, experts, 0.1)
@@ -171,20 +154,9 @@ def test_contrast_is_finite_where_outputs_vanish(length: float) -> None:
     assert loss.item() == pytest.approx(math.log(len(z) - 1), rel=1e-3)
 
 
-@pytest.mark.parametrize("experts", [[0], [0, 1, 2], []])
-def test_without_a_pair_there_is_no_contrast(experts: list[int]) -> None:
-    z = torch.randn(len(experts), 3, requires_grad=True)
-    loss = contrastive_loss(z, torch.tensor(experts, dtype=torch.long), 0.1)
-    loss.backward()
-    assert loss.item() == 0
-    assert z.grad is not None
-    assert not z.grad.any()
-
-
-@pytest.mark.parametrize("tokens", [64, 5])
-def test_terms_are_those_of_real_tokens(tokens: int) -> None:
-    """Of 7 real tokens 5 are compared, evenly spread; what stands in pads changes nothing."""
-    bank, router = routed(contrast_tokens=tokens)
+def test_terms_are_those_of_real_tokens() -> None:
+    """Of 7 real tokens 5 are compared, evenly spread; what is in pads changes nothing."""
+    bank, router = routed(contrast_tokens=5)
     real = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]]).bool()
     bank.places = real.flatten().nonzero().flatten()
     x = torch.where(real[..., None], inputs(), 100.0)
@@ -195,7 +167,7 @@ def test_terms_are_those_of_real_tokens(tokens: int) -> None:
     balance = balance_loss(logits.softmax(-1), chosen).item()
     assert router.balance.item() == pytest.approx(balance, rel=1e-5)
     z, experts = [], []
-    for i in range(7) if tokens == 64 else (0, 1, 2, 4, 5):
+    for i in (0, 1, 2, 4, 5):
         for e in chosen[i].tolist():
             output = bank.B[e] @ (bank.A[e] @ flat[i])
             z.append(output / (output @ output + 1e-4).sqrt())
@@ -227,48 +199,27 @@ def test_loss_is_the_weighted_mean_over_layers_and_parts(
     assert expected > 0.9
 
 
-def test_everything_trains_in_every_task_and_nothing_is_reset(small_config: RunConfig) -> None:
-    learner, method = begin(small_config, MOELORA, optim__epochs=4)
-    for task in toy(small_config)[:2]:
-        before = theta(learner)
-        start(learner, method, task)
-        assert torch.equal(theta(learner), before)
-        learn(learner, method, task)
-        moved = learner.parameters.split(theta(learner) != before)
-        assert {name.split(".")[-1] for name in moved} == {"A", "B", "R"}
-        # Each expert of each layer.
-        assert all(part.flatten(1).any(1).all() for part in moved.values())
-    assert lora.frozen(learner.backbone.model) == {}
-    assert method.tensors == {}
-
-
 # ---- refusals, decoding, saving
 
 
 @pytest.mark.parametrize(
-    ("fields", "order", "message"),
+    ("fields", "order", "works"),
     [
-        ({"experts": 3, "top_k": 1}, "1", "the router learns nothing"),
-        ({"experts": 3, "top_k": 4}, "1", "top_k=4 of 3 experts; lower method.top_k"),
-        ({"top_k": 1}, "2", "the router learns nothing"),  # four tasks, so four experts
-        ({"top_k": 1}, ["cb", "copa"], "the router learns nothing"),
-        ({"top_k": 1}, ["cb"], None),  # one expert needs no router
-        ({"top_k": 4}, "2", None),
-        ({"experts": 1, "top_k": 1}, "1", None),
-        ({"experts": 3, "top_k": 1, "renormalise": False}, "1", None),
-        ({"experts": 3, "top_k": 3}, "1", None),
+        ({"experts": 3, "top_k": 1}, "1", False),  # a gate that is always 1
+        ({"experts": 3, "top_k": 4}, "1", False),
+        ({"top_k": 1}, "2", False),  # four tasks, so four experts
+        ({"top_k": 1}, ["cb"], True),  # one expert needs no router
+        ({"top_k": 4}, "2", True),
+        ({"experts": 3, "top_k": 1, "renormalise": False}, "1", True),
     ],
 )
 def test_routing_that_cannot_work_is_refused(
-    fields: dict[str, Any], order: Any, message: str | None
+    fields: dict[str, Any], order: Any, works: bool
 ) -> None:
     """The number of tasks is that of experts if none is given, and known from the order."""
     values = {"data": {"benchmark": "standard", "order": order}, "method": {**MOELORA, **fields}}
-    if message is None:
-        assert RunConfig.parse(values)
-    else:
-        with pytest.raises(InputError, match=message):
-            RunConfig.parse(values)
+    with nullcontext() if works else pytest.raises(InputError, match="top_k"):
+        RunConfig.parse(values)
 
 
 def learned(config: RunConfig) -> Learner:

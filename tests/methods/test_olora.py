@@ -16,7 +16,7 @@ from forever.errors import InputError
 from forever.launch.checks import refused
 from forever.launch.local import prepare
 from forever.methods.registry import build_method
-from forever.models import location, lora
+from forever.models import lora
 from forever.models.backbone import load
 from forever.sweeps.sweep import Sweep
 from forever.training.build import build_learner
@@ -98,9 +98,7 @@ def test_what_was_learned_is_not_touched_again(small_config: RunConfig) -> None:
 # ---- more directions than a layer has
 
 
-@pytest.mark.parametrize(
-    ("rank", "tasks", "fits"), [(10, 3, True), (11, 3, False), (8, 4, True), (8, 5, False)]
-)
+@pytest.mark.parametrize(("rank", "tasks", "fits"), [(10, 3, True), (11, 3, False), (8, 5, False)])
 def test_more_directions_than_a_layer_has_are_refused(
     small_config: RunConfig, rank: int, tasks: int, fits: bool
 ) -> None:
@@ -129,13 +127,3 @@ def test_it_is_refused_before_a_local_model_is_loaded(
     prepare(inner, tmp_path / "run")
     build_learner(inner, build_method(inner.method), World(), tasks=3)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("text", ["[]", "{", '{"hidden_size": "32"}'])
-def test_a_width_that_cannot_be_read_is_left_to_whoever_loads_the_model(
-    tmp_path: Path, text: str
-) -> None:
-    (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    assert location.width(str(tmp_path)) is None
-    assert location.width("tiny") == 192
-    assert location.width("owner/name") is None

@@ -28,17 +28,6 @@ from forever.world import World
 # ---- when
 
 
-def test_events_of_a_long_task() -> None:
-    """T = 1250: the 13 passes over memory become 3 recalls of 4 views, the last at the end."""
-    learner = stub_learner([rows_task("old", 1000)])
-    run = drive(method_of("vbm", days="equal", views=4), learner, rows_task("new", 1000))
-    script = [("replay", 417), ("replay", 833), ("consolidation", 1250)]
-    assert [(event.kind, event.step) for event in learner.events] == script
-    # Two rows of four views fill a batch of eight.
-    assert {(event.rows, event.updates) for event in learner.events} == {(20, 10)}
-    assert all(step.penalty is None for step in run.steps)
-
-
 @pytest.mark.parametrize("views", [2, 4])
 def test_ebbinghaus_days_in_updates(views: int) -> None:
     """Days 1, 2, 4, 7, 15, 30 of 24 updates, one pass of V views each, however far updates move."""
@@ -50,8 +39,7 @@ def test_ebbinghaus_days_in_updates(views: int) -> None:
     assert len(run.of_kind("consolidation")) == 20 * views // 8
 
 
-@pytest.mark.parametrize("views", [1, 2, 4, 8])
-@pytest.mark.parametrize("rows", [126, 400, 1000])
+@pytest.mark.parametrize(("views", "rows"), [(1, 126), (2, 400), (4, 1000), (8, 1000)])
 def test_every_row_is_presented_as_often_as_by_fixed_interval_replay(rows: int, views: int) -> None:
     """Up to the rounding of n; and the recalls of a row are T / n updates apart."""
     recalls = []
@@ -75,14 +63,6 @@ def test_runs_at_equal_distances_keep_the_names_from_when_there_was_no_other_way
     del before["days"]  # as a file of that time has it
     assert RunConfig.parse(in_todays_names({"method": before})) == config
     assert RunConfig.parse({"method": {"name": "vbm"}}).identity()["method"]["days"] == "ebbinghaus"
-
-
-@pytest.mark.parametrize("updates", [1, 2, 4, 7])
-def test_no_more_events_than_updates(updates: int) -> None:
-    run = driven(
-        method_of("vbm", days="equal", views=1, day_steps=1), 4 * updates, **{"optim.epochs": 1}
-    )
-    assert [event.step for event in run.learner.events] == list(range(1, updates + 1))
 
 
 # ---- views
@@ -162,20 +142,6 @@ def test_consistency_equals_a_loop(forward: Forward, alpha: float) -> None:
     assert method.loss(None, equal).item() == pytest.approx(0.5, abs=1e-6)
 
 
-def test_the_first_view_is_a_target_and_not_trained_by_consistency(forward: Forward) -> None:
-    logits = forward.logits.clone().requires_grad_()
-    method_of("vbm").loss(None, dataclasses.replace(forward, logits=logits)).backward()
-    assert logits.grad is not None
-    trained = logits.grad.any(dim=1).tolist()
-    assert trained == [False] * 2 + [True] * 4 + [False] * 4 + [True] * 8 + [False] + [True] * 2
-
-
-def test_without_consistency_the_loss_is_cross_entropy(forward: Forward) -> None:
-    single = dataclasses.replace(forward, groups=[group[:1] for group in forward.groups])
-    assert method_of("vbm", views=1).loss(None, single) is forward.cross_entropy
-    assert method_of("vbm", consistency=0.0).loss(None, forward) is forward.cross_entropy
-
-
 def test_an_update_trains_on_all_views(small_config: RunConfig) -> None:
     """Cross-entropy is the token mean over all views, and the rest of the loss is in the record."""
     learner, method, step = replaying(small_config)
@@ -205,15 +171,8 @@ def test_one_plain_view_is_replay_at_fixed_updates(small_config: RunConfig) -> N
     assert method.encode(learner, step) == rows
 
 
-@pytest.mark.parametrize(("size", "views"), [(8, 3), (8, 16), (2, 4), (9, 2)])
-def test_a_batch_that_cannot_hold_whole_rows_is_refused(size: int, views: int) -> None:
+@pytest.mark.parametrize(("size", "views"), [(8, 3), (2, 4)])
+def test_a_batch_that_cannot_hold_whole_examples_is_refused(size: int, views: int) -> None:
     config = {"optim": {"batch_size": size}, "method": {"name": "vbm", "views": views}}
-    message = rf"optim.batch_size={size} .* {views} views; make it a multiple of method.views"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=rf"optim.batch_size={size} "):
         RunConfig.parse(config)
-
-
-def test_a_consolidation_of_the_whole_budget_is_refused() -> None:
-    """The recalls present a row V n times already; 13 passes of 4 views would be 52 more."""
-    with pytest.raises(InputError, match=r"consolidation_epochs='matched'.*valid integer"):
-        RunConfig.parse({"method": {"name": "vbm", "consolidation_epochs": "matched"}})

@@ -17,7 +17,7 @@ from forever.runs.checkpoint import latest, save
 
 
 def write(folder: Path, stage: int, update: int) -> Path:
-    """A checkpoint that can be told by its content."""
+    """A checkpoint that its content identifies."""
     tensors = {"theta": torch.arange(6.0) + 100 * stage + update, "method/anchor": torch.ones(2, 2)}
     return save(folder, stage, update, tensors, {"stage": stage, "update": update})
 
@@ -69,8 +69,10 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize("file", ["tensors.safetensors", "state.json", "manifest.json"])
-@pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [("tensors.safetensors", flip), ("state.json", truncate), ("manifest.json", Path.unlink)],
+)
 def test_damage_falls_back_to_the_one_before(
     tmp_path: Path, file: str, damage: Callable[[Path], None]
 ) -> None:
@@ -80,7 +82,7 @@ def test_damage_falls_back_to_the_one_before(
 
 
 def test_after_a_fall_back_damaged_ones_do_not_crowd_out_good_ones(tmp_path: Path) -> None:
-    """The run goes on from before the damage; what it then writes must be found, and two good ones
+    """The run resumes from before the damage; what it then writes must be found, and two good ones
     kept."""
     for update in (40, 50):
         flip(write(tmp_path, 1, update) / "tensors.safetensors")

@@ -1,20 +1,8 @@
 """A password in the address of a tracking server gets into no file, no message and no traceback."""
 
-import base64
-import os
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
-from helpers import saved
+from commands import Call
 
-from forever.config.run import RunConfig
-from forever.runs.tracking import Tracker, tell
 from forever.text import without_credentials
 
 SECRET = "s3cret-pw"
@@ -61,87 +49,7 @@ def test_what_the_environment_keeps_secret_is_known_anywhere(
     assert without_credentials(text) == "request failed: key ***, nothing-secret"
 
 
-def test_the_error_of_a_tracker_is_told_without_them(capsys: pytest.CaptureFixture[str]) -> None:
-    class Failing(Tracker):
-        def step(self, line: object) -> None:
-            raise RuntimeError(f"no answer from http://me:{SECRET}@host/api")
-
-    tell([Failing()], "step", {})
-    assert "no answer from http://***@host/api" in capsys.readouterr().err
-
-
-class Refusing(BaseHTTPRequestHandler):
-    """Answers everything with 401 and keeps who asked."""
-
-    asked: list[str | None] = []
-
-    def do_GET(self) -> None:
-        self.asked.append(self.headers.get("Authorization"))
-        self.send_response(401)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_POST = do_GET
-
-    def log_message(self, format: str, *arguments: object) -> None: ...
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    """The host and port of a server that refuses everything."""
-    Refusing.asked.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as listening:
-        thread = threading.Thread(target=listening.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{listening.server_port}"
-        listening.shutdown()
-        thread.join()
-
-
-def forever(folder: Path, environment: dict[str, str], *arguments: str) -> tuple[int, str]:
-    """The exit code and all output."""
-    command = [sys.executable, "-m", "forever.cli.main", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env={**os.environ, **environment}
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-@pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
-@pytest.mark.slow
-@pytest.mark.parametrize(("by", "answers"), [("option", True), ("environment", False)])
-def test_a_run_leaves_no_password(
-    small_config: RunConfig, tmp_path: Path, server: str, by: str, answers: bool
-) -> None:
-    saved(small_config, tmp_path / "toy.yaml")
-    address = server if answers else "127.0.0.1:9"
-    uri = f"http://somebody:{SECRET}@{address}"
-    options = ["--mlflow", uri] if by == "option" else []
-    environment = {} if by == "option" else {"MLFLOW_TRACKING_URI": uri}
-    run = ["run", "toy.yaml", "--out", "out", *options]
-    code, printed = forever(tmp_path, environment, *run)
-    assert code == 0, printed
-    assert "`forever sync " in printed
-    assert SECRET not in printed
-    (folder,) = (tmp_path / "out").iterdir()
-    for path in folder.rglob("*"):
-        assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
-    assert (folder / "environment.json").is_file()
-
-    code, printed = forever(tmp_path, environment, "sync", str(folder), *options)
-    assert code == 2
-    assert f"error: MLflow at http://***@{address} fails (MlflowException: " in printed
-    assert SECRET not in printed
-    assert "Traceback" not in printed
-    token = base64.b64encode(f"somebody:{SECRET}".encode()).decode()
-    assert {*Refusing.asked} == ({f"Basic {token}"} if answers else set())  # it still arrives
-
-
-def test_a_traceback_has_no_password(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from forever.cli.main import main
-
+def test_a_traceback_has_no_password(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     def fail(name: str) -> None:
         try:
             raise RuntimeError(f"inner http://me:{SECRET}@host")
@@ -149,11 +57,8 @@ def test_a_traceback_has_no_password(
             raise RuntimeError(f"outer http://me:{SECRET}@host") from error
 
     monkeypatch.setattr("forever.sweeps.named_runs.load_run", fail)
-    monkeypatch.setattr(sys, "argv", ["forever", "run", "mini/forever"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 1
-    printed = capsys.readouterr().err
+    code, _, printed = call("run", "mini/forever")
+    assert code == 1
     assert "Traceback" in printed
     assert "inner http://***@host" in printed
     assert "outer http://***@host" in printed

@@ -1,8 +1,8 @@
-"""A run's folder has one writer. A second one waits, and then looks again at what is there."""
+"""A run's folder has one writer. A second one waits, and then reads again what is there."""
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +13,6 @@ from helpers import execute
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch.local import prepare
-from forever.launch.resources import Resources
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import in_progress, locked
 from forever.sweeps.files import load_sweep
@@ -26,10 +24,7 @@ FILES = ("config.yaml", "manifest.json", "result.json")
 
 @contextmanager
 def waiting(
-    config: RunConfig,
-    path: Path,
-    capsys: pytest.CaptureFixture[str],
-    execute: Callable[..., dict[str, Any]] = execute,
+    config: RunConfig, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Iterator["Future[dict[str, Any]]"]:
     """A run that found its folder in use, and waits while the block is executed."""
     with ThreadPoolExecutor(1) as pool, locked(path):
@@ -55,24 +50,6 @@ def test_files_that_another_process_wrote_meanwhile_count(
         shutil.copy(finished / "config.yaml", other)
     with pytest.raises(InputError, match="seed is 0 there, 1 here"):
         run.result()
-
-
-def test_a_run_with_workers_waits_before_it_starts_any(
-    small_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Ray Train's files in the folder are the other process's."""
-    pytest.importorskip("ray")
-    from forever.launch.train import run_workers
-
-    def in_workers(config: RunConfig, path: Path) -> dict[str, Any]:
-        return run_workers(prepare(config, path), Resources(workers=1))
-
-    finished, path = tmp_path / "finished", tmp_path / "run"
-    execute(small_config, finished)
-    with waiting(small_config, path, capsys, in_workers) as run:
-        for name in FILES:
-            shutil.copy(finished / name, path)
-    assert run.result() == RunDirectory(finished).finished()
 
 
 def test_waiting_has_an_end(

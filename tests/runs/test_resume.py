@@ -21,7 +21,15 @@ import hypothesis
 import pytest
 import torch
 from faults.inject import SEAMS, Point, watched
-from helpers import CONFIGS, KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, outcome
+from helpers import (
+    CONFIGS,
+    KILLED_CLOSES_NO_FILES,
+    ONE_EACH,
+    Outcome,
+    canned_sample,
+    execute,
+    outcome,
+)
 from hypothesis import strategies
 from made_up import rewrite
 
@@ -38,12 +46,9 @@ from forever.training import step as step_module
 pytestmark = KILLED_CLOSES_NO_FILES
 
 METHODS: dict[str, dict[str, Any]] = {
+    **ONE_EACH,
     "forever": {**CONFIGS["forever both"], "beta": 0.1},
-    **{name: CONFIGS[name] for name in (
-        "finetune", "mtl", "mix_replay", "fixed_interval", "ewc separate", "olora", "moelora",
-        "sapt", "migu", "ssr", "recurrent_kif", "aimmerging", "vbm",
-    )},
-}  # fmt: skip
+}
 KILLED = Point("killed")
 
 

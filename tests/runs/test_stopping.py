@@ -30,7 +30,6 @@ from forever.stopping import (
     received,
 )
 
-SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 NEVER = 1e9
 
 
@@ -62,7 +61,7 @@ def goes_on(config: RunConfig, path: Path, whole: Outcome, earlier: int) -> None
     assert whole.differences(outcome(path)) == []
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_followed_by_a_checkpoint_and_the_end(
     config: RunConfig, whole: Outcome, tmp_path: Path, number: int
 ) -> None:
@@ -77,9 +76,7 @@ def test_a_signal_is_followed_by_a_checkpoint_and_the_end(
     goes_on(config, tmp_path / "run", whole, 6)
 
 
-@pytest.mark.parametrize(
-    ("phase", "nth"), [("task", 7), ("saved", 1), ("scoring", 2), ("fisher", 2)]
-)
+@pytest.mark.parametrize(("phase", "nth"), [("saved", 1), ("scoring", 2), ("fisher", 2)])
 def test_a_signal_may_come_at_any_point(
     config: RunConfig, whole: Outcome, tmp_path: Path, phase: str, nth: int
 ) -> None:
@@ -136,14 +133,6 @@ def test_a_second_ctrl_c_leaves_at_once_and_a_third_one_ends_the_process(
     assert not {name for name in names if name.startswith("001")}  # nothing was saved for it
     live(config, tmp_path / "run", Then())
     assert whole.differences(outcome(tmp_path / "run")) == []
-
-
-def test_a_shell_that_repeats_itself_does_not_hurry_a_run() -> None:
-    """The terminal and the shell both send SIGHUP; SIGTERM is followed by SIGKILL."""
-    with listening(), polling():
-        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
-            signal.raise_signal(number)
-        assert received() == signal.SIGHUP
 
 
 def test_what_a_process_was_started_deaf_to_stays_unheard() -> None:

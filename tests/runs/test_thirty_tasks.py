@@ -24,7 +24,7 @@ Held = dict[str, float]
 
 @pytest.fixture(autouse=True)
 def quick_collector() -> Iterator[None]:
-    """What is there already is not looked through after each task."""
+    """What is there already is not collected after each task."""
     gc.collect()
     gc.freeze()
     yield

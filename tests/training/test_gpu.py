@@ -1,4 +1,4 @@
-"""On a GPU, too, a run repeats its bits, and goes on with them after it was interrupted."""
+"""On a GPU, too, a run repeats its bits, and resumes with them after it was interrupted."""
 
 import gc
 from collections.abc import Iterator

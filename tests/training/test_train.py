@@ -1,13 +1,13 @@
 """The loop and the one optimiser step, against plain PyTorch and Hugging Face code written here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import CONFIGS, execute, lines, lora_tensors, outcome
+from helpers import execute, lines, lora_tensors, outcome
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from forever.models.backbone import load
 from forever.training import loop
 from forever.training import step as step_module
 from forever.training.build import build_learner
-from forever.training.forward import answer_logits, cross_entropy
+from forever.training.forward import cross_entropy
 from forever.training.learner import Learner
 from forever.training.method import Method
 from forever.training.optim import build_optimizer
@@ -123,17 +123,6 @@ def test_loss_and_gradient_equal_full_logits(
     torch.testing.assert_close(learner.parameters.grad, reference, rtol=1e-4, atol=atol)
 
 
-def test_head_runs_at_label_positions_only(learner: Learner) -> None:
-    rows, seen = encoded(learner), []
-    head = learner.backbone.model.get_output_embeddings()
-    handle = head.register_forward_hook(lambda _, __, output: seen.append(tuple(output.shape)))
-    cross_entropy(learner, rows)
-    assert seen.pop() == (1, sum(len(r.answer) for r in rows), head.out_features)
-    learner.backbone.model(input_ids=torch.ones(2, 3, dtype=torch.long))  # it is undone
-    assert seen == [(2, 3, head.out_features)]
-    handle.remove()
-
-
 def test_recorded_numbers(learner: Learner) -> None:
     """The loss is the mean over supervised tokens, Delta how far the parameters moved."""
     rows, before = encoded(learner), learner.parameters.snapshot()
@@ -166,7 +155,7 @@ def test_probe_measures_and_changes_nothing(
 # ---- one update
 
 
-@pytest.mark.parametrize("micro_batch", [1, 2, 3, 4])
+@pytest.mark.parametrize("micro_batch", [1, 3])
 def test_micro_batches_add_up_to_one_batch(learner: Learner, micro_batch: int) -> None:
     """The last micro-batch is shorter, and rows have different numbers of answer tokens."""
     examples = enumerate(batch_of(learner).examples)
@@ -210,13 +199,6 @@ def test_penalty_equals_autograd_of_the_loss_form(
     # On_gradients sees the cross-entropy alone, and the loss is reported without the penalty.
     assert torch.equal(spy.gradients[0], spy.gradients[1])
     assert (plain.loss, plain.penalty) == (record.loss, 0)
-
-
-def test_penalty_is_zero_at_the_anchor(learner: Learner) -> None:
-    value = add_penalty(learner.parameters, Penalty(5.0, learner.parameters.snapshot()))
-    assert value.item() == 0
-    assert not learner.parameters.grad.any()
-    assert add_penalty(learner.parameters, None).item() == 0
 
 
 class RidgeInLoss(Spy):
@@ -362,31 +344,6 @@ def test_base_weights_never_change_and_evaluating_changes_nothing(
     assert name == "mtl" or more["fwt"] is not None
 
 
-def test_main_batches_are_equal_across_methods(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Replay draws from its own streams: the current task's rows come in the same order, under
-    every method."""
-    rows: dict[str, list[tuple[str, ...]]] = {}
-    plain: Callable[..., Any] = optimizer_step
-    name = ""
-
-    def watch(learner: Learner, method: Method, step: Step) -> Any:
-        if step.kind == "task":
-            rows.setdefault(name, []).append(tuple(e.id for e in step.batch.examples))
-        return plain(learner, method, step)
-
-    monkeypatch.setattr(step_module, "optimizer_step", watch)
-    values = small_config.model_dump(mode="json")
-    replaying = {"fixed_interval", "vbm", "forever", "recurrent_kif", "aimmerging"}
-    for name in ("finetune", "ewc", "olora", "moelora", "sapt", *replaying):
-        config = RunConfig.parse(values | {"method": CONFIGS[name]})
-        result = execute(config, tmp_path / name)
-        assert ({*result["updates"]} != {"task"}) == (name in replaying)
-        assert rows[name] == rows["finetune"]
-    assert len(rows["forever"]) == 12
-
-
 def test_warmup_and_decay_of_the_rate_follow_task_updates_only(
     small_config: RunConfig, tmp_path: Path
 ) -> None:
@@ -426,27 +383,6 @@ def test_journal_lines_add_up(small_config: RunConfig, tmp_path: Path) -> None:
             assert event["beta"] == pytest.approx(1e-3 * event["strength"])
     first = next(step for step in steps if step["task"] == "shape" and step["step"] == 1)
     assert result["notes"]["shape"]["tau_day"] == pytest.approx(first["tau"])
-
-
-def test_a_run_that_diverges_ends_with_an_error_and_no_result(
-    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A clock that reads NaN passes no day, and the scores would look like any other run's."""
-    calls, honest = [], answer_logits
-
-    def diverging(
-        learner: Learner, rows: Sequence[Encoded], views: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        calls.append(len(rows))
-        logits, targets = honest(learner, rows, views)
-        return logits * (float("nan") if len(calls) > 5 else 1.0), targets
-
-    monkeypatch.setattr(step_module, "answer_logits", diverging)
-    config = small_config.override({"method.name": "finetune"})
-    with pytest.raises(FloatingPointError, match=r"task shape, update 2: loss nan.*lower optim"):
-        execute(config, tmp_path / "run")
-    assert not (tmp_path / "run" / "result.json").exists()
-    assert len(lines(tmp_path / "run" / "steps.jsonl")) == 5
 
 
 def test_a_row_that_cannot_be_cut_is_found_before_the_first_update(

@@ -17,7 +17,16 @@ import pytest
 import torch
 import torch.distributed as dist
 from faults.inject import Point, watched
-from helpers import CONFIGS, KILLED_CLOSES_NO_FILES, Outcome, canned_sample, execute, lines, outcome
+from helpers import (
+    CONFIGS,
+    KILLED_CLOSES_NO_FILES,
+    ONE_EACH,
+    Outcome,
+    canned_sample,
+    execute,
+    lines,
+    outcome,
+)
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
@@ -36,11 +45,7 @@ GATHERED: list[list[list[Any]]] = [
     [["only the other"], []],
     [[], []],
 ]
-BASELINES = [
-    "finetune", "mtl", "mix_replay", "fixed_interval", "ewc separate", "olora", "sapt", "migu",
-    "ssr", "recurrent_kif", "aimmerging", "vbm",
-]  # fmt: skip
-METHODS = {name: CONFIGS[name] for name in BASELINES}
+METHODS = {name: fields for name, fields in ONE_EACH.items() if name != "forever"}
 # A stronger pull is at the edge of stability, where rounding grows.
 for name in ("ewc", "ewc separate"):
     METHODS[name] = CONFIGS[name] | {"strength": 1e5}
@@ -83,7 +88,7 @@ def run_everything(rank: int, folder: Path, configs: dict[str, RunConfig]) -> No
     decoding.sample = canned_sample  # this process ends with the function
     # An update takes the leader a second, and the other one five.
     step_module.perf_counter = count(step=1.0 + 4 * rank).__next__  # type: ignore[assignment]
-    # Ranks come when they come: the leader's files must not look like an older run.
+    # Ranks come when they come: the leader's files must not pass for an older run.
     time.sleep(1.5 * rank)
 
     def run(name: str, path: str, resume: bool = False, micro: int | None = None) -> dict[str, Any]:
@@ -228,7 +233,7 @@ def test_resumed_with_another_micro_batch(
     configs: dict[str, RunConfig], alone: Outcome, tmp_path: Path, sizes: tuple[int | None, ...]
 ) -> None:
     """The same batches in the same order: `assert_close` finds their tokens equal, and losses that
-    differ by rounding only. Where it went on is written down, and not if nothing changed."""
+    differ by rounding only. Where it was resumed is written down, and not if nothing changed."""
     killed_run(configs["forever"], tmp_path, World(), sizes[0])
     for _ in range(2):
         place = Placement(device="cpu", micro_batch=sizes[1])
@@ -238,7 +243,7 @@ def test_resumed_with_another_micro_batch(
 
 
 def lives(path: Path) -> list[dict[str, Any]]:
-    """Where a run was trained, and where it went on."""
+    """Where a run was trained, and where it was resumed."""
     first = json.loads((path / "environment.json").read_text(encoding="utf-8"))
     return [first, *first["resumed"]]
 
