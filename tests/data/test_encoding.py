@@ -207,18 +207,3 @@ def test_only_tokens_of_the_input_are_dropped(tokenizer: Any) -> None:
     first, second = (encoder.with_drops(LONG, 0.3, stream) for _ in range(2))
     assert first != second  # the stream goes on, and repeats from its seed
     assert encoder.with_drops(LONG, 0.3, random.Random(3)) == first
-
-
-def test_drops_come_after_the_cut() -> None:
-    """A view never shows what the row itself does not."""
-    tokenizer = bos_tokenizer("<bos> $A")
-    example = Example("x", "a", "a " * 20 + "b " * 20, "b")
-    encoder = Encoder(tokenizer, len(Encoder(tokenizer, NO_LIMIT).encode(example).prompt) - 18)
-    row = encoder.encode(example)
-    assert row.truncated
-    for seed in range(20):
-        view = encoder.with_drops(example, 0.5, random.Random(seed))
-        assert view.truncated
-        assert view.prompt[0] == 0  # BOS stays
-        assert is_within(view.prompt, row.prompt)
-        assert view.prompt.count(5) <= row.prompt.count(5)

@@ -126,6 +126,14 @@ def test_a_run_on_a_dataset(folder: Path, small_config: RunConfig, tmp_path: Pat
     assert result["data"]["warm"] == load_benchmark(config.data).tasks[0].digest()
 
 
+def test_the_fingerprint_says_what_and_not_where(folder: Path, tmp_path: Path) -> None:
+    assert "datasets" not in RunConfig.parse({}).identity()["data"]
+    here = RunConfig.parse(described(folder))
+    there = RunConfig.parse(described(tmp_path / "elsewhere" / "things"))
+    other = RunConfig.parse(described(folder, train="train[:5]"))
+    assert here.fingerprint() == there.fingerprint() != other.fingerprint()
+
+
 def test_a_relative_folder_starts_at_the_root(folder: Path) -> None:
     values = described("things")
     values["data"]["root"] = str(folder.parent)

@@ -12,7 +12,6 @@ from helpers import largest_file
 from test_data import load
 
 from forever.data.prepare import prepare
-from forever.data.tasks import Task
 from forever.errors import InputError
 from forever.files import WriteError
 
@@ -116,32 +115,6 @@ def test_where_rows_came_from(release: Path, tmp_path: Path) -> None:
     for record in mnli.values():
         assert record["sha256"] == sha256((release / record["file"]).read_bytes()).hexdigest()
     assert mnli["train"]["left_out"] == {"unlabelled": 2, "in test": 3, "more than needed": 201}
-
-
-def test_superni_in_three_layouts_is_the_same(tmp_path: Path) -> None:
-    """The folders of SAPT, the lists of CL_Memory, and our own files; the original has one list."""
-    rows = {"train": 30, "test": 10}
-    name = "task639_multi_woz_user_utterance_generation"
-    for split, count in rows.items():
-        pairs = [{"input": f"{split} {i}", "output": f"answer {i}"} for i in range(count)]
-        place = tmp_path / "SAPT" / "CL_Benchmark" / "SuperNI" / name / f"{split}.json"
-        save(place, {"Definition": ["Ask."], "Instances": pairs})
-        lists = [{"instruction": "Ask.", **pair, "data_id": 0} for pair in pairs]
-        save(tmp_path / "CL_Memory" / "data" / split / "task639.json", lists)
-    whole = [{"input": f"{i}", "output": [f"answer {i}"]} for i in range(1500)]
-    original = {"Definition": ["Ask."], "Instances": whole}
-    save(tmp_path / "NI" / "tasks" / f"{name}.json", original)
-    save(tmp_path / "NI" / "tasks" / "task001_another.json", "not even read")
-    for source in ("SAPT", "CL_Memory", "NI"):
-        run(tmp_path / source, tmp_path / f"of {source}")
-    run(tmp_path / "of SAPT", tmp_path / "of ours")
-    tasks: dict[str, Task] = {}
-    for name in ("SAPT", "CL_Memory", "ours", "NI"):
-        root = f"{tmp_path}/of {name}"
-        (tasks[name],) = load(benchmark="superni", order=["task639"], root=root).tasks
-    assert tasks["SAPT"] == tasks["CL_Memory"] == tasks["ours"]
-    assert [len(tasks["SAPT"].train), len(tasks["SAPT"].test)] == [*rows.values()]
-    assert (len(tasks["NI"].train), len(tasks["NI"].test)) == (1000, 100)
 
 
 def test_an_original_file_is_recorded_whole(tmp_path: Path) -> None:
