@@ -21,7 +21,7 @@ def read_text(path: Path, most: int) -> str:
         with path.open("rb") as file:
             content = file.read(most + 1)
     except (FileNotFoundError, IsADirectoryError):
-        raise InputError(f"there is no file {path}", path=path) from None
+        raise InputError(f"{path} does not exist", path=path) from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({one_line(error)})", path=path) from None
     if len(content) > most:
@@ -62,12 +62,12 @@ def path_of(text: str, setting: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        message = f"{setting}: there is no home folder for {shown(text)}"
+        message = f"{setting}: {shown(text)} names an unknown user"
         raise InputError(message, key=setting) from None
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder; a path that cannot exist is none."""
+    """Return whether a path is a folder; a path that cannot exist is not."""
     try:
         return path.is_dir()
     except (OSError, ValueError):

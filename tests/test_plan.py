@@ -94,7 +94,7 @@ def test_an_estimate_where_training_has_a_say(name: str, base_config: RunConfig)
     plain = planned(base_config.override({"method.name": "finetune"}))
     counted = planned(base_config.override({"method.name": name}))
     assert sum(counted.updates.values()) > plain.updates["task"]
-    if name == "aimmerging":  # it looks at its loss after every update from the second task on
+    if name == "aimmerging":  # it probes after every update from the second task on
         assert counted.calls["probe"] == counted.updates["task"] - 3 * 6
 
 

@@ -130,8 +130,8 @@ def test_a_figure_draws_it() -> None:
 
 
 def test_whoever_prints_takes_the_functions_of_this_module() -> None:
-    """A line on stderr is told by `complain`; a table is a `PlainTable`; no page has an escape of
-    its own."""
+    """A line on stderr is printed by `complain`; a table is a `PlainTable`; no page escapes text by
+    itself."""
     found: list[str] = []
     for path in sorted((ROOT / "forever").rglob("*.py")):
         if path.name in ("text.py", "start.py"):  # the other says nothing from outside

@@ -48,7 +48,7 @@ def of_action(learner: Any, method: Any, action: Any) -> str:
 
 
 def of_news(trackers: Any, what: str, *details: Any) -> str | None:
-    """What trackers are told once it is on disk: the journal's line, an event, a stage."""
+    """What trackers hear once it is on disk: the journal's line, an event, a stage."""
     return {"step": "journal", "event": "event", "stage": "stage"}.get(what)
 
 

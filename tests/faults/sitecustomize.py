@@ -21,7 +21,7 @@ class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in self.waiting:
             return None
-        self.waiting.discard(name)  # the others are asked now
+        self.waiting.discard(name)  # now the other finders search
         spec: Any = importlib.util.find_spec(name)
         execute = spec.loader.exec_module
 

@@ -39,7 +39,7 @@ def report(
     for place in places:
         bring(place)
         if not place.is_dir():  # which is said before pandas is loaded
-            raise InputError(f"there is no folder {place}; give a run, a sweep or a folder of runs")
+            raise InputError(f"{place} does not exist; give a run, a sweep or a folder of runs")
     show_report(*places, to=to, runs=runs, table=table)
 
 

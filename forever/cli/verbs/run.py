@@ -36,25 +36,40 @@ def run(
         forever run my-run.yaml --resume
     """
     from forever.cli.view.run import SCORES, lost_tasks, read_run
+    from forever.config.overrides import parse_assignments
     from forever.launch.copies import settle
     from forever.launch.local import prepare
     from forever.launch.start import mlflow_uri, train
     from forever.runs.console import ConsoleTracker, matrix_table
     from forever.runs.directory import RunDirectory
     from forever.storage.copying import readable
+    from forever.sweeps.named_runs import load_run
 
     if not (launch.workers and launch.workers[1]) and (launch.gpus_per_run or launch.ray_logs):
         rule = "--gpus-per-run and --ray-logs are about Ray's workers"
         raise InputError(f"{rule}; give --workers, too")
 
-    # The configuration and the folder. To fork is to read a checkpoint, for which torch is loaded.
+    # The run that is forked. To fork is to read a checkpoint, for which torch is loaded.
     origin = None
     if fork:
-        text = _forked(fork)
+        name, at, task = fork.rpartition("@")
+        folder = local_folder(name)
+        if address_of(folder) is not None:
+            settle(folder)
+        if not (name and (folder / "config.yaml").is_file()):  # known before torch is loaded
+            raise InputError(f"--fork {fork}: a run's folder and a task are expected, RUN@TASK")
         from forever.runs.fork import find_origin
 
-        origin = find_origin(text)
-    settings = _settings(config, changes or [], origin.config if origin else None)
+        origin = find_origin(f"{folder}{at}{task}")
+
+    # The configuration and the folder. Without CONFIG it is that of the run that is forked.
+    words = changes or []
+    if config is not None and origin is not None and "=" in config:
+        config, words = None, [config, *words]
+    if config is None and origin is None:
+        raise InputError("run needs a configuration: a YAML file, or a name such as mini/forever")
+    base: Any = load_run(config) if config is not None else origin and origin.config
+    settings = base.override(parse_assignments(words))
     key = origin.key(settings) if origin else settings.key()
     directory = RunDirectory(launch.out / key)
     settle(directory.path, readable)
@@ -86,29 +101,3 @@ class _Progress(Console):
     def on_broken_pipe(self) -> None:
         """Raise the error again, for which a tracker is left out; rich would end the process."""
         raise
-
-
-def _forked(text: str) -> str:
-    """Return RUN@TASK with the run's folder on this machine, which is brought up to date."""
-    from forever.launch.copies import settle
-
-    name, at, task = text.rpartition("@")
-    folder = local_folder(name)
-    if address_of(folder) is not None:
-        settle(folder)
-    if not (name and (folder / "config.yaml").is_file()):  # which is said before torch is loaded
-        raise InputError(f"--fork {text}: the folder of a run and a task are expected, RUN@TASK")
-    return f"{folder}{at}{task}"
-
-
-def _settings(config: str | None, changes: list[str], forked: Any) -> Any:
-    """The run that CONFIG and KEY=VALUE mean; without CONFIG it is the run that is forked."""
-    from forever.config.overrides import parse_assignments
-    from forever.sweeps.named_runs import load_run
-
-    if config is not None and forked is not None and "=" in config:
-        config, changes = None, [config, *changes]
-    base = forked if config is None else load_run(config)
-    if base is None:
-        raise InputError("run needs a configuration: a YAML file, or a name such as mini/forever")
-    return base.override(parse_assignments(changes))

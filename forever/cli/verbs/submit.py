@@ -14,7 +14,7 @@ from forever.cli.shown import print_lines
 from forever.cli.verbs.sweep import sweep
 from forever.errors import InputError
 
-# What is no option of this verb is one of `forever sweep`, in the job.
+# Options that this verb does not have are those of `forever sweep`, in the job.
 PASSES_ON = {"ignore_unknown_options": True}
 _NO_STORES = ("auto", "off", "databricks")  # what --mlflow may be that is neither path nor address
 
