@@ -20,7 +20,7 @@ from forever.format import plural
 from forever.launch.copies import bring, publish_report, settle
 from forever.launch.local import prepare
 from forever.launch.resources import Placement, Resources
-from forever.launch.start import Request, mlflow_uri, run_file, send_report, train, watched
+from forever.launch.start import Request, mlflow_uri, run_file, train, watched
 from forever.report.frame import frame_of, number_table, text_table
 from forever.report.report import write_report
 from forever.report.run import Run
@@ -32,7 +32,7 @@ from forever.storage.copying import readable
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.rounds import Limits
-from forever.text import visible
+from forever.text import complain, visible
 
 __all__ = ["InputError", "Placement", "RunResult", "SweepResult", "load", "run", "sweep"]
 
@@ -264,14 +264,18 @@ def sweep(
     resources = Resources(
         concurrent, workers, placement=placement, mlflow=uri, retry_failed=retry_failed
     )
+    root = local_folder(str(out))
     with watched() as line:
-        ended = run_file(request, local_folder(str(out)), resources, line.say, line.console())
-    failed = ended.outcome.failed
-    if failed and not (ended.outcome.finished or ended.outcome.skipped):
+        outcome = run_file(request, root, resources, line.say, line.console())
+    folder, failed = request.folder(root), outcome.failed
+    if failed and not (outcome.finished or outcome.skipped):
         key, reason = next(iter(failed.items()))
-        raise InputError(f"{ended.folder}: none of its runs finished; {key}: {reason}")
-    study = read_study(ended.folder)
-    send_report(ended.folder, uri, study)
+        raise InputError(f"{folder}: none of its runs finished; {key}: {reason}")
+    study = read_study(folder)
+    if uri is not None:
+        from forever.launch.mlflow.tracker import show_sweep
+
+        show_sweep(folder, uri, study, complain)
     return SweepResult(study)
 
 

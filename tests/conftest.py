@@ -124,11 +124,10 @@ def private_ray(ray_folder: Path) -> Iterator[Path]:
 def two_cores(private_ray: Path) -> Iterator[None]:
     """A cluster in this process, shared by the tests of a module that start nothing else."""
     ray = pytest.importorskip("ray")
-    from forever.launch.cluster import known_dashboard, quiet
+    from forever.launch.cluster import local, quiet
 
     quiet()
-    quiet_init = {"log_to_driver": False, "logging_level": "ERROR", **known_dashboard()}
-    ray.init(address="local", num_cpus=2, **quiet_init)
+    ray.init(num_cpus=2, log_to_driver=False, logging_level="ERROR", **local(dashboard=True))
     yield
     ray.shutdown()
     os.environ.pop("RAY_API_SERVER_ADDRESS")

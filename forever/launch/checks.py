@@ -11,32 +11,51 @@ from forever.config.run import RunConfig
 from forever.data.benchmarks import load_benchmark
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.local import check_examples, check_method, check_model, digests
+from forever.launch.local import check_models, check_unchanged
 from forever.models import location
 from forever.runs.directory import RunDirectory
-from forever.sweeps.files import sweep_or_none
+from forever.sweeps.files import SweepFile, sweep_or_none
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.search import find_search
 from forever.sweeps.sweep import Trial, check_count
 
 
-def read_data(runs: Iterable[RunConfig]) -> list[Benchmark | InputError]:
-    """Read the benchmark of each run, once for all that share it; an error stands for a bad one."""
+def check_choice(
+    name: str,
+    file: SweepFile | None,
+    seeds: Sequence[int] | None,
+    only: Sequence[str],
+    trials: int | None,
+) -> None:
+    """Refuse, by an InputError, what a sweep, a search or a single run (no file) does not have."""
+    is_search = file is not None and file.is_search
+    if seeds is not None and (not seeds or min(seeds) < 0 or len({*seeds}) < len(seeds)):
+        raise InputError(f"seeds {[*seeds]}: give some that are different and not negative")
+    if trials is not None and not is_search:
+        rule = "only a search has a number of runs; leave it out"
+        raise InputError(f"{trials} trials: {name} is no search, and {rule}")
+    if only and (file is None or is_search):
+        raise InputError(f"only {only[0]!r}: {name} has no variants by name")
+
+
+def read_data(trials: Iterable[Trial]) -> dict[str, Benchmark | InputError]:
+    """Read the benchmark of each run, by its key, and once for all that share it; an error stands
+    for a bad one."""
     known: dict[str, Benchmark | InputError] = {}
-    benchmarks: list[Benchmark | InputError] = []
-    for run in runs:
-        data = run.data.model_dump_json()
-        if data not in known:
+    data: dict[str, Benchmark | InputError] = {}
+    for trial in trials:
+        settings = trial.config.data.model_dump_json()
+        if settings not in known:
             try:
-                known[data] = load_benchmark(run.data)
+                known[settings] = load_benchmark(trial.config.data)
             except InputError as error:
-                known[data] = error
-        benchmarks.append(known[data])
-    return benchmarks
+                known[settings] = error
+        data[trial.key] = known[settings]
+    return data
 
 
 def check_finished(
-    trials: Sequence[Trial], folder: Path, data: Sequence[Benchmark | InputError] | None = None
+    trials: Sequence[Trial], folder: Path, data: Mapping[str, Benchmark | InputError] | None = None
 ) -> None:
     """Refuse a sweep that has finished runs on other examples or of another model than are there
     now, or beside finished runs of another version of its benchmark.
@@ -46,23 +65,19 @@ def check_finished(
     Args:
         data: what `read_data` returned, if the caller has called it.
     """
-    if not any(folder.glob("*/result.json")):
+    finished = sorted(folder.glob("*/result.json"))
+    if not finished:
         return
     tasks: dict[tuple[str, str], list[str]] = {}
-    data = read_data(trial.config for trial in trials) if data is None else data
-    for trial, benchmark in zip(trials, data, strict=True):
+    data = read_data(trials) if data is None else data
+    for trial in trials:
+        benchmark = data[trial.key]
         if isinstance(benchmark, Benchmark):
-            directory = RunDirectory(folder / trial.key)
-            check_examples(directory, digests(benchmark))
-            check_model(directory, trial.config)
+            check_unchanged(RunDirectory(folder / trial.key), trial.config, benchmark)
             tasks[benchmark.name, benchmark.order] = [task.name for task in benchmark.tasks]
-    _check_versions(tasks, folder)
 
-
-def _check_versions(tasks: Mapping[tuple[str, str], list[str]], folder: Path) -> None:
-    """Refuse finished runs that had other tasks under the name and order of a benchmark: no report
-    could show both."""
-    for path in sorted(folder.glob("*/result.json")):
+    # No report could show runs that had other tasks under the name and order of a benchmark.
+    for path in finished:
         result = RunDirectory(path.parent).finished() or {}
         now = tasks.get((result.get("benchmark", ""), result.get("order", "")))
         if now is not None and result["tasks"] != now:
@@ -76,7 +91,7 @@ def _check_versions(tasks: Mapping[tuple[str, str], list[str]], folder: Path) ->
 def refused(
     trials: Sequence[Trial],
     others: bool = False,
-    data: Sequence[Benchmark | InputError] | None = None,
+    data: Mapping[str, Benchmark | InputError] | None = None,
 ) -> dict[str, str]:
     """What is wrong with trials, by key.
 
@@ -88,13 +103,14 @@ def refused(
         InputError: something is wrong with every one.
     """
     problems: dict[str, str] = {}
-    data = read_data(trial.config for trial in trials) if data is None else data
-    for trial, benchmark in zip(trials, data, strict=True):
+    data = read_data(trials) if data is None else data
+    for trial in trials:
+        benchmark = data[trial.key]
         try:
             location.check(trial.config.model.name)
             if isinstance(benchmark, InputError):
                 raise benchmark
-            check_method(trial.config, len(benchmark.tasks))
+            check_models(trial.config, len(benchmark.tasks))
         except InputError as error:
             problems[trial.key] = str(error)
     if trials and len(problems) == len(trials) and not others:
@@ -132,25 +148,27 @@ def planned_runs(
     """
     check_count(name, max(trials or 0, len(seeds or ())))
     file = sweep_or_none(name)
+    check_choice(name, file, seeds, only, trials)
     if file is None:
         run = load_run(name).override(changes)
         configs = [run.override({"seed": seed}) for seed in seeds or (run.seed,)]
-        found = [(name, config, out / config.key()) for config in configs]
+        planned = [Trial(config.key(), name, "", config.seed, config) for config in configs]
     elif file.is_search:
-        search = find_search(file, load_run(base).override(changes), seeds)
-        found = [(name, search.base, out / search.name / "base")] * (trials or search.trials)
+        search, out = find_search(file, load_run(base).override(changes), seeds), out / file.name
+        one = Trial("base", name, "", search.base.seed, search.base)
+        planned = [one] * (trials or search.trials)
     else:
-        sweep = file.expand(load_run(base), seeds, changes, only)
-        found = []
-        for trial in sweep.trials():
-            label = f"{trial.variant} o{trial.order}" if len(sweep.orders) > 1 else trial.variant
-            found.append((label, trial.config, out / sweep.name / trial.key))
+        sweep, out = file.expand(load_run(base), seeds, changes, only), out / file.name
+        planned = sweep.trials()
+    several = len({trial.order for trial in planned}) > 1
     runs: list[PlannedRun] = []
-    data = read_data(config for _, config, _ in found)
-    for (label, config, path), benchmark in zip(found, data, strict=True):
+    data = read_data(planned)
+    for trial in planned:
+        benchmark = data[trial.key]
         if isinstance(benchmark, InputError):
             raise benchmark
-        runs.append(PlannedRun(label, config, benchmark, RunDirectory(path)))
+        label = f"{trial.variant} o{trial.order}" if several else trial.variant
+        runs.append(PlannedRun(label, trial.config, benchmark, RunDirectory(out / trial.key)))
     return runs
 
 

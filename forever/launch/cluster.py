@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import secrets
 import socket
 import sys
 import time
@@ -14,10 +13,8 @@ from random import SystemRandom
 from typing import Any
 
 import ray
-from ray.util import placement_group_table
 
 from forever.errors import InputError
-from forever.format import plural
 from forever.launch.resources import Allocation
 from forever.runs.environment import code
 from forever.stopping import listening
@@ -49,7 +46,6 @@ _DASHBOARD = "RAY_API_SERVER_ADDRESS"
 _PORTS = range(20_000, 30_000)
 # How long what fits on the cluster waits for room that others hold.
 PATIENCE_S = 50.0
-PREEMPTIONS = 100  # a spot machine that is taken away is nobody's fault
 _RAISED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*", re.MULTILINE)
 
 
@@ -97,7 +93,8 @@ def connected(dashboard: bool, logs: bool = False) -> Iterator[None]:
     with listening():  # afterwards handlers are as before, also those that Ray sets
         try:
             if ours:
-                _join_or_start(dashboard, logs)
+                options: dict[str, Any] = {"log_to_driver": logs, "logging_level": logging.ERROR}
+                ray.init(**options, **({} if os.environ.get("RAY_ADDRESS") else local(dashboard)))
             # `ray job stop` sends SIGTERM. Ray's own handler would leave everything open.
             with listening():
                 yield
@@ -107,58 +104,34 @@ def connected(dashboard: bool, logs: bool = False) -> Iterator[None]:
                 os.environ.pop(_DASHBOARD, None)
 
 
-def _join_or_start(dashboard: bool, logs: bool) -> None:
-    """Begin to use Ray, on the cluster that RAY_ADDRESS names or on one of this process."""
-    options: dict[str, Any] = {"log_to_driver": logs, "logging_level": logging.ERROR}
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(**options)
-        return
-    # Nothing large travels through the object store, and its default is a third of the memory.
-    options |= {"object_store_memory": 200 * 2**20, "address": "local"}
-    options |= known_dashboard() if dashboard else {"include_dashboard": False}
-    _have_token()
-    ray.init(**options)
+def local(dashboard: bool) -> dict[str, Any]:
+    """Options of `ray.init` for a cluster of this process.
 
-
-def _have_token() -> None:
-    """Give a cluster of this process a token of its own where Ray, which keeps one in the home
-    directory, cannot write it."""
-    if "RAY_AUTH_TOKEN_PATH" in os.environ:
-        return  # the user's own place
-    folder = Path(os.path.expanduser("~"), ".ray")  # of a user without a home it is "~" itself
-    with suppress(OSError):
-        folder.mkdir(exist_ok=True)
-    if not os.access(folder / "auth_token", os.R_OK) and not os.access(folder, os.W_OK):
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-
-
-def known_dashboard() -> dict[str, Any]:
-    """Options of `ray.init` for a dashboard whose address all processes of the cluster will know.
-
-    By it Ray Train asks whether the controller of a run lives. Without an address it would ask the
-    first cluster that it finds on this machine: it would take away the workers of a run that lives
-    in another one, or let those of a dead one keep their place for ever.
+    Its processes know the address of its dashboard, by which Ray Train asks whether the controller
+    of a run lives. Without an address it would ask the first cluster that it finds on this machine:
+    it would take away the workers of a run that lives in another one, or let those of a dead one
+    keep their place for ever.
     """
-    port = lasting_port()
+    # Nothing large travels through the object store, and its default is a third of the memory.
+    options: dict[str, Any] = {"object_store_memory": 200 * 2**20, "address": "local"}
+    if not dashboard:
+        return {**options, "include_dashboard": False}
+    port = free_port()
     os.environ[_DASHBOARD] = f"http://127.0.0.1:{port}"
-    return {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": port}
+    options |= {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": port}
+    return options
 
 
-def lasting_port() -> int:
+def free_port() -> int:
     """A port at which nobody listens, and that nobody is given who asks the system for any port.
 
     One that the system gave may be gone when the dashboard begins: a dozen servers of Ray, which
     ask for any, begin before it.
-
-    Raises:
-        InputError: there is none.
     """
-    # Whatever seeds a run has, two processes must not draw the same port.
-    for port in SystemRandom().sample(_PORTS, len(_PORTS)):
+    while True:
+        port = SystemRandom().choice(_PORTS)  # whatever seeds a run has
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
-    rule = f"Ray needs a port of 127.0.0.1 from {_PORTS.start} to {_PORTS.stop - 1}"
-    raise InputError(f"{rule}, and none may be used; end other servers, or set RAY_ADDRESS")
 
 
 def prepare_process(allocation: Allocation) -> None:
@@ -191,40 +164,31 @@ def grows() -> bool:
     return total.get(_LATER_GPUS, 0) > total.get("GPU", 0)
 
 
-def waiting_groups() -> bool:
-    """Whether something on the cluster waits for room."""
-    return any(group["state"] == "PENDING" for group in placement_group_table().values())
+def await_room(needed: Mapping[str, float], processes: int = 1) -> None:
+    """Wait until a run has room, which others may hold, unless the cluster grows.
 
-
-def no_room(needed: Mapping[str, float], groups: int = 1) -> str:
-    """Say what is short for `groups` processes that need so much each; "" if nothing is."""
-    free, total = ray.available_resources(), ray.cluster_resources()
-    for name, amount in needed.items():
-        name = name.upper() if name in ("cpu", "gpu") else name
-        if free.get(name, 0) < groups * amount:
-            return (
-                f"{groups * amount:g} {name} are needed, and of the cluster's "
-                f"{total.get(name, 0):g} only {free.get(name, 0):g} are free; end what holds the "
-                "others, or try again later"
-            )
-    return ""
-
-
-def await_room(allocation: Allocation) -> None:
-    """Wait until the workers of a run have room, which others may hold, unless the cluster grows.
+    Args:
+        needed: by each of its processes.
 
     Raises:
         InputError: there is none for PATIENCE_S.
     """
     give_up = time.monotonic() + PATIENCE_S
-    needed = allocation.least or allocation.workers
-    while not grows() and (short := no_room(allocation.resources, needed)):
+    while not grows():
+        free, total = ray.available_resources(), ray.cluster_resources()
+        short = [name for name, each in needed.items() if free.get(name, 0) < processes * each]
+        if not short:
+            return
         if time.monotonic() > give_up:
-            raise InputError(f"no room for {plural(needed, 'worker')}: {short}")
+            raise InputError(
+                f"no room for a run: {processes * needed[short[0]]:g} {short[0]} are needed, and "
+                f"of the cluster's {total.get(short[0], 0):g} only {free.get(short[0], 0):g} are "
+                "free; end what holds the others, or try again later"
+            )
         time.sleep(1)
 
 
-def one_line(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """The first cause of an error, without Ray's wrapping, tracebacks and credentials."""
     cause = first_cause(error)
     text = without_credentials(str(cause)).strip().partition("\n")[0]

@@ -2,8 +2,8 @@
 
 import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,8 +56,8 @@ def choose_kernels(runs: Iterable[RunConfig], processor: Path = Path("/proc/cpui
 def load_libraries() -> None:
     """Load what training needs, in a process that is there for nothing else.
 
-    A sixth of that time would go to the garbage collector, which looks at half a million new
-    objects again and again. They stay, so it waits for them, and never looks at them later.
+    A sixth of that time would go to the garbage collector, which would visit half a million new
+    objects again and again. They stay, so it waits for them, and never visits them later.
     """
     gc.disable()
     try:
@@ -83,14 +83,14 @@ def prepare(config: RunConfig, path: Path, resume: bool = False) -> Prepared:
     if directory.result.is_file():
         directory.verify()
     benchmark = load_benchmark(config.data)
-    check_examples(directory, digests(benchmark))
-    check_method(config, len(benchmark.tasks))
-    check_model(directory, config)
+    check_unchanged(directory, config, benchmark)
+    check_models(config, len(benchmark.tasks))
     return Prepared(config, directory, benchmark, resume)
 
 
-def check_method(config: RunConfig, tasks: int) -> None:
-    """Refuse an adapter that PEFT does not know, an unfit encoder, or a narrow model."""
+def check_models(config: RunConfig, tasks: int) -> None:
+    """Refuse an adapter that PEFT does not know, an unfit encoder, or a model that is too narrow
+    for the method."""
     if config.model.adapter:
         from forever.models.adapter import describe  # with PEFT and torch, which take seconds
 
@@ -102,30 +102,23 @@ def check_method(config: RunConfig, tasks: int) -> None:
         config.method.check_width(config, tasks, width)
 
 
-def check_examples(directory: RunDirectory, now: Mapping[str, str]) -> None:
-    """Refuse a finished run that learned tasks with other digests than they have `now`."""
-    learned = (directory.finished() or {}).get("data", {})
-    for task in learned.keys() & now.keys():
-        if learned[task] != now[task]:
+def check_unchanged(directory: RunDirectory, config: RunConfig, benchmark: Benchmark) -> None:
+    """Refuse a finished run that learned other examples, or whose model or encoder has other files
+    now."""
+    result = directory.finished() or {}
+    learned = result.get("data", {})
+    for task in benchmark.tasks:
+        if task.name in learned and learned[task.name] != task.digest():
             raise InputError(
-                f"{directory.path} is finished, and the rows of task {task} are no longer those "
-                "that it learned; give another --out, or those rows"
+                f"{directory.path} is finished, and the rows of task {task.name} are no longer "
+                "those that it learned; give another --out, or those rows"
             )
-
-
-def check_model(directory: RunDirectory, config: RunConfig) -> None:
-    """Refuse a finished run whose model, or encoder, has other files now."""
-    lines = identity.changed((directory.finished() or {}).get("model", {}), config)
+    lines = identity.changed(result.get("model", {}), config)
     if lines:
         raise InputError(
             f"{directory.path} is finished, and the files that it read are others now: {lines[0]}; "
             "give another --out, or those files"
         )
-
-
-def digests(benchmark: Benchmark) -> dict[str, str]:
-    """The digest of each task by name."""
-    return {task.name: task.digest() for task in benchmark.tasks}
 
 
 def run_local(
@@ -160,6 +153,7 @@ def run_prepared(
         return finished
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from forever.methods.registry import build_method
+    from forever.runs.environment import describe
     from forever.runs.session import Session
     from forever.training.loop import run
     from forever.world import World, pick_device
@@ -182,7 +176,10 @@ def run_prepared(
         world.wait()  # the leader changes files from here on
         if not finished_by_another:
             if world.leads:
-                _create(directory, config, world.size, placement.micro_batch)
+                # Another division of batches moves last bits, as another machine does.
+                division = {"workers": world.size, "micro_batch": placement.micro_batch}
+                directory.create(config, describe() | division)
+                directory.ended.unlink(missing_ok=True)  # it is resumed
             session = Session(
                 config,
                 directory,
@@ -193,9 +190,14 @@ def run_prepared(
                 keep_stages=placement.keep_stages,
                 accept_changes=placement.accept_changes,
             )
-            with _remembered(directory, world.leads), closing(session):
+            with closing(session):
                 method = build_method(config.method)
-                run(config, method, prepared.benchmark, session, world, placement.micro_batch)
+                try:
+                    run(config, method, prepared.benchmark, session, world, placement.micro_batch)
+                except FloatingPointError as error:  # it diverged, and would again
+                    if world.leads:
+                        directory.end("failed", str(error))
+                    raise
     return directory.finished() or {}
 
 
@@ -224,26 +226,3 @@ def run_allocated(
             return run_prepared(prepared, allocation.placement, trackers, world)
     finally:
         make_room()
-
-
-def _create(
-    directory: RunDirectory, config: RunConfig, workers: int, micro_batch: int | None
-) -> None:
-    """Write what describes a run that begins or is resumed."""
-    from forever.runs.environment import describe
-
-    # Another division of batches moves last bits, as another machine does.
-    division = {"workers": workers, "micro_batch": micro_batch}
-    directory.create(config, describe() | division)
-    directory.ended.unlink(missing_ok=True)  # it is resumed
-
-
-@contextmanager
-def _remembered(directory: RunDirectory, leads: bool) -> Iterator[None]:
-    """Write down why a run diverged: it would again."""
-    try:
-        yield
-    except FloatingPointError as error:
-        if leads:
-            directory.end("failed", str(error))
-        raise

@@ -15,9 +15,8 @@ from warnings import catch_warnings, filterwarnings
 from rich.console import Console
 
 from forever.config.run import RunConfig
-from forever.data.tasks import Benchmark
 from forever.errors import InputError
-from forever.launch.checks import check_finished, read_data, refused
+from forever.launch.checks import check_choice, check_finished, read_data, refused
 from forever.launch.copies import bring
 from forever.launch.local import Prepared, choose_kernels, load_libraries, prepare, run_prepared
 from forever.launch.resources import Resources, SweepOutcome, divide, require_ray
@@ -43,8 +42,13 @@ def train(
 ) -> dict[str, Any]:
     """Train one run, here or with `resources.workers`, and return its result."""
     choose_kernels([prepared.config])
-    with _sent_to_mlflow(prepared.directory.path, resources.mlflow) as mirror:
-        everyone = [*trackers, *mirror]
+    sent_to_mlflow: Any = nullcontext()
+    if resources.mlflow is not None:
+        from forever.launch.mlflow.tracker import mirrored_run
+
+        sent_to_mlflow = mirrored_run(prepared.directory.path, resources.mlflow)
+    with sent_to_mlflow as mirror:
+        everyone = [*trackers, mirror] if mirror else trackers
         if resources.workers:
             require_ray()
             from forever.launch.train import run_workers
@@ -83,42 +87,19 @@ class Request:
         """The runs of a file with variants; see `SweepFile.expand`."""
         return self.file.expand(self.base, self.seeds, self.changes, self.only)
 
+    def folder(self, out: Path) -> Path:
+        """The folder below `out` that holds its runs."""
+        return (out / self.file.name).absolute()
+
     def search(self) -> Search:
         """The search of a file with a space; see `find_search`."""
         return find_search(self.file, self.base.override(self.changes), self.seeds)
 
 
-def check_choice(
-    name: str,
-    file: SweepFile | None,
-    seeds: Sequence[int] | None,
-    only: Sequence[str],
-    trials: int | None,
-) -> None:
-    """Refuse, by an InputError, what a sweep, a search or a single run (no file) does not have."""
-    is_search = file is not None and file.is_search
-    if seeds is not None and (not seeds or min(seeds) < 0 or len({*seeds}) < len(seeds)):
-        raise InputError(f"seeds {[*seeds]}: give some that are different and not negative")
-    if trials is not None and not is_search:
-        rule = "only a search has a number of runs; leave it out"
-        raise InputError(f"{trials} trials: {name} is no search, and {rule}")
-    if only and (file is None or is_search):
-        raise InputError(f"only {only[0]!r}: {name} has no variants by name")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What became of a sweep or a search."""
-
-    folder: Path
-    outcome: SweepOutcome
-    search: Search | None = None
-
-
 def run_file(
     request: Request, out: Path, resources: Resources, say: Say, console: Console | None = None
-) -> Ended:
-    """Run the sweep or search of a file in its folder of `out`.
+) -> SweepOutcome:
+    """Run the sweep or search of a file in its folder of `out`; see `Request.folder`.
 
     Args:
         say: gets a line on what is decided and what is open, once a round.
@@ -127,12 +108,10 @@ def run_file(
     Raises:
         InputError, Stopped: as for `run_sweep` and `run_search`.
     """
-    folder = (out / request.file.name).absolute()
+    folder = request.folder(out)
     if request.file.is_search:
-        search = request.search()
-        return Ended(folder, run_search(search, folder, request.trials, resources, console), search)
-    sweep = request.sweep()
-    return Ended(folder, run_sweep(sweep, folder, resources, request.limits, say, console))
+        return run_search(request.search(), folder, request.trials, resources, console)
+    return run_sweep(request.sweep(), folder, resources, request.limits, say, console)
 
 
 def run_sweep(
@@ -162,43 +141,33 @@ def run_sweep(
     if limits is None:
         return _run_trials(sweep, folder, resources, console)
     outcome = SweepOutcome()
-    with ExitStack() as ray_of_all_rounds:
-
-        def connect() -> None:
-            require_ray()
-            from forever.launch.cluster import connected
-
-            options = {"dashboard": bool(resources.workers), "logs": resources.ray_logs}
-            ray_of_all_rounds.enter_context(connected(**options))
+    with ExitStack() as ray_of_later_rounds:
 
         def at_once(count: int) -> int:
-            connect()
-            from forever.launch.cluster import capacity
+            require_ray()
+            from forever.launch.cluster import capacity, connected
 
+            options = {"dashboard": bool(resources.workers), "logs": resources.ray_logs}
+            ray_of_later_rounds.enter_context(connected(**options))
             return divide(*capacity(), count, resources).concurrent
 
         for part in rounds(first_round(sweep), folder, limits, at_once, say):
-            outcome.add(_run_trials(part, folder, resources, console, connect))
+            outcome.add(_run_trials(part, folder, resources, console))
     return outcome
 
 
 def _run_trials(
-    sweep: Sweep,
-    folder: Path,
-    resources: Resources,
-    console: Console | None,
-    connect: Callable[[], None] = require_ray,
+    sweep: Sweep, folder: Path, resources: Resources, console: Console | None
 ) -> SweepOutcome:
     """Check the trials of a sweep, and run those that have no result; see `run_sweep`."""
     trials, outcome = sweep.trials(), SweepOutcome()
     bring(folder)
 
     # What is finished stays, and so does what failed, unless it is to be run again.
-    data = read_data(trial.config for trial in trials)
+    data = read_data(trials)
     check_finished(trials, folder, data)
     todo: list[Trial] = []
-    todo_data: list[Benchmark | InputError] = []
-    for trial, benchmark in zip(trials, data, strict=True):
+    for trial in trials:
         directory = RunDirectory(folder / trial.key)
         end = directory.end_without_result() or {}
         if directory.finished() is not None:
@@ -207,11 +176,10 @@ def _run_trials(
             outcome.failed[trial.key] = end["reason"]
         else:
             todo.append(trial)
-            todo_data.append(benchmark)
     failed_before = len(outcome.failed)
 
     # Of the others, those that cannot run are refused, before anything is written.
-    outcome.failed |= refused(todo, len(todo) < len(trials), todo_data)
+    outcome.failed |= refused(todo, len(todo) < len(trials), data)
     todo = [trial for trial in todo if trial.key not in outcome.failed]
 
     with (
@@ -220,14 +188,10 @@ def _run_trials(
         SweepTable(trials, resources.show, console) as table,
     ):
         sweep.write_manifest(folder)
-        for key in outcome.skipped:
-            table.ended(key, "skipped")
-        for key, reason in outcome.failed.items():
-            table.ended(key, "failed", reason)
-        table.say_failed_before(failed_before)
+        _show_earlier(table, outcome, failed_before)
         if todo:
             choose_kernels(trial.config for trial in todo)
-            connect()
+            require_ray()
             from forever.launch.tune import fan_out
 
             fan_out(todo, folder, resources, table, outcome, count=len(trials))
@@ -271,20 +235,18 @@ def run_search(
         total = max(trials or search.trials, len(before))
         study.begin(again)
 
+        for run in before:
+            if run in again:
+                continue
+            if run.state == "failed":
+                outcome.failed[run.trial.key] = run.reason
+            else:
+                ended = outcome.skipped if run.state == "finished" else outcome.stopped
+                ended.append(run.trial.key)
+
         shown = [run.trial for run in before]
         with SweepTable(shown, resources.show, console, total) as table:
-            for run in before:
-                key = run.trial.key
-                if run in again:
-                    continue
-                if run.state == "failed":
-                    outcome.failed[key] = run.reason
-                    table.ended(key, "failed", run.reason)
-                else:
-                    ended = outcome.skipped if run.state == "finished" else outcome.stopped
-                    ended.append(key)
-                    table.ended(key, "skipped")
-            table.say_failed_before(len(outcome.failed))
+            _show_earlier(table, outcome, len(outcome.failed))
             if todo := len(again) + total - len(before):
                 choose_kernels([search.base])
                 require_ray()
@@ -295,9 +257,18 @@ def run_search(
     return outcome
 
 
+def _show_earlier(table: SweepTable, outcome: SweepOutcome, failed_before: int) -> None:
+    """Show what became of runs in earlier calls, and which of them cannot run."""
+    for key in [*outcome.skipped, *outcome.stopped]:
+        table.ended(key, "skipped")
+    for key, reason in outcome.failed.items():
+        table.ended(key, "failed", reason)
+    table.say_failed_before(failed_before)
+
+
 @contextmanager
 def watched() -> Iterator[ProgressLine]:
-    """Give a line of progress to write to; meanwhile runs save when they are told to stop."""
+    """Give a line of progress to write to; meanwhile runs save at a signal to stop."""
     # While it is loaded Ray asks notebooks for a package that nothing here needs.
     logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -327,28 +298,3 @@ def mlflow_uri(choice: str | None) -> str | None:
     from forever.launch.mlflow.store import tracking_uri
 
     return tracking_uri(None if choice == "auto" else choice)
-
-
-@contextmanager
-def _sent_to_mlflow(folder: Path, uri: str | None) -> Iterator[list[Any]]:
-    """Give the tracker that sends a run to MLflow, if it is sent."""
-    if uri is None:
-        yield []
-        return
-    from forever.launch.mlflow.tracker import mirrored_run
-
-    with mirrored_run(folder, uri) as tracker:
-        yield [tracker]
-
-
-def send_report(folder: Path, uri: str | None, study: Any) -> None:
-    """Show the table and the report of a sweep that is over in MLflow, if that hears of it.
-
-    Args:
-        study: what was read of the folder (forever/report/study.py).
-    """
-    if uri is None:
-        return
-    from forever.launch.mlflow.tracker import show_sweep
-
-    show_sweep(folder, uri, study, complain)

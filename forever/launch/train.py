@@ -33,8 +33,9 @@ from forever.storage.copying import readable
 
 _FAILURES = 3
 _STARTS = 100  # a day of waiting, where machines come: a spot one may not be had for hours
+_PREEMPTIONS = 100  # a spot machine that is taken away is nobody's fault
 _SCRATCH = ".ray_train"
-_LOOK_EVERY_S = 1.0
+_POLL_EVERY_S = 1.0
 _RESIZE_EVERY_S = 60.0  # how often it is seen whether more workers, or fewer, have room
 # Ray Train knows up to 20 s late that a machine went, and a group that counts on it never starts.
 _ELASTIC_START_S = 60
@@ -61,9 +62,7 @@ def run_workers(
     if finished is not None:
         return finished
     with cluster.connected(dashboard=True, logs=resources.ray_logs):
-        total, machines = cluster.capacity()
-        one = replace(resources, concurrent=1, workers=resources.workers or 1)
-        allocation = divide(total, machines, 1, one)
+        allocation = divide(*cluster.capacity(), 1, replace(resources, concurrent=1))
         return train_group(prepared, allocation, trackers)
 
 
@@ -79,15 +78,13 @@ def train_group(
     follower = Follower(prepared.config, prepared.directory, prepared.benchmark, trackers)
     if allocation.least:
         os.environ[cluster.START_TIMEOUT] = str(_ELASTIC_START_S)
-    while True:
-        cluster.await_room(allocation)
-        try:
-            with polling():
-                _train_once(prepared.config, path, allocation, follower)
-            break
-        except _Interrupted:
-            if received():
-                raise Stopped(received()) from None
+    interrupted = True
+    while interrupted:
+        cluster.await_room(allocation.resources, allocation.least or allocation.workers)
+        with polling():
+            interrupted = not _train_once(prepared.config, path, allocation, follower)
+        if interrupted and received():
+            raise Stopped(received())
     settle(path, readable)
     result = prepared.directory.finished()
     if result is None:
@@ -97,37 +94,41 @@ def train_group(
     return result
 
 
-def _train_once(config: RunConfig, path: Path, allocation: Allocation, follower: Follower) -> None:
+def _train_once(config: RunConfig, path: Path, allocation: Allocation, follower: Follower) -> bool:
+    """Train with one group of workers; return whether it ended without being interrupted."""
     scratch = path / _SCRATCH
     # A name that is used again would resume what lies there.
     shutil.rmtree(scratch, ignore_errors=True)
     # In the main thread Ray Train would turn Ctrl-C into an exit without a reason.
     pool = ThreadPoolExecutor(1)
     training = pool.submit(_trainer(config, path, allocation).fit)
-    over = told = False
+    over = saving = False
     try:
         while not over:
-            over = bool(wait([training], timeout=_LOOK_EVERY_S).done)
+            over = bool(wait([training], timeout=_POLL_EVERY_S).done)
             with suppress(OSError):  # a file went away while it was read
                 glance(path)
                 follower.poll()
             if received() and not over:
                 if held(path):
                     ask_to_save(path)
-                    told = True
-                elif not told:
+                    saving = True
+                elif not saving:
                     raise Stopped(received())  # there is nothing to save yet
                 # Else the workers have saved and left. Ray Train is waited for until it knows: its
-                # thread would go on with a cluster that is gone, and keep this process from ending.
+                # thread would use a cluster that is gone, and keep this process from ending.
         training.result()
     except ray.train.TrainingFailedError as error:
         cause = cluster.first_cause(error)
+        if isinstance(cause, _Interrupted):
+            return False
         if isinstance(cause, _NOT_AGAIN):
             raise cause from None
-        raise RuntimeError(f"{path.name}: {cluster.one_line(error)}") from error
+        raise RuntimeError(f"{path.name}: {cluster.reason(error)}") from error
     finally:
         pool.shutdown(wait=False)
         shutil.rmtree(scratch, ignore_errors=True)
+    return True
 
 
 def _trainer(config: RunConfig, path: Path, allocation: Allocation) -> ray.train.torch.TorchTrainer:
@@ -138,7 +139,7 @@ def _trainer(config: RunConfig, path: Path, allocation: Allocation) -> ray.train
     failures = ray.train.FailureConfig(
         max_failures=_FAILURES,
         controller_failure_limit=starts,
-        max_preemption_failures=cluster.PREEMPTIONS,
+        max_preemption_failures=_PREEMPTIONS,
     )
     return ray.train.torch.TorchTrainer(
         partial(_worker, config=config, folder=portable(path), allocation=allocation),

@@ -7,12 +7,9 @@ at any moment, by any means, and the same command resumes it.
 
 import shutil
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +36,6 @@ from forever.sweeps.sweep import Trial
 from forever.sweeps.table import SweepTable
 
 _SCRATCH = ".tune"
-_BREAKDOWNS = 3  # of Tune itself
 
 # Tune hands keys of S3 to its processes in a way that Ray writes into its logs; all machines have
 # their own (docs/storage.md).
@@ -61,9 +57,8 @@ def fan_out(
 ) -> None:
     """Run trials in `folder`, as many at a time as fit, and add to `outcome` what becomes of them.
 
-    The next trial is taken when there is room for it. Trials that were interrupted, or that ran
-    when Tune itself broke down, are resumed in another experiment; after the last one what is left
-    has failed.
+    The next trial is taken when there is room for it. Trials that were interrupted are resumed
+    after the others.
 
     Args:
         count: of all trials of the sweep, or the most that will come; with fewer, each gets more
@@ -81,51 +76,22 @@ def fan_out(
         from forever.launch.mlflow.tracker import mirrored_sweep
 
         mirrored = mirrored_sweep(folder, resources.mlflow, table.say, outcome.failed)
-    source = iter(trials)
-    breakdowns = interruptions = 0
-    reason = "ended without a result"
-    with mirrored as tell_mlflow:
-        runs = _Runs(folder, table, outcome, study, tell_mlflow)
-        while True:
-            again = [*runs.running.values()]
-            runs.interrupted = False
-            try:
-                _experiment(chain(again, source), runs, resources, count)
-            except InputError:
-                raise
-            except Exception as error:  # as when Ray's memory monitor ends a trial
-                breakdowns += 1
-                reason = cluster.one_line(error)
-                table.say(f"Ray Tune broke down ({reason}); the trials that are left are resumed")
-            else:
-                if not runs.interrupted:
-                    break
-                interruptions += 1
-                reason = "was interrupted again and again"
-            if breakdowns == _BREAKDOWNS or interruptions == cluster.PREEMPTIONS:
-                if study is None:  # a search has no trials that it did not choose
-                    runs.running |= {trial.key: trial for trial in source}
-                break
-        for key in [*runs.running]:
-            runs.ended(key, "failed", reason, remember=False)
-
-
-def _experiment(trials: Iterator[Trial], runs: "_Runs", resources: Resources, count: int) -> None:
-    """Let Tune run trials until none is left."""
-    scratch = runs.folder / _SCRATCH
-    with cluster.connected(dashboard=bool(resources.workers), logs=resources.ray_logs):
+    connected = cluster.connected(dashboard=bool(resources.workers), logs=resources.ray_logs)
+    with mirrored as tell_mlflow, connected:
         # What each trial gets.
         total, machines = cluster.capacity()
         allocation = divide(total, machines, count, resources)
         needed = trial_resources(allocation, total)
+        cluster.await_room(needed)
         trainable = tune.with_parameters(
-            train_trial, folder=portable(runs.folder), allocation=allocation
+            train_trial, folder=portable(folder), allocation=allocation
         )
 
         # How Tune runs them.
-        hooks = _Hooks(runs, needed)
+        scratch = folder / _SCRATCH
+        runs = _Runs(folder, table, outcome, study, tell_mlflow)
         tune_config = tune.TuneConfig(
-            search_alg=_Feed(trials, runs),
+            search_alg=_Queue(trials, runs),
             num_samples=-1,
             max_concurrent_trials=allocation.concurrent,
             # torch is imported once a process and not once a trial. But the workers of a trial end
@@ -140,14 +106,14 @@ def _experiment(trials: Iterator[Trial], runs: "_Runs", resources: Resources, co
             # Silent, too, in a notebook, where Tune would clear what the cell has shown.
             progress_reporter=tune.CLIReporter(),
             failure_config=tune.FailureConfig(max_failures=resources.retries),
-            callbacks=[hooks],
-            stop=hooks,
+            callbacks=[runs],
+            stop=runs,
         )
-        trainable = tune.with_resources(trainable, dict(needed))
+        trainable = tune.with_resources(trainable, needed)
         try:
             tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
         except KeyboardInterrupt:
-            let_save([runs.folder / key for key in runs.running])
+            let_save([folder / key for key in runs.running])
             raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -162,36 +128,44 @@ def trial_resources(allocation: Allocation, total: Mapping[str, float]) -> dict[
     of the head node's own label, which puts it where it survives.
     """
     if not allocation.workers:
-        return {name.lower(): amount for name, amount in allocation.resources.items()}
+        return allocation.resources
     if total.get("trial_slot"):
         return {"trial_slot": 1}
     return {"node:__internal_head__": 0.001}
 
 
-@dataclass(eq=False)
-class _Runs:
-    """The trials that are under way: their end goes into table, outcome, study, and onto disk."""
+class _Runs(tune.Callback, tune.Stopper):
+    """The trials that are under way, of which Tune reports how far they are and how they end."""
 
-    folder: Path
-    table: SweepTable
-    outcome: SweepOutcome
-    study: SearchStudy | None
-    tell_mlflow: Callable[[], None]
-    running: dict[str, Trial] = field(default_factory=dict)
-    stages: dict[str, int] = field(default_factory=dict)  # that were reported
-    interrupted: bool = False  # one of those running, which is no failure of it
+    def __init__(
+        self,
+        folder: Path,
+        table: SweepTable,
+        outcome: SweepOutcome,
+        study: SearchStudy | None,
+        tell_mlflow: Callable[[], None],
+    ) -> None:
+        self.folder, self.table, self.outcome = folder, table, outcome
+        self.study, self.tell_mlflow = study, tell_mlflow
+        self.running: dict[str, Trial] = {}
+        self.interrupted: list[Trial] = []
+        self.stages: dict[str, int] = {}  # that were reported
 
-    def begun(self, trial: Trial) -> None:
-        """Note that a trial is handed to Tune."""
-        self.table.add(trial)
-        self.running[trial.key] = trial
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune copies it into its state, which is never restored
 
-    def advanced(self, report: Mapping[str, Any]) -> bool:
+    def stop_all(self) -> bool:
+        return False
+
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self.table.started(trial.config["key"])
+
+    def __call__(self, trial_id: str, report: Mapping[str, Any]) -> bool:
         """Note a stage of a trial; return whether the trial is stopped there."""
-        key, stage, stages, op = (report[name] for name in ("key", "stage", "stages", "op"))
         # Tune repeats the last report at the end, and a retried trial its first ones.
-        if stage <= self.stages.get(key, 0):
+        if "stage" not in report or report["stage"] <= self.stages.get(report["key"], 0):
             return False
+        key, stage, stages, op = (report[name] for name in ("key", "stage", "stages", "op"))
         self.stages[key] = stage
         self.table.advanced(key, stage, stages, op, report["replays"], report["earlier"])
         if self.study is None or op is None:
@@ -200,7 +174,22 @@ class _Runs:
         # The report of the last stage comes before the result is written: that is no time to stop.
         return behind and stage < stages
 
-    def ended(self, key: str, state: str, reason: str, remember: bool = True) -> None:
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        key, last = trial.config["key"], trial.last_result or {}
+        if last.get("ended") == "refused":
+            # Not remembered on disk: the user may mend it.
+            self._ended(key, "failed", last["reason"], remember=False)
+        elif last.get("ended") == "interrupted":
+            self.interrupted.append(self.running.pop(key))
+            self.table.say(f"{key} was interrupted and has saved; it is resumed later")
+        else:
+            after = f"after {last.get('stage')} of {last.get('stages')} tasks"
+            self._ended(key, "stopped", after)
+
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self._ended(trial.config["key"], "failed", cluster.last_error(trial.error_file))
+
+    def _ended(self, key: str, state: str, reason: str, remember: bool = True) -> None:
         """Note that a trial is over: it is done, or else in this state for this reason."""
         self.running.pop(key)
         directory = RunDirectory(self.folder / key)
@@ -216,7 +205,7 @@ class _Runs:
         else:
             self.outcome.stopped.append(key)
         if reason and remember:
-            directory.end("failed" if state == "failed" else "stopped", reason)
+            directory.end(state, reason)
             with suppress(InputError):
                 publish(directory.path, [directory.ended.name])
         self.table.ended(key, state, reason)
@@ -225,75 +214,29 @@ class _Runs:
             self.study.tell(key, state)
 
 
-class _Feed(Searcher):
+class _Queue(Searcher):
     """Gives Tune the next trial when it has room for one."""
 
-    def __init__(self, trials: Iterator[Trial], runs: _Runs) -> None:
+    def __init__(self, trials: Iterable[Trial], runs: _Runs) -> None:
         super().__init__()
-        self.trials, self.runs = trials, runs
+        self.trials, self.runs = iter(trials), runs
 
     def suggest(self, trial_id: str) -> Any:
         trial = next(self.trials, None)
+        if trial is None and self.runs.interrupted:
+            trial = self.runs.interrupted.pop(0)
         if trial is None:
-            return Searcher.FINISHED
-        self.runs.begun(trial)
+            # None: there may be another one later, as those that run may be interrupted.
+            return None if self.runs.running else Searcher.FINISHED
+        self.runs.table.add(trial)
+        self.runs.running[trial.key] = trial
         return {"key": trial.key, "run": trial.config.model_dump(mode="json")}
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        pass  # the hooks hear of it
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune copies it into its state, which is never restored
-
-
-class _Hooks(tune.Callback, tune.Stopper):
-    """What Tune calls: it notes what happens to a trial, and gives up where none gets room."""
-
-    def __init__(self, runs: _Runs, needed: Mapping[str, float]) -> None:
-        self.runs, self.needed = runs, needed  # by each trial
-        self.stuck_since: float | None = None
+        pass  # `_Runs` is told more about it
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # as above
-
-    def stop_all(self) -> bool:
-        return False
-
-    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        """Return whether a trial is stopped after what it has reported."""
-        return "stage" in result and self.runs.advanced(result)
-
-    def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
-        """Give up where no trial runs and none gets room, which others hold."""
-        states = {trial.status for trial in trials}
-        now = time.monotonic()
-        if "RUNNING" in states or "PENDING" not in states:
-            self.stuck_since = None
-        elif self.stuck_since is None:
-            self.stuck_since = now
-        elif now - self.stuck_since > cluster.PATIENCE_S:
-            short = cluster.no_room(self.needed)
-            if short and cluster.waiting_groups() and not cluster.grows():
-                raise InputError(f"no room for a run: {short}")
-            self.stuck_since = now
-
-    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        self.runs.table.started(trial.config["key"])
-
-    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        key, last = trial.config["key"], trial.last_result or {}
-        if last.get("ended") == "refused":
-            # Not remembered on disk: the user may mend it.
-            self.runs.ended(key, "failed", last["reason"], remember=False)
-        elif last.get("ended") == "interrupted":
-            self.runs.interrupted = True
-            self.runs.table.say(f"{key} was interrupted and has saved; it is resumed later")
-        else:
-            after = f"after {last.get('stage')} of {last.get('stages')} tasks"
-            self.runs.ended(key, "stopped", after)
-
-    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        self.runs.ended(trial.config["key"], "failed", cluster.last_error(trial.error_file))
 
 
 # ---- in the process of a trial

@@ -150,9 +150,9 @@ def head_node(
 
 def free_ports(count: int) -> list[int]:
     """Different ports at which nobody listens."""
-    from forever.launch.cluster import lasting_port
+    from forever.launch.cluster import free_port
 
     ports: set[int] = set()
     while len(ports) < count:
-        ports.add(lasting_port())
+        ports.add(free_port())
     return [*ports]

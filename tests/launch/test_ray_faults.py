@@ -3,8 +3,6 @@
 The processes of this module's cluster do what the file `faults` says (see faults/inject.py).
 """
 
-import os
-import socket
 import subprocess
 import time
 from collections import Counter
@@ -65,20 +63,6 @@ def test_every_process_asks_its_own_cluster(faults: Path) -> None:
 
     address = f"http://{ray._private.worker.get_dashboard_url()}"  # type: ignore[attr-defined]
     assert ray.get(asks.remote()) == address
-
-
-def test_the_dashboards_port_is_free_and_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's servers that begin before it ask the system for any port."""
-    first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    if first < cluster._PORTS.stop:
-        pytest.skip(f"this machine gives ports from {first} on, Linux by itself from 32768 on")
-    port = cluster.lasting_port()
-    assert port < first
-    with socket.create_server(("127.0.0.1", port)):
-        monkeypatch.setattr(cluster, "_PORTS", range(port, port + 1))
-        with pytest.raises(InputError, match="none may be used"):
-            cluster.lasting_port()
-    assert cluster.lasting_port() == port
 
 
 # ---- killed workers
@@ -209,31 +193,12 @@ def test_runs_that_get_no_room_say_what_is_short(
     monkeypatch.setattr(cluster, "PATIENCE_S", 2.0)
     sweep = Sweep("toys", small_config, {"base": {}})
     begun = time.monotonic()
-    with pytest.raises(InputError, match="no room for a run"):
+    with pytest.raises(InputError, match="no room"):
         run_sweep(sweep, tmp_path / "out", Resources(placement=PLACEMENT, show=False))
     two = Resources(workers=2, placement=PLACEMENT, show=False)
-    with pytest.raises(InputError, match="no room for 2 workers"):
+    with pytest.raises(InputError, match="no room"):
         run_workers(prepare(small_config, tmp_path / "run"), two)
     assert time.monotonic() - begun < 120
     (holder,) = left_in_the_end(others=1)
     assert holder.endswith("Holder")
     assert not list((tmp_path / "out").glob("*/ended.json"))  # what did not begin did not fail
-
-
-# ---- a home that cannot be written
-
-
-@pytest.mark.slow
-def test_a_cluster_begins_where_the_home_cannot_be_written(
-    small_config: RunConfig, tmp_path: Path
-) -> None:
-    """Ray would keep the token of the cluster there."""
-    arguments = sweep_command(tmp_path, None, small_config, {"base": {}})
-    dropped = {"RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN", "RAY_ADDRESS"}
-    inherited = {name: value for name, value in os.environ.items() if name not in dropped}
-    home = {"HOME": "/proc/self", "MPLCONFIGDIR": str(tmp_path)}
-    done = subprocess.run(
-        arguments, env=inherited | home, capture_output=True, text=True, timeout=180
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done
-    assert len([*tmp_path.rglob("result.json")]) == 1

@@ -36,11 +36,9 @@ def plan(
     from forever.config.overrides import parse_assignments
     from forever.launch.checks import planned_runs, without_failed
     from forever.launch.copies import bring, settle_all
-    from forever.launch.start import check_choice
     from forever.sweeps.files import sweep_or_none
 
     file, only = sweep_or_none(name), selection.only or ()
-    check_choice(name, file, selection.seeds, only, selection.trials)
     if detect is not None:
         if file is None or file.is_search:
             raise InputError(f"--detect {detect:g} needs a sweep with variants; {name} has none")

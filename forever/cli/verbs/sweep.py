@@ -75,22 +75,24 @@ def demo(
 def _run(request: Any, out: Path, resources: Any) -> None:
     """Run a sweep or a search in a folder of `out`, print its table, write its report, and say
     where MLflow compares it; exit with 1 if a run failed."""
-    from forever.launch.start import run_file, send_report
+    from forever.launch.start import run_file
     from forever.sweeps.search import front_table
 
-    ended = run_file(request, out, resources, lambda line: print_lines([line]))
-    folder, outcome = ended.folder, ended.outcome
+    outcome = run_file(request, out, resources, lambda line: print_lines([line]))
+    folder = request.folder(out)
     study = None
     if outcome.finished or outcome.skipped:
         study = show_report(folder)
-        if ended.search is not None:
-            show(front_table(ended.search, folder), "best")
+        if request.file.is_search:
+            show(front_table(request.search(), folder), "best")
     print_lines([f"failed  {key}: {error}" for key, error in outcome.failed.items()])
     note(folder=folder, failed=outcome.failed)
     if resources.mlflow is not None:
-        send_report(folder, resources.mlflow, study)
         from forever.launch.mlflow.store import local_address, place_of
+        from forever.launch.mlflow.tracker import show_sweep
+        from forever.text import complain
 
+        show_sweep(folder, resources.mlflow, study, complain)
         place = place_of(folder)
         if place is not None:  # otherwise MLflow was away, which was reported
             page = place.comparison(place.served or local_address())
