@@ -8,7 +8,7 @@ at any moment, by any means, and the same command resumes it.
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -87,36 +87,38 @@ def fan_out(
             train_trial, folder=portable(folder), allocation=allocation
         )
 
-        # How Tune runs them.
-        scratch = folder / _SCRATCH
+        # How Tune runs them; what was interrupted is resumed in a process of its own.
         runs = _Runs(folder, table, outcome, study, tell_mlflow)
-        tune_config = tune.TuneConfig(
-            search_alg=_Queue(trials, runs),
-            num_samples=-1,
-            max_concurrent_trials=allocation.concurrent,
-            # torch is imported once a process and not once a trial. But the workers of a trial end
-            # with its process: in one that lives on, a run that was stopped would train on.
-            reuse_actors=not allocation.workers,
-            trial_dirname_creator=lambda trial: trial.config["key"],
-        )
-        run_config = tune.RunConfig(
-            name=uuid.uuid4().hex,  # one used again would mix two experiments
-            storage_path=str(scratch),
-            verbose=0,
-            # Silent, too, in a notebook, where Tune would clear what the cell has shown.
-            progress_reporter=tune.CLIReporter(),
-            failure_config=tune.FailureConfig(max_failures=resources.retries),
-            callbacks=[runs],
-            stop=runs,
-        )
+        scratch = folder / _SCRATCH
         trainable = tune.with_resources(trainable, needed)
-        try:
-            tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
-        except KeyboardInterrupt:
-            let_save([folder / key for key in runs.running])
-            raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        while trials:
+            tune_config = tune.TuneConfig(
+                search_alg=_Queue(iter(trials), runs),
+                num_samples=-1,
+                max_concurrent_trials=allocation.concurrent,
+                # torch is imported once a process and not once a trial. But the workers of a trial
+                # end with its process: in one that lives on, a stopped run would train on.
+                reuse_actors=not allocation.workers,
+                trial_dirname_creator=lambda trial: trial.config["key"],
+            )
+            run_config = tune.RunConfig(
+                name=uuid.uuid4().hex,  # one used again would mix two experiments
+                storage_path=str(scratch),
+                verbose=0,
+                # Silent, too, in a notebook, where Tune would clear what the cell has shown.
+                progress_reporter=tune.CLIReporter(),
+                failure_config=tune.FailureConfig(max_failures=resources.retries),
+                callbacks=[runs],
+                stop=runs,
+            )
+            try:
+                tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
+            except KeyboardInterrupt:
+                let_save([folder / key for key in runs.running])
+                raise
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+            trials, runs.interrupted = runs.interrupted, []
 
 
 def trial_resources(allocation: Allocation, total: Mapping[str, float]) -> dict[str, float]:
@@ -205,7 +207,7 @@ class _Runs(tune.Callback, tune.Stopper):
         else:
             self.outcome.stopped.append(key)
         if reason and remember:
-            directory.end(state, reason)
+            directory.end("failed" if state == "failed" else "stopped", reason)
             with suppress(InputError):
                 publish(directory.path, [directory.ended.name])
         self.table.ended(key, state, reason)
@@ -217,23 +219,20 @@ class _Runs(tune.Callback, tune.Stopper):
 class _Queue(Searcher):
     """Gives Tune the next trial when it has room for one."""
 
-    def __init__(self, trials: Iterable[Trial], runs: _Runs) -> None:
+    def __init__(self, trials: Iterator[Trial], runs: _Runs) -> None:
         super().__init__()
-        self.trials, self.runs = iter(trials), runs
+        self.trials, self.runs = trials, runs
 
     def suggest(self, trial_id: str) -> Any:
         trial = next(self.trials, None)
-        if trial is None and self.runs.interrupted:
-            trial = self.runs.interrupted.pop(0)
         if trial is None:
-            # None: there may be another one later, as those that run may be interrupted.
-            return None if self.runs.running else Searcher.FINISHED
+            return Searcher.FINISHED
         self.runs.table.add(trial)
         self.runs.running[trial.key] = trial
         return {"key": trial.key, "run": trial.config.model_dump(mode="json")}
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        pass  # `_Runs` is told more about it
+        pass  # `_Runs` hears more about it
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # as above

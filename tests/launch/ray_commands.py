@@ -1,5 +1,6 @@
 """Commands with Ray that tests start as processes, in sessions of their own."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -84,3 +85,13 @@ def left_in_the_end(others: int = 0) -> list[str]:
     while len(names := left()) > others and time.monotonic() < give_up:
         time.sleep(0.2)
     return names
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    return max(folder.glob("checkpoints/[0-9]*"))
+
+
+def saved_in_the_middle(folder: Path, updates: int = 5) -> bool:
+    """Whether the newest checkpoint is one within a task, after more than so many updates."""
+    state: dict[str, Any] = json.loads((newest_checkpoint(folder) / "state.json").read_text())
+    return not state["trained"] and len(state["records"]) > updates

@@ -16,18 +16,16 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("mlflow")
 import torch
-import yaml
 from faults.inject import children
 from helpers import Outcome, outcome, wait_until
-from machines import Head
 from marks import ON_RAY
-from ray_commands import FOREVER, RAY, begin, left_in_the_end, statuses, sweep_command
+from ray_commands import begin, left_in_the_end, statuses, sweep_command
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
-from forever.launch import cluster
+from forever.launch import cluster, tune
 from forever.launch.local import prepare
 from forever.launch.resources import (
     Allocation,
@@ -221,7 +219,7 @@ def test_a_sweep_gives_the_runs_numbers_and_keeps_failures_apart(
             assert where["argv"] == [Path(sys.argv[0]).name, *sys.argv[1:]]
     assert not list(out.glob(".tune/*"))
 
-    # What failed for good is left alone until it is asked for; what was refused is looked at again.
+    # What failed for good is left alone without --retry-failed; what was refused is checked again.
     starts.clear()
     ended = json.loads((out / bad / "ended.json").read_text())
     assert (ended["state"], ended["reason"]) == ("failed", first.failed[bad])
@@ -252,7 +250,7 @@ def test_trials_of_workers_are_taken_one_by_one_and_may_be_stopped(
 
     def ask() -> Iterator[Trial]:
         for trial in (stopped, other):
-            heard.append((trial.key, "asked"))
+            heard.append((trial.key, "taken"))
             yield trial
 
     class Watch:
@@ -275,10 +273,33 @@ def test_trials_of_workers_are_taken_one_by_one_and_may_be_stopped(
     steps = directory.steps.read_text(encoding="utf-8").splitlines()
     assert 0 < len(steps) < 2 * (24 // 4) * 50
     assert outcome(tmp_path / other.key).differences(alone(other.config, threads=2)) == []
-    assert [entry[1] for entry in heard] == ["asked", 1, "stopped", "asked", 1, 2, 3, "done"]
+    assert [entry[1] for entry in heard] == ["taken", 1, "stopped", "taken", 1, 2, 3, "done"]
     scores = stage_scores(RunDirectory(tmp_path / other.key))
     assert [entry[2] for entry in heard[4:7]] == [score["op"] for score in scores]
     assert left_in_the_end() == []
+
+
+def test_a_trial_that_tune_wants_no_more_of_ends_there(
+    small_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tune says so by a SystemExit in the report; the process is for the next trial."""
+    reports: list[dict[str, Any]] = []
+
+    def report(content: dict[str, Any]) -> None:
+        reports.append(content)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(tune.tune, "report", report)
+    monkeypatch.setattr(cluster, "prepare_process", lambda allocation: None)
+    config = small_config.override({"data.order": ["colour", "shape"]})
+    params = {"run": config.model_dump(mode="json"), "key": "run"}
+    allocation = Allocation(1, 0, Placement("cpu"), {"CPU": 1}, threads=None)
+    with pytest.raises(SystemExit):
+        tune.train_trial(params, str(tmp_path), allocation)
+    assert [content["stage"] for content in reports] == [1]
+    directory = RunDirectory(tmp_path / "run")
+    assert directory.steps.is_file()
+    assert not directory.result.exists()
 
 
 def test_two_workers_equal_one(
@@ -324,45 +345,15 @@ def test_what_a_worker_refuses_is_not_retried(
 # ---- commands
 
 
-MANY = {f"v{number}": {"optim.lr": 1e-3 * (number + 1)} for number in range(5)}
-
-
 @pytest.mark.slow
-def test_an_interrupted_run_with_workers_says_so_and_is_closed(
-    tmp_path: Path, store: Path, base_config: RunConfig
-) -> None:
-    """Ctrl-C ends the workers, shows the run as stopped, and exits like any interrupted command."""
-    shutil.copy(store, tmp_path)
-    uri, long = f"sqlite:///{tmp_path}/mlflow.db", base_config.override({"optim.epochs": 1000})
-    (tmp_path / "long.yaml").write_text(yaml.safe_dump(long.model_dump(mode="json")))
-    command = [*FOREVER, "run", "long.yaml", "--workers", "1", "--device", "cpu", "--mlflow", uri]
-    process = begin(command, tmp_path, "runs/*/steps.jsonl", 1)
-    wait_until(lambda: [*tmp_path.glob("runs/*/mlflow.json")])  # MLflow knows of it
-    process.send_signal(signal.SIGINT)
-    errors = process.communicate(timeout=60)[1]
-    assert process.returncode == 128 + signal.SIGINT
-    assert "interrupted" in errors
-    assert "--resume" in errors
-    assert "Traceback" not in errors
-    assert not in_progress(next(tmp_path.glob("runs/*")))
-    assert statuses(tmp_path, "forever") == ["KILLED"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "signals", [(signal.SIGKILL, signal.SIGTERM), (signal.SIGINT,)], ids=["killed", "ctrl-c"]
-)
 def test_a_sweep_is_resumed_however_it_was_ended(
-    signals: tuple[int, ...],
-    tmp_path: Path,
-    store: Path,
-    base_config: RunConfig,
-    alone: Callable[[RunConfig], Outcome],
+    tmp_path: Path, store: Path, base_config: RunConfig, alone: Callable[[RunConfig], Outcome]
 ) -> None:
     """Nothing finished is repeated, no number moves, nothing lives on."""
-    command = sweep_command(tmp_path, store, base_config, MANY)
+    variants = {f"v{number}": {"optim.lr": 1e-3 * (number + 1)} for number in range(4)}
+    command = sweep_command(tmp_path, store, base_config, variants)
     written: dict[Path, int] = {}
-    for number in signals:
+    for number in (signal.SIGKILL, signal.SIGINT):
         process = begin(command, tmp_path, "out/*/*/result.json", len(written) + 1)
         if number == signal.SIGINT:  # a terminal sends it to the whole group
             os.killpg(process.pid, number)
@@ -374,13 +365,12 @@ def test_a_sweep_is_resumed_however_it_was_ended(
         before = written
         written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/*/*/result.json")}
         assert before.items() <= written.items()
-        assert len(written) < len(MANY)
+        assert len(written) < len(variants)
         assert not list(tmp_path.glob("out/*/*/ended.json"))  # interrupted is not failed
         if number != signal.SIGKILL:
             assert process.returncode == 128 + number
             assert "interrupted" in errors
             assert "Traceback" not in errors
-            assert "RUNNING" not in statuses(tmp_path, "toys")
     finished = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stdout[-3000:]
     assert finished.stdout.splitlines()[-1].startswith("compare  http")
@@ -388,21 +378,4 @@ def test_a_sweep_is_resumed_however_it_was_ended(
     for path in tmp_path.glob("out/*/*/result.json"):
         config = RunDirectory(path.parent).read_config()
         assert outcome(path.parent).differences(alone(config)) == []
-    assert statuses(tmp_path, "toys") == ["FINISHED"] * (len(MANY) + 1)
-
-
-@pytest.mark.slow
-def test_a_sweep_as_a_ray_job(
-    head: Head, tmp_path: Path, store: Path, base_config: RunConfig
-) -> None:
-    (tmp_path / "job").mkdir()
-    command = [*RAY, "job", "submit", "--working-dir", f"{tmp_path}/job", "--"]
-    command += sweep_command(tmp_path, store, base_config, {"base": {}}, "--workers", "1")
-    command += ["--ray-logs"]
-    head.await_nodes(1)
-    done = subprocess.run(
-        command, env=head.environment, capture_output=True, text=True, timeout=180
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " pid=" in done.stdout  # what a process of Ray printed
-    assert statuses(tmp_path, "toys") == ["FINISHED"] * 2
+    assert statuses(tmp_path, "toys") == ["FINISHED"] * (len(variants) + 1)

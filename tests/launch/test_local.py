@@ -1,8 +1,6 @@
 """What a process is prepared with before a run."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,18 +39,3 @@ def test_kernels_for_avx2_are_chosen_where_it_can_be(
     runs = [base_config.override({"model.dtype": dtype}) for dtype in dtypes]
     choose_kernels(runs, processor)
     assert os.environ.get(VARIABLE) == expected
-
-
-def test_libraries_are_loaded_without_garbage_collection_and_then_left_alone() -> None:
-    program = """
-import gc
-from forever.launch.local import load_libraries
-gc.callbacks.append(lambda phase, info: seen.append(phase))
-seen = []
-load_libraries()
-assert not seen and gc.isenabled()
-assert gc.get_freeze_count() > 100_000, gc.get_freeze_count()
-import sys
-assert {"peft", "transformers.modeling_utils", "forever.training.loop"} <= set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)

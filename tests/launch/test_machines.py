@@ -21,8 +21,7 @@ from faults.inject import environment
 from helpers import Outcome, outcome, wait_until
 from machines import Head, cut_power, free_ports, head_node, worker_node
 from marks import ON_RAY
-from ray_commands import FOREVER, RAY, begin, sweep_command
-from test_told_to_stop import newest_checkpoint, saved_in_the_middle
+from ray_commands import FOREVER, RAY, begin, newest_checkpoint, saved_in_the_middle, sweep_command
 
 from forever.config.run import RunConfig
 from forever.launch.cluster import START_TIMEOUT
@@ -85,7 +84,7 @@ def end(driver: "subprocess.Popen[str]") -> None:
         driver.communicate()
 
 
-# Ray Train looks for more room once a minute, for which no test has time.
+# Ray Train checks for more room once a minute, for which no test has time.
 DRIVER = """
 from forever.cli import start
 from forever.launch import train
@@ -96,7 +95,7 @@ HURRY = {START_TIMEOUT: "2"}  # a group that does not start is given up after so
 NOTICE_S = 60  # between a notice and the end of a machine
 
 
-@pytest.mark.parametrize("goes", ["with a notice", "without a word"])
+@pytest.mark.parametrize("goes", ["with a notice", "without notice"])
 def test_workers_come_and_go_with_their_machines(
     faults: Path,
     private_ray: Path,
@@ -106,11 +105,11 @@ def test_workers_come_and_go_with_their_machines(
     monkeypatch: pytest.MonkeyPatch,
     goes: str,
 ) -> None:
-    """A run begins with two, goes on with three when a machine comes in its second task, and ends
+    """A run begins with two workers, has three when a machine comes in its second task, and ends
     with two when that goes in the third. It ends as a run of one worker does. After a notice it
-    goes on from where that found it, though no other checkpoint within a task is made."""
+    resumes from where that found it, though no other checkpoint within a task is made."""
     comes, leaves = tmp_path / "machine comes", tmp_path / "machine leaves"
-    goes_on, noticed = tmp_path / "run goes on", goes == "with a notice"
+    resumed, noticed = tmp_path / "run is resumed", goes == "with a notice"
     faults.write_text(
         f"hold phase=task task=1 rank=0 nth=3 once='{comes}'\n"
         f"hold phase=task task=2 rank=0 nth=3 once='{leaves}'"
@@ -134,13 +133,13 @@ def test_workers_come_and_go_with_their_machines(
                 since = time.time()
                 drain(head)
                 await_file(run / ".stop", driver)
-                faults.write_text(f"hold phase=task task=2 rank=0 once='{goes_on}'")
+                faults.write_text(f"hold phase=task task=2 rank=0 once='{resumed}'")
                 leaves.unlink()
-                await_file(goes_on, driver)
+                await_file(resumed, driver)
                 assert saved_in_the_middle(run, updates=2)
                 assert newest_checkpoint(run).stat().st_mtime - since < NOTICE_S
                 faults.write_text("")
-                goes_on.unlink()
+                resumed.unlink()
             else:
                 machine.close()
             out, errors = driver.communicate(timeout=400)

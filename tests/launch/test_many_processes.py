@@ -1,5 +1,4 @@
-"""Several processes on one store of MLflow, one folder, one study: nothing is lost, nothing comes
-twice, and none of them fails."""
+"""Several processes on one store of MLflow and one folder: nothing is lost, nothing comes twice."""
 
 import multiprocessing
 import shutil
@@ -17,8 +16,6 @@ pytest.importorskip("mlflow")
 from forever.config.run import RunConfig
 from forever.files import read_lines
 from forever.launch.mlflow.sync import sync
-from forever.sweeps.files import load_sweep
-from forever.sweeps.search import SearchStudy, find_search
 from forever.sweeps.sweep import Sweep
 
 pytestmark = [
@@ -30,7 +27,7 @@ pytestmark = [
 
 COUNT = 4
 # Loaded once, in the process of which the others are copies.
-LIBRARIES = ["mlflow.store.tracking.sqlalchemy_store", "forever.report.figures", "optuna"]
+LIBRARIES = ["mlflow.store.tracking.sqlalchemy_store", "forever.report.figures"]
 
 
 @pytest.fixture(scope="module")
@@ -80,27 +77,3 @@ def test_four_syncs_into_a_fresh_store_send_everything_once(
             assert len({step for step, _ in points}) == len(points), key
         if "forever.sweep" not in run.data.tags:
             assert len(history["train/loss"]) == count
-
-
-def ask(barrier: Any, folder: Path, config: dict[str, Any]) -> None:
-    search = find_search(load_sweep("search"), RunConfig.parse(config), None)
-    barrier.wait(120)
-    studies = SearchStudy(search, folder)
-    for _ in range(3):
-        trial = studies.ask()
-        assert trial is not None
-        studies.tell(trial.key, "failed")
-
-
-def test_four_processes_on_one_study_lose_no_trial(
-    processes: Any, small_config: RunConfig, tmp_path: Path
-) -> None:
-    config = small_config.model_dump(mode="json")
-    assert at_once(processes, ask, *[(tmp_path, config)] * COUNT) == [0] * COUNT
-    studies = SearchStudy(find_search(load_sweep("search"), small_config, None), tmp_path)
-    trials = studies.study.get_trials()
-    numbers = [trial.number for trial in trials]
-    assert numbers == list(range(len(trials)))
-    asked = [trial for trial in trials if "key" in trial.user_attrs]
-    assert len(asked) == 3 * COUNT
-    assert all(trial.state.is_finished() for trial in trials)

@@ -60,9 +60,11 @@ def test_a_sweep_on_ray_has_none(
     """Neither in its folder, nor in that of Ray's session, which keeps what each worker printed."""
     pytest.importorskip("ray")
     command = sweep_command(tmp_path, None, small_config, {"base": {}}, "--workers", "1")
+    command += ["--ray-logs"]
     command[command.index("--mlflow") + 1] = "http://me:planted-p@ss/word@127.0.0.1:9"
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+    assert " pid=" in done.stdout  # what a process of Ray printed
     without_secrets((done.stdout + done.stderr).encode(), "output")
     files = [file for file in (*tmp_path.rglob("*"), *private_ray.rglob("*")) if file.is_file()]
     assert {"sweep.json", "raylet.out"} <= {file.name for file in files}
@@ -80,7 +82,7 @@ ADDRESSES = [
 ]
 
 
-def test_what_only_looks_like_one_is_taken(
+def test_what_only_resembles_one_is_taken(
     small_config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "qwen3-model")

@@ -1,4 +1,4 @@
-"""What Ray runs is killed, or gets no room: it goes on with the same bits, or says what is short.
+"""What Ray runs is killed, or gets no room: it resumes with the same bits, or says what is short.
 
 The processes of this module's cluster do what the file `faults` says (see faults/inject.py).
 """
@@ -53,16 +53,16 @@ def faults(faulty: Path, two_cores: None) -> Iterator[Path]:
     faulty.unlink()
 
 
-def test_every_process_asks_its_own_cluster(faults: Path) -> None:
+def test_every_process_knows_its_own_cluster(faults: Path) -> None:
     """Others on this machine know nothing of a run's controller, which would pass for dead."""
     from ray.dashboard.utils import get_address_for_submission_client
 
     @ray.remote
-    def asks() -> str:
+    def address_here() -> str:
         return get_address_for_submission_client(None)
 
     address = f"http://{ray._private.worker.get_dashboard_url()}"  # type: ignore[attr-defined]
-    assert ray.get(asks.remote()) == address
+    assert ray.get(address_here.remote()) == address
 
 
 # ---- killed workers
@@ -72,7 +72,7 @@ def test_every_process_asks_its_own_cluster(faults: Path) -> None:
 def test_a_killed_rank_is_started_again(
     faults: Path, tmp_path: Path, small_config: RunConfig
 ) -> None:
-    """In the middle of a replay; the group goes on from the checkpoint, with the same bits."""
+    """In the middle of a replay; the group resumes from the checkpoint, with the same bits."""
     resources = Resources(workers=2, placement=PLACEMENT)
     run_workers(prepare(small_config, tmp_path / "whole"), resources)
     mark = tmp_path / "mark"
@@ -86,7 +86,7 @@ def test_a_killed_rank_is_started_again(
 def test_a_rank_that_always_dies_is_given_up(
     faults: Path, tmp_path: Path, small_config: RunConfig
 ) -> None:
-    """After three restarts, and what it did until then goes on when it no longer dies."""
+    """After three restarts; its run resumes when it no longer dies."""
     faults.write_text(f"count phase=merge once={tmp_path / 'deaths'}\nkill phase=merge")
     method = {"name": "recurrent_kif", "inner_steps": 2, "outer_steps": 1}
     config = RunConfig.parse(small_config.model_dump(mode="json") | {"method": method})
@@ -133,7 +133,7 @@ def test_a_cluster_that_is_gone_costs_no_finished_run(
     alone: Callable[[RunConfig], Outcome],
 ) -> None:
     """Head node and all, while the last run is in its second task: its driver ends, and the same
-    command goes on elsewhere, with as many threads, though the run has a machine of its own now. No
+    command resumes elsewhere, with as many threads, though the run has a machine of its own now. No
     update of a finished run is done again."""
     held, counted = tmp_path / "held", tmp_path / "counted"
     count = f"count phase=journal once={counted}"

@@ -1,7 +1,7 @@
-"""Sweeps and workers that are told to stop: runs save, and it is no failure of theirs."""
+"""Sweeps and workers that get a signal to stop: runs save, and have not failed."""
 
-import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("ray")
+pytest.importorskip("mlflow")
 import yaml
 from helpers import Outcome, outcome
 from marks import ON_RAY
-from ray_commands import FOREVER
+from ray_commands import FOREVER, saved_in_the_middle, statuses
 
 from forever.config.run import RunConfig
 from forever.launch import train
@@ -34,7 +34,7 @@ CPU = Placement(device="cpu", checkpoint_s=1e9)
 
 @pytest.fixture
 def long(base_config: RunConfig) -> RunConfig:
-    """Sixty updates a task: time to be told something in."""
+    """Sixty updates a task: time for a signal."""
     return base_config.override({"optim.epochs": 10})
 
 
@@ -64,20 +64,20 @@ def when_it_trains(folder: Path, do: Callable[[int], None], unless: Sequence[int
 @contextmanager
 def spot_notice(folder: Path, times: int = 1) -> Iterator[list[int]]:
     """SIGTERM for so many processes that train in a folder, each once; yields who got it."""
-    told: list[int] = []
+    notified: list[int] = []
 
-    def tell(pid: int) -> None:
+    def notify(pid: int) -> None:
         os.kill(pid, signal.SIGTERM)
-        told.append(pid)
+        notified.append(pid)
 
-    def tell_all() -> None:
+    def notify_all() -> None:
         for _ in range(times):
-            when_it_trains(folder, tell, unless=told)
+            when_it_trains(folder, notify, unless=notified)
 
-    teller = threading.Thread(target=tell_all)
-    teller.start()
-    yield told
-    teller.join()
+    thread = threading.Thread(target=notify_all)
+    thread.start()
+    yield notified
+    thread.join()
 
 
 def test_an_interrupted_trial_is_resumed_and_has_not_failed(
@@ -90,9 +90,9 @@ def test_an_interrupted_trial_is_resumed_and_has_not_failed(
     """Twice, although none may fail."""
     sweep, out = Sweep("toys", long, {"base": {}}), tmp_path / "toys"
     (trial,) = sweep.trials()
-    with spot_notice(out, times=2) as told:
+    with spot_notice(out, times=2) as notified:
         ends = run_sweep(sweep, out, Resources(placement=CPU, workers=0, retries=0))
-    assert len(told) == 2
+    assert len(notified) == 2
     assert (ends.finished, ends.failed) == ([trial.key], {})
     assert f"{trial.key} was interrupted" in capsys.readouterr().out
     assert outcome(out / trial.key).differences(alone(trial.config, threads=2)) == []
@@ -107,21 +107,11 @@ def test_interrupted_workers_are_restarted(
 ) -> None:
     """Although none may fail."""
     monkeypatch.setattr(train, "_FAILURES", 0)
-    with spot_notice(tmp_path / "run") as told:
+    with spot_notice(tmp_path / "run") as notified:
         result = run_workers(prepare(long, tmp_path / "run"), Resources(workers=1, placement=CPU))
-    assert len(told) == 1
+    assert len(notified) == 1
     assert result["world_size"] == 1
     assert outcome(tmp_path / "run").differences(alone(long, threads=2)) == []
-
-
-def newest_checkpoint(folder: Path) -> Path:
-    return max(folder.glob("checkpoints/[0-9]*"))
-
-
-def saved_in_the_middle(folder: Path, updates: int = 5) -> bool:
-    """Whether the newest checkpoint is one within a task, after more than so many updates."""
-    state: dict[str, Any] = json.loads((newest_checkpoint(folder) / "state.json").read_text())
-    return not state["trained"] and len(state["records"]) > updates
 
 
 @pytest.mark.parametrize(
@@ -133,13 +123,16 @@ def saved_in_the_middle(folder: Path, updates: int = 5) -> bool:
     ids=["sweep", "run"],
 )
 def test_a_driver_lets_its_runs_save(
-    tmp_path: Path, base_config: RunConfig, command: list[str], number: int
+    tmp_path: Path, store: Path, base_config: RunConfig, command: list[str], number: int
 ) -> None:
+    """It exits like any interrupted command, and MLflow shows its runs as ended."""
     variants = {"base": {"optim.epochs": 1000}}
     (tmp_path / "toys.yaml").write_text(yaml.safe_dump({"title": "Toys", "variants": variants}))
     long = base_config.override(variants["base"]).model_dump(mode="json")
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(long))
-    options = ["--mlflow", "off", "--device", "cpu", "--checkpoint-every", "1000000"]
+    shutil.copy(store, tmp_path)
+    options = ["--mlflow", f"sqlite:///{tmp_path}/mlflow.db", "--device", "cpu"]
+    options += ["--checkpoint-every", "1000000"]
     process = subprocess.Popen(
         [*FOREVER, *command, *options], cwd=tmp_path, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -158,3 +151,4 @@ def test_a_driver_lets_its_runs_save(
     assert not in_progress(config.parent)
     assert saved_in_the_middle(config.parent)
     assert not (config.parent / "ended.json").exists()
+    assert "RUNNING" not in statuses(tmp_path, "toys" if "sweep" in command else "forever")
