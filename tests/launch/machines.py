@@ -38,7 +38,7 @@ class Head(NamedTuple):
         """What Ray's state API says of nodes, actors or placement_groups; nothing if it is not
         there."""
         token = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text()
-        url = f"{self.environment['RAY_API_SERVER_ADDRESS']}/api/v0/{kind}?detail=true"
+        url = f"{self.environment['RAY_API_SERVER_ADDRESS']}/api/v0/{kind}?detail=true&limit=1000"
         request = Request(url, headers={"Authorization": f"Bearer {token}"})
         try:
             with urlopen(request, timeout=10) as answer:
@@ -55,24 +55,29 @@ class Head(NamedTuple):
 
         return wait_until(awaited, patience_s)
 
-    def living(self, patience_s: float = 20.0) -> list[str]:
-        """The actors and reserved places that are left when all had time to end."""
+    def living(self, others: int = 0) -> list[str]:
+        """The actors and reserved places that are left when all but so many had time to end."""
         assert self.nodes(), "the head does not answer"
-        give_up = time.monotonic() + patience_s
-        while (names := self._living()) and time.monotonic() < give_up:
+        give_up = time.monotonic() + 20
+        while True:
+            actors = [each for each in self.states("actors") if each["state"] != "DEAD"]
+            # Ray's own actor: one a cluster, for all users, which takes no room.
+            names = [each["class_name"] for each in actors]
+            names = [name for name in names if name != "_AutoscalingCoordinatorActor"]
+            names += [each["state"] for each in self.states("placement_groups")]
+            left = [name for name in names if name != "REMOVED"]
+            if len(left) <= others or time.monotonic() > give_up:
+                return left
             time.sleep(0.3)
-        return names
-
-    def _living(self) -> list[str]:
-        actors = [each["class_name"] for each in self.states("actors") if each["state"] != "DEAD"]
-        groups = [each["state"] for each in self.states("placement_groups")]
-        # Ray's own actor: one a cluster, for all users, which takes no room.
-        ours = [name for name in actors if name != "_AutoscalingCoordinatorActor"]
-        return ours + [state for state in groups if state != "REMOVED"]
 
     def kill(self) -> None:
         """End the cluster as a power cut would; `ray stop` would end every Ray of this machine."""
         cut_power(self.pid)
+
+
+def this_cluster() -> Head:
+    """The cluster that this process has started."""
+    return Head(os.getpid(), dict(os.environ))
 
 
 def cut_power(machine: int) -> None:

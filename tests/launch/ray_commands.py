@@ -65,28 +65,6 @@ def begin(
     return process
 
 
-def left() -> list[str]:
-    """The actors that live, and the places that are held or waited for."""
-    import ray
-    from ray.util import placement_group_table
-    from ray.util.state import list_actors
-
-    address = ray.get_runtime_context().gcs_address  # the machine may have other clusters
-    actors = [a.class_name for a in list_actors(address, limit=1000) if a.state != "DEAD"]
-    groups = placement_group_table().values()
-    held = [group["state"] for group in groups if group["state"] != "REMOVED"]
-    # Ray's own: one a cluster, for all users, which takes no room.
-    return [*(name for name in actors if name != "_AutoscalingCoordinatorActor"), *held]
-
-
-def left_in_the_end(others: int = 0) -> list[str]:
-    """What is left when all but so many had time to end."""
-    give_up = time.monotonic() + 20
-    while len(names := left()) > others and time.monotonic() < give_up:
-        time.sleep(0.2)
-    return names
-
-
 def newest_checkpoint(folder: Path) -> Path:
     return max(folder.glob("checkpoints/[0-9]*"))
 

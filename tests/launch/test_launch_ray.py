@@ -18,8 +18,9 @@ pytest.importorskip("mlflow")
 import torch
 from faults.inject import children
 from helpers import Outcome, outcome, wait_until
+from machines import this_cluster
 from marks import ON_RAY
-from ray_commands import begin, left_in_the_end, statuses, sweep_command
+from ray_commands import begin, statuses, sweep_command
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
@@ -276,7 +277,7 @@ def test_trials_of_workers_are_taken_one_by_one_and_may_be_stopped(
     assert [entry[1] for entry in heard] == ["taken", 1, "stopped", "taken", 1, 2, 3, "done"]
     scores = stage_scores(RunDirectory(tmp_path / other.key))
     assert [entry[2] for entry in heard[4:7]] == [score["op"] for score in scores]
-    assert left_in_the_end() == []
+    assert this_cluster().living() == []
 
 
 def test_a_trial_that_tune_wants_no_more_of_ends_there(
@@ -327,13 +328,9 @@ def test_two_workers_equal_one(
 def test_what_a_worker_refuses_is_not_retried(
     two_cores: None, tmp_path: Path, base_config: RunConfig
 ) -> None:
-    import ray
-    from ray.util.state import list_actors
-
     def workers() -> int:
-        address = ray.get_runtime_context().gcs_address  # the machine may have other clusters
-        only: Any = [("class_name", "=", "RayTrainWorker")]
-        return len(list_actors(address, filters=only, limit=1000))
+        classes = [actor["class_name"] for actor in this_cluster().states("actors")]
+        return classes.count("RayTrainWorker")
 
     before = workers()
     resources = Resources(workers=1, placement=CPU)

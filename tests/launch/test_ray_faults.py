@@ -16,9 +16,9 @@ pytest.importorskip("ray")
 import ray
 from faults.inject import children, environment
 from helpers import Outcome, lines, outcome
-from machines import Head
+from machines import Head, this_cluster
 from marks import ON_RAY
-from ray_commands import begin, left_in_the_end, sweep_command
+from ray_commands import begin, sweep_command
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
@@ -94,7 +94,7 @@ def test_a_rank_that_always_dies_is_given_up(
     with pytest.raises(RuntimeError, match="run: "):
         run_workers(prepare(config, tmp_path / "run"), resources)
     assert len((tmp_path / "deaths").read_text().splitlines()) == 4
-    assert left_in_the_end() == []
+    assert this_cluster().living() == []
     faults.write_text("")
     assert run_workers(prepare(config, tmp_path / "run", resume=True), resources)["updates"]
 
@@ -117,7 +117,7 @@ def test_a_killed_trial_is_tried_again_and_no_more_than_that(
     assert (tmp_path / "mark").exists()
     assert len((tmp_path / "deaths").read_text().splitlines()) == 2
     assert outcome(out / once.key).differences(alone(once.config)) == []
-    assert left_in_the_end() == []
+    assert this_cluster().living() == []
     faults.write_text("")
     again = Resources(placement=PLACEMENT, retry_failed=True, show=False)
     assert run_sweep(sweep, out, again).finished == [always.key]
@@ -199,6 +199,6 @@ def test_runs_that_get_no_room_say_what_is_short(
     with pytest.raises(InputError, match="no room"):
         run_workers(prepare(small_config, tmp_path / "run"), two)
     assert time.monotonic() - begun < 120
-    (holder,) = left_in_the_end(others=1)
+    (holder,) = this_cluster().living(others=1)
     assert holder.endswith("Holder")
     assert not list((tmp_path / "out").glob("*/ended.json"))  # what did not begin did not fail
