@@ -1,4 +1,4 @@
-"""What a run or a sweep asks for, what a cluster gives to each run, and what became of the runs."""
+"""What a run or a sweep requests, what a cluster gives to each run, and what became of the runs."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Resources:
-    """What is asked for: how many runs, on which devices, and what happens around them."""
+    """What a command requests: how many runs, on which devices, and what happens around them."""
 
     concurrent: int | None = None  # runs at once; None is as many as fit
     # Ray Train workers of each run; 0 trains in the trial's own process, which starts ten seconds

@@ -1,5 +1,5 @@
-"""A run, a sweep or a search from what was asked to what came out: the way that the command line
-and the Python interface share. Nothing here prints; whoever calls says what is shown, and where."""
+"""A run, a sweep or a search from the request to the outcome: the way that the command line and
+the Python interface share. Nothing here prints; whoever calls says what is shown, and where."""
 
 import logging
 import threading
@@ -63,7 +63,7 @@ def train(
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for of a sweep's file; what is None is as the file says.
+    """Which runs of a sweep's file are requested; what is None is as the file says.
 
     Raises:
         InputError: the sweep or the search does not have that.
