@@ -71,7 +71,7 @@ def test_what_is_refused_stops_a_sweep_that_has_nothing_else(
     with pytest.raises(InputError, match="nowhere"):
         refused(trials)
     assert list(refused(trials, others=True)) == keys
-    assert list(refused([*trials, *Sweep("toys", base_config, {"base": {}}).trials()])) == keys
+    assert list(refused([*trials, *Sweep("toys", base_config, {"fine": {}}).trials()])) == keys
 
 
 # ---- the shipped sweeps
