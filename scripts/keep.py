@@ -131,7 +131,7 @@ def _packed(run: Run) -> dict[str, Any]:
         "key": run.key,
         "variant": run.variant,
         "order": run.order,
-        "replayed": run.replayed_rows,
+        "replayed": run.examples_of("replayed"),
         "config": config,
         "environment": environment,
         "result": result,

@@ -163,6 +163,7 @@ def result(
     happened = {task: Counter(e["kind"] for e in events if e["task"] == task) for task in tasks}
     bwt = matrix.backward_transfer()
     updates = dict(Counter(line["kind"] for line in steps))
+    on_memory = updates.get("replay", 0) + updates.get("consolidation", 0)
     notes = {task: {"truncated": 1, "tau_day": 1 + draw.random()} for task in tasks}
     return {
         "method": config.method.name,
@@ -179,7 +180,7 @@ def result(
         "notes": notes,
         "events": {task: dict(kinds) for task, kinds in happened.items()},
         "updates": updates,
-        "rows_seen": {kind: 4 * count for kind, count in updates.items()},
+        "examples": {"task": 4 * updates["task"], "replayed": 4 * on_memory, "padded": 0},
         "seconds": {"task": 10 + 5 * draw.random(), "replay": 3.0, "evaluation": 1.0},
         "world_size": 1,
     }

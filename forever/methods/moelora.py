@@ -123,7 +123,7 @@ class MoeLora(Method[MoeLoraConfig]):
         paper="Luo et al. 2024",
         memory="nothing",
         extra="Each layer has a branch of rank N r, a router and the similarities of 64 tokens.",
-        uncertain="N, k, lb, lc and tau: there is no code, and we did not read the full paper.",
+        uncertain="N, k, lb, lc and tau: no code is published, we did not read the full paper.",
     )
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:

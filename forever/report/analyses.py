@@ -21,18 +21,17 @@ import pandas as pd
 
 from forever.format import plural
 from forever.report.format import NOTHING, estimated, minus, number
-from forever.report.row import Row, decided_difference
+from forever.report.row import Row, dose_gap_of, in_rounds, matrices_of
 from forever.report.study import Part
 from forever.stats.bootstrap import RESAMPLES, Estimate, Replicated, Runs, Unit, summarise
 from forever.stats.compare import ALPHA, compare, over_logarithm
-from forever.stats.sequential import decide
 from forever.stats.verdict import word
 from forever.sweeps import published as paper
 
 PHASES = 5  # of a task; its later updates are left out
 TIMED = ("training_time", "backbones")  # sweeps whose minutes are comparable
 
-# In what a schedule differs from its control, and values of `method.days` that are no schedule.
+# In what a schedule differs from its control, and values of `method.days` without a schedule.
 _WHEN = ("method.days", "method.clock")
 _NO_DAYS = ("random", "end_only", None)
 # In what runs of one line of doses differ; the first is the dose.
@@ -42,7 +41,7 @@ Finding = tuple[str, str, str, str]  # what, ours, published, and from how many 
 
 
 def analyses(part: Part) -> dict[str, Any]:
-    """Those that the runs of a part can tell, by name."""
+    """Those for which a part has the runs, by name."""
     tables = forgetting_rates(part)
     rates = {variant: slowing(table) for variant, table in tables.items()}
     by_name: dict[str, Any] = {
@@ -69,14 +68,14 @@ def rates(tasks: Sequence[str], events: Sequence[Mapping[str, Any]]) -> dict[str
             beginning, as in the paper, where few tasks can be forgotten yet: 5 of 15.
         events: the lines of events.jsonl.
     """
-    looks: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    probes: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for event in events:
         if event["kind"] == "look":
-            looks[event["task"]].append((event["step"], fmean(event["losses"].values())))
+            probes[event["task"]].append((event["step"], fmean(event["losses"].values())))
     by_task: dict[str, list[float]] = {}
     for task in tasks[len(tasks) // 3 :]:
-        if len(looks[task]) > 1:
-            pairs = pairwise(looks[task])
+        if len(probes[task]) > 1:
+            pairs = pairwise(probes[task])
             rises = [(after - before) / (end - start) for (start, before), (end, after) in pairs]
             by_task[task] = rises[:PHASES]
     return by_task
@@ -251,11 +250,11 @@ def dose_areas(part: Part) -> dict[str, dict[str, Estimate]]:
     curves: dict[str, dict[float, Runs]] = {}
     for name, rows in lines.items():
         if [dose_of(row) for row in rows] == sorted(doses):
-            curves[name] = {dose_of(row): row.matrices() for row in rows}
+            curves[name] = {dose_of(row): matrices_of(row.runs) for row in rows}
     return over_logarithm(curves, line_of(part.reference, lines))
 
 
-# ---- schedules beside random times: one that does not beat them is no schedule
+# ---- schedules against replay at random times
 
 
 def beyond_chance(part: Part) -> dict[str, dict[str, Any]]:
@@ -270,41 +269,35 @@ def beyond_chance(part: Part) -> dict[str, dict[str, Any]]:
     controls = [row for row in part.measured if row.runs[0].settings.get("method.days") == "random"]
     for control in controls:
         schedules = [row for row in part.measured if _is_schedule_beside(row, control)]
-        runs = {row.variant: row.matrices() for row in (control, *schedules)}
+        runs = {row.variant: matrices_of(row.runs) for row in (control, *schedules)}
         compared = compare(runs, control.variant)
         for row in schedules:
-            difference, judged = compared[row.variant].difference, compared[row.variant].verdict
-            if difference is None:
-                continue
-            together = len(schedules)
-            if part.stopping is not None and judged is not None:
+            ours, together = compared[row.variant], len(schedules)
+            if part.stopping is not None and ours.verdict is not None:
                 together = part.stopping["comparisons"]
-                values, step = row.differences(control)
-                alpha = part.stopping["alpha"] / together
-                decision = decide(values, alpha, part.stopping["points"], step)
-                difference, judged = decided_difference(decision, difference)
-            ours = {"difference": asdict(difference), "verdict": judged, "together": together}
-            by_name[f"{row.variant} less {control.variant}"] = ours
+                ours, _ = in_rounds(ours, row.runs, control.planned, part.stopping)
+            if ours.difference is not None:
+                by_name[f"{row.variant} less {control.variant}"] = {
+                    "difference": asdict(ours.difference),
+                    "verdict": ours.verdict,
+                    "together": together,
+                }
     return by_name
 
 
 def _is_schedule_beside(row: Row, control: Row) -> bool:
     """Whether a variant is a schedule that differs from the control in its times only."""
-    if row.runs[0].settings.get("method.days") in _NO_DAYS:
-        return False
-    return _beside_times(row) == _beside_times(control) and row.footing_beside(control).comparable
+    settings, others = row.runs[0].settings, control.runs[0].settings
+    apart = {key for key in {*settings, *others} if settings.get(key) != others.get(key)}
+    is_schedule = settings.get("method.days") not in _NO_DAYS and apart <= {*_WHEN}
+    return is_schedule and dose_gap_of(row.runs, control.runs).comparable
 
 
-def _beside_times(row: Row) -> dict[str, Any]:
-    """The settings of a variant but for those of its times."""
-    return {key: value for key, value in row.runs[0].settings.items() if key not in _WHEN}
-
-
-# ---- what they say beside the paper
+# ---- next to the paper
 
 
 def findings(part: Part) -> list[Finding]:
-    """What the analyses of a part say beside the paper; nothing for most studies."""
+    """The results of the analyses next to the paper's; none for most studies."""
     known = analyses(part)
     return [
         *_forgetting(known.get("forgetting_rate", {})),

@@ -10,6 +10,9 @@ from forever.format import plural
 from forever.report.format import distinct, listed, number
 from forever.report.run import Run, differences, pairs
 from forever.report.study import Part, Study
+from forever.stats.bootstrap import RESAMPLES
+from forever.stats.compare import ALPHA
+from forever.stats.verdict import EQUIVALENT
 from forever.sweeps.published import EQUAL
 
 UNFINISHED = "no run is finished"
@@ -32,31 +35,25 @@ def facts(study: Study) -> dict[str, str]:
         for note in run.outcome["notes"].values():
             truncated += note.get("truncated", 0)
     settings = {key: value for key, value in example.settings.items() if value is not None}
+    by_benchmark = {f"settings of {example.variant}": " · ".join(pairs(settings))}
+    for part in study.parts:
+        if part.finished:
+            changed = differences(example.settings, part.example.settings)
+            if changed:
+                key = f"settings of {part.example.variant} on {part.benchmark}"
+                by_benchmark[key] = f"the same but for {' · '.join(pairs(changed))}"
     return {
-        f"settings of {example.variant}": " · ".join(pairs(settings)),
-        **_settings_elsewhere(study),
+        **by_benchmark,
         "tasks": (" → " if len(sequences) == 1 else ", ").join(example.outcome["tasks"]),
-        "test rows a task": " to ".join(map(str, sorted({min(tests), max(tests)}))),
+        "test examples a task": " to ".join(map(str, sorted({min(tests), max(tests)}))),
         "seeds": listed(study.seeds),
         "orders": listed(sorted(orders)),
         "hardware": listed(known["hardware"]),
         "workers a run": listed(sorted(workers)),
         "revision": listed(known["revisions"] or ["unknown"]),
         "versions": listed(known["versions"]),
-        "truncated training rows": f"{truncated} in all runs together",
+        "truncated training examples": f"{truncated} in all runs together",
     }
-
-
-def _settings_elsewhere(study: Study) -> dict[str, str]:
-    """What the example of another benchmark has in the place of some of these settings."""
-    settings: dict[str, str] = {}
-    for part in study.parts:
-        if part.finished:
-            changed = differences(study.example.settings, part.example.settings)
-            if changed:
-                key = f"settings of {part.example.variant} on {part.benchmark}"
-                settings[key] = f"the same but for {' · '.join(pairs(changed))}"
-    return settings
 
 
 def origins(runs: Sequence[Run]) -> dict[str, list[str]]:
@@ -95,12 +92,48 @@ def changes(study: Study) -> dict[str, str]:
     """In what each variant differs from the example of its benchmark."""
     by_variant = {row.variant: UNFINISHED for row in study.rows}
     for part in study.parts:
+        references = {row.reference for row in part.rows if row.reference != row.variant}
         for row in part.measured:
             if by_variant[row.variant] == UNFINISHED:
-                same = "the reference" if part.compares_with(row.variant) else "none"
+                same = "the reference" if row.variant in references else "none"
                 changed = differences(part.example.settings, row.runs[0].settings)
                 by_variant[row.variant] = " · ".join(pairs(changed)) or same
     return by_variant
+
+
+def notes(part: Part) -> list[str]:
+    """How the intervals and verdicts of a part are made."""
+    if not part.measured:
+        return ["No run is finished."]
+    texts = [
+        f"Brackets are 95 % intervals of a paired bootstrap over test examples and runs "
+        f"({RESAMPLES:,} resamples)."
+    ]
+    if part.most_runs == 1:
+        texts[0] += " Each variant has one run, so intervals are over examples only: no verdicts."
+    judged = [row for row in part.measured if row.compared("verdict") and row.dose_gap.comparable]
+    if part.stopping is not None and any(row.decided for row in part.rows):
+        level, count = 100 * part.stopping["alpha"], part.stopping["comparisons"]
+        texts.append(
+            "Seeds were added in rounds to undecided comparisons: Δ OP and verdicts are those of a "
+            f"confidence sequence, each wrong in at most {level / count:.2g} %, "
+            f"{plural(count, 'comparison')} together in at most {level:g} %. Other intervals hold "
+            "for a fixed number of seeds only."
+        )
+    elif judged:
+        texts.append(
+            f"Verdicts on OP: two-sided bootstrap test at {100 * ALPHA:g} %, Holm-corrected for "
+            f"{plural(len(judged), 'comparison')}; equivalent: within ±{EQUIVALENT:g} points; not "
+            "shown: more seeds may show a difference. Bounds are not judged."
+        )
+    unequal = [row for row in part.measured if not row.dose_gap.comparable]
+    if unequal:
+        gaps = "; ".join(f"{row.variant} ({row.dose_gap.words()})" for row in unequal)
+        texts.append(
+            f"≠ dose: no verdict, because the replay dose differs from the reference's: {gaps}. "
+            "With budget.examples all doses are equal."
+        )
+    return texts
 
 
 def too_small_for(part: Part) -> list[str]:

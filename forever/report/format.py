@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 from typing import Any
 
 from forever.stats.bootstrap import Estimate
@@ -59,8 +58,3 @@ def markdown_table(
         lines.append(f"| {' | '.join(cells)} |")
     rules = "|".join(align or ["---"] * len(head))
     return [lines[0], f"|{rules}|", *lines[1:]]
-
-
-def mark(variant: str) -> str:
-    """What marks a variant in a page, in tables and figures alike, whatever its name holds."""
-    return f"variant-{sha256(variant.encode('utf-8', 'replace')).hexdigest()[:10]}"

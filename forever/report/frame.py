@@ -73,12 +73,13 @@ def _events(row: Cells) -> str:
 
 def _folder(row: Row) -> str:
     """The folder of a variant whose name does not say it."""
-    return "" if row.variant.endswith(f" ({row.source})") else row.source
+    source = row.planned[0].source
+    return "" if row.variant.endswith(f" ({source})") else source
 
 
 def _beside(row: Row) -> str:
-    """With whom a variant is compared, where that is not said once for all."""
-    return row.reference or "" if row.source and row.reference != row.variant else ""
+    """What a variant is compared with, where several folders have variants of one name."""
+    return row.reference or "" if row.planned[0].source and row.reference != row.variant else ""
 
 
 _SCORES, _COSTS, _PAPER, _CONSOLE = ("scores",), ("costs",), ("paper",), ("console",)
@@ -88,7 +89,7 @@ _POINTS, _COUNT = "{:+.1f}", "{:,.0f}"
 
 COLUMNS = [
     Column("variant", attrgetter("variant"), "variant", "", _SHORTLY + _COSTS + _PAPER + _DECIDED),
-    Column("paper_variant", attrgetter("paper_variant")),
+    Column("paper_variant", lambda row: row.planned[0].paper_variant),
     Column("bound", attrgetter("bound")),
     Column("reference", attrgetter("reference"), "less", "", _DECIDED),
     Column("source", _folder, "folder", "", _SHORTLY, stored=False),
@@ -117,8 +118,8 @@ COLUMNS = [
            stored=False),
     Column("verdict", _compared("verdict"), "verdict", lambda row: word(row["verdict"]) or NOTHING,
            _SHORTLY, short=" "),
-    Column("comparable", lambda row: row.footing.comparable),
-    Column("at_equal", lambda row: row.footing.equal, "at equal", "", _SCORES,
+    Column("comparable", lambda row: row.dose_gap.comparable),
+    Column("at_equal", lambda row: row.dose_gap.equal, "at equal", "", _SCORES,
            "examples or seconds of replay, in which variant and reference are alike"),
     Column("agreement", attrgetter("agreement"), "agreement", "", _PAPER),
     Column("bwt_difference", _compared("bwt_difference"), "Δ BWT", _POINTS, _SCORES, plain=_PAPER),
@@ -131,11 +132,12 @@ COLUMNS = [
     Column("replays", _mean(lambda run: run.events_of("replay")), "replays", _events,
            _COSTS + _CONSOLE, "mid-task events + end-of-task consolidations"),
     Column("consolidations", _mean(lambda run: run.events_of("consolidation"))),
-    Column("replayed_rows", _mean(attrgetter("replayed_rows")), "replayed rows", _COUNT,
-           _COSTS + _CONSOLE, "with those that a method mixes into its task batches",
-           short="rows"),
-    Column("padded_rows", _mean(attrgetter("padded_rows")), "padded rows", _COUNT,
-           _COSTS + _CONSOLE, "of the current task, in the place of replayed ones", short="padded"),
+    Column("replayed_rows", _mean(lambda run: run.examples_of("replayed")), "replayed examples",
+           _COUNT, _COSTS + _CONSOLE, "with those that a method mixes into its task batches",
+           short="replayed"),
+    Column("padded_rows", _mean(lambda run: run.examples_of("padded") or None), "padded examples",
+           _COUNT, _COSTS + _CONSOLE, "of the current task, instead of replayed ones",
+           short="padded"),
     Column("budget", attrgetter("budget"), "budget", "", _COSTS + _CONSOLE,
            "whether each task replayed what its budget allows"),
     Column("day_7", lambda row: str(day_seven(row.results) or ""), "day 7", "", _COSTS,

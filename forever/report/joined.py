@@ -1,14 +1,14 @@
 """Several folders in one report: `forever report A B C`.
 
-Their runs pair as those of one folder do, by order, test rows and seed. A variant that an earlier
-folder has, too, is compared with it there; every other one with the reference of the first folder,
-or, on other benchmarks, with that of its own.
+Their runs are paired as those of one folder are, by order, test examples and seed. On each
+benchmark a variant is compared with its namesake in an earlier folder, if there is one, or else
+with the reference of the first folder, or else with that of its own.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,59 +32,40 @@ def read_studies(folders: Sequence[Path], to: Path) -> Study:
     Raises:
         InputError: as by `read_study`; or the folders hold different versions of a benchmark.
     """
-    studies = [read_study(folder) for folder in folders]
-    labels, start = names_of(folders), studies[0]
+    labels, studies = names_of(folders), [read_study(folder) for folder in folders]
     refuse_versions([run for study in studies for run in study.finished])
-    # A variant is a folder's number and the variant's name there.
-    benchmarks: dict[tuple[int, str], set[str]] = defaultdict(set)
-    for number, study in enumerate(studies):
-        for run in study.runs:
-            benchmarks[number, run.variant].add(run.benchmark)
-    # Those that several folders have are told apart by the folder's name.
-    holders = Counter(name for _, name in benchmarks)
-    shown: dict[tuple[int, str], str] = {}
-    for number, name in benchmarks:
-        shown[number, name] = f"{name} ({labels[number]})" if holders[name] > 1 else name
-    main = (0, start.reference or "")
-    if main not in benchmarks:
-        main = (0, start.example.variant)
-    references: dict[str, str] = {}
-    paper_names: dict[str, str] = {}
-    for (number, name), places in benchmarks.items():
-        study = studies[number]
-        own = study.references.get(name, study.reference or name)
-        beside = [(number, own)]
-        if number:
-            earlier = [variant for variant in benchmarks if variant[0] < number]
-            others = [*(variant for variant in earlier if variant[1] == name), main]
-            beside = [other for other in others if benchmarks[other] & places] + beside
-        references[shown[number, name]] = shown.get(beside[0], own)
-        paper_names[shown[number, name]] = study.paper_names.get(name, name)
+    main = studies[0].reference or studies[0].example.variant
+    # Variants that several folders have get the folder's name.
+    holders = Counter(name for study in studies for name in {run.variant for run in study.runs})
+    known: dict[tuple[str, str], str] = {}  # the first name by benchmark and name in the folder
     runs: list[Run] = []
-    for number, study in enumerate(studies):
+    for label, study in zip(labels, studies, strict=True):
+        earlier = dict(known)
         for run in study.runs:
-            run.variant, run.source = shown[number, run.variant], labels[number]
+            name, own = run.variant, run.reference or run.variant
+            named = {n: f"{n} ({label})" if holders[n] > 1 else n for n in (name, own)}
+            others = [earlier.get((run.benchmark, other)) for other in (name, main)]
+            run.source, run.variant = label, named[name]
+            run.reference = next(filter(None, others), named[own])
+            known.setdefault((run.benchmark, name), run.variant)
             runs.append(run)
-    file = start.file if all(study.file == start.file for study in studies) else None
-    name = f"{', '.join(labels[:-1])} and {labels[-1]}"
-    about = paper_names, references, file, _stopping(studies, runs), labels
-    return Study(name, to, runs, shown[main], *about)
-
-
-def _stopping(studies: Sequence[Study], runs: Sequence[Run]) -> dict[str, Any] | None:
-    """The rule of a folder in rounds is that of all: for as many comparisons as there are now, and
-    no fewer than those by which seeds were added."""
+    # The rule of a folder in rounds is that of all: for as many comparisons as there are now, and
+    # no fewer than those by which seeds were added.
     rules = [study.stopping for study in studies if study.stopping is not None]
-    if not rules:
-        return None
-    alpha = min(rule["alpha"] for rule in rules)
-    compared = {(run.variant, run.benchmark) for run in runs}
-    comparisons = max(len(compared), *(rule["comparisons"] for rule in rules))
-    return {"alpha": alpha, "comparisons": comparisons, "points": rules[0]["points"]}
+    stopping: dict[str, Any] | None = None
+    if rules:
+        compared = {(run.variant, run.benchmark) for run in runs}
+        comparisons = max(len(compared), *(rule["comparisons"] for rule in rules))
+        stopping = {**rules[0], "alpha": min(rule["alpha"] for rule in rules)}
+        stopping["comparisons"] = comparisons
+    file = studies[0].file if all(study.file == studies[0].file for study in studies) else None
+    name = f"{', '.join(labels[:-1])} and {labels[-1]}"
+    reference = f"{main} ({labels[0]})" if holders[main] > 1 else main
+    return Study(name, to, runs, reference, file, stopping, labels)
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
-    """What tells folders apart: their names, with those of the folders around them if need be.
+    """Different names for folders: their own, with those of the folders around them if need be.
 
     Raises:
         InputError: a folder is given twice, or lies in another one.
@@ -94,7 +75,7 @@ def names_of(folders: Sequence[Path]) -> list[str]:
         for other in places[:number]:
             if place.is_relative_to(other) or other.is_relative_to(place):
                 raise InputError(
-                    f"{place} and {other} share runs; give folders that lie beside each other"
+                    f"{place} and {other} share runs; give folders that are next to each other"
                 )
     depth = 1
     while len({place.parts[-depth:] for place in places}) < len(places):
@@ -143,25 +124,21 @@ def warnings(study: Study) -> list[str]:
     if len({*table["revision"]}) > 1:
         each = "; ".join(table["folder"] + " at " + table["revision"])
         messages.append(f"Code differs between the folders: {each}.")
-    for benchmark, (order, seed) in _other_data(study.finished).items():
+    # By order, seed and settings of data, since a variant may ask for other examples: the digests
+    # by folder.
+    digests: dict[tuple[str, str, int, str], dict[str, set[str]]] = {}
+    for run in study.finished:
+        settings = {key: value for key, value in run.settings.items() if key.startswith("data.")}
+        place = run.benchmark, run.outcome["order"], run.seed, str(settings)
+        digest = json.dumps([run.outcome.get("data"), repr(run.unit)], sort_keys=True)
+        digests.setdefault(place, {}).setdefault(run.source, set()).add(digest)
+    differ: dict[str, str] = {}  # the first place by benchmark
+    for (benchmark, order, seed, _), by_folder in digests.items():
+        if any(known != next(iter(by_folder.values())) for known in by_folder.values()):
+            differ.setdefault(benchmark, f"order {order}, seed {seed}")
+    for benchmark, place in differ.items():
         messages.append(
-            f"Data of {benchmark} differ between the folders (order {order}, seed {seed}): it is "
-            "of another version, or its rows are others. Runs pair where test rows are the same."
+            f"Data of {benchmark} differ between the folders ({place}): another version, or other "
+            "examples. Runs are paired where test examples are the same."
         )
     return messages
-
-
-def _other_data(runs: Sequence[Run]) -> dict[str, tuple[str, int]]:
-    """By benchmark, the first order and seed of which folders have other data, with settings alike;
-    a variant may ask for other rows."""
-    known: dict[tuple[str, str, int, str], dict[str, set[str]]] = defaultdict(dict)
-    for run in runs:
-        data = {key: value for key, value in run.settings.items() if key.startswith("data.")}
-        key = run.benchmark, run.outcome["order"], run.seed, str(data)
-        digests = json.dumps([run.outcome.get("data"), repr(run.unit)], sort_keys=True)
-        known[key].setdefault(run.source, set()).add(digests)
-    found: dict[str, tuple[str, int]] = {}
-    for (benchmark, order, seed, _), by_folder in known.items():
-        if len({frozenset(digests) for digests in by_folder.values()}) > 1:
-            found.setdefault(benchmark, (order, seed))
-    return found

@@ -29,9 +29,6 @@ from forever.report.frame import COLUMNS, frame_of, stored_rows, text_table
 from forever.report.joined import folder_table, warnings
 from forever.report.study import Part, Study, read_study
 from forever.report.tables import console_tables
-from forever.stats.bootstrap import RESAMPLES
-from forever.stats.compare import ALPHA
-from forever.stats.verdict import EQUIVALENT
 from forever.sweeps.named_runs import scale_of
 from forever.sweeps.search import importances
 from forever.text import visible
@@ -105,14 +102,14 @@ def _section(study: Study, part: Part, to: Path, of_runs: bool) -> dict[str, Any
     for picture in pictures(study, part, of_runs):
         text = svg(picture.figure)
         write_text(to / "figures" / f"{picture.name}.svg", text)
-        csv = picture.numbers.to_csv(index=False, float_format="%.6g")
-        drawn.append({
-            "name": picture.name,
-            "caption": picture.caption,
-            "address": Markup(f"data:image/svg+xml;base64,{b64encode(text.encode()).decode()}"),
-            "csv": Markup(f"data:text/csv;charset=utf-8,{quote(csv, errors='replace')}"),
-            "numbers": picture.numbers.map(_shown).rename(columns=str),
-        })  # fmt: skip
+        image = b64encode(text.encode()).decode()
+        shown = {"name": picture.name, "caption": picture.caption, "csv": "", "numbers": None,
+                 "address": Markup(f"data:image/svg+xml;base64,{image}")}  # fmt: skip
+        if picture.numbers is not None:
+            csv = quote(picture.numbers.to_csv(index=False, float_format="%.6g"), errors="replace")
+            shown["csv"] = Markup(f"data:text/csv;charset=utf-8,{csv}")
+            shown["numbers"] = picture.numbers.map(_shown).rename(columns=str)
+        drawn.append(shown)
     scores, costs = text_table(frame, "scores"), text_table(frame, "costs")
     return {
         "part": part,
@@ -120,13 +117,13 @@ def _section(study: Study, part: Part, to: Path, of_runs: bool) -> dict[str, Any
         "scores": scores,
         "costs": costs,
         "titles": [*scores.columns, *costs.columns],
-        "notes": _notes(part),
+        "notes": facts.notes(part),
         "more": {
             "Decided": text_table(frame[frame["decided"] != ""], "decided"),
             "Findings": pd.DataFrame(
                 findings(part), columns=["finding", "ours", "published", "from"]
             ),
-            "Beside the paper (FOREVER, arXiv 2601.03938)": text_table(
+            "Compared with the paper (FOREVER, arXiv 2601.03938)": text_table(
                 frame[frame["paper"].notna()], "paper"
             ),
         },
@@ -140,39 +137,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, str):
         return value
     return NOTHING if pd.isna(value) else minus(f"{value:.4g}")
-
-
-def _notes(part: Part) -> list[str]:
-    """Says how the intervals and verdicts of a part are made."""
-    if not part.measured:
-        return ["No run is finished."]
-    notes = [
-        f"Brackets are 95 % intervals of a paired bootstrap over test items and runs "
-        f"({RESAMPLES:,} resamples)."
-    ]
-    if part.most_runs == 1:
-        notes[0] += " Each variant ran once (items only, 1 seed), so no variant is judged."
-    judged = [row for row in part.measured if row.compared("verdict") and row.footing.comparable]
-    if part.stopping is not None and part.in_rounds:
-        level, count = 100 * part.stopping["alpha"], part.stopping["comparisons"]
-        notes.append(
-            "A stopping rule was used: seeds were added in rounds to open comparisons. Δ OP and "
-            "verdicts are those of a confidence sequence, each wrong in at most "
-            f"{level / count:.2g} %, {plural(count, 'comparison')} together in at most {level:g} "
-            "%. Other intervals hold for a fixed number of seeds only."
-        )
-    elif judged:
-        notes.append(
-            f"Verdicts on OP: two-sided bootstrap test at {100 * ALPHA:g} %, Holm-corrected for "
-            f"{plural(len(judged), 'comparison')}; equivalent: within ±{EQUIVALENT:g} points; not "
-            "shown: more seeds may show a difference. Bounds are not judged."
-        )
-    if part.refused:
-        notes.append(
-            f"≠ dose: no verdict, because replay differs from the reference's: "
-            f"{'; '.join(part.refused)}. With budget.examples all have one dose."
-        )
-    return notes
 
 
 def _pairs(left: str, right: str, values: Mapping[str, str]) -> pd.DataFrame:

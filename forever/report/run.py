@@ -1,4 +1,4 @@
-"""A run of a study, as its directory tells of it. Each of its files is read at most once."""
+"""A run of a study, read from its directory. Each of its files is read at most once."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ _FREE = ("method.", "memory.fraction", "model.name", "model.tuning")
 
 @dataclass(eq=False)
 class Run:
-    """A run that was planned."""
+    """A run that was planned, under the names that a report has for it."""
 
     directory: RunDirectory
     variant: str
     benchmark: str
     order: str
     seed: int
-    source: str = ""  # the name of that folder, where several are compared
+    reference: str | None = None  # the variant that it is compared with; a reference has itself
+    paper_variant: str = ""  # the paper's name of the variant
+    source: str = ""  # the name of the folder, where several are compared
 
     @property
     def key(self) -> str:
@@ -50,25 +52,24 @@ class Run:
 
     @cached_property
     def damage(self) -> str | None:
-        """What is wrong with one of its files, if something is: then nothing of it counts."""
+        """What is wrong with one of its files, if something is: then nothing of it counts.
+
+        All is read that a report rests on, and what can be said without a result.
+        """
         try:
-            self._read()
+            finished = self._finished  # first, since its manifest names a damaged file
+            self.directory.end_without_result()
+            if self.directory.config.is_file():
+                self.directory.read_fork()
+                _ = self.environments
+                _ = [self.settings[key] for key in ("model.name", "method.name", "model.tuning")]
+            if finished is not None:
+                _ = self._answers
         except InputError as error:
             return str(error)
         except (KeyError, TypeError, AttributeError) as error:
             return f"{self.directory.path} has a file with missing or unexpected fields ({error})"
         return None
-
-    def _read(self) -> None:
-        """Read all that a report rests on, and what can be said without a result."""
-        finished = self._finished  # first, since its manifest names a damaged file
-        self.directory.end_without_result()
-        if self.directory.config.is_file():
-            self.directory.read_fork()
-            _ = self.environments
-            _ = [self.settings[key] for key in ("model.name", "method.name", "model.tuning")]
-        if finished is not None:
-            _ = self._answers
 
     @property
     def has_begun(self) -> bool:
@@ -130,7 +131,7 @@ class Run:
         return self._answers[0]
 
     def identity(self) -> dict[str, Any]:
-        """What tells the runs of a sweep apart."""
+        """What identifies a run of a sweep."""
         about = ("variant", "benchmark", "order", "seed", "key")
         return {name: getattr(self, name) for name in about}
 
@@ -142,8 +143,8 @@ class Run:
         scores = {name: self.outcome.get(name) for name in ("op", "bwt", "fwt", "forgetting")}
         replays = {kind: self.events_of(kind) for kind in ("replay", "consolidation")}
         updates = sum(self.outcome["updates"].values())
-        costs = {"replayed_rows": self.replayed_rows, "updates": updates, "seconds": self.seconds}
-        return {**row, **scores, **replays, **costs}
+        costs = {"replayed_rows": self.examples_of("replayed"), "updates": updates}
+        return {**row, **scores, **replays, **costs, "seconds": self.seconds}
 
     def cells(self) -> list[dict[str, Any]]:
         """The scores that were measured, in percent: on a task, after a stage (also its number)."""
@@ -213,15 +214,9 @@ class Run:
     def events_of(self, kind: str) -> int:
         return sum(task.get(kind, 0) for task in self.outcome["events"].values())
 
-    @property
-    def padded_rows(self) -> float | None:
-        """Examples of the current task in the place of replayed ones; None if there are none."""
-        return (self.outcome.get("examples") or {}).get("padded") or None
-
-    @property
-    def replayed_rows(self) -> float | None:
-        """See the function of this name."""
-        return replayed_rows(self.outcome, self.settings)
+    def examples_of(self, kind: str) -> float | None:
+        """Training examples that were, for instance, "replayed", each time that they were."""
+        return (self.outcome.get("examples") or {}).get(kind)
 
     @property
     def as_in_the_paper(self) -> bool:
@@ -260,23 +255,3 @@ def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, 
 def pairs(settings: Mapping[str, Any]) -> list[str]:
     """Settings as a person would write them: "optim.lr=0.01"."""
     return [f"{key}={setting(value)}" for key, value in settings.items()]
-
-
-def replayed_rows(result: Mapping[str, Any], settings: Mapping[str, Any]) -> float | None:
-    """Examples of memory, repetitions and views counted: in batches of their own, and mixed into
-    those of a task.
-
-    Runs of earlier versions did not count; there it follows from the rows of all updates, less
-    those of the tasks. None for mixed views, of which nothing says where a pass ended.
-    """
-    if counted := result.get("examples"):
-        return counted["replayed"]
-    if settings.get("method.variant") == "mix":
-        return None
-    seen = result["rows_seen"]
-    rows_of_tasks = sum(count["train"] for count in result["rows"].values())
-    planned = settings["optim.epochs"] * rows_of_tasks
-    # Less than none in a fork, which has not seen all rows itself.
-    mixed = max(seen.get("task", 0) - planned, 0)
-    views = settings.get("method.views", 1)
-    return views * (seen.get("replay", 0) + seen.get("consolidation", 0)) + mixed

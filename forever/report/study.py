@@ -7,13 +7,13 @@ nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from forever.errors import InputError, reading, shown
-from forever.report.row import Row, rows_of
+from forever.report.row import Row, finished, rows_of
 from forever.report.run import Run, differences, pairs
 from forever.runs.directory import RunDirectory
 from forever.sweeps import published as paper
@@ -25,15 +25,12 @@ from forever.text import complain
 
 @dataclass(frozen=True)
 class Study:
-    """Runs that belong together."""
+    """Runs that belong together. Each of them says what it is compared with."""
 
     name: str
     folder: Path
     runs: Sequence[Run]
-    reference: str | None = None  # the variant that the others are compared with, if there is one
-    paper_names: Mapping[str, str] = field(default_factory=dict)  # of variants with another name
-    # With whom a variant is compared, if not with `reference`; with itself: with none.
-    references: Mapping[str, str] = field(default_factory=dict)
+    reference: str | None = None  # what most variants are compared with, if there is one
     file: SweepFile | None = None  # what the sweep's file says, if there is one
     # By which rule a sweep in rounds decides (forever/sweeps/rounds.py).
     stopping: Mapping[str, Any] | None = None
@@ -42,15 +39,15 @@ class Study:
     @cached_property
     def parts(self) -> list[Part]:
         """The study benchmark by benchmark, those of which nothing is finished yet included."""
-        shared = {item.name: getattr(self, item.name) for item in fields(self)}
         by_benchmark: dict[str, list[Run]] = {}
         for run in self.runs:
             if run.benchmark:
                 by_benchmark.setdefault(run.benchmark, []).append(run)
+        about = self.reference, self.file, self.stopping, self.folders
         parts: list[Part] = []
         for benchmark, runs in by_benchmark.items():
-            place = {"runs": runs, "benchmark": benchmark, "several": len(by_benchmark) > 1}
-            parts.append(Part(**{**shared, **place}))
+            several = len(by_benchmark) > 1
+            parts.append(Part(self.name, self.folder, runs, *about, benchmark, several))
         return parts
 
     @cached_property
@@ -61,16 +58,13 @@ class Study:
     @property
     def others(self) -> dict[str, str]:
         """The variants that are compared with another than `reference`, and with which."""
-        others: dict[str, str] = {}
-        for run in self.runs:
-            other = self.references.get(run.variant, run.variant)
-            if other not in (run.variant, self.reference):
-                others[run.variant] = other
-        return others
+        own = (None, self.reference)
+        compared = [run for run in self.runs if run.reference not in (*own, run.variant)]
+        return {run.variant: run.reference or "" for run in compared}
 
     @property
     def finished(self) -> list[Run]:
-        return [run for run in self.runs if run.result is not None]
+        return finished(self.runs)
 
     @property
     def stopped(self) -> list[Run]:
@@ -101,34 +95,9 @@ class Part(Study):
     @cached_property
     def rows(self) -> list[Row]:
         """All variants in the order of the sweep, bounds last."""
-        planned: dict[str, list[Run]] = {}
-        for run in self.runs:
-            planned.setdefault(run.variant, []).append(run)
-        return rows_of(
-            planned,
-            self.reference,
-            self.references,
-            self.paper_names,
-            lambda name: paper.published(self.file or self.name, self.benchmark, name),
-            self.stopping,
-        )
-
-    @property
-    def in_rounds(self) -> bool:
-        """Whether the rule of a sweep in rounds is what judges here."""
-        return any(row.decided for row in self.rows)
-
-    @property
-    def refused(self) -> list[str]:
-        """Those that could have a verdict if they replayed as much as their reference, and by how
-        much they do not."""
-        unequal = [row for row in self.measured if not row.footing.comparable]
-        return [f"{row.variant} ({row.footing.words()})" for row in unequal]
-
-    def compares_with(self, variant: str) -> bool:
-        """Whether it is the reference here."""
-        others = (row.reference for row in self.rows if row.variant != variant)
-        return variant == self.reference or variant in others
+        where = self.file or self.name, self.benchmark
+        published = partial(paper.published, *where)
+        return rows_of(self.runs, self.reference, published, self.stopping)
 
     @cached_property
     def measured(self) -> list[Row]:
@@ -159,7 +128,6 @@ def read_study(folder: Path) -> Study:
         for problem in damage:
             complain(f"left out of the report: {problem}")
         refuse_versions(study.finished)
-        refuse_method_versions(study.finished)
         if not (study.finished and study.rows):  # which reads all results and answers
             raise InputError(
                 f"{folder}: no run in it is finished yet; wait, or resume it with "
@@ -169,33 +137,24 @@ def read_study(folder: Path) -> Study:
 
 
 def refuse_versions(runs: Sequence[Run]) -> None:
-    """Refuse runs of one order, by name, that had other tasks: their benchmark has changed."""
-    first: dict[tuple[str, str], Run] = {}
-    for run in runs:
-        known = first.setdefault((run.outcome["benchmark"], run.outcome["order"]), run)
-        if known.outcome["tasks"] != run.outcome["tasks"]:
-            raise InputError(
-                f"{known.key} and {run.key} are of different versions of the benchmark "
-                f"{run.benchmark!r}: order {shown(run.outcome['order'])} had the tasks "
-                f"{', '.join(known.outcome['tasks'])}, then {', '.join(run.outcome['tasks'])}; "
-                "move the runs of one of them to a folder of their own"
-            )
-
-
-def refuse_method_versions(runs: Sequence[Run]) -> None:
-    """Refuse runs of one method that two versions of its package trained."""
+    """Refuse runs that are not of one version: of a benchmark, by the tasks of an order, or of the
+    package that a method is from."""
     first: dict[str, Run] = {}
     for run in runs:
-        known = first.setdefault(run.outcome["method"], run)
-        packages = [each.outcome.get("method_package") for each in (known, run)]
-        if packages[0] != packages[1]:
-            versions = [" ".join(package.values()) if package else "none" for package in packages]
-            raise InputError(
-                f"{known.key} and {run.key}: method {run.outcome['method']} is of the packages "
-                f"{versions[0]} and {versions[1]}; move the runs of one of them to a folder of "
-                "their own",
-                key="method.name",
-            )
+        order, method = run.outcome["order"], run.outcome["method"]
+        for key, field, what in (
+            ("data.benchmark", "tasks", f"{run.benchmark}, order {shown(order)}"),
+            ("method.name", "method_package", f"method {method}"),
+        ):
+            known = first.setdefault(what, run)
+            versions = [each.outcome.get(field) for each in (known, run)]
+            if versions[0] != versions[1]:
+                raise InputError(
+                    f"{known.key} and {run.key} are of different versions of {what}: {field} is "
+                    f"{versions[0]}, then {versions[1]}; move the runs of one of them to a folder "
+                    "of their own",
+                    key=key,
+                )
 
 
 def _find(folder: Path) -> Study:
@@ -209,36 +168,29 @@ def _find(folder: Path) -> Study:
             f"{folder} holds no runs: neither it nor a folder in it has a config.yaml, nor is it "
             "a sweep"
         )
-    for run, suffix in _other_settings(runs).items():
-        run.variant += suffix
-    _tell_tasks_apart(runs)
-    has_forever = any(run.variant == "forever" for run in runs)
-    return Study(folder.name, folder, runs, "forever" if has_forever else None)
+    _name_by_differences(runs)
+    reference = next((run.variant for run in runs if run.variant == "forever"), None)
+    for run in runs:
+        run.reference = reference
+    return Study(folder.name, folder, runs, reference)
 
 
 def _sweep(folder: Path) -> Study:
     manifest = read_manifest(folder)
+    name, reference = manifest["name"], manifest["reference"]
     runs: list[Run] = []
     for trial in manifest["trials"]:
-        about = trial["variant"], trial["benchmark"], trial["order"], trial["seed"]
-        runs.append(Run(RunDirectory(folder / trial["key"]), *about))
-    name, reference = manifest["name"], manifest["reference"]
-    suffixes = _other_settings(runs)
-    names = {run.variant + suffixes.get(run, "") for run in runs}
-    references: dict[str, str] = {}
-    for run in runs:
-        # Runs of other settings are compared with the reference of the same settings, or with none.
-        suffix = suffixes.get(run, "")
-        other = manifest["references"].get(run.variant, reference) + suffix
-        run.variant += suffix
-        references[run.variant] = run.variant if suffix and other not in names else other
-    file = sweep_of(folder, name)
-    paper_names, stopping = manifest["paper"], read_stopping(folder)
-    return Study(name, folder, runs, reference, paper_names, references, file, stopping)
+        variant = trial["variant"]
+        about = variant, trial["benchmark"], trial["order"], trial["seed"]
+        other = manifest["references"].get(variant, reference)
+        in_paper = manifest["paper"].get(variant, variant)
+        runs.append(Run(RunDirectory(folder / trial["key"]), *about, other, in_paper))
+    _name_by_differences(runs, orders_are_repetitions=True)
+    return Study(name, folder, runs, reference, sweep_of(folder, name), read_stopping(folder))
 
 
 def plain_run(path: Path) -> Run:
-    """A run without a sweep, of which its configuration tells variant, order and seed."""
+    """A run without a sweep: its variant, order and seed are those of its configuration."""
     run = Run(RunDirectory(path), path.name, "", "", 0)
     if not run.has_begun:
         return run
@@ -248,36 +200,32 @@ def plain_run(path: Path) -> Run:
     run.variant = run.config["method"]["name"]
     if origin := run.directory.read_fork():  # what it learned before, it learned in another way
         run.variant += f" from {origin['run']}@{origin['stage']}"
+    run.paper_variant = run.variant
     return run
 
 
-def _other_settings(runs: Sequence[Run]) -> dict[Run, str]:
-    """For runs whose settings differ from those of their variant's first run on their benchmark,
-    the difference as it is added to the variant's name.
+def _name_by_differences(runs: Sequence[Run], orders_are_repetitions: bool = False) -> None:
+    """Add to the variant of runs in what their settings differ from those of its first run on the
+    benchmark; and, unless a sweep says that its orders are repetitions, their tasks.
 
-    A sweep can hold such runs: its folder may have been used again with another base.
+    A sweep can hold such runs: its folder may have been used again with another base. They are
+    compared with the reference of the same settings, or with none.
     """
     first: dict[tuple[str, str], Run] = {}
-    suffixes: dict[Run, str] = {}
-    for run in runs:
-        if run.has_begun:
-            base = first.setdefault((run.benchmark, run.variant), run)
-            changes = differences(base.settings, run.settings)
-            if changes:
-                suffixes[run] = f" ({', '.join(pairs(changes))})"
-    return suffixes
-
-
-def _tell_tasks_apart(runs: Sequence[Run]) -> None:
-    """Give runs that learned other tasks than the first run of their variant, in whatever order,
-    the difference into their names: no sweep says that its orders are repetitions of one another.
-    """
-    first: dict[tuple[str, str], Sequence[str]] = {}
-    for run in runs:
-        if run.result is not None:
-            tasks: Sequence[str] = run.outcome["tasks"]
-            base = first.setdefault((run.benchmark, run.variant), tasks)
-            changes = [f"with {task}" for task in tasks if task not in base]
-            changes += [f"without {task}" for task in base if task not in tasks]
-            if changes:
-                run.variant += f" ({', '.join(changes)})"
+    changed: dict[Run, str] = {}
+    for run in sorted(runs, key=lambda run: run.result is None):
+        if not run.has_begun:
+            continue
+        base = first.setdefault((run.benchmark, run.variant), run)
+        changes = pairs(differences(base.settings, run.settings))
+        if not orders_are_repetitions and run.result is not None:
+            tasks, others = run.outcome["tasks"], base.outcome["tasks"]
+            changes += [f"with {task}" for task in tasks if task not in others]
+            changes += [f"without {task}" for task in others if task not in tasks]
+        if changes:
+            changed[run] = f" ({', '.join(changes)})"
+    names = {run.variant + changed.get(run, "") for run in runs}
+    for run, suffix in changed.items():
+        run.variant = run.paper_variant = run.variant + suffix
+        reference = (run.reference or "") + suffix
+        run.reference = reference if reference in names else run.variant

@@ -10,15 +10,15 @@ import pandas as pd
 
 from forever.errors import InputError
 from forever.files import write_text
-from forever.format import plural
+from forever.report.facts import notes
 from forever.report.format import markdown_table
 from forever.report.frame import frame_of, stored_rows, text_table
 from forever.report.joined import folder_table, warnings
-from forever.report.study import Part, Study
+from forever.report.study import Study
 from forever.text import Page, PlainTable, html, latex
 from forever.text import markdown as as_markdown
 
-_COSTS = ("replays", "rows", "padded", "budget", "s")
+_COSTS = ("replays", "replayed", "padded", "budget", "s")
 
 
 def console_tables(study: Study) -> Page:
@@ -37,17 +37,13 @@ def console_tables(study: Study) -> Page:
         if study.folders:  # folders need the room; the report has the costs
             texts = texts.drop(columns=[*_COSTS], errors="ignore")
         title = f"{study.name} · {part.benchmark}" if part.several else study.name
-        table = _console_table(texts, title, _caption(part), stored_rows(frame))
-        page.add(part.benchmark, table)
-        if part.stopping is not None and part.in_rounds:
-            level = 100 * part.stopping["alpha"]
-            judged = plural(part.stopping["comparisons"], "comparison")
-            caption = (
-                "Seeds were added in rounds; Δ OP and verdicts are those of a confidence "
-                f"sequence, wrong in at most {level:g} % for {judged} together."
+        caption = " ".join([*notes(part), "Replays: mid-task + end of task."])
+        page.add(part.benchmark, _console_table(texts, title, caption, stored_rows(frame)))
+        decided: Any = frame[frame["decided"] != ""]
+        if len(decided):
+            table = _console_table(
+                text_table(decided, "decided"), "decided", "", stored_rows(frame)
             )
-            texts = text_table(frame[frame["decided"] != ""], "decided")
-            table = _console_table(texts, "decided", caption, stored_rows(frame))
             page.add(f"{part.benchmark}, decided", table)
     return page
 
@@ -66,24 +62,6 @@ def _console_table(
         # The line above the bounds is not a row for programs.
         table.add_row(*cells, record=of_row.get(cells[0], {}))
     return table
-
-
-def _caption(part: Part) -> str:
-    if not part.measured:
-        return "No run is finished."
-    basis = f"seeds and items, up to {part.most_runs} runs a variant"
-    judged = ""
-    if part.most_runs == 1:
-        basis, judged = "items only, 1 seed", "One seed judges no variant. "
-    equal = {row.footing.equal for row in part.measured if row.compared("verdict")} - {""}
-    if equal:
-        judged = f"Verdicts at equal {' or '.join(sorted(equal))}. "
-    refused = ""
-    if part.refused:
-        unequal = "; ".join(part.refused)
-        refused = f" ≠ dose, replay differs: {unequal}; no verdict, see budget.examples."
-    replays = "Replays: mid-task + end of task."
-    return f"Brackets: 95 % bootstrap intervals ({basis}). {judged}{replays}{refused}"
 
 
 def notebook_table(table: pd.DataFrame, caption: str) -> str:

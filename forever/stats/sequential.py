@@ -1,5 +1,5 @@
-"""When a comparison is decided, however often one looks: a confidence sequence for the mean of
-paired differences.
+"""When a comparison is decided, however often it is inspected: a confidence sequence for the mean
+of paired differences.
 
 The differences are taken as normal, of unknown mean and variance. For n of them with mean d and
 standard deviation s, and t = sqrt(n) (d - m) / s,

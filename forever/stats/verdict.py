@@ -1,8 +1,8 @@
 """Whether a variant is better than its reference: one rule for tables, pages and sweeps in rounds.
 
-Variants that both replay are judged on an equal footing only: as many replayed examples, or as much
-time spent on them. What more of it is worth is another question, which only variants ask that
-differ in nothing but the dose; those that replay nothing, such as bounds, ask what replay is worth.
+Variants that both replay are judged at equal doses only: as many replayed examples, or as much time
+spent on them. What a larger dose is worth is another question, which only variants ask that differ
+in nothing but the dose; those that replay nothing, such as bounds, ask what replay is worth.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def replayed(result: Mapping[str, Any]) -> Replayed:
 
 
 @dataclass(frozen=True)
-class Footing:
-    """On what two variants are equal, or should be.
+class DoseGap:
+    """How far apart the replay doses of two variants are.
 
     Attributes:
-        kind: "examples" or "seconds" of replay; "" where nothing has to be equal, or is not known.
-        apart: by which share of the larger dose they differ.
+        kind: "examples" or "seconds" of replay; "" where doses need not be equal, or are not known.
+        apart: the difference as a share of the larger dose.
     """
 
     kind: Literal["examples", "seconds", ""] = ""
@@ -95,13 +95,13 @@ class Footing:
         return self.kind if self.comparable else ""
 
 
-def footing(
+def dose_gap(
     settings: Mapping[str, Any],
     others: Mapping[str, Any],
     runs: Sequence[Replayed],
     base: Sequence[Replayed],
-) -> Footing:
-    """On what a variant and its reference are compared.
+) -> DoseGap:
+    """Compares the doses of a variant and its reference.
 
     Args:
         settings: of the variant under dotted keys; `others` are those of the reference.
@@ -112,11 +112,11 @@ def footing(
     kind = "seconds" if is_timed else "examples"
     dose, other = _total(runs, kind), _total(base, kind)
     if not dose or not other:
-        return Footing()
-    result = Footing(kind, abs(dose - other) / max(dose, other))
+        return DoseGap()
+    result = DoseGap(kind, abs(dose - other) / max(dose, other))
     keys = {key for key in {*settings, *others} if settings.get(key) != others.get(key)}
     if not result.comparable and keys <= {*DOSE}:
-        return Footing()
+        return DoseGap()
     return result
 
 

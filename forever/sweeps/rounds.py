@@ -21,7 +21,7 @@ from forever.format import duration, plural
 from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.stats.sequential import ALPHA, Decision, Score, decide, paired, score_of, spread
-from forever.stats.verdict import Replayed, footing
+from forever.stats.verdict import Replayed, dose_gap
 from forever.storage.copying import of_sweep
 from forever.storage.mirror import mirrored
 from forever.sweeps.sweep import BOUNDS, MANIFEST, Sweep, read_manifest
@@ -204,7 +204,7 @@ def decide_all(sweep: Sweep, scores: Scores, points: float | None) -> Decisions:
         for seed in runs.keys() & base.keys():
             doses += runs[seed].replayed
             others += base[seed].replayed
-        if not footing(settings[variant], settings[reference], doses, others).comparable:
+        if not dose_gap(settings[variant], settings[reference], doses, others).comparable:
             decision = replace(decision, verdict="not comparable")
         decisions[comparison] = decision
     return decisions

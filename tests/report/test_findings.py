@@ -1,8 +1,47 @@
-"""The figures of docs/findings.md show the committed reports."""
+"""docs/findings.md and its figures show the committed reports."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from forever.files import read_json
 from scripts import findings
+from scripts.keep import REPORT, RESULTS
+
+# A number with its interval, such as +1.4 [0.0, +2.8] or 24 points [14, 35].
+ESTIMATE = re.compile(r"([+-]?\.?\d[\d.]*)(?:\s+points)?\s+\[([+\d.-]+),\s+([+\d.-]+)\]")
+# Contrasts and rates that the page says were chosen after seeing the data, or are not committed.
+ELSEWHERE = {
+    "+2.2 [+1.4, +3.0]", "+1.4 [+0.8, +2.0]", "+0.4 [-0.2, +1.0]", "+1.2 [+0.6, +1.7]",
+    "+0.6 [+0.1, +1.2]", "-2.6 [-3.4, -1.9]", "-0.2 [-1.2, +0.8]", "-2.2 [-4.7, +0.2]",
+    "-.0187 [-.028, -.010]", "+.0041 [.0016, .0069]", "-.0057 [-.009, -.003]",
+    "-.0058 [-.012, +.0005]",
+}  # fmt: skip
+
+
+def estimates(content: Any) -> Iterator[tuple[float, float, float]]:
+    """The value and the interval of each estimate in a report, and of the reverse difference."""
+    if isinstance(content, dict):
+        if content.keys() >= {"value", "low", "high"}:
+            yield content["value"], content["low"], content["high"]
+            yield -content["value"], -content["high"], -content["low"]
+        content = [*content.values()]
+    if isinstance(content, list):
+        for part in content:
+            yield from estimates(part)
+
+
+def test_each_estimate_on_the_page_is_in_a_committed_report() -> None:
+    reports = [read_json(path)["parts"] for path in RESULTS.glob(f"*/{REPORT}")]
+    known, missing = {*estimates(reports)}, set[str]()
+    for match in ESTIMATE.finditer((findings.DOCS / "findings.md").read_text(encoding="utf-8")):
+        digits = [len(text.partition(".")[2]) for text in match.groups()]
+        rounded = {tuple(map(round, numbers, digits)) for numbers in known}
+        if tuple(map(float, match.groups())) not in rounded:
+            missing.add(" ".join(match[0].split()))
+    assert missing == ELSEWHERE
 
 
 def test_figures_show_the_committed_numbers() -> None:
@@ -14,7 +53,3 @@ def test_figures_show_the_committed_numbers() -> None:
                 assert row["op"]["value"] in shown
             if sweep == "arena" and row["difference"] and row["budget"] == "exact":
                 assert row["difference"]["value"] in shown
-    (axis,) = findings.beside_the_paper().axes
-    shown = {value for line in axis.lines for value in np.ravel(line.get_xydata()).tolist()}
-    published = [row["paper"]["difference"] for row in findings.rows_of("components")[1:8]]
-    assert {*published} <= shown

@@ -1,4 +1,4 @@
-"""The forgetting rate: looks at the loss on earlier tasks, from which nothing is learned."""
+"""The forgetting rate: probes of the loss on earlier tasks, from which nothing is learned."""
 
 from operator import mul
 from pathlib import Path
@@ -17,15 +17,15 @@ from forever.training.steps import Probe
 from forever.world import World
 
 
-def test_when_it_looks_and_what_it_sees(small_config: RunConfig, tmp_path: Path) -> None:
+def test_when_the_loss_is_probed_and_what_it_is(small_config: RunConfig, tmp_path: Path) -> None:
     """Three tasks of four updates each; the losses are means over the answers' tokens of all kept
     examples, with the weights at the end of the run."""
     order = ["weight", "colour", "shape"]  # the answers of the first are not of one length
     settings = {"method.name": "finetune", "method.probe_every": 2, "memory.fraction": 0.75}
     config = small_config.override(settings | {"data.order": order})
     result = execute(config, tmp_path)
-    looks = lines(tmp_path / "events.jsonl")
-    assert [(look["task"], look["step"], list(look["losses"])) for look in looks] == [
+    probes = lines(tmp_path / "events.jsonl")
+    assert [(line["task"], line["step"], list(line["losses"])) for line in probes] == [
         (task, step, earlier)
         for task, earlier in (("colour", ["weight"]), ("shape", ["weight", "colour"]))
         for step in (0, 2, 4)
@@ -33,8 +33,8 @@ def test_when_it_looks_and_what_it_sees(small_config: RunConfig, tmp_path: Path)
     assert result["events"] == {"weight": {}, "colour": {"look": 3}, "shape": {"look": 3}}
     assert result["rows_seen"] == {"task": 48}
     # Nothing happens between the end of a task and the beginning of the next.
-    assert looks[2]["losses"]["weight"] == looks[3]["losses"]["weight"]
-    assert looks[1]["losses"]["weight"] != looks[2]["losses"]["weight"]
+    assert probes[2]["losses"]["weight"] == probes[3]["losses"]["weight"]
+    assert probes[1]["losses"]["weight"] != probes[2]["losses"]["weight"]
     learner = build_learner(config, build_method(config.method), World(device=torch.device("cpu")))
     tasks = load_benchmark(config.data).tasks
     for task in tasks:
@@ -47,4 +47,4 @@ def test_when_it_looks_and_what_it_sees(small_config: RunConfig, tmp_path: Path)
         assert len(set(lengths)) == (2 if task.name == "weight" else 1)
         losses = [probe(learner, Probe(Batch((example,)))).loss for example in kept]
         mean = sum(map(mul, lengths, losses)) / sum(lengths)
-        assert looks[-1]["losses"][task.name] == pytest.approx(mean, rel=1e-6)
+        assert probes[-1]["losses"][task.name] == pytest.approx(mean, rel=1e-6)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import TASKS, TESTS, base_run, edit, leaves, make_up
+from made_up import base_run, edit, leaves, make_up
 
 from forever.files import read_json, read_lines, write_lines
 from forever.report.report import stored
 from forever.report.study import read_study
 from forever.sweeps.sweep import Sweep
-from scripts.keep import RUNS, committed, keep, main, moved, report_again
+from scripts.keep import RUNS, committed, keep, moved, report_again
 
 VARIANTS = {
     "base": {},
@@ -80,40 +80,6 @@ def test_no_folder_of_a_machine_is_kept(sweep: Path, tmp_path: Path) -> None:
     keep(read_study(folder), tmp_path / "kept")
     shared = read_lines(tmp_path / "kept" / RUNS)[0]["shared"]
     assert shared["environment"]["argv"][2:] == ["--out", "runs", "data.root=data"]
-
-
-def test_scores_are_kept_of_the_cells_that_make_op_and_bwt(sweep: Path, tmp_path: Path) -> None:
-    keep(read_study(sweep), tmp_path)
-    shared, *runs = read_lines(tmp_path / RUNS)
-    by_key = {run["key"]: run for run in runs}
-    assert len(runs) == 7  # the eighth never started
-    last = len(TASKS)
-    diagonal = {f"{place}.{place}" for place in range(1, last)}
-    for key, run in by_key.items():
-        column = {f"{place}.{1 if key.startswith('mtl') else last}" for place in range(1, last + 1)}
-        assert run["scores"].keys() == column | (set() if key.startswith("mtl") else diagonal)
-    kinds = [type(scores) for run in runs for scores in run["scores"].values()]
-    assert kinds.count(list) == 1
-    (base,) = [run for key, run in by_key.items() if key.startswith("base-ocustom-s0")]
-    assert base["scores"][f"1.{last}"][:3] == [2 / 3] * 3
-    assert len(base["scores"]["2.2"]) == TESTS
-    assert {*base["scores"]["2.2"]} == {"0", "1"}
-    assert "data" in shared["shared"]["config"]  # what all runs have in common stands once
-    assert "data" not in base["config"]
-
-
-def test_only_a_sweep_can_be_committed(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Single runs have no name that would be the same each time."""
-    nothing = {"name": "x", "reference": "", "references": {}, "paper": {}, "trials": []}
-    (tmp_path / "sweep.json").write_text(json.dumps(nothing), encoding="utf-8")
-    (run,) = sweep.glob("base-*-s0-*")
-    for folder in (tmp_path, run):
-        monkeypatch.setattr("sys.argv", ["keep", str(folder), "--to", str(tmp_path / "kept")])
-        with pytest.raises(SystemExit, match="2"):
-            main()
-        assert not (tmp_path / "kept").exists()
 
 
 def each_committed() -> Iterator[Any]:

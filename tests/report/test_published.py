@@ -64,10 +64,8 @@ def test_agreement(
     [
         ({}, True),
         ({"model.name": "Qwen/Qwen3-4B", "memory.fraction": 0.5, "seed": 3}, True),
-        ({"method.day_steps": 48}, True),
         ({"model.tuning": "full", "optim.lr": 1e-5, "data.order": "8"}, True),
         ({"optim.lr": 1e-5}, False),
-        ({"model.rank": 64}, False),
         ({"model.name": "tiny"}, False),
         ({"data.order": ["task363", "task875"]}, False),
         ({"data.train_rows": 100}, False),
@@ -88,7 +86,7 @@ def test_the_papers_setting(changes: dict[str, Any], same: bool, tmp_path: Path)
         assert run.as_in_the_paper is expected
 
 
-def test_published_numbers_stand_beside_ours(components: Path) -> None:
+def test_published_numbers_are_shown_beside_ours(components: Path) -> None:
     """As performance does, forgetting less the reference's, run by run."""
     rows = {row.variant: row for row in read_study(components).parts[0].rows}
     base, fir = rows["base"], rows["+FIR"]
@@ -96,10 +94,8 @@ def test_published_numbers_stand_beside_ours(components: Path) -> None:
     assert fir.compared("bwt_difference").value == pytest.approx(sum(apart) / 2)
     numbers = {"op": 40.1, "bwt": -5.2, "difference": 40.1 - 42.5, "bwt_difference": -5.2 + 2.8}
     assert fir.published == pytest.approx(numbers)
-    frame: Any = frame_of([fir])
-    (cells,) = text_table(frame, "paper").to_dict("records")
-    assert (cells["published OP"], cells["published BWT"]) == ("40.1", "−5.2")
-    assert (cells["published Δ OP"], cells["published Δ BWT"]) == ("−2.4", "−2.4")
+    (cells,) = text_table(frame_of([fir]), "paper").to_dict("records")
+    assert (cells["published OP"], cells["published Δ BWT"]) == ("40.1", "−2.4")
     # Sizes are not compared: toy is not SuperNI.
     assert "ours less theirs" not in cells
     assert rows["finetune"].published is None  # components has none

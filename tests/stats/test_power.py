@@ -43,8 +43,8 @@ def test_the_spread_of_few_seeds_is_hardly_known() -> None:
     assert ((ends[:, 0] <= 2.0) & (ends[:, 1] >= 2.0)).mean() == pytest.approx(0.95, abs=0.015)
 
 
-def told(sweep: Sweep, folder: Path, points: float = 2.0, asked: str = "toy") -> str:
-    return " ".join(printed(detection_table(sweep, folder, points, asked), 150).split())
+def shown(sweep: Sweep, folder: Path, points: float = 2.0, name: str = "toy") -> str:
+    return " ".join(printed(detection_table(sweep, folder, points, name), 150).split())
 
 
 def test_a_plan_says_what_it_takes_to_see_a_difference(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_plan_says_what_it_takes_to_see_a_difference(tmp_path: Path) -> None:
         if trial.variant != "new":
             put_result(directory.path, result)
     sweep.write_manifest(tmp_path)
-    text = told(Sweep("toy", base_run(), variants), tmp_path)
+    text = shown(Sweep("toy", base_run(), variants), tmp_path)
     assert seeds_needed(2.0, 0.025) == 6
     few, many = (seeds_needed(2.0 / spread, 0.025) for spread in spread_interval(1.0, 3))
     assert f"far less base, toy 3 1.0 [0.5, 6.3] 6 [{few}, {many}] 0.50 [" in text
@@ -72,10 +72,10 @@ def test_a_plan_says_what_it_takes_to_see_a_difference(tmp_path: Path) -> None:
         "80 % power of the paired two-sided t-test at 5 % over 2 comparisons on a benchmark" in text
     )
     assert "needs a pilot, `forever sweep toy --seeds 0,1,2` with the same options" in text
-    mine = told(Sweep("toy", base_run(), variants), tmp_path, 0.001, "my/toy.yaml")
+    mine = shown(Sweep("toy", base_run(), variants), tmp_path, 0.001, "my/toy.yaml")
     assert "far less base, toy 3 1.0 [0.5, 6.3] >1,000,000 [>1,000,000, >1,000,000] >" in mine
     assert "`forever sweep my/toy.yaml --seeds 0,1,2`" in mine
     # Holm's correction is that of a benchmark.
     orders = {"1": {}, "2": {"data.benchmark": "other"}}
     both = Sweep("toy", base_run(), variants, orders=orders)
-    assert "over 2 comparisons on a benchmark" in told(both, tmp_path)
+    assert "over 2 comparisons on a benchmark" in shown(both, tmp_path)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from forever.stats.verdict import Footing, Replayed, footing, replayed, verdict, word
+from forever.stats.verdict import DoseGap, Replayed, dose_gap, replayed, verdict, word
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_a_margin_may_be_another_or_none() -> None:
 METHODS = {"method.name": "forever", "memory.fraction": 0.02}, {"method.name": "mix_replay"}
 
 
-def beside(examples: Any, others: Any) -> Footing:
+def beside(examples: Any, others: Any) -> DoseGap:
     """FOREVER and MixReplay whose runs replay so many examples in all."""
     own = [Replayed(count, None) for count in examples]
-    return footing(METHODS[0], METHODS[1], own, [Replayed(count, None) for count in others])
+    return dose_gap(METHODS[0], METHODS[1], own, [Replayed(count, None) for count in others])
 
 
 def test_doses_that_differ_by_more_than_two_percent_have_no_verdict() -> None:
@@ -55,13 +55,13 @@ def test_doses_that_differ_by_more_than_two_percent_have_no_verdict() -> None:
 def test_what_asks_another_question_is_judged_at_any_dose() -> None:
     """What replay is worth, what a dose is worth, and what runs of earlier versions do not tell."""
     for others in ([0], [None]):
-        assert beside([1000], others) == Footing()
+        assert beside([1000], others) == DoseGap()
     dose = {**METHODS[0], "memory.fraction": 0.2, "budget.examples": 400}
     more, less = [Replayed(1000, None)], [Replayed(400, None)]
-    assert footing(METHODS[0], dose, more, less) == Footing()
-    assert not footing(METHODS[0], {**dose, "method.days": "random"}, more, less).comparable
+    assert dose_gap(METHODS[0], dose, more, less) == DoseGap()
+    assert not dose_gap(METHODS[0], {**dose, "method.days": "random"}, more, less).comparable
     # With equal doses the table says so in either case.
-    assert footing(METHODS[0], dose, more, more).equal == "examples"
+    assert dose_gap(METHODS[0], dose, more, more).equal == "examples"
 
 
 @pytest.mark.parametrize(("took", "comparable"), [(9.1, True), (10.0, True), (8.9, False)])
@@ -70,10 +70,10 @@ def test_runs_with_one_budget_of_seconds_are_compared_at_equal_seconds(
 ) -> None:
     """However many examples they replay in them."""
     own, base = ({**method, "budget.seconds": 2.0} for method in METHODS)
-    result = footing(own, base, [Replayed(100, 10.0)], [Replayed(500, took)])
+    result = dose_gap(own, base, [Replayed(100, 10.0)], [Replayed(500, took)])
     assert (result.kind, result.comparable) == ("seconds", comparable)
     other = {**base, "budget.seconds": 3.0}
-    result = footing(own, other, [Replayed(100, 10.0)], [Replayed(500, 10.0)])
+    result = dose_gap(own, other, [Replayed(100, 10.0)], [Replayed(500, 10.0)])
     assert (result.kind, result.comparable) == ("examples", False)
 
 

@@ -30,11 +30,9 @@ _EVENT = ["kind", "task", "step"]  # what the updates of an event share, and no 
 _NUMBERS = ["days", "next_day", "update_norm", "mu", "loss", "penalty", "loss_before",
             "loss_after"]  # fmt: skip
 _MEASURED = ["update_norm", "loss", "penalty"]  # which an update that was left out has not
-_MOVES = (("update_norm", "Δ", "#88AACC"), ("mu", "μ (moving average of Δ)", style.INK))
 # Light enough for dark numbers everywhere.
 _BLUES = ListedColormap(colormaps["Blues"](np.linspace(0, 0.65, 256)))
-_FEW = 300  # updates, of which a timeline shows each as a dot
-SHOWN = 2000  # updates of a timeline whose numbers a page has
+_FEW = 300  # updates; each of them is a dot of the timeline
 
 
 def png_of(figure: Literal["matrix", "timeline"], run: Run) -> bytes:
@@ -48,10 +46,8 @@ def matrices(part: Part) -> Iterator[style.Picture]:
     """Draws the matrix of the first run of each variant."""
     for row in part.measured:
         run = row.runs[0]
-        scores = pd.DataFrame(run.outcome["matrix"], columns=run.outcome["stages"], dtype=float)
-        scores.insert(0, "score on", run.outcome["tasks"], allow_duplicates=True)
         figure = matrix_figure(run.outcome, run.title)
-        yield style.Picture(f"matrix-{slug(row.variant)}", run.title, figure, scores)
+        yield style.Picture(f"matrix-{slug(row.variant)}", run.title, figure)
 
 
 def matrix_figure(result: Mapping[str, Any], title: str) -> Figure:
@@ -102,11 +98,11 @@ def spans(updates: Any, by: list[str]) -> Any:
     return updates.reset_index().groupby(by, sort=False)["place"].agg(["first", "last"])
 
 
-def shade(axis: Axes, places: Any, **look: Any) -> None:
+def shade(axis: Axes, places: Any, **options: Any) -> None:
     """Colour an axis from each `first` to each `last` place, from bottom to top."""
     starts, widths = places["first"] - 0.5, places["last"] - places["first"] + 1
     axis.broken_barh(list(zip(starts, widths, strict=True)), (0, 1),
-                     transform=axis.get_xaxis_transform(), **look)  # fmt: skip
+                     transform=axis.get_xaxis_transform(), **options)  # fmt: skip
 
 
 def run_figure(
@@ -139,17 +135,7 @@ def timelines(part: Part) -> Iterator[style.Picture]:
             suffix = f"-o{slug(order)}" if len(runs) > 1 else ""
             name = f"timeline-{slug(row.variant)}{suffix}"
             figure = timeline_figure(run.steps, run.events, run.title)
-            yield style.Picture(name, run.title, figure, moves(table_of(run.steps)))
-
-
-def moves(updates: pd.DataFrame) -> pd.DataFrame:
-    """What a timeline shows, in up to SHOWN of a run's updates: each first one of a replay and the
-    one that called it, and of the others every second, or third, or less."""
-    fields = [*_EVENT, "days", "next_day", "update_norm", "mu", "loss"]
-    begins = updates[_EVENT].ne(updates[_EVENT].shift()).any(axis=1) & (updates["kind"] != "task")
-    needed = begins | begins.shift(-1, fill_value=False)
-    every = -(-len(updates) // SHOWN)
-    return updates.loc[needed | (np.arange(len(updates)) % every == 0), fields].reset_index()
+            yield style.Picture(name, run.title, figure)
 
 
 def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
@@ -162,41 +148,36 @@ def timeline_figure(steps: Lines, events: Lines, title: str = "") -> Figure:
         of_kind = spans(updates[updates["kind"] == kind], _EVENT)
         for axis in axes:
             shade(axis, of_kind, color=colour, alpha=0.3, linewidth=0)
-    of_task = updates[updates["kind"] == "task"]  # the clock does not count others
-    look = {"linewidth": 0.8, "markersize": 2, "marker": _dots(updates)}
-    for field, name, colour in _MOVES:
-        axes[0].plot(of_task[field], label=name, color=colour, **look)
+    # Above: how far each update of a task moves. The clock does not count others.
+    of_task = updates[updates["kind"] == "task"]
+    dots: dict[str, Any] = {"markersize": 2, "marker": "." if len(updates) <= _FEW else ""}
+    for field, name, colour in (
+        ("update_norm", "Δ", "#88AACC"),
+        ("mu", "μ (moving average of Δ)", style.INK),
+    ):
+        axes[0].plot(of_task[field], label=name, color=colour, linewidth=0.8, **dots)
     axes[0].set_ylabel("Δ: distance moved\nby a task update (L2)")
     axes[0].set_ylim(bottom=0)
     if has_clock:
-        _draw_clock(axes[1], updates, table_of(events))
+        # Below: the clock, which has no length until the warm-up is over, and the events.
+        axis, days = axes[1], updates["days"].where(updates["days"] > 0)
+        axis.plot(days, label="clock since the task began", color=style.ACCENT, **dots)
+        called = table_of(events).query("days > 0")
+        called = called.merge(of_task.reset_index()[["place", "task", "step"]])
+        for kind, marker, colour in KINDS:
+            chosen = called[called["kind"] == kind]
+            mark: dict[str, Any] = {"linestyle": "none", "marker": marker, "clip_on": False}
+            mark |= {"label": f"{kind}, at its day", "color": colour, "markersize": 5}
+            axis.plot(chosen["place"], chosen["days"], **mark)
+        axis.set_ylabel("clock (days)")
+        style.scale(axis)  # days are like 1, 2, 4, 7, 15, 30: equal distances in the logarithm
+        # Ticks at the scheduled days within reach.
+        scheduled = updates["next_day"]
+        planned = np.unique(scheduled[scheduled.between(1e-9, days.max())])
+        if 0 < len(planned) <= 12:
+            axis.set_yticks(planned, [f"{day:g}" for day in planned])
     style.legend(figure, loc="outside lower center", ncols=6)
     return figure
-
-
-def _dots(updates: pd.DataFrame) -> str:
-    """The marker of single updates, where they can be told apart."""
-    return "." if len(updates) <= _FEW else ""
-
-
-def _draw_clock(axis: Axes, updates: pd.DataFrame, events: pd.DataFrame) -> None:
-    """The clock with the events that it called, and ticks at the scheduled days within reach."""
-    days = updates["days"].where(updates["days"] > 0)  # no length until the warm-up is over
-    look = {"color": style.ACCENT, "markersize": 2, "marker": _dots(updates)}
-    axis.plot(days, label="clock since the task began", **look)
-    of_task = updates[updates["kind"] == "task"].reset_index()
-    happened = events[events["days"] > 0].merge(of_task[["place", "task", "step"]])
-    for kind, marker, colour in KINDS:
-        chosen = happened[happened["kind"] == kind]
-        dots: dict[str, Any] = {"linestyle": "none", "marker": marker, "clip_on": False}
-        dots |= {"color": colour, "markersize": 5}
-        axis.plot(chosen["place"], chosen["days"], label=f"{kind}, at its day", **dots)
-    axis.set_ylabel("clock (days)")
-    style.scale(axis)  # days are like 1, 2, 4, 7, 15, 30: equal distances in the logarithm
-    scheduled = updates["next_day"]
-    planned = np.unique(scheduled[scheduled.between(1e-9, days.max())])
-    if 0 < len(planned) <= 12:
-        axis.set_yticks(planned, [f"{day:g}" for day in planned])
 
 
 def replay_loss(part: Part) -> Iterator[style.Picture]:

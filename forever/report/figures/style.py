@@ -36,17 +36,17 @@ MARK: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": DASHED, "z
 GROUND: dict[str, Any] = {"color": "#F3F3F1", "linewidth": 0, "zorder": 0}
 SLANTED: dict[str, Any] = {"rotation": 40, "rotation_mode": "anchor"}
 
-Look = Mapping[str, Any]  # options of Axes.plot
+LineStyle = Mapping[str, Any]  # options of Axes.plot
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A figure and the numbers that it draws."""
+    """A figure, and the numbers that it draws."""
 
     name: str  # of the file, without suffix
     caption: str
     figure: Figure
-    numbers: pd.DataFrame
+    numbers: pd.DataFrame | None = None  # None: the run's own files have them
 
 
 def svg(figure: Figure) -> str:
@@ -65,23 +65,24 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def looks(variants: Iterable[str], reference: str | None = None) -> dict[str, Look]:
-    """Says how each variant is drawn; the reference is bold, in a colour of its own."""
-    by_name: dict[str, Look] = {}
-    for number, name in enumerate(variants):
-        look = {"label": label(name), "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
-        if name == reference:
-            look |= {"color": ACCENT, "linewidth": 2.4, "zorder": 3}
+def line_styles(names: Iterable[str], strong: str | None = None) -> dict[str, LineStyle]:
+    """Says how each line is drawn; a strong one is bold, in a colour of its own."""
+    by_name: dict[str, LineStyle] = {}
+    for number, name in enumerate(names):
+        style = {"label": label(name), "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
+        if name == strong:
+            style |= {"color": ACCENT, "linewidth": 2.4, "zorder": 3}
         else:
             dashes = ("-", DASHED, DOTTED)[number // 4 % 3]
-            look |= {"color": PALETTE[number % len(PALETTE)], "linewidth": 1.4, "linestyle": dashes}
-        by_name[name] = look
+            colour = PALETTE[number % len(PALETTE)]
+            style |= {"color": colour, "linewidth": 1.4, "linestyle": dashes}
+        by_name[name] = style
     return by_name
 
 
-def looks_of(part: Part) -> dict[str, Look]:
-    """Gives all variants of a part their looks, the same in every figure."""
-    return looks([row.variant for row in part.rows], part.reference)
+def variant_styles(part: Part) -> dict[str, LineStyle]:
+    """Gives each variant of a part its style, the same in every figure."""
+    return line_styles([row.variant for row in part.rows], part.reference)
 
 
 def new_figure(width: float, heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
@@ -113,18 +114,22 @@ def legend(figure: Figure, **place: Any) -> None:
 
 
 def draw_estimates(
-    axis: Axes, x: Sequence[float], estimates: Sequence[Estimate | None], look: Look
+    axis: Axes,
+    x: Sequence[float],
+    estimates: Sequence[Estimate | None],
+    style: LineStyle,
+    band: bool = False,
 ) -> None:
-    """Draws a line from estimate to estimate, with upright intervals; it breaks at None."""
+    """Draws a line from estimate to estimate, with upright intervals or a band; it breaks at
+    None."""
     missing = Estimate(math.nan, math.nan, math.nan, 0)
     numbers = [estimate or missing for estimate in estimates]
-    whiskers: dict[str, Any] = {"color": look["color"], "linewidth": 1.2, "alpha": 0.5}
-    axis.vlines(x, [n.low for n in numbers], [n.high for n in numbers], **whiskers)
-    axis.plot(x, [number.value for number in numbers], **look)
-
-
-def draw_band(axis: Axes, x: Any, low: Any, high: Any, look: Look) -> None:
-    axis.fill_between(x, low, high, color=look["color"], alpha=0.12, linewidth=0)
+    low, high = [number.low for number in numbers], [number.high for number in numbers]
+    if band:
+        axis.fill_between(x, low, high, color=style["color"], alpha=0.12, linewidth=0)
+    else:
+        axis.vlines(x, low, high, color=style["color"], linewidth=1.2, alpha=0.5)
+    axis.plot(x, [number.value for number in numbers], **style)
 
 
 def scale(axis: Axes) -> None:

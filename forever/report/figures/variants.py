@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from forever.report.analyses import (
     correlation,
@@ -34,6 +33,7 @@ from forever.text import label
 NAMED = 16  # points of OP against time; of more, as of a search, the legend is too long
 BANDS = 4  # variants; more bands hide each other
 TOGETHER = 8  # variants in the figure of what is kept
+Point = tuple[Any, Sequence[Estimate | None]]  # a value, and what was measured there in each panel
 _TAU = r"$\tau_\mathrm{day}$"
 
 
@@ -53,14 +53,14 @@ def scored(rows: Sequence[Row], *fields: str) -> pd.DataFrame:
 
 def intervals(part: Part) -> Iterator[Picture]:
     """Draws OP and its interval a variant, as dots and whiskers; a line marks the reference."""
-    rows, looks = part.measured, style.looks_of(part)
+    rows, styles = part.measured, style.variant_styles(part)
     if len(rows) == 1:
         return
     figure, (axis,) = style.new_figure(7.5, [0.3 * len(rows)])
     for y, row in enumerate(rows):
-        op, look = row.compared("op"), looks[row.variant]
-        axis.hlines(y, op.low, op.high, color=look["color"], linewidth=2.2, alpha=0.35)
-        axis.plot(op.value, y, **look)
+        op, own = row.compared("op"), styles[row.variant]
+        axis.hlines(y, op.low, op.high, color=own["color"], linewidth=2.2, alpha=0.35)
+        axis.plot(op.value, y, **own)
         beside: Any = {"transform": axis.get_yaxis_transform(), "va": "center"}
         axis.text(1.02, y, estimated(op, "{:.1f}"), fontsize=style.SMALL, **beside)
         if row.variant == part.reference:
@@ -75,30 +75,31 @@ def accuracy(part: Part) -> Iterator[Picture]:
     with a band from the lowest to the highest run. Joint training is a point at the end."""
     if all(row.results[0]["method"] == "mtl" for row in part.measured):
         return
-    figure, (axis,) = style.new_figure(9, [2.7])
-    looks = style.looks_of(part)
     has_bands = len(part.measured) <= BANDS and part.most_runs > 1
     orders = {tuple(result["tasks"]) for row in part.measured for result in row.results}
     last = max(map(len, orders))
-    lines: dict[str, pd.Series] = {}
+    lines: dict[str, list[Point]] = {}
+    numbers: dict[str, pd.Series] = {}
     for row in part.measured:
-        curves, look = np.array(list(map(seen, row.results))), looks[row.variant]
-        stages = np.arange(last - curves.shape[1], last) + 1
-        axis.plot(stages, curves.mean(axis=0), **look)
-        lines[row.variant] = pd.Series(curves.mean(axis=0), stages)
-        if has_bands:
-            style.draw_band(axis, stages, curves.min(axis=0), curves.max(axis=0), look)
-    axis.set(xlabel="tasks learned", ylabel="mean score on tasks seen so far (%)")
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        curves = np.array(list(map(seen, row.results)))
+        mean = curves.mean(axis=0)
+        low, high = (curves.min(axis=0), curves.max(axis=0)) if has_bands else (mean, mean)
+        stages = range(last - len(mean) + 1, last + 1)
+        numbers[row.variant] = pd.Series(mean, stages)
+        estimates = map(Estimate, mean, low, high, [len(curves)] * len(mean))
+        lines[row.variant] = [
+            (stage, [each]) for stage, each in zip(stages, estimates, strict=True)
+        ]
+    panels, styles = ["mean score on\ntasks seen so far (%)"], style.variant_styles(part)
+    figure = draw_lines(lines, panels, "tasks learned", styles, bands=True)
     if len(orders) == 1:
         tasks = list(map(label, orders.pop()))
-        axis.set_xticks(range(1, last + 1), tasks, ha="right", **style.SLANTED)
-    style.legend(figure)
+        figure.axes[0].set_xticks(range(last), tasks, ha="right", **style.SLANTED)
     caption = "Mean score on the tasks learned so far, after each task; mean over runs."
     if has_bands:
         caption += " Bands: lowest to highest run."
-    numbers = pd.DataFrame(lines, range(1, last + 1)).T.rename_axis("variant").reset_index()
-    yield Picture("accuracy", caption, figure, numbers)
+    table = pd.DataFrame(numbers, range(1, last + 1)).T.rename_axis("variant").reset_index()
+    yield Picture("accuracy", caption, figure, table)
 
 
 def seen(result: Mapping[str, Any]) -> list[float]:
@@ -113,15 +114,16 @@ def seen(result: Mapping[str, Any]) -> list[float]:
 
 def pareto(part: Part) -> Iterator[Picture]:
     """Draws OP against seconds, with the front: the points that none beats in both."""
-    rows, looks = [row for row in part.measured if not row.bound], style.looks_of(part)
+    rows = [row for row in part.measured if not row.bound]
     if len(rows) < 3:
         return
+    styles = style.variant_styles(part)
     figure, (axis,) = style.new_figure(6.6, [2.9])
     axis.set(xlabel="seconds a run, training and evaluation", ylabel="OP (%)")
     points: list[tuple[float, float]] = []
     for row in rows:
         seconds, op = fmean(run.seconds for run in row.runs), row.compared("op")
-        style.draw_estimates(axis, [seconds], [op], looks[row.variant])
+        style.draw_estimates(axis, [seconds], [op], styles[row.variant])
         points.append((seconds, op.value))
     # The front ends at the right edge: what lies below and right of the steps is beaten.
     best = front(points)
@@ -164,9 +166,9 @@ def retention(part: Part) -> Iterator[Picture]:
     if idle := [row.variant for row in part.measured if row.idle]:
         caption += f" Not drawn, because they end as fine-tuning does: {listed(idle)}."
     figure, (axis,) = style.new_figure(7.5, [0.25 * len(kept)])
-    looks, places = style.looks_of(part), np.arange(len(kept))
+    styles, places = style.variant_styles(part), np.arange(len(kept))
     for name, share in kept.items():
-        axis.plot(share, places, **{**looks[str(name)], "linestyle": "none"})
+        axis.plot(share, places, **{**styles[str(name)], "linestyle": "none"})
     axis.axvline(1.0, **style.MARK)
     axis.set_yticks(places, list(map(label, kept.index)))
     axis.set(xlabel="share of joint training's score", ylim=(len(kept) - 0.4, -0.6))
@@ -184,11 +186,11 @@ def final_scores(row: Row) -> pd.Series:
     return pd.concat(scores, axis=1).mean(axis=1)
 
 
-# ---- a line over one setting: backbones, spacing, doses, sensitivity, training time
+# ---- lines over one setting, or over the stages and phases of a run
 
 
-def sensitivity(part: Part) -> Iterator[Picture]:
-    """Draws OP and BWT over the values of a key that the sweep's file names."""
+def over_keys(part: Part) -> Iterator[Picture]:
+    """Draws OP and BWT over the values of each key that the sweep's file names."""
     for axis in part.file.figures if part.file else ():
         if axis.key and axis.label:
             values: dict[str, Any] = {}
@@ -198,48 +200,54 @@ def sensitivity(part: Part) -> Iterator[Picture]:
                     values[row.variant] = settings[axis.key]
             if all(type(value) in (int, float) for value in values.values()):
                 values = {variant: axis.unit * value for variant, value in values.items()}
-            yield from _over(part, "sensitivity", axis.label, values)
+            yield from over(part, "sensitivity", axis.label, values)
 
 
-def spacing(part: Part) -> Iterator[Picture]:
+def over_spacing(part: Part) -> Iterator[Picture]:
     names = {row.variant: row.variant for row in part.measured}
-    yield from _over(part, "sensitivity", "spacing of replays", names)
+    yield from over(part, "sensitivity", "spacing of replays", names)
 
 
-def backbones(part: Part) -> Iterator[Picture]:
+def over_backbones(part: Part) -> Iterator[Picture]:
     names = {row.variant: row.runs[0].backbone for row in part.measured}
-    yield from _over(part, "backbones", "backbone", names)
+    yield from over(part, "backbones", "backbone", names)
 
 
-def doses(part: Part) -> Iterator[Picture]:
+def over_doses(part: Part) -> Iterator[Picture]:
     """Draws OP and BWT over the dose, a line for what differs in nothing else."""
     lines = dose_lines(part)
     values = {row.variant: dose_of(row) for rows in lines.values() for row in rows}
     names = {row.variant: name for name, rows in lines.items() for row in rows}
-    yield from _over(part, "doses", "examples that a task replays", values, names)
+    strong = line_of(part.reference, lines)
+    yield from over(part, "doses", "examples that a task replays", values, names, strong)
 
 
-def _over(
-    part: Part, name: str, about: str, values: Mapping[str, Any], lines: Mapping[str, str] = {}
+def over(
+    part: Part,
+    name: str,
+    about: str,
+    values: Mapping[str, Any],
+    names: Mapping[str, str] = {},
+    strong: str | None = "forever",
 ) -> Iterator[Picture]:
-    """Draws OP above BWT over a setting: `values` and `lines` are by variant. The reference's value
-    has a pale ground.
+    """Draws OP above BWT over a setting, of which `values` has a value a variant. The reference's
+    value has a pale ground.
 
     Args:
-        lines: those of doses, over a logarithmic axis; none: each method has a line.
+        names: the line of each variant, over a logarithmic axis; none: each method has a line.
+        strong: the line that is drawn bold.
     """
     shown = [row for row in part.measured if row.variant in values]
     if not shown:
         return
-    panels = {"OP (%)": "op", "BWT (points)": "bwt"}
-    points: dict[str, list[tuple[Any, list[Estimate | None]]]] = {}
+    lines: dict[str, list[Point]] = {}
     for row in shown:
-        line = lines.get(row.variant) or row.results[0]["method"]
-        estimates = [row.compared(field) for field in panels.values()]
-        points.setdefault(line, []).append((values[row.variant], estimates))
-    strong = line_of(part.reference, dose_lines(part)) if lines else "forever"
-    marked = values.get(part.reference or "")
-    figure = lines_over(points, [*panels], about, strong, marked, logarithmic=bool(lines))
+        line = names.get(row.variant) or row.results[0]["method"]
+        scores = [row.compared("op"), row.compared("bwt")]
+        lines.setdefault(line, []).append((values[row.variant], scores))
+    styles, marked = style.line_styles(lines, strong), values.get(part.reference or "")
+    panels = ["OP (%)", "BWT (points)"]
+    figure = draw_lines(lines, panels, about, styles, marked, logarithmic=bool(names))
     caption = f"OP and BWT against {about}, with 95 % intervals; the reference's on a pale ground."
     numbers = scored(shown, "op", "bwt")
     numbers.insert(1, about, [values[row.variant] for row in shown])
@@ -248,34 +256,62 @@ def _over(
 
 def training_time(part: Part) -> Iterator[Picture]:
     minutes = pd.DataFrame(minutes_an_epoch(part)).rename_axis("method")
-    points: dict[str, list[tuple[Any, list[Estimate | None]]]] = {}
+    lines: dict[str, list[Point]] = {}
     for method, by_backbone in minutes.iterrows():
-        points[str(method)] = [
-            (backbone, [Estimate(value, value, value, 1)])
-            for backbone, value in by_backbone.dropna().items()
-        ]
-    figure = lines_over(points, ["minutes an epoch"], "backbone", "forever")
+        known = by_backbone.dropna().items()
+        lines[str(method)] = [(name, [Estimate(value, value, value, 1)]) for name, value in known]
+    styles = style.line_styles(lines, "forever")
+    figure = draw_lines(lines, ["minutes an epoch"], "backbone", styles)
     figure.axes[0].set_ylim(bottom=0)  # so that heights have the ratio of times
     caption = "Minutes of training an epoch and task, replay and merges included."
     yield Picture("training-time", caption, figure, minutes.reset_index())
 
 
-def lines_over(
-    lines: Mapping[str, Sequence[tuple[Any, Sequence[Estimate | None]]]],
+def forgetting_rate(part: Part) -> Iterator[Picture]:
+    """Draws how fast the loss on earlier tasks rises in each phase of a task: the mean over tasks
+    and runs, and one standard deviation of them."""
+    rates = forgetting_rates(part)
+    if not rates:
+        return
+    run = next(run for run in part.finished if run.variant in rates)
+    updates = int(run.settings["method.probe_every"])
+    phases = pd.concat(rates.values()).columns
+    names = [f"{phase * updates}–{(phase + 1) * updates}" for phase in phases]
+    lines: dict[str, list[Point]] = {}
+    for variant, table in rates.items():
+        lines[variant] = []
+        for name, mean, spread in zip(names, table.mean(), table.std(), strict=False):
+            estimate = Estimate(mean, mean - spread, mean + spread, len(table))
+            lines[variant].append((name, [estimate]))
+    panels = ["rise of the loss on earlier tasks\n(nats an update)"]
+    about, styles = "updates since the task began", style.variant_styles(part)
+    figure = draw_lines(lines, panels, about, styles, bands=True)
+    figure.axes[0].axhline(0, **style.MARK)
+    caption = "Rise of the loss on earlier tasks while a task is learned without replay."
+    caption += " Bands: one standard deviation over tasks and runs."
+    means = pd.DataFrame({variant: table.mean() for variant, table in rates.items()})
+    numbers = means.T.set_axis(names, axis=1).rename_axis("variant").reset_index()
+    yield Picture("forgetting-rate", caption, figure, numbers)
+
+
+def draw_lines(
+    lines: Mapping[str, Sequence[Point]],
     panels: Sequence[str],
     about: str,
-    strong: str | None,
+    styles: Mapping[str, style.LineStyle],
     marked: Any = None,
     logarithmic: bool = False,
+    bands: bool = False,
 ) -> Figure:
     """Draws lines of estimates over the values of a setting, a panel a measure.
 
-    Numbers are joined and ordered by size, names in the order in which they come. They are equally
-    spaced, or `logarithmic`: the two that are closest have a distance of 1.
+    Numbers are joined and ordered by size; names are in the order in which they come, and joined
+    where `bands` show that they follow each other. Values are equally spaced, or `logarithmic`: the
+    two that are closest have a distance of 1.
 
     Args:
-        lines: for each line its points: a value, and an estimate for each panel.
-        strong: the line that is drawn bold; `marked` is a value with a pale ground.
+        marked: a value with a pale ground.
+        bands: whether intervals are bands; otherwise each is a whisker.
     """
     values = list(dict.fromkeys(value for points in lines.values() for value, _ in points))
     are_numbers = all(type(value) in (int, float) for value in values)
@@ -286,15 +322,15 @@ def lines_over(
         logs = np.log(values)
         places = dict(zip(values, (logs - logs[0]) / np.diff(logs).min(), strict=True))
     figure, axes = style.new_figure(7.2, [2.4] * len(panels))
-    looks = style.looks(lines, strong)
     for number, (name, points) in enumerate(lines.items()):
-        # Lines stand beside each other at each value.
+        own = styles[name] if are_numbers or bands else {**styles[name], "linestyle": "none"}
+        # Whiskers stand beside each other at each value.
         shift = (number - (len(lines) - 1) / 2) * min(0.1, 0.7 / len(lines))
-        look = looks[name] if are_numbers else {**looks[name], "linestyle": "none"}
         ordered = sorted(points, key=lambda point: places[point[0]])
-        x = [places[value] + shift for value, _ in ordered]
+        x = [places[value] + (0 if bands else shift) for value, _ in ordered]
         for panel, axis in enumerate(axes):
-            style.draw_estimates(axis, x, [estimates[panel] for _, estimates in ordered], look)
+            estimates = [measures[panel] for _, measures in ordered]
+            style.draw_estimates(axis, x, estimates, own, bands)
     for axis, title in zip(axes, panels, strict=True):
         axis.set_ylabel(title)
         if marked in places:
@@ -305,35 +341,7 @@ def lines_over(
     return figure
 
 
-# ---- the paper's findings
-
-
-def forgetting_rate(part: Part) -> Iterator[Picture]:
-    """Draws how fast the loss on earlier tasks rises in each phase of a task: the mean over tasks
-    and runs, and one standard deviation of them."""
-    rates, looks = forgetting_rates(part), style.looks_of(part)
-    if not rates:
-        return
-    figure, (axis,) = style.new_figure(8, [2.5])
-    means: dict[str, Any] = {}
-    for name, table in rates.items():
-        mean, spread = table.mean(), table.std()
-        means[name] = mean
-        axis.plot(mean.index, mean, **looks[name])
-        style.draw_band(axis, mean.index, mean - spread, mean + spread, looks[name])
-    axis.axhline(0, **style.MARK)
-    run = next(run for run in part.finished if run.variant in rates)
-    updates = int(run.settings["method.probe_every"])
-    phases = pd.concat(rates.values()).columns
-    names = [f"{phase * updates}–{(phase + 1) * updates}" for phase in phases]
-    axis.set_xticks(phases, names)
-    axis.set_xlabel("updates since the task began")
-    axis.set_ylabel("rise of the loss on earlier tasks\n(nats an update)")
-    style.legend(figure)
-    caption = "Rise of the loss on earlier tasks while a task is learned without replay."
-    caption += " Bands: one standard deviation over tasks and runs."
-    numbers = pd.DataFrame(means).T.set_axis(names, axis=1).rename_axis("variant").reset_index()
-    yield Picture("forgetting-rate", caption, figure, numbers)
+# ---- the lengths of model days
 
 
 def model_day(part: Part) -> Iterator[Picture]:
