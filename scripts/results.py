@@ -4,8 +4,8 @@
 
 Claims are the lines of experiments/claims.csv: the `measure` of a `variant` less that of its
 `reference`, as published. A line's `caveat` says why runs at a smaller scale do not test it. The
-answers come from the report.json files of committed sweeps (scripts/keep.py); above a sweep's table
-stands its README.md, above everything HEAD.md.
+answers come from the report.json files of committed sweeps (scripts/keep.py). The page begins with
+HEAD.md, and each sweep's table follows the sweep's README.md.
 """
 
 import csv
