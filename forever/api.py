@@ -17,7 +17,7 @@ import pandas as pd
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.format import plural
-from forever.launch.copies import bring, publish_report, settle
+from forever.launch.copies import download, upload_report
 from forever.launch.local import prepare
 from forever.launch.resources import Placement, Resources
 from forever.launch.start import Request, mlflow_uri, run_file, train, watched
@@ -28,7 +28,6 @@ from forever.report.study import Study, read_study
 from forever.report.tables import notebook_table
 from forever.runs.console import ConsoleTracker
 from forever.storage.address import local_folder
-from forever.storage.copying import readable
 from forever.sweeps.files import load_sweep
 from forever.sweeps.named_runs import load_run
 from forever.sweeps.rounds import Limits
@@ -162,7 +161,7 @@ class SweepResult:
             InputError: the folder or its storage cannot be written.
         """
         page = write_report(self._study)
-        publish_report(page)
+        upload_report(page)
         return page
 
     def __repr__(self) -> str:
@@ -204,7 +203,7 @@ def run(
     """
     settings = _config(config).override(changes or {})
     folder = local_folder(str(out)) / settings.key()
-    settle(folder, readable)
+    download(folder)
     prepared = prepare(settings, folder, resume=True)
     resources = Resources(workers=workers, placement=placement, mlflow=mlflow_uri(mlflow))
     with watched() as line, closing(ConsoleTracker(line.console())) as progress:
@@ -286,7 +285,7 @@ def load(folder: str | Path) -> RunResult | SweepResult:
         InputError: no run in it is finished, or its files are damaged.
     """
     path = local_folder(str(folder))
-    bring(path)
+    download(path)
     study = read_study(path)
     if study.runs[0].directory.path == study.folder:
         return RunResult(study.runs[0])

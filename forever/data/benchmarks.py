@@ -14,7 +14,7 @@ from forever.errors import InputError, unknown
 from forever.reading import is_folder, path_of
 from forever.seeding import permutation
 from forever.storage.address import is_address, local_folder
-from forever.storage.cache import fetch
+from forever.storage.remote import fetch
 
 # Standard CL is four of the fifteen tasks of Long Sequence and shares its folder.
 FOLDERS = {

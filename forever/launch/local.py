@@ -21,7 +21,7 @@ from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.runs.tracking import Tracker
 from forever.stopping import overhearing
-from forever.storage.mirror import mirrored
+from forever.storage.store import uploading
 
 if TYPE_CHECKING:
     from forever.world import World
@@ -164,7 +164,7 @@ def run_prepared(
     with writing(directory.path):  # before the lock, which would wait for a folder
         make_folder(directory.path)
     held = locked(directory.path, world.leads)
-    with held, mirrored(directory.path, world.leads, at_once=world.size > 1):
+    with held, uploading(directory.path, needed=world.leads) as push_checkpoint:
         if world.leads:
             # Another process may have had the folder until now.
             directory.check(config, prepared.resume)
@@ -189,6 +189,7 @@ def run_prepared(
                 hang_s=placement.hang_s,
                 keep_stages=placement.keep_stages,
                 accept_changes=placement.accept_changes,
+                on_checkpoint=push_checkpoint,
             )
             with closing(session):
                 method = build_method(config.method)

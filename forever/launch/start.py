@@ -17,7 +17,7 @@ from rich.console import Console
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch.checks import check_choice, check_finished, read_data, refused
-from forever.launch.copies import bring
+from forever.launch.copies import download
 from forever.launch.local import Prepared, choose_kernels, load_libraries, prepare, run_prepared
 from forever.launch.resources import Resources, SweepOutcome, divide, require_ray
 from forever.runs.console import ProgressLine
@@ -25,8 +25,7 @@ from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.runs.tracking import Tracker
 from forever.stopping import Stopped, listening
-from forever.storage.copying import of_sweep
-from forever.storage.mirror import mirrored
+from forever.storage.store import uploading
 from forever.sweeps.files import SweepFile
 from forever.sweeps.rounds import Limits, first_round, rounds
 from forever.sweeps.search import Search, SearchStudy, find_search
@@ -161,7 +160,7 @@ def _run_trials(
 ) -> SweepOutcome:
     """Check the trials of a sweep, and run those that have no result; see `run_sweep`."""
     trials, outcome = sweep.trials(), SweepOutcome()
-    bring(folder)
+    download(folder)
 
     # What is finished stays, and so does what failed, unless it is to be run again.
     data = read_data(trials)
@@ -184,7 +183,7 @@ def _run_trials(
 
     with (
         locked(folder, patience_s=0),
-        mirrored(folder, chosen=of_sweep),
+        uploading(folder, is_sweep=True),
         SweepTable(trials, resources.show, console) as table,
     ):
         sweep.write_manifest(folder)
@@ -221,11 +220,11 @@ def run_search(
         InputError, Stopped: as `run_sweep`; the base has fewer than two tasks.
     """
     folder, outcome = folder.absolute(), SweepOutcome()
-    bring(folder)
+    download(folder)
     base = prepare(search.base, folder / search.base.key(), resume=True)
     if len(base.benchmark.stages) < 2:
         raise InputError(f"search needs at least two tasks for BWT: {base.benchmark.name}")
-    with locked(folder, patience_s=0), mirrored(folder, chosen=of_sweep):
+    with locked(folder, patience_s=0), uploading(folder, is_sweep=True):
         # What earlier calls chose: interrupted runs are resumed, before failed ones are retried.
         study = SearchStudy(search, folder)
         before = study.known()

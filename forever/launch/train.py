@@ -8,6 +8,7 @@ be shared, or the scratch folder of an address (docs/storage.md).
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -21,15 +22,15 @@ import ray.train.torch
 from forever.config.run import RunConfig
 from forever.errors import InputError
 from forever.launch import cluster
-from forever.launch.copies import ask_to_save, glance, held, settle
+from forever.launch.copies import download
 from forever.launch.local import Prepared, prepare, run_allocated
 from forever.launch.resources import Allocation, Resources, divide
 from forever.runs.lock import in_progress, locked
 from forever.runs.progress import Follower
 from forever.runs.tracking import Tracker
-from forever.stopping import Stopped, polling, received
+from forever.stopping import Stopped, ask_to_stop, polling, received
 from forever.storage.address import local_folder, portable
-from forever.storage.copying import readable
+from forever.storage.store import HEARTBEAT_S
 
 _FAILURES = 3
 _STARTS = 100  # a day of waiting, where machines come: a spot one may not be had for hours
@@ -85,7 +86,7 @@ def train_group(
             interrupted = not _train_once(prepared.config, path, allocation, follower)
         if interrupted and received():
             raise Stopped(received())
-    settle(path, readable)
+    download(path)
     result = prepared.directory.finished()
     if result is None:
         raise RuntimeError(
@@ -103,15 +104,19 @@ def _train_once(config: RunConfig, path: Path, allocation: Allocation, follower:
     pool = ThreadPoolExecutor(1)
     training = pool.submit(_trainer(config, path, allocation).fit)
     over = saving = False
+    downloaded = time.monotonic()
     try:
         while not over:
             over = bool(wait([training], timeout=_POLL_EVERY_S).done)
+            if time.monotonic() - downloaded > HEARTBEAT_S:
+                with suppress(InputError):  # the storage is away
+                    download(path)
+                downloaded = time.monotonic()
             with suppress(OSError):  # a file went away while it was read
-                glance(path)
                 follower.poll()
             if received() and not over:
-                if held(path):
-                    ask_to_save(path)
+                if in_progress(path):
+                    ask_to_stop(path)
                     saving = True
                 elif not saving:
                     raise Stopped(received())  # there is nothing to save yet
@@ -191,7 +196,7 @@ def _worker(config: RunConfig, folder: str, allocation: Allocation) -> None:
     world = World(context.get_world_rank(), context.get_world_size(), device)
     try:
         path = local_folder(folder)
-        settle(path, readable)
+        download(path)
         with _noticing(path, world.leads):
             run_allocated(prepare(config, path, resume=True), allocation, world=world)
     except Stopped:
@@ -211,7 +216,7 @@ def _noticing(path: Path, leads: bool) -> Iterator[None]:
         while not over.wait(_NOTICE_EVERY_S):
             if ray.train.get_preemption_info() is not None:
                 if leads:
-                    ask_to_save(path)
+                    ask_to_stop(path)
                 return
 
     threading.Thread(target=ask, daemon=True).start()

@@ -7,8 +7,9 @@ at any moment, by any means, and the same command resumes it.
 
 import shutil
 import sys
+import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -22,20 +23,21 @@ from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.files import read_lines
 from forever.launch import cluster
-from forever.launch.copies import let_save, publish, settle
+from forever.launch.copies import download, upload
 from forever.launch.local import prepare, run_allocated
 from forever.launch.resources import Allocation, Resources, SweepOutcome, divide
 from forever.runs.directory import RunDirectory
+from forever.runs.lock import in_progress
 from forever.runs.progress import is_run, stage_scores
 from forever.runs.tracking import Tracker
-from forever.stopping import Stopped
+from forever.stopping import Stopped, ask_to_stop
 from forever.storage.address import local_folder, portable
-from forever.storage.copying import readable
 from forever.sweeps.search import SearchStudy
 from forever.sweeps.sweep import Trial
 from forever.sweeps.table import SweepTable
 
 _SCRATCH = ".tune"
+_TO_SAVE_S = 15.0  # who sends SIGTERM usually waits for half a minute before SIGKILL
 
 # Tune hands keys of S3 to its processes in a way that Ray writes into its logs; all machines have
 # their own (docs/storage.md).
@@ -114,11 +116,21 @@ def fan_out(
             try:
                 tune.Tuner(trainable, tune_config=tune_config, run_config=run_config).fit()
             except KeyboardInterrupt:
-                let_save([folder / key for key in runs.running])
+                _let_save([folder / key for key in runs.running])
                 raise
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
             trials, runs.interrupted = runs.interrupted, []
+
+
+def _let_save(folders: Sequence[Path]) -> None:
+    """Ask runs in other processes to save and leave, and wait for it, while Ray still lives."""
+    give_up = time.monotonic() + _TO_SAVE_S
+    while folders and time.monotonic() < give_up:
+        folders = [folder for folder in folders if in_progress(folder)]
+        for folder in folders:
+            ask_to_stop(folder)
+        time.sleep(0.2)  # they need the processor
 
 
 def trial_resources(allocation: Allocation, total: Mapping[str, float]) -> dict[str, float]:
@@ -196,7 +208,7 @@ class _Runs(tune.Callback, tune.Stopper):
         self.running.pop(key)
         directory = RunDirectory(self.folder / key)
         try:
-            settle(directory.path, readable)
+            download(directory.path)
         except InputError as error:  # the storage is away
             state, reason, remember = "failed", str(error), False
         if directory.finished() is not None:
@@ -209,7 +221,7 @@ class _Runs(tune.Callback, tune.Stopper):
         if reason and remember:
             directory.end("failed" if state == "failed" else "stopped", reason)
             with suppress(InputError):
-                publish(directory.path, [directory.ended.name])
+                upload(directory.path, [directory.ended.name])
         self.table.ended(key, state, reason)
         self.tell_mlflow()
         if self.study is not None:
@@ -249,7 +261,7 @@ def train_trial(params: Mapping[str, Any], folder: str, allocation: Allocation) 
     config, path = RunConfig.parse(params["run"]), local_folder(folder) / params["key"]
     try:
         cluster.prepare_process(allocation)
-        settle(path, readable)
+        download(path)
         prepared = prepare(config, path, resume=True)
         if allocation.workers:
             # Ray Train takes a second to import.

@@ -6,7 +6,7 @@ checkpoint says; the surplus is removed when the run resumes, and the same lines
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
@@ -79,6 +79,7 @@ class Session:
     hang_s: float = 0.0  # without a step before this process is ended; 0 is never
     keep_stages: bool = False  # keep the checkpoint of every trained stage, for forks
     accept_changes: bool = False  # resume with other data, another model or other code
+    on_checkpoint: Callable[[], None] = lambda: None  # is called after each one
     journal: Journal | None = field(default=None, init=False)  # of the leading rank
 
     def __post_init__(self) -> None:
@@ -231,6 +232,7 @@ class Session:
         if state.trained and self.keep_stages:
             checkpoint.write(self.directory.weights(state.stage), tensors, vars(state))
         checkpoint.save(self.directory.checkpoints, state.stage, update, tensors, vars(state))
+        self.on_checkpoint()
         self.progress.saved()
 
     # ---- scores and the end

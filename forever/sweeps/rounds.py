@@ -22,8 +22,7 @@ from forever.runs.directory import RunDirectory
 from forever.runs.lock import locked
 from forever.stats.sequential import ALPHA, Decision, Score, decide, paired, score_of, spread
 from forever.stats.verdict import Replayed, dose_gap
-from forever.storage.copying import of_sweep
-from forever.storage.mirror import mirrored
+from forever.storage.store import uploading
 from forever.sweeps.sweep import BOUNDS, MANIFEST, Sweep, read_manifest
 from forever.text import Cell, PlainTable
 
@@ -125,7 +124,7 @@ def rounds(
     pairs: dict[Comparison, int] = {}
     waited: dict[Comparison, int] = {}  # rounds on end without a new pair
     # Under the lock, since another sweep in the folder has a rule of its own.
-    with locked(folder, patience_s=0.0), mirrored(folder, chosen=of_sweep):
+    with locked(folder, patience_s=0.0), uploading(folder, is_sweep=True):
         rule = {"alpha": ALPHA, "comparisons": count_judged(sweep), "points": limits.points}
         write_text(folder / FILE, json.dumps(rule, indent=1) + "\n")
     yield sweep

@@ -1,27 +1,17 @@
-"""An S3 server on loopback that can fail, a folder that stands for a storage, a run that dies."""
+"""An S3 server on loopback that can fail."""
 
-import math
-import os
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import pytest
+from forever.launch.local import Placement
 
-from forever.config.run import RunConfig
-from forever.launch.copies import settle
-from forever.launch.local import Placement, run_local
-from forever.storage import mirror
-from forever.storage.address import local_folder
-
-ADDRESS = "store://bucket/runs/run"
 SAVED = Placement(device="cpu", checkpoint_s=0.0)  # a checkpoint after every update
 Become = Callable[[int], None]  # see the fixture `machine`
 BUCKET = "bucket"
-_LONGEST_S = 600  # that a test waits, which has failed then
+OUT = f"s3://{BUCKET}/runs"
 KEYS = {"AWS_ACCESS_KEY_ID": "testing-id", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
 
 
@@ -33,13 +23,11 @@ class Server:
 
         self.app: Any = DomainDispatcherApplication(create_backend_app)
         self.fail = 0  # an HTTP status
-        self.delay_s = 0.0  # of each answer
         self.port = 0
         self._server: Any = None
         self.up()
 
     def __call__(self, environ: Any, start_response: Any) -> Any:
-        time.sleep(self.delay_s)
         if self.fail:
             start_response(f"{self.fail} of a test", [("Content-Length", "0")])
             return [b""]
@@ -52,13 +40,11 @@ class Server:
             def log(self, *words: Any) -> None:
                 pass
 
-        if self._server is not None:
-            return
-        self._server = make_server(
-            "127.0.0.1", self.port, self, threaded=True, request_handler=Quiet
-        )
-        self.port = self._server.port
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        if self._server is None:
+            handler = {"threaded": True, "request_handler": Quiet}
+            self._server = make_server("127.0.0.1", self.port, self, **handler)
+            self.port = self._server.port
+            threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def down(self) -> None:
         if self._server is not None:
@@ -79,104 +65,30 @@ class Server:
         pages = self.client.list_objects_v2(Bucket=BUCKET, Prefix=prefix)
         return [content["Key"] for content in pages.get("Contents", ())]
 
+    def read(self, address: str) -> bytes:
+        """The content of an object."""
+        key = address.removeprefix(f"s3://{BUCKET}/")
+        return self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
 
-class Store:
-    """A folder in the place of a bucket. `before` hears of every call and may raise OSError."""
+    def write(self, address: str, content: bytes) -> None:
+        """Replace an object."""
+        key = address.removeprefix(f"s3://{BUCKET}/")
+        self.client.put_object(Bucket=BUCKET, Key=key, Body=content)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.run = folder / "bucket/runs/run"  # at ADDRESS
-        self.calls: list[tuple[str, str]] = []
-        self.one_at_a_time = threading.Lock()  # nobody sees half of an object
-        self.answer()
+    def take_lease(self, address: str, count: int = 1, ttl_s: float = 0.6) -> None:
+        """Be another machine that works at an address."""
+        lease = {"owner": "far", "holder": "process 7 on far", "count": count, "ttl_s": ttl_s}
+        self.write(f"{address}/.lease.json", json.dumps(lease).encode())
 
-    def answer(self) -> None:
-        """Answer again."""
-        self.before: Callable[[str, str], None] = lambda verb, name: None
-
-    def called(self, verb: str, name: str) -> None:
-        self.before(verb, name)
-        self.calls.append((verb, name))
-
-    def away(self, verb: str, name: str) -> None:
-        """Stands for a storage that does not answer, in the place of `before`."""
-        raise OSError("AWS Error NETWORK_CONNECTION: nobody answers")
+    def owner(self, address: str) -> str:
+        """Who wrote at an address last."""
+        return json.loads(self.read(f"{address}/.lease.json"))["owner"]
 
 
-class Clock:
-    """Time that passes only where the mirror's thread waits, and only as far as it is let go: to
-    some moment, or on and on when its event is set."""
-
-    def __init__(self) -> None:
-        self.now = self.until = 0.0  # seconds
-        self._changed = threading.Condition()
-
-    def sleep(self, seconds: float) -> None:
-        """Stands for `time.sleep`."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.now + seconds <= self.until, _LONGEST_S)
-            self.now += seconds
-            self._changed.notify_all()
-
-    def let_go(self, until: float, reached: float = 0.0) -> None:
-        """Let time pass until there, and wait until it has reached a moment."""
-        with self._changed:
-            self.until = until
-            self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self.now >= reached, _LONGEST_S)
-
-    def event(self) -> threading.Event:
-        """An event that is waited for by this clock."""
-        clock = self
-
-        class Timed(threading.Event):
-            def wait(self, timeout: float | None = None) -> bool:
-                if not self.is_set():
-                    clock.sleep(timeout or 0.0)
-                return self.is_set()
-
-            def set(self) -> None:
-                super().set()
-                clock.let_go(until=math.inf)
-
-        return Timed()
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    """What is in a folder, without what is hidden."""
-    contents: dict[str, bytes] = {}
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            if not name.startswith("."):
-                path = Path(place, name)
-                contents[path.relative_to(folder).as_posix()] = path.read_bytes()
-    return contents
-
-
-def go_on(config: RunConfig) -> Path:
-    """The run at ADDRESS, from where it is, to its end; its folder on this machine."""
-    path = local_folder(ADDRESS)
-    settle(path)
-    run_local(config, path, resume=True, placement=SAVED)
-    return path
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL."""
-
-
-@contextmanager
-def dying() -> Iterator[None]:
-    """The block's run is killed in this process: nothing sends the rest."""
-
-    def die(sender: Any, patience_s: float) -> None:
-        sender.mirror.push = sender.mirror.beat = sender.mirror.release = lambda: None
-        sender.given_up = True
-        sender.over.set()
-        sender.join()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mirror._Sender, "end", die)
-        with pytest.raises(Killed):
-            yield
+def beat_until(over: threading.Event, s3: Server, address: str) -> None:
+    """Hold a lease as another machine that is alive."""
+    count = 1
+    while not over.is_set():
+        s3.take_lease(address, count)
+        count += 1
+        time.sleep(0.1)

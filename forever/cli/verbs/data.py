@@ -38,7 +38,7 @@ def check(
     from forever.sweeps.named_runs import load_run
 
     if root is not None and address_of(root):
-        from forever.storage.cache import fetch
+        from forever.storage.remote import fetch
 
         fetch(root, (".json", ".jsonl"))
     folder = None if root is None or root.is_file() else root

@@ -23,10 +23,10 @@ def export(
         forever export runs/mini-1-forever-s0-5aee8c00 --to my-adapter
         forever export runs/mini-1-forever-s0-5aee8c00 --to my-model --merged
     """
-    from forever.launch.copies import bring
+    from forever.launch.copies import download
     from forever.runs.directory import RunDirectory
 
-    bring(run)
+    download(run)
     if RunDirectory(run).finished() is None:  # which is said before NumPy is loaded
         raise InputError(f"{portable(run)} is not finished; only a finished run is exported")
     from forever.cli.export import export_run

@@ -35,10 +35,10 @@ def sync(
     uri = mlflow_uri(mlflow)
     if uri is None:
         raise InputError(_MISSING)
-    from forever.launch.copies import bring
+    from forever.launch.copies import download
     from forever.launch.mlflow import sync as mlflow_sync
 
-    bring(folder)
+    download(folder)
     sent = mlflow_sync.sync(folder, uri)
     show = shlex.join(["forever", "ui", portable(folder)])
     print_lines([f"sent {plural(sent, 'run')}", f"next  {show}"])

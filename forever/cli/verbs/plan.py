@@ -35,7 +35,7 @@ def plan(
     """
     from forever.config.overrides import parse_assignments
     from forever.launch.checks import planned_runs, without_failed
-    from forever.launch.copies import bring, settle_all
+    from forever.launch.copies import download
     from forever.sweeps.files import sweep_or_none
 
     file, only = sweep_or_none(name), selection.only or ()
@@ -44,7 +44,7 @@ def plan(
             raise InputError(f"--detect {detect:g} needs a sweep with variants; {name} has none")
         sweep: Any = selection.request(file, changes).sweep()
         folder = (place.out / sweep.name).absolute()
-        bring(folder)
+        download(folder)
         from forever.sweeps.rounds import detection_table
 
         try:
@@ -58,7 +58,9 @@ def plan(
     base = selection.on or (file.base_run(selection.scale) if file else "")
     changed = parse_assignments(changes or [])
     runs = planned_runs(name, base, changed, selection.seeds, place.out, only, selection.trials)
-    settle_all(run.directory.path for run in runs)
+    # The runs of a sweep are downloaded together.
+    for folder in {run.directory.path if file is None else place.out / file.name for run in runs}:
+        download(folder)
     # Torch is loaded when the runs are known to be possible.
     from forever.plan import plan_table
 

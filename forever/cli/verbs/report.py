@@ -30,14 +30,14 @@ def report(
         forever report runs/components /mnt/other/components --to reports/two
         forever report runs --json
     """
-    from forever.launch.copies import bring
+    from forever.launch.copies import download
 
     for place in () if to is None else (to, *to.parents):
         if place.exists() and not place.is_dir():
             raise InputError(f"--to {to}: {place} is a file; give a folder to write into")
     places = [local_folder(folder) for folder in folders]
     for place in places:
-        bring(place)
+        download(place)
         if not place.is_dir():  # which is said before pandas is loaded
             raise InputError(f"{place} does not exist; give a run, a sweep or a folder of runs")
     show_report(*places, to=to, runs=runs, table=table)
@@ -69,9 +69,9 @@ def show_report(
     show(console_tables(study), "benchmarks")
     page = write_report(study, to, runs)
     if to is None:
-        from forever.launch.copies import publish_report
+        from forever.launch.copies import upload_report
 
-        publish_report(page)
+        upload_report(page)
     shown = portable(page)
     print_lines([f"report  {shown}"])
     note(report=shown)

@@ -10,7 +10,7 @@ from forever.cli import options
 from forever.cli.options import NAMED_RUN, Launch
 from forever.cli.shown import console, note, print_lines, show
 from forever.errors import InputError
-from forever.storage.address import address_of, local_folder, portable
+from forever.storage.address import local_folder, portable
 
 
 def run(
@@ -37,12 +37,11 @@ def run(
     """
     from forever.cli.view.run import SCORES, lost_tasks, read_run
     from forever.config.overrides import parse_assignments
-    from forever.launch.copies import settle
+    from forever.launch.copies import download
     from forever.launch.local import prepare
     from forever.launch.start import mlflow_uri, train
     from forever.runs.console import ConsoleTracker, matrix_table
     from forever.runs.directory import RunDirectory
-    from forever.storage.copying import readable
     from forever.sweeps.named_runs import load_run
 
     if not (launch.workers and launch.workers[1]) and (launch.gpus_per_run or launch.ray_logs):
@@ -54,8 +53,7 @@ def run(
     if fork:
         name, at, task = fork.rpartition("@")
         folder = local_folder(name)
-        if address_of(folder) is not None:
-            settle(folder)
+        download(folder, weights=True)
         if not (name and (folder / "config.yaml").is_file()):  # known before torch is loaded
             raise InputError(f"--fork {fork}: a run's folder and a task are expected, RUN@TASK")
         from forever.runs.fork import find_origin
@@ -72,7 +70,7 @@ def run(
     settings = base.override(parse_assignments(words))
     key = origin.key(settings) if origin else settings.key()
     directory = RunDirectory(launch.out / key)
-    settle(directory.path, readable)
+    download(directory.path)
     prepared = prepare(settings, directory.path, resume)
 
     # What a fork takes over from its origin.

@@ -13,7 +13,7 @@ from forever.data.benchmarks import find_source
 from forever.data.tasks import Example
 from forever.errors import InputError
 from forever.format import duration, plural
-from forever.launch.copies import bring
+from forever.launch.copies import download
 from forever.runs.console import matrix_table
 from forever.runs.directory import RunDirectory
 from forever.runs.progress import stage_scores
@@ -49,7 +49,7 @@ def read_run(path: Path) -> RunView:
     Raises:
         InputError: the folder holds no run, or one of its files is damaged.
     """
-    bring(path)
+    download(path)
     directory = RunDirectory(path)
     if not directory.config.is_file():
         inside = sorted(file.parent.name for file in directory.path.glob("*/config.yaml"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from forever.errors import InputError
-from forever.launch.copies import publish_report
+from forever.launch.copies import upload_report
 from forever.launch.mlflow.mirror import end_of, ended_ms, push_run, slugged
 from forever.launch.mlflow.pages import NOTE, VIEW, differing, sweep_note, view_of
 from forever.launch.mlflow.store import Store, first_line
@@ -130,7 +130,7 @@ def push_overview(folder: Path, uri: str | None, study: Any = None) -> None:
         read = [folder / MANIFEST, *(run.directory.result for run in study.finished)]
         newest = max(path.stat().st_mtime for path in read)
         if not all(path.is_file() and path.stat().st_mtime >= newest for path in report):
-            publish_report(write_report(study))
+            upload_report(write_report(study))
         for path in report:
             store.client.log_artifact(parent.run_id, str(path))
         if (folder / "figures").is_dir():
