@@ -37,7 +37,7 @@ class Server:
         from werkzeug.serving import WSGIRequestHandler, make_server
 
         class Quiet(WSGIRequestHandler):
-            def log(self, *words: Any) -> None:
+            def log(self, type: str, message: str, *args: object) -> None:
                 pass
 
         if self._server is None:

@@ -159,12 +159,12 @@ def test_of_two_machines_one_finishes_and_the_other_stops(
         time.sleep(0.5)  # it sees that nobody else takes the lease
     finally:
         os.kill(first.pid, signal.SIGCONT)
-    began = time.monotonic()
-    first.join(60)
-    assert first.exitcode == TAKEN_OVER
-    assert time.monotonic() - began < 10  # a lease, and what a busy machine needs to save
+    # The first one, unless it was cut off in the middle of a heartbeat, which then still arrives.
+    # It has a lease of 0.9 s, and what a busy machine needs to save.
+    wait_until(lambda: TAKEN_OVER in (first.exitcode, second.exitcode), within_s=10)
+    first.join(120)
     second.join(120)
-    assert second.exitcode == 0
+    assert {first.exitcode, second.exitcode} == {0, TAKEN_OVER}
     assert whole.differences(outcome(downloaded(address))) == []
 
 
