@@ -28,7 +28,7 @@ from forever.methods.registry import METHODS, build_method
 from forever.models import lora
 from forever.models.backbone import Backbone
 from forever.models.parameters import FlatParameters
-from forever.replay.schedules import SCHEDULES
+from forever.replay.schedules import CONTROLS, SCHEDULES
 from forever.runs.tracking import Tracker
 from forever.training.build import build_learner
 from forever.training.learner import Learner
@@ -577,15 +577,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "finetune": {"name": "finetune"},
     "mtl": {"name": "mtl"},
     "mix_replay": {"name": "mix_replay"},
+    "mix_replay kl": {"name": "mix_replay", "regularizer": "kl", "beta": 1.0},
+    "mix_replay intensity": {"name": "mix_replay", "regularizer": "intensity", "day_steps": 1},
+    "der": {"name": "der"},
+    "der largest": {"name": "der", "logits": 3},
     "fixed_interval": {"name": "fixed_interval", "day_steps": 1},
     "forever": FOREVER,
     "forever steps": {**FOREVER, "clock": "steps"},
     **{f"forever {name}": {**FOREVER, "days": name} for name in SCHEDULES if name != "ebbinghaus"},
-    "forever random": {**FOREVER, "days": "random", "clock": "steps"},
+    **{f"forever {name}": {**FOREVER, "days": name, "clock": "steps"} for name in CONTROLS},
     "forever pad": {**FOREVER, "source": "task"},
     "forever explicit": {**FOREVER, "days": [2, 1.5, 0.5]},
     "forever none": {**FOREVER, "regularizer": "none"},
     "forever importance": {**FOREVER, "regularizer": "importance"},
+    "forever kl": {**FOREVER, "regularizer": "kl", "beta": 1.0, "logits": 3},
+    "forever logits": {**FOREVER, "regularizer": "logits", "beta": 1.0, "penalty_scale": "batch"},
     "forever both": {**FOREVER, "regularizer": "intensity_importance"},
     "forever matched": {**FOREVER, "days": "end_only", "consolidation_epochs": "matched"},
     "ewc": {"name": "ewc", "strength": 1e6},

@@ -49,8 +49,9 @@ def cut(batches: Iterable[Batch], examples: int) -> Iterator[Batch]:
     """Yield batches up to so many examples, views counted; the last one is cut short."""
     for batch in batches:
         whole = batch.examples[: examples // batch.views]
-        if whole:
-            yield replace(batch, examples=whole)
+        if not whole:
+            return
+        yield replace(batch, examples=whole)
         examples -= batch.views * len(whole)
 
 

@@ -13,8 +13,7 @@ from forever.data.batching import Batch, Batches, shuffled
 from forever.data.tasks import Task
 from forever.methods.scheduled_replay import ScheduledReplay
 from forever.replay.clock import CLOCKS, Clock
-from forever.replay.regularizers import Regularizer
-from forever.replay.schedules import RANDOM, Days, days, random_times
+from forever.replay.schedules import CONTROLS, Days, days
 from forever.training.learner import Learner
 from forever.training.method import Card
 
@@ -31,24 +30,17 @@ class Forever(ScheduledReplay[ForeverConfig]):
         uncertain="gamma is not published; docs/protocol.md lists the other decisions.",
     )
 
-    def __init__(self, config: ForeverConfig) -> None:
-        super().__init__(config)
-        low, high = config.min_strength, config.max_strength
-        self.regularizer = Regularizer(
-            config.regularizer, config.beta, config.gamma, low=low, high=high
-        )
-
     def clock(self) -> Clock:
         return CLOCKS[self.config.clock](self.config.day_steps, self.config.smoothing)
 
     def days(self, learner: Learner) -> Days:
-        if self.config.days == RANDOM:
+        if isinstance(self.config.days, str) and (drawn := CONTROLS.get(self.config.days)):
             assert learner.task is not None
             updates, seed = learner.planned_steps, learner.config.seed
-            return random_times(updates, self.config.day_steps, seed, learner.task.name)
+            return drawn(updates, self.config.day_steps, seed, learner.task.name)
         return days(self.config.days)
 
-    def passes(self, learner: Learner, task: Task, epochs: int) -> Batches:
+    def passes(self, learner: Learner, task: Task, epochs: int | None) -> Batches:
         batches = super().passes(learner, task, epochs)
         if self.config.source == "memory":
             return batches

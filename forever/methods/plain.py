@@ -1,17 +1,13 @@
-"""The bounds and the plainest replay: fine-tuning, joint training, and memory mixed into the data.
+"""The bounds: fine-tuning and joint training.
 
 `finetune` is the lower bound: one adapter is trained on task after task and nothing is replayed.
 
 `mtl` is the upper bound: one fresh adapter is trained on the union of all tasks, naturally mixed,
 for as many epochs as the others spend on each task. Scores exist after that one stage only, so OP
 is defined and BWT is not.
-
-`mix_replay` shuffles the memory into the data of the current task, without oversampling it, so an
-epoch of task k has N_k + |M| examples (WoodScene/CL_Memory: finetune_cl.py). With a budget of
-replayed examples an equal part of it is in each epoch: then it is plain interleaving.
 """
 
-from forever.config.methods.ours import FinetuneConfig, MixReplayConfig, MtlConfig
+from forever.config.methods.ours import FinetuneConfig, MtlConfig
 from forever.data.batching import Batch
 from forever.data.tasks import Task
 from forever.training.events import LossEvent
@@ -52,19 +48,3 @@ class Mtl(Method[MtlConfig]):
         memory="all examples",
         extra="Nothing; one stage trains on the union of all examples.",
     )
-
-
-class MixReplay(Method[MixReplayConfig]):
-    """Cross-entropy on the union of D_k and M_{<k}."""
-
-    card = Card(
-        title="MixReplay",
-        paper="as in FOREVER's table",
-        memory="examples",
-        extra="Every epoch also has the memory's examples.",
-        uncertain="The memory is mixed in without oversampling, as in the lab's code.",
-    )
-
-    def steps(self, learner: Learner, task: Task) -> Steps:
-        for batch in learner.mixed_batches(task):
-            yield Step(batch)

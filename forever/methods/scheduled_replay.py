@@ -4,31 +4,26 @@ The clock says when a day is over, the schedule at which days memory is replayed
 how strongly. By default a day is one update, and there is no penalty; FOREVER has its own parts.
 """
 
-from itertools import chain, islice, takewhile
+from itertools import chain, islice, takewhile, tee
 from typing import Literal, TypeVar
 
 from forever.config.methods.ours import ScheduledReplayConfig
 from forever.data.batching import Batch, Batches
 from forever.data.tasks import Task
+from forever.methods.anchored import Anchored
 from forever.replay.clock import Clock, StepClock
-from forever.replay.regularizers import Regularizer
 from forever.replay.schedules import Days, standard_events
 from forever.replay.trigger import Due, Trigger
 from forever.training.events import ReplayEvent
-from forever.training.importance import fisher_information
 from forever.training.learner import Learner
-from forever.training.method import EndWork, Method
-from forever.training.steps import Penalty, Probe, Step, Steps
+from forever.training.steps import Kind, Probe, Step, Steps
 
-Passes = int | Literal["share"]
+Passes = int | Literal["share", "rest"]
 R = TypeVar("R", bound=ScheduledReplayConfig)
 
 
-class ScheduledReplay(Method[R]):
+class ScheduledReplay(Anchored[R]):
     """Algorithm 1; a subclass gives the days, and another clock and regulariser if it has them."""
-
-    regularizer = Regularizer("none")
-    vectors = ("anchor", "fisher", "weights")
 
     def clock(self) -> Clock:
         """Return a clock at the start of a task."""
@@ -37,10 +32,6 @@ class ScheduledReplay(Method[R]):
     def days(self, learner: Learner) -> Days:
         """Return the days at which a replay interrupts the current task."""
         raise NotImplementedError
-
-    def begin_task(self, learner: Learner, task: Task) -> None:
-        if learner.memory and self.regularizer.strength(pace=1.0) > 0:
-            self.tensors["anchor"] = learner.parameters.snapshot()  # Theta*: the last task's end
 
     def steps(self, learner: Learner, task: Task) -> Steps:
         batches = learner.batches(task.train)
@@ -51,28 +42,32 @@ class ScheduledReplay(Method[R]):
             record = yield Step(batch)
             # tau += Delta; mu <- (1 - lambda) mu + lambda Delta; has the next day come?
             next_day = trigger.next_day
+            self.rate = record.lr
             event = trigger.observe(None if record.skipped else record.update_norm)
             learner.log_step(tau=clock.tau, mu=clock.mu, days=clock.days, next_day=next_day)
             learner.log_task(**clock.findings)
             if event is not None:  # its updates do not move the clock
                 yield from self.replay(learner, task, event, self.config.memory_epochs)
-        if learner.memory:
+        if learner.memory and self.config.end_rate != "none":
             passes = self.consolidation_epochs(learner, trigger.events)
             yield from self.replay(learner, task, trigger.end(), passes)
 
     def replay(self, learner: Learner, task: Task, event: Due, epochs: Passes) -> Steps:
         """Pass over the memory `epochs` times, at a strength fixed before the first update."""
-        kind = "consolidation" if event.day is None else "replay"
+        kind: Kind = "consolidation" if event.day is None else "replay"
         beta = self.regularizer.strength(event.pace)
-        weights = self.tensors.get("weights")
-        penalty = Penalty(beta, self.tensors["anchor"], weights) if beta > 0 else None
-        batches = self.afforded(learner, task, epochs)
+        at_end = kind == "consolidation" and self.config.end_rate == "current"
+        lr = self.rate if at_end else None
+        batches, updates = self.afforded(learner, task, epochs), 1
+        if self.penalty_scale == "event":
+            batches, counted = tee(batches)
+            updates = sum(1 for _ in counted)
         if (first := next(batches, None)) is None:
             return
         done: list[Batch] = []
         before = yield Probe(first)
         for batch in chain([first], batches):
-            yield Step(batch, kind, penalty)
+            yield self.step_on(learner, batch, beta, kind, updates, lr)
             done.append(batch)
         after = yield Probe(first)
         learner.log_event(
@@ -94,17 +89,20 @@ class ScheduledReplay(Method[R]):
         )
 
     def afforded(self, learner: Learner, task: Task, epochs: Passes) -> Batches:
-        """Return the batches of `epochs` passes as far as the budget lasts, or those of a share."""
-        parts = self.parts(learner) if epochs == "share" else 1
-        passes = learner.budget.passes(len(learner.memory)) if epochs == "share" else epochs
-        return learner.budget.afforded(self.passes(learner, task, passes), parts)
+        """Return the batches of `epochs` passes as far as the budget lasts, or those of a share of
+        it, or of the rest."""
+        batches = self.passes(learner, task, epochs if isinstance(epochs, int) else None)
+        return learner.budget.afforded(batches, self.parts(learner) if epochs == "share" else 1)
 
     def parts(self, learner: Learner) -> int:
         """Return into how many equal shares a budget is divided: for J events and the end."""
         return standard_events(learner.planned_steps, self.config.day_steps) + 1
 
-    def passes(self, learner: Learner, task: Task, epochs: int) -> Batches:
-        """Return the batches of `epochs` shuffled passes over the memory."""
+    def passes(self, learner: Learner, task: Task, epochs: int | None) -> Batches:
+        """Return the batches of `epochs` shuffled passes over the memory, or of endless ones, which
+        begin where the event before ended."""
+        if epochs is None:
+            return learner.memory.further(learner.examples["replayed"], task.name)
         return learner.memory.batches(epochs, task.name)
 
     def schedule(self, learner: Learner) -> Days:
@@ -124,26 +122,12 @@ class ScheduledReplay(Method[R]):
         last = learner.planned_steps / self.clock().day_steps
         return sum(1 for _ in takewhile(lambda day: day <= last, self.schedule(learner)))
 
-    def consolidation_epochs(self, learner: Learner, events: int) -> int:
+    def consolidation_epochs(self, learner: Learner, events: int) -> Passes:
         """Return how many passes end a task that had so many events, or enough for its budget."""
-        whole_budget = learner.budget.passes(len(learner.memory))
-        if whole_budget or self.config.memory_epochs == "share":
+        if self.config.memory_epochs == "share":
+            return "rest"
+        if whole_budget := learner.budget.passes(len(learner.memory)):
             return whole_budget
         if self.config.consolidation_epochs == "matched":
             return self.config.memory_epochs * ((self.most_events(learner) or 0) - events) + 1
         return self.config.consolidation_epochs
-
-    def end_work(self, learner: Learner, task: Task) -> EndWork:
-        return EndWork(alone=task.train if self.regularizer.weighted else ())
-
-    def end_task(self, learner: Learner, task: Task) -> None:
-        self.tensors.pop("anchor", None)
-        if not self.regularizer.weighted:
-            return
-        # PIR: the mean over tasks of the diagonal Fisher information, scaled to mean one so that
-        # beta_base keeps its size. A fork may have learned the first tasks without it.
-        fisher = fisher_information(learner, task.train)
-        count = self.state["fisher_tasks"] = self.state.get("fisher_tasks", 0) + 1
-        mean = self.tensors.get("fisher", fisher)
-        mean = self.tensors["fisher"] = mean + (fisher - mean) / count
-        self.tensors["weights"] = mean / mean.mean().clamp_min(1e-30)

@@ -64,9 +64,13 @@ class Vbm(ScheduledReplay[VbmConfig]):
         # At equal distances the last event is the end.
         return self.events(learner) if self.config.days == "equal" else super().parts(learner)
 
-    def passes(self, learner: Learner, task: Task, epochs: int) -> Batches:
+    def passes(self, learner: Learner, task: Task, epochs: int | None) -> Batches:
         size = learner.config.optim.batch_size // self.config.views
-        batches = learner.memory.batches(epochs, task.name, size)
+        if epochs is None:
+            seen = learner.examples["replayed"] // self.config.views
+            batches = learner.memory.further(seen, task.name, size)
+        else:
+            batches = learner.memory.batches(epochs, task.name, size)
         return (replace(batch, views=self.config.views) for batch in batches)
 
     def encode(self, learner: Learner, step: Step) -> list[tuple[Encoded, ...]]:

@@ -5,12 +5,12 @@ a task of 1250 updates of equal length. So the spacing ablation compares equal b
 "increasing spacing"; docs/protocol.md#schedules).
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, count, takewhile
+from itertools import accumulate, chain, count, islice, pairwise, takewhile
 
-from forever.seeding import permutation
+from forever.seeding import derive, permutation
 
-RANDOM = "random"
 Days = Iterator[float]
 
 
@@ -64,17 +64,55 @@ def days(schedule: str | Sequence[float]) -> Days:
     return iter(schedule)
 
 
-def random_times(updates: int, day_steps: int, seed: int, task: str) -> Days:
-    """As many days as the standard list has in so many updates, each after an update that is drawn.
+# ---- Controls: schedules that know the task. Each has J events, as many as the standard list fires
+# in so many updates of equal length, and the same ones whenever a seed learns a task.
 
-    The first day of the standard list is over after `day_steps`; before that nothing is drawn. A
-    schedule that does not beat this one is no schedule.
+
+def evenly(updates: int, day_steps: int, seed: int, task: str) -> Days:
+    """Return J days at equal distances, over all of the task: one every floor(T / J) updates."""
+    events = standard_events(updates, day_steps)
+    interval = updates // max(events, 1)
+    return (number * interval / day_steps for number in range(1, events + 1))
+
+
+def random_times(updates: int, day_steps: int, seed: int, task: str) -> Days:
+    """Draw J updates from all of the task but its first day, which no schedule can use.
+
+    It is the control of the days' order and number, and a schedule of its own: no named one reaches
+    as far into a task.
     """
     order = permutation(max(updates - day_steps + 1, 0), seed, "random times", task)
     drawn = sorted(order[: standard_events(updates, day_steps)])
     return ((day_steps + place) / day_steps for place in drawn)
 
 
+def permuted_gaps(updates: int, day_steps: int, seed: int, task: str) -> Days:
+    """Put the gaps between the standard days in random order: 1, 1, 2, 3, 8 and 15 end at day 30
+    in each. It is the control of the spacing's growth, all else equal."""
+    standard = list(islice(ebbinghaus(), standard_events(updates, day_steps)))
+    gaps = [day - before for before, day in pairwise([0.0, *standard])]
+    order = permutation(len(gaps), seed, "permuted gaps", task)
+    return accumulate(gaps[place] for place in order)
+
+
+def log_uniform_times(updates: int, day_steps: int, seed: int, task: str) -> Days:
+    """Draw J updates, no two alike, whose logarithms are uniform from the first day to the end of
+    the task: about as dense at each time as the standard list, whose days double."""
+    stream = random.Random(derive(seed, "log-uniform times", task))
+    drawn = set[int]()
+    while len(drawn) < standard_events(updates, day_steps):
+        drawn.add(round(day_steps * (updates / day_steps) ** stream.random()))
+    return (update / day_steps for update in sorted(drawn))
+
+
 def standard_events(updates: int, day_steps: int) -> int:
     """Return J, how many replays the standard list fires in `updates` updates of equal length."""
     return sum(1 for _ in takewhile(lambda day: day * day_steps <= updates, ebbinghaus()))
+
+
+CONTROLS: dict[str, Callable[[int, int, int, str], Days]] = {
+    "evenly": evenly,
+    "random": random_times,
+    "permuted": permuted_gaps,
+    "log_uniform": log_uniform_times,
+}

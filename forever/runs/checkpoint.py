@@ -48,6 +48,7 @@ class State:
     events: int = 0
     # Of the run's past, by the names of the files: of these lines, and of all answers so far.
     digests: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)  # of a method, by stage
     notes: list[dict[str, Any]] = field(default_factory=list)  # about each trained stage
     seconds: dict[str, float] = field(default_factory=dict)  # where the time went
     # What the run began with: digests of the tasks, of the models' files, of this program's.
@@ -116,6 +117,18 @@ def write(target: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any])
         temporary.rename(target)
         sync(folder)
     return target
+
+
+def write_constants(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write what a method computed for good after a stage, and return its digest."""
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with writing(path):
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, temporary)
+        sync(temporary)
+        temporary.replace(path)
+        sync(path.parent)
+    return file_digest(path)
 
 
 def latest(

@@ -64,6 +64,10 @@ class RunDirectory:
         """The checkpoint of a trained stage (from 0), if it was kept."""
         return self.path / "stages" / str(stage + 1)
 
+    def constants(self, stage: int) -> Path:
+        """What the method computed for good after a stage (from 0)."""
+        return self.path / "constants" / f"{stage + 1}.safetensors"
+
     def predictions(self, stage: int, task: int) -> Path:
         """The file with the answers to a task after a stage (both from 0)."""
         return self.path / "predictions" / str(stage + 1) / f"{task + 1}.jsonl"

@@ -103,7 +103,12 @@ def plant(
         )
 
     # What a method carries from task to task, only the same one in the same modes can use.
-    carried = [*state.method, *part(saved.tensors, "method/"), *part(saved.tensors, "frozen/")]
+    carried = [
+        *state.method,
+        *state.constants,
+        *part(saved.tensors, "method/"),
+        *part(saved.tensors, "frozen/"),
+    ]
     then, now = origin.config.method.model_dump(), config.method.model_dump()
     modes = [key for key, value in then.items() if isinstance(value, str | bool)]
     lines = difference_lines(
@@ -118,7 +123,8 @@ def plant(
 
     # Copy the lines and the answers that the checkpoint counts; the stage's own answers are given
     # again. fork.json comes last: without it the next call copies everything again.
-    past = {name: (source.path / name).read_bytes() for name in _answers(source, state.digests)}
+    digests = {**state.digests, **state.constants}
+    past = {name: (source.path / name).read_bytes() for name in _files(source, digests)}
     for path, count in ((source.steps, state.steps), (source.events, state.events)):
         past[path.name] = first_lines(path, count, state.digests.get(path.name))
     with writing(target.path), locked(target.path):
@@ -139,9 +145,10 @@ def plant(
     return changes
 
 
-def _answers(source: RunDirectory, digests: Mapping[str, str]) -> list[str]:
-    """Return the names of the answers that a checkpoint counts; InputError if one has changed."""
-    names = [name for name in digests if name.startswith("predictions")]
+def _files(source: RunDirectory, digests: Mapping[str, str]) -> list[str]:
+    """Return the names of the answers and constants that a checkpoint counts; InputError if one has
+    changed."""
+    names = [name for name in digests if not name.endswith(".jsonl") or "/" in name]
     for name in names:
         check_digest(source.path / name, digests[name])
     return names

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
+from safetensors.torch import load_file
+
 from forever.config.overrides import joined_lines
 from forever.config.run import RunConfig
 from forever.data.tasks import Benchmark
 from forever.errors import InputError
 from forever.evaluation.metrics import scores_after
-from forever.files import sync, sync_folder, writing
+from forever.files import check_digest, sync, sync_folder, writing
 from forever.models.identity import of_method
 from forever.runs import checkpoint
 from forever.runs.answers import Answers
@@ -154,6 +156,10 @@ class Session:
         shapes = self.method.carried(self.learner, state.stage, state.trained)
         carried, flat = part(saved.tensors, "method/"), self.learner.parameters.flat
         self.method.load_state_dict(carried, saved.state["method"], shapes, flat)
+        for name, digest in state.constants.items():
+            check_digest(self.directory.path / name, digest)
+            tensors = load_file(self.directory.path / name, device=str(flat.device))
+            self.method.constants.update(tensors)
 
     # ---- while training
 
@@ -215,8 +221,19 @@ class Session:
             update = len(progress.state.records) + 1  # it sorts after the stage's last update
             counted = {**self.journal.lines, "digests": self.journal.digests}
             progress.state = replace(progress.state, trained=True, records=[], **counted)
+            self._write_constants()
             self._checkpoint(update)
         self.attempt.pulse()
+
+    def _write_constants(self) -> None:
+        """Write what the method computed for good after this stage; checkpoints have its digest."""
+        state = self.progress.state
+        prefix = f"{state.stage}/"
+        new = {name: t for name, t in self.method.constants.items() if name.startswith(prefix)}
+        if new:
+            path = self.directory.constants(state.stage)
+            digest = checkpoint.write_constants(path, new)
+            state.constants = {**state.constants, self.directory.name(path): digest}
 
     def _checkpoint(self, update: int) -> None:
         if self.journal is None:

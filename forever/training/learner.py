@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from forever.config.run import RunConfig
-from forever.data.batching import Batch, batch_count, batches, one_pass, shuffled
+from forever.data.batching import Batch, batch_count, batches, one_pass
 from forever.data.encoding import Encoded, Encoder
 from forever.data.tasks import Example, Task
 from forever.errors import InputError
@@ -124,7 +124,7 @@ class Learner:
         """
         optim, seed, budget = self.config.optim, self.config.seed, self.budget.config
         kept = self.memory.examples
-        drawn = shuffled(kept, seed, "mixed", task.name)
+        drawn = self.memory.drawn(task.name)
         if budget.seconds is not None and kept:
             batches = self.batches(task.train)
             yield from self.budget.mixed_by_time(batches, drawn, self.planned_steps)

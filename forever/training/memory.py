@@ -3,9 +3,9 @@
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, islice
 
-from forever.data.batching import Batch, batches
+from forever.data.batching import Batch, batches, shuffled
 from forever.data.tasks import Example, Task
 from forever.seeding import derive, permutation
 
@@ -55,6 +55,19 @@ class Memory:
         return batches(
             self.examples, epochs, size, self.seed, "replay", learning, self._passes[learning]
         )
+
+    def drawn(self, learning: str) -> Iterator[Example]:
+        """Kept examples one by one while `learning` a task: none comes again before all have come.
+
+        All ways to spend a budget of examples draw from it, so they replay the same ones.
+        """
+        return shuffled(self.examples, self.seed, "mixed", learning)
+
+    def further(self, seen: int, learning: str, batch_size: int | None = None) -> Iterator[Batch]:
+        """Endless batches of `drawn` after the examples that were `seen`."""
+        examples = islice(self.drawn(learning), seen, None)
+        while True:
+            yield Batch(tuple(islice(examples, batch_size or self.batch_size)))
 
     def draws(self, learning: str, purpose: str) -> Iterator[Batch]:
         """Endless random batches of kept examples, each drawn without regard to those before."""

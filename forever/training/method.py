@@ -60,6 +60,9 @@ class Method(Generic[C]):
         # What must survive a restart and is not in the records: tensors, and JSON values.
         self.tensors: dict[str, Tensor] = {}
         self.state: dict[str, Any] = {}
+        # What `end_task` computed for good. It is written once, beside the checkpoints, which have
+        # its digest; the names begin with the number of the stage and a slash.
+        self.constants: dict[str, Tensor] = {}
 
     def build(self, model: nn.Module, config: RunConfig, tasks: int) -> None:
         """Put what will be trained around the frozen `model`; by default one adapter of PEFT."""

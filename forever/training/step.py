@@ -86,7 +86,9 @@ def optimizer_step(learner: Learner, method: Method[Any], step: Step) -> StepRec
         problem = _problem(*world.from_leader(torch.stack(numbers)).tolist())
         if problem:
             return _skipped(learner, problem, tokens)
-    lr = learning_rate(config.optim, learner.step, learner.planned_steps)
+    lr = step.lr
+    if lr is None:
+        lr = learning_rate(config.optim, learner.step, learner.planned_steps)
     numbers.append(apply_update(parameters, learner.optimizer, lr))
     loss, penalties, size, update_norm = world.from_leader(torch.stack(numbers)).tolist()
     problem = _problem(loss, penalties, size, update_norm)

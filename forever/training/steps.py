@@ -31,6 +31,8 @@ class Step:
     batch: Batch
     kind: Kind = "task"
     penalty: Penalty | None = None
+    pull: float = 0.0  # the weight of what the method's `loss` adds for replayed examples
+    lr: float | None = None  # the learning rate; None is the schedule's
 
 
 @dataclass(frozen=True)

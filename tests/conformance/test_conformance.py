@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -26,7 +26,8 @@ from forever.methods.forever import Forever
 from forever.methods.registry import METHODS, build_method
 from forever.models import lora
 from forever.replay.clock import CLOCKS
-from forever.replay.schedules import RANDOM, SCHEDULES
+from forever.replay.regularizers import RegularizerName
+from forever.replay.schedules import CONTROLS, SCHEDULES
 from forever.training import step as step_module
 from forever.training.learner import Learner
 from forever.training.step import optimizer_step
@@ -92,9 +93,8 @@ def test_every_method_and_slot_is_in_the_table() -> None:
 
     assert values("name", "") >= METHODS.keys()
     assert values("clock", "model") == CLOCKS.keys()
-    assert values("days", "ebbinghaus") == {*SCHEDULES, RANDOM}
-    regularizers = {"none", "intensity", "importance", "intensity_importance"}
-    assert values("regularizer", "intensity") == regularizers
+    assert values("days", "ebbinghaus") == {*SCHEDULES, *CONTROLS}
+    assert values("regularizer", "intensity") == {*get_args(RegularizerName)}
 
 
 @each_row
@@ -155,7 +155,7 @@ def test_events_are_whole_passes_over_the_memory(run: Run, name: str) -> None:
     assert seen == Counter({k: n for k, n in found.result["rows_seen"].items() if k != "task"})
 
 
-SPENDS = ("forever", "fixed", "vbm", "mix_replay", "migu", "ssr")
+SPENDS = ("der", "forever", "fixed", "vbm", "mix_replay", "migu", "ssr")
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "mtl"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forever.replay.regularizers import Regularizer, RegularizerName
+from forever.replay.regularizers import Regularizer, RegularizerName, scaled
 
 
 def paper(name: RegularizerName = "intensity", gamma: float = 1.0) -> Regularizer:
@@ -35,3 +35,18 @@ def test_which_regularisers_weigh_parameters() -> None:
     assert not paper("intensity").weighted
     assert paper("importance").weighted
     assert paper("intensity_importance").weighted
+
+
+def test_the_scale_of_beta() -> None:
+    """Three of a batch of eight, in an event of five updates."""
+    assert scaled(0.4, "update", replayed=3, batch_size=8, updates=5) == 0.4
+    assert scaled(0.4, "event", replayed=3, batch_size=8, updates=5) == pytest.approx(0.08)
+    assert scaled(0.4, "batch", replayed=3, batch_size=8, updates=5) == pytest.approx(0.15)
+
+
+def test_answers_are_held_at_a_constant_strength() -> None:
+    for name in ("kl", "logits"):
+        assert paper(name).holds_answers
+        assert not paper(name).weighted
+        assert paper(name).strength(3.0) == 1e-3
+    assert not paper("intensity").holds_answers

@@ -1,10 +1,20 @@
 """Schedules are the lists that the paper and docs/protocol.md#schedules give."""
 
 import itertools
+import math
 
 import pytest
 
-from forever.replay.schedules import SCHEDULES, days, random_times, standard_events
+from forever.replay.schedules import (
+    CONTROLS,
+    SCHEDULES,
+    days,
+    evenly,
+    log_uniform_times,
+    permuted_gaps,
+    random_times,
+    standard_events,
+)
 
 # The first nine days, or all.
 LISTS = {
@@ -36,20 +46,50 @@ def test_standard_events(updates: int, events: int) -> None:
     assert standard_events(updates, 24) == events
 
 
+@pytest.mark.parametrize("name", CONTROLS)
 @pytest.mark.parametrize(("updates", "events"), EVENTS)
-def test_random_times_are_as_many_as_the_standard_ones(updates: int, events: int) -> None:
+def test_controls_have_as_many_days_as_the_standard_list(
+    name: str, updates: int, events: int
+) -> None:
     """Each after an update of its own, from the first one at which the standard schedule can."""
-    drawn = [day * 24 for day in random_times(updates, 24, 0, "task")]
+    drawn = [day * 24 for day in CONTROLS[name](updates, 24, 0, "task")]
     assert len({*drawn}) == len(drawn) == events
     assert drawn == sorted(drawn)
     assert all(24 <= time <= updates and time == round(time) for time in drawn)
 
 
-def test_random_times_repeat_by_seed_and_differ_by_seed_and_task() -> None:
+@pytest.mark.parametrize("name", [name for name in CONTROLS if name != "evenly"])
+def test_drawn_times_repeat_by_seed_and_differ_by_seed_and_task(name: str) -> None:
     places = [(0, "a"), (1, "a"), (0, "b")]
-    drawn = [tuple(random_times(1250, 24, *place)) for place in places]
+    drawn = [tuple(CONTROLS[name](1250, 24, *place)) for place in places]
     assert len({*drawn}) == 3
-    assert [tuple(random_times(1250, 24, *place)) for place in places] == drawn
+    assert [tuple(CONTROLS[name](1250, 24, *place)) for place in places] == drawn
+
+
+def test_even_days() -> None:
+    """T = 1250 with J = 6: every 208 updates, as fixed-interval replay has it."""
+    assert [day * 24 for day in evenly(1250, 24, 0, "task")] == [208 * j for j in range(1, 7)]
+
+
+def test_permuted_gaps_are_the_standard_ones_in_every_order() -> None:
+    """60 orders of 1, 1, 2, 3, 8 and 15 from 200 seeds at least; each ends at day 30."""
+    orders = set()
+    for seed in range(200):
+        drawn = list(permuted_gaps(1250, 24, seed, "task"))
+        gaps = tuple(b - a for a, b in itertools.pairwise([0.0, *drawn]))
+        assert sorted(gaps) == [1, 1, 2, 3, 8, 15]
+        assert drawn[-1] == 30
+        orders.add(gaps)
+    assert len(orders) > 60
+
+
+def test_log_uniform_times_are_as_dense_as_the_standard_days() -> None:
+    """A third of 1,200 draws in each third of log-time from 24 to 1250 (sd 1.4 %)."""
+    drawn = [time for seed in range(200) for time in log_uniform_times(1250, 24, seed, "task")]
+    place = [math.log(time) / math.log(1250 / 24) for time in drawn]
+    thirds = [sum(i <= 3 * p < i + 1 + (i == 2) for p in place) for i in range(3)]
+    assert sum(thirds) == 1200
+    assert all(330 <= third <= 470 for third in thirds)
 
 
 def test_random_times_spread_over_the_whole_task() -> None:

@@ -4,8 +4,9 @@ These are bounds and plain replay, then methods without memory, methods with mem
 new method adds its class and a line to `OURS`.
 """
 
+from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -27,8 +28,8 @@ from forever.config.parts import (
     at_most,
 )
 from forever.errors import InputError, unknown
-from forever.replay.regularizers import RegularizerName
-from forever.replay.schedules import RANDOM, SCHEDULES
+from forever.replay.regularizers import PenaltyScale, RegularizerName
+from forever.replay.schedules import CONTROLS, SCHEDULES
 
 # Layers whose input is as wide as the hidden states.
 _ON_HIDDEN_STATES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
@@ -47,15 +48,84 @@ class MtlConfig(MethodConfig):
     joint = True
 
 
-class MixReplayConfig(MethodConfig):
+class AnchoredConfig(MethodConfig):
+    """What holds replay to what was known, beside the right answers; defaults are FOREVER's."""
+
+    day_steps: Count = 24
+    """S: the updates that make the first day, whose pace of learning is mu_0."""
+    smoothing: Annotated[float, Field(gt=0, le=1), NUMBER] = 0.05
+    """lambda of the moving average mu."""
+    regularizer: RegularizerName = "none"
+    """What the penalty follows: nothing, the intensity of learning (paper), importance, or both. Or
+    it holds the answers to the replayed examples: kl to those of the model at the start of the
+    task, logits to those at the end of the example's own task (DER)."""
+    beta: NotNegative = 1e-3
+    """beta_base."""
+    gamma: NotNegative = 1.0
+    """Ours, not given in the paper: 1 makes s = clip(r, 0.5, 3), so bounds are bounds on r."""
+    min_strength: NotNegative = 0.5
+    """Lower bound of the strength s (paper)."""
+    max_strength: NotNegative = 3.0
+    """Upper bound of s (paper)."""
+    penalty_scale: PenaltyScale = "update"
+    """What has all of beta: an update on memory (paper), so that the pull grows with what is kept;
+    an event, whose updates divide it (ours); or a full batch of replayed examples, so that all ways
+    to spend one budget of examples have the same sum (ours)."""
+    logits: Count | Literal["all"] | None = None
+    """How many logits `kl` and `logits` keep at each position of an answer: all, or the K largest
+    and the mass of the rest. Ours; None is all of up to 4,096, and else 64."""
+
+    def check(self, run: RunParts) -> None:
+        super().check(run)
+        if self.penalty_scale == "event" and run.budget.seconds is not None:
+            raise InputError(
+                f"method {self.name}: penalty_scale='event' divides beta by the updates of an "
+                "event, and with budget.seconds nobody knows them before; use 'batch'"
+            )
+
+    @model_validator(mode="after")
+    def _ordered_bounds(self) -> Self:
+        if self.min_strength > self.max_strength:
+            bounds = f"min_strength={self.min_strength} is above max_strength={self.max_strength}"
+            raise InputError(bounds)
+        return self
+
+
+class InterleavedConfig(AnchoredConfig):
+    """Memory mixed into the batches of the task; any of the regularisers may hold it."""
+
+    # Narrower than in the base class, which is safe for a frozen field.
+    penalty_scale: Literal["update", "batch"] = "batch"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """What has all of beta: a full batch of replayed examples, or an update with any of them."""
+
+    def identity(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        # Without a penalty none of its fields does anything.
+        idle = AnchoredConfig.model_fields.keys() - {"name"} if self.regularizer == "none" else ()
+        return {key: value for key, value in super().identity(values).items() if key not in idle}
+
+
+class MixReplayConfig(InterleavedConfig):
     name: Literal["mix_replay"] = "mix_replay"
-    code = "forever.methods.plain:MixReplay"
+    code = "forever.methods.mix_replay:MixReplay"
+
+
+class DerConfig(InterleavedConfig):
+    """Dark experience replay, DER++ (Buzzega et al. 2020)."""
+
+    name: Literal["der"] = "der"
+    code = "forever.methods.mix_replay:Der"
+    regularizer: Literal["logits"] = "logits"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """What the model said of an example at the end of the example's own task."""
+    beta: NotNegative = 0.5
+    """The paper's alpha, of the logits' term. Theirs for images are 0.1 to 1; ours is the middle.
+    Its beta, of the right answers, is 1: replayed examples count as the task's own do."""
 
 
 class ScheduledReplayConfig(MethodConfig):
     """What every scheduled replay must say. Defaults are FOREVER's."""
 
     renamed = {"warmup_steps": "day_steps"}
+    added = {"end_rate": "whole"}
 
     day_steps: Count = 24
     """S: the updates that make the first day. They count as part of the task, because the paper's
@@ -66,6 +136,14 @@ class ScheduledReplayConfig(MethodConfig):
     consolidation_epochs: Whole | Literal["matched"] = 1
     """Passes when the task is over (paper: one short epoch). "matched" adds what is left of the
     standard schedule's budget, so that schedules can be compared at equal cost."""
+    end_rate: Literal["whole", "current", "none"] = "whole"
+    """The learning rate of the replay that ends a task: `optim.lr`, that of the task's last update,
+    which a decay has brought near zero, or no such replay. The paper is silent; ours."""
+
+    def identity(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        kept = super().identity(values)
+        # Earlier versions drew anew for each event, and so repeated examples that others lacked.
+        return kept | ({"draws": "one stream"} if self.memory_epochs == "share" else {})
 
     def check(self, run: RunParts) -> None:
         super().check(run)
@@ -89,7 +167,7 @@ class FixedIntervalConfig(ScheduledReplayConfig):
     events: Count | None = None
     """How many events a task has at most; None is J. On the model clock FOREVER has fewer where its
     updates shrink."""
-    added = {"events": None}
+    added = {**ScheduledReplayConfig.added, "events": None}
 
 
 class EwcConfig(MethodConfig):
@@ -339,7 +417,7 @@ class VbmConfig(ScheduledReplayConfig):
     consolidation_epochs: Whole = 1  # pyright: ignore[reportIncompatibleVariableOverride]
     """Passes of the last recall, when the task is over."""
     retired = {"variant": "interval"}
-    added = {"days": "equal"}
+    added = {**ScheduledReplayConfig.added, "days": "equal"}
 
     def check(self, run: RunParts) -> None:
         super().check(run)
@@ -350,7 +428,7 @@ class VbmConfig(ScheduledReplayConfig):
             )
 
 
-class ForeverConfig(ScheduledReplayConfig):
+class ForeverConfig(ScheduledReplayConfig, AnchoredConfig):
     """Defaults are the paper's (implementation details) unless a reason is given."""
 
     name: Literal["forever"] = "forever"
@@ -358,30 +436,32 @@ class ForeverConfig(ScheduledReplayConfig):
     clock: Literal["model", "steps"] = "model"
     """What makes time pass: movement of the parameters (paper), or the number of updates (+STC)."""
     days: str | list[AboveZero] = "ebbinghaus"
-    """A named schedule or explicit days in the order in which they are awaited; "random" draws as
-    many as the standard schedule has."""
+    """A named schedule or explicit days in the order in which they are awaited. Controls have as
+    many as the standard schedule: random, evenly, permuted (its gaps), log_uniform."""
     source: Literal["memory", "task"] = "memory"
     """What an event trains on: the memory, or as many examples of the current task, which pads the
     task with as many updates as replay would."""
-    smoothing: Annotated[float, Field(gt=0, le=1), NUMBER] = 0.05
-    """lambda of the moving average mu."""
     regularizer: RegularizerName = "intensity"
-    """What the penalty follows: nothing, the intensity of learning (paper), importance, or both."""
-    beta: NotNegative = 1e-3
-    """beta_base."""
-    gamma: NotNegative = 1.0
-    """Ours, not given in the paper: 1 makes s = clip(r, 0.5, 3), so bounds are bounds on r."""
-    min_strength: NotNegative = 0.5
-    """Lower bound of the strength s (paper)."""
-    max_strength: NotNegative = 3.0
-    """Upper bound of s (paper)."""
-    added = {"source": "memory"}
+    added = {
+        **ScheduledReplayConfig.added,
+        "source": "memory",
+        "penalty_scale": "update",
+        "logits": None,
+    }
+
+    def check(self, run: RunParts) -> None:
+        super().check(run)
+        if self.source == "task" and self.regularizer in ("kl", "logits"):
+            raise InputError(
+                f"method forever: regularizer={self.regularizer} holds the answers to replayed "
+                "examples, and source='task' replays none; use another one, or 'none'"
+            )
 
     @field_validator("days")
     @classmethod
     def _known_schedule(cls, value: str | list[float]) -> str | list[float]:
-        if isinstance(value, str) and value not in (*SCHEDULES, RANDOM):
-            raise unknown("schedule", value, (*SCHEDULES, RANDOM))
+        if isinstance(value, str) and value not in (*SCHEDULES, *CONTROLS):
+            raise unknown("schedule", value, (*SCHEDULES, *CONTROLS))
         return value
 
     def estimate(self) -> str:
@@ -392,18 +472,12 @@ class ForeverConfig(ScheduledReplayConfig):
     def updates_of_day(self) -> int | None:
         return self.day_steps if self.clock == "steps" else None
 
-    @model_validator(mode="after")
-    def _ordered_bounds(self) -> "ForeverConfig":
-        if self.min_strength > self.max_strength:
-            bounds = f"min_strength={self.min_strength} is above max_strength={self.max_strength}"
-            raise InputError(bounds)
-        return self
-
 
 OURS: tuple[type[MethodConfig], ...] = (
     FinetuneConfig,
     MtlConfig,
     MixReplayConfig,
+    DerConfig,
     FixedIntervalConfig,
     EwcConfig,
     OLoraConfig,
