@@ -55,6 +55,23 @@ def test_the_interval_ends_where_the_evidence_is_enough(count: int, alpha: float
         assert e_value(differences, end) == pytest.approx(1 / alpha)
 
 
+# Half the widths by savvi 0.3.1, LinearRegression(alpha, p=1, phi=0.1) of an intercept alone: the
+# t-test of Lindon et al. 2024, whose phi is 1 / g. Its degrees of freedom are taken as n - 1, where
+# it takes one fewer.
+ANOTHER_IMPLEMENTATION = [
+    (5, 0.05, 4.156662), (5, 0.05 / 17, 9.567669), (10, 0.05, 2.300469),
+    (10, 0.05 / 17, 3.424372), (40, 0.05, 0.958091), (40, 0.05 / 17, 1.207578),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "alpha", "half"), ANOTHER_IMPLEMENTATION)
+def test_another_implementation_has_the_same_interval(
+    count: int, alpha: float, half: float
+) -> None:
+    differences = [(7 * i * i % 11 - 4) / 2 for i in range(count)]
+    assert half_width(differences, alpha) == pytest.approx(half, rel=1e-6)
+
+
 def test_few_seeds_exclude_nothing() -> None:
     """(1 + n g)^((n - 1) / 2): 31 with three seeds, 262 with four; 20 is asked of one comparison
     and 140 of seven."""
