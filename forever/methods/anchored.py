@@ -144,9 +144,13 @@ class Anchored(Method[C]):
         for stage, examples in enumerate(learner.memory.kept.values()):
             lengths = [len(learner.encoder.encode(example).answer) for example in examples]
             if self.regularizer.name == "logits":
-                whole = Kept(
-                    self.constants[f"{stage}/values"], self.constants.get(f"{stage}/places")
-                )
+                if f"{stage}/values" not in self.constants:
+                    raise InputError(
+                        f"method {self.config.name}: stage {stage + 1} kept no logits to be held "
+                        "to; a fork that is held to logits needs a run that was"
+                    )
+                places = self.constants.get(f"{stage}/places")
+                whole = Kept(self.constants[f"{stage}/values"], places)
             else:
                 # A resumed run is elsewhere by now, so Theta* is put in place for it.
                 now = learner.parameters.snapshot()
