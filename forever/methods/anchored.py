@@ -111,7 +111,8 @@ class Anchored(Method[C]):
     def end_task(self, learner: Learner, task: Task) -> None:
         self.tensors.pop("anchor", None)
         self.known.clear()
-        if self.regularizer.name == "logits" and (examples := self.remember(learner, task)):
+        examples = self.remember(learner, task) if task.train else ()
+        if self.regularizer.name == "logits" and examples:
             kept = self.answers(learner, examples)
             self.constants[f"{learner.stage}/values"] = kept.values
             if kept.places is not None:

@@ -42,11 +42,11 @@ replay_loss cf239e59832dadc3 cb2c44ae10beec4f f922c9acd605689a
 baselines e80add8c00017f25 b212ac3cc7b21c46 ff0af93b0e75c794
 baseline_variants a790d55b6376d901 9a7d2efd0c9c2684 38303fbadc8118a1
 demo 35baf6172085cf1a af37fc6ffcee84a3 e91ecda3346b472e
-arena 9f5b7893dd24347d 09ae309bc287b80d 1e903b57440b334a
-doses 84b495ab22df59d4 65ec567cb3289098 dad0e20e702e2f19
+arena cd73f2b55d75a17b ad231799a0684cff 21566d3610a235e6
+doses ab58e7db02e16d07 0f0eb7c2427f1c01 57ff09d31cab0813
 protocol 9b48b1a84f7ba3ad f2585961f12a026e f6b2b921b4220732
 tuned 295091c98552e79a c9086ac774a49ec8 7b67a73307c1067a
-language_model 5de53c62842ca98c d13cb0d0b6bb1380 e3ac37d1e5bd29d8
+language_model f1a698cb43c6a071 b87c21d66b3ad089 a13f3be81ca1a95a
 """
 
 # Variants that came later or are read anew; the runs of all others stay where they are.

@@ -117,8 +117,9 @@ class DerConfig(InterleavedConfig):
     regularizer: Literal["logits"] = "logits"  # pyright: ignore[reportIncompatibleVariableOverride]
     """What the model said of an example at the end of the example's own task."""
     beta: NotNegative = 0.5
-    """The paper's alpha, of the logits' term. Theirs for images are 0.1 to 1; ours is the middle.
-    Its beta, of the right answers, is 1: replayed examples count as the task's own do."""
+    """The paper's alpha, of the logits' term: 0.1 to 1 for images (aimagelab/mammoth:
+    utils/best_args.py), and ours is in the middle. Its beta, of the right answers, is 0.5 to 1
+    there and 1 here, since replayed examples count as the task's own do."""
 
 
 class ScheduledReplayConfig(MethodConfig):
@@ -442,6 +443,8 @@ class ForeverConfig(ScheduledReplayConfig, AnchoredConfig):
     """What an event trains on: the memory, or as many examples of the current task, which pads the
     task with as many updates as replay would."""
     regularizer: RegularizerName = "intensity"
+    """What the penalty follows: the intensity of learning (paper), importance, both, or nothing; or
+    what holds the answers to replayed examples, as in MixReplay."""
     added = {
         **ScheduledReplayConfig.added,
         "source": "memory",
