@@ -111,6 +111,7 @@ def test_defaults_are_the_papers() -> None:
         "smoothing": 0.05, "memory_epochs": 2, "consolidation_epochs": 1,
         "regularizer": "intensity", "beta": 1e-3, "gamma": 1,
         "min_strength": 0.5, "max_strength": 3,
+        "penalty_scale": "update", "logits": None, "end_rate": "whole",
     }  # fmt: skip
 
 
