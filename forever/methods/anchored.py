@@ -154,10 +154,8 @@ class Anchored(Method[C]):
                 whole = Kept(self.constants[f"{stage}/values"], places)
             else:
                 # A resumed run is elsewhere by now, so Theta* is put in place for it.
-                now = learner.parameters.snapshot()
-                learner.parameters.load(self.tensors["anchor"])
-                whole = self.answers(learner, examples)
-                learner.parameters.load(now)
+                with learner.parameters.at(self.tensors["anchor"]):
+                    whole = self.answers(learner, examples)
             self.known.update(zip(examples, whole.split(lengths), strict=True))
 
     @torch.no_grad()

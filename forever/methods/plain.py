@@ -13,30 +13,42 @@ from forever.data.tasks import Task
 from forever.training.events import LossEvent
 from forever.training.learner import Learner
 from forever.training.method import Card, Method
-from forever.training.steps import Probe, Step, Steps
+from forever.training.steps import Probe, Step, StepRecord, Steps
 
 
 class Finetune(Method[FinetuneConfig]):
     """Sequential fine-tuning: the task's batches, one after another."""
 
     card = Card(title="Fine-tuning", paper="lower bound")
+    vectors = ("anchor",)
+
+    def begin_task(self, learner: Learner, task: Task) -> None:
+        if self.config.probe_every and learner.memory:
+            self.tensors["anchor"] = learner.parameters.snapshot()
 
     def steps(self, learner: Learner, task: Task) -> Steps:
+        tau = 0.0
         for batch in learner.batches(task.train):
-            yield from self.look_back(learner, task)
-            yield Step(batch)
-        yield from self.look_back(learner, task)
+            yield from self.look_back(learner, task, tau)
+            record = yield Step(batch)
+            tau += record.update_norm
+        yield from self.look_back(learner, task, tau)
 
-    def look_back(self, learner: Learner, task: Task) -> Steps:
-        """Measure the loss on the kept examples of each earlier task, if it is time."""
+    def look_back(self, learner: Learner, task: Task, tau: float) -> Steps:
+        """Measure what is left of each earlier task on its kept examples, if it is time."""
         every = self.config.probe_every
         if not every or learner.step % every or not learner.memory:
             return
-        losses: dict[str, float] = {}
+        probes: dict[str, StepRecord] = {}
         for name, examples in learner.memory.kept.items():
-            record = yield Probe(Batch(examples))
-            losses[name] = record.loss
-        learner.log_event(LossEvent(task.name, learner.step, losses))
+            probes[name] = yield Probe(Batch(examples), self.tensors["anchor"])
+        losses = {name: record.loss for name, record in probes.items()}
+        kl = {name: record.kl for name, record in probes.items()}
+        distance = next(iter(probes.values())).distance
+        learner.log_event(LossEvent(task.name, learner.step, losses, tau, distance, kl))
+
+    def end_task(self, learner: Learner, task: Task) -> None:
+        self.tensors.pop("anchor", None)
 
 
 class Mtl(Method[MtlConfig]):

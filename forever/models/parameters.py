@@ -4,7 +4,8 @@ So the update norm is one pass, the all-reduce one call, a snapshot one copy, a 
 expression, and the replay penalty one dot product. N is the number of trainable parameters.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,16 @@ class FlatParameters:
     def load(self, values: Tensor) -> None:
         """Set Theta to `values`, shape [N]."""
         self.flat.copy_(values)
+
+    @contextmanager
+    def at(self, values: Tensor) -> Iterator[None]:
+        """Let Theta be `values`, shape [N], for a while."""
+        now = self.snapshot()
+        self.load(values)
+        try:
+            yield
+        finally:
+            self.load(now)
 
     def merge(
         self, start: Tensor, middle: Tensor, w_in: Tensor | float, w_out: Tensor | float

@@ -30,4 +30,9 @@ class LossEvent:
     task: str  # that is learned
     step: int  # updates of the current task before it
     losses: dict[str, float]  # cross-entropy on the kept examples of each task, dropout off
+    # How far the model has gone in this task: the sum of Delta, the distance from where the task
+    # began, and on the kept examples of each task the mean KL from what it said there.
+    tau: float
+    distance: float
+    kl: dict[str, float]
     kind: Literal["look"] = "look"

@@ -19,7 +19,7 @@ from forever.models.device import fitting
 from forever.models.parameters import FlatParameters
 from forever.seeding import derive
 from forever.text import complain
-from forever.training.forward import answer_logits, cross_entropy
+from forever.training.forward import answer_logits
 from forever.training.learner import Learner
 from forever.training.method import Method
 from forever.training.optim import apply_update, clip_gradient, learning_rate
@@ -150,24 +150,32 @@ def _skipped(learner: Learner, problem: str, tokens: int) -> StepRecord:
 
 @torch.no_grad()
 def probe(learner: Learner, action: Probe) -> StepRecord:
-    """The loss of a batch with dropout off; nothing changes."""
-    world = learner.world
+    """The loss of a batch with dropout off, and how far the model has gone; nothing changes."""
+    world, parameters, anchor = learner.world, learner.parameters, action.anchor
     groups = [(learner.encoder.encode(example),) for example in action.batch.examples]
     supervised = sum(len(example.answer) for example in _flat(groups))
     learner.backbone.model.eval()
 
     def passes(size: int) -> Tensor:
-        loss = torch.zeros((), dtype=torch.float64, device=world.device)
+        sums = torch.zeros(2, dtype=torch.float64, device=world.device)
         for micro in _micro_batches(world.share(groups), size):
-            loss += cross_entropy(learner, _flat(micro)) / supervised
-        return loss
+            logits, targets = answer_logits(learner, _flat(micro))
+            sums[0] += F.cross_entropy(logits, targets, reduction="sum") / supervised
+            if anchor is not None:
+                with parameters.at(anchor):
+                    known, _ = answer_logits(learner, _flat(micro))
+                log_p, log_q = logits.log_softmax(-1), known.log_softmax(-1)
+                sums[1] += (log_q.exp() * (log_q - log_p)).sum() / supervised
+        return sums
 
     count = len(world.share(groups))
-    loss, learner.micro_batch = fitting(passes, count, learner.micro_batch, "examples")
-    value = world.from_leader(world.sum_(loss)).item()
-    if not math.isfinite(value):
-        raise learner.diverged(f"the loss of a probe is {value}")
-    return StepRecord(loss=value, tokens=_tokens(_flat(groups)))
+    sums, learner.micro_batch = fitting(passes, count, learner.micro_batch, "examples")
+    loss, kl = world.from_leader(world.sum_(sums)).tolist()
+    if not math.isfinite(loss + kl):
+        raise learner.diverged(f"a probe has loss {loss} and KL {kl}")
+    distance = 0.0 if anchor is None else world.from_leader(parameters.distance(anchor)).item()
+    tokens = _tokens(_flat(groups))
+    return StepRecord(loss=loss, tokens=tokens, distance=distance, kl=kl)
 
 
 def check_carried(learner: Learner, method: Method[Any]) -> None:

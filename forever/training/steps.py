@@ -40,6 +40,7 @@ class Probe:
     """The loss of a batch without an update, dropout off."""
 
     batch: Batch
+    anchor: Tensor | None = None  # Theta*, [N]: say also how far the model has gone from there
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,10 @@ class StepRecord:
     value: float = 0.0  # of a reading
     seconds: float = 0.0  # that it took, where a budget of seconds is to be kept
     skipped: bool = False  # since a number was not finite: nothing changed, and loss is not known
+    # Of a probe with an anchor: ||Theta - Theta*||_2, and the mean over the answers' positions of
+    # KL(p* || p), p* from the model at Theta*.
+    distance: float = 0.0
+    kl: float = 0.0
 
 
 Steps = Generator[Action, StepRecord, None]

@@ -33,7 +33,8 @@ from forever.errors import InputError
 from forever.launch.local import Placement, run_local
 from forever.training.forward import answer_logits
 from forever.training.learner import Learner
-from forever.training.step import perform
+from forever.training.step import perform, probe
+from forever.training.steps import Probe
 
 SHARE: dict[str, Any] = {"day_steps": 1, "memory_epochs": "share"}
 WHENS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -211,6 +212,23 @@ def test_answers_are_held_as_in_a_loop(
         assert penalty == pytest.approx(total.item(), rel=1e-3)
         assert total.item() > 0.01
         torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_probe_says_how_far_the_model_has_gone(small: RunConfig) -> None:
+    fields = {"name": "finetune", "probe_every": 1}
+    learner, _, batch, known = before_a_replay(small, *begin(small, fields))
+    encoded = [learner.encoder.encode(example) for example in batch.examples]
+    record = probe(learner, Probe(batch, known))
+    learner.backbone.model.eval()
+    with torch.no_grad():
+        now = torch.cat([answer_logits(learner, [one])[0] for one in encoded])
+        with learner.parameters.at(known):
+            then = torch.cat([answer_logits(learner, [one])[0] for one in encoded])
+    expected = sum(kl(z, z_known).item() for z, z_known in zip(now, then, strict=True)) / len(now)
+    assert record.kl == pytest.approx(expected, rel=1e-3)
+    theta = learner.parameters.snapshot()
+    assert record.distance == pytest.approx((theta - known).norm().item(), rel=1e-5)
+    assert probe(learner, Probe(batch)).loss == pytest.approx(record.loss, rel=1e-6)
 
 
 def test_as_many_logits_as_the_vocabulary_has_are_all() -> None:

@@ -32,6 +32,16 @@ def test_when_the_loss_is_probed_and_what_it_is(small_config: RunConfig, tmp_pat
     ]
     assert result["events"] == {"weight": {}, "colour": {"look": 3}, "shape": {"look": 3}}
     assert result["rows_seen"] == {"task": 48}
+    norms = [line["update_norm"] for line in lines(tmp_path / "steps.jsonl")]
+    for probe_, sum_ in zip(probes, [0, sum(norms[4:6]), sum(norms[4:8])] * 2, strict=False):
+        if probe_["task"] == "colour":
+            assert probe_["tau"] == pytest.approx(sum_)
+            assert (
+                0 <= probe_["distance"] <= probe_["tau"] + 1e-6
+            )  # no way is shorter than straight
+        if probe_["step"] == 0:
+            assert (probe_["tau"], probe_["distance"]) == (0, 0)
+            assert list(probe_["kl"].values()) == pytest.approx([0] * len(probe_["kl"]), abs=1e-6)
     # Nothing happens between the end of a task and the beginning of the next.
     assert probes[2]["losses"]["weight"] == probes[3]["losses"]["weight"]
     assert probes[1]["losses"]["weight"] != probes[2]["losses"]["weight"]
