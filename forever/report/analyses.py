@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from forever.format import plural
+from forever.report.effects import effects_of
 from forever.report.format import NOTHING, estimated, minus, number
 from forever.report.row import Row, dose_gap_of, in_rounds, matrices_of
 from forever.report.study import Part
@@ -48,6 +49,7 @@ def analyses(part: Part) -> dict[str, Any]:
         "forgetting_rate": rates,
         "doses": dose_areas(part),
         "beyond_chance": beyond_chance(part),
+        "main_effects": effects_of(part),
     }
     if part.name == "model_day":
         by_name["model_day"] = correlations(part)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forever.format import plural
+from forever.report.effects import effects_note
 from forever.report.format import distinct, listed, number
 from forever.report.run import Run, differences, pairs
 from forever.report.study import Part, Study
@@ -126,6 +127,8 @@ def notes(part: Part) -> list[str]:
             f"{plural(len(judged), 'comparison')}; equivalent: within ±{EQUIVALENT:g} points; not "
             "shown: more seeds may show a difference. Bounds are not judged."
         )
+    if note := effects_note(part):
+        texts.append(note)
     unequal = [row for row in part.measured if not row.dose_gap.comparable]
     if unequal:
         gaps = "; ".join(f"{row.variant} ({row.dose_gap.words()})" for row in unequal)

@@ -24,6 +24,7 @@ from forever.files import write_text
 from forever.format import plural
 from forever.report import facts
 from forever.report.analyses import analyses, findings
+from forever.report.effects import effects_table
 from forever.report.format import NOTHING, distinct, minus
 from forever.report.frame import COLUMNS, frame_of, stored_rows, text_table
 from forever.report.joined import folder_table, warnings
@@ -119,6 +120,7 @@ def _section(study: Study, part: Part, to: Path, of_runs: bool) -> dict[str, Any
         "titles": [*scores.columns, *costs.columns],
         "notes": facts.notes(part),
         "more": {
+            "Main effects": effects_table(part),
             "Decided": text_table(frame[frame["decided"] != ""], "decided"),
             "Findings": pd.DataFrame(
                 findings(part), columns=["finding", "ours", "published", "from"]

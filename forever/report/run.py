@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +40,8 @@ class Run:
     reference: str | None = None  # the variant that it is compared with; a reference has itself
     paper_variant: str = ""  # the paper's name of the variant
     source: str = ""  # the name of the folder, where several are compared
+    # In a sweep of two factors, the level of each by the factor's name.
+    levels: dict[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

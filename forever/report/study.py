@@ -184,7 +184,11 @@ def _sweep(folder: Path) -> Study:
         about = variant, trial["benchmark"], trial["order"], trial["seed"]
         other = manifest["references"].get(variant, reference)
         in_paper = manifest["paper"].get(variant, variant)
-        runs.append(Run(RunDirectory(folder / trial["key"]), *about, other, in_paper))
+        run = Run(RunDirectory(folder / trial["key"]), *about, other, in_paper)
+        for factor, levels in manifest.get("factors", {}).items():
+            if variant in levels:
+                run.levels[factor] = levels[variant]
+        runs.append(run)
     _name_by_differences(runs, orders_are_repetitions=True)
     return Study(name, folder, runs, reference, sweep_of(folder, name), read_stopping(folder))
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from forever.errors import InputError
 from forever.files import write_text
+from forever.report.effects import effects_table
 from forever.report.facts import notes
 from forever.report.format import markdown_table
 from forever.report.frame import frame_of, stored_rows, text_table
@@ -39,6 +40,10 @@ def console_tables(study: Study) -> Page:
         title = f"{study.name} · {part.benchmark}" if part.several else study.name
         caption = " ".join([*notes(part), "Replays: mid-task + end of task."])
         page.add(part.benchmark, _console_table(texts, title, caption, stored_rows(frame)))
+        effects = effects_table(part)
+        if len(effects):
+            table = _console_table(effects, "main effects", "", effects.to_dict("records"))
+            page.add(f"{part.benchmark}, main effects", table)
         decided: Any = frame[frame["decided"] != ""]
         if len(decided):
             table = _console_table(

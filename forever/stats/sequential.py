@@ -32,7 +32,7 @@ ALPHA = 0.05  # for all comparisons of a sweep together
 # deviations takes 20, 8, 6 or 5 seeds (medians of 4,000 simulations). With g = 1 it takes 18, 9, 8
 # or 7, for nothing can be decided before the seventh seed; with g = 100 it takes 23, 10, 7 or 5.
 SPREAD = 10.0
-_ROUNDING = 1e-9  # points; an interval that ends closer to zero than this holds zero
+ROUNDING = 1e-9  # points; an interval that ends closer to zero than this holds zero
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def decide(
     for count in range(1, len(differences) + 1):
         value, half = fmean(differences[:count]), half_width(differences[:count], alpha, step)
         width = None if math.isinf(half) else half
-        shown = abs(value) - half > _ROUNDING
+        shown = abs(value) - half > ROUNDING
         outcome = verdict(value, value - half, value + half, shown, points)
         decision = Decision(count, value, width, outcome)
         if outcome != "tie":

@@ -56,6 +56,7 @@ class SweepFile(Part):
     beside: BenchmarkName | None = None
     variants: dict[VariantName, Variant] = {}
     each: dict[VariantName, Point] = {}  # what each variant but the bounds is run with in turn
+    factors: tuple[str, str] = ("variants", "each")  # what these two are called in a report
     method: MethodName | None = None  # of a search: whose space it is
     space: dict[DottedKey, Axis] = {}
     spaces: dict[MethodName, dict[DottedKey, Axis]] = {}  # of other methods
@@ -141,6 +142,7 @@ class SweepFile(Part):
                 "changes": {**variant.changes, **more.changes},
                 "named": named if variant.named or more.named else "",
                 "reference": reference,
+                "levels": (name, point),
             }
             crossed[key] = variant.model_copy(update=changes)
         return {**crossed, **bounds}
@@ -178,6 +180,7 @@ class SweepFile(Part):
         paper: dict[str, str] = {}
         variants: dict[str, dict[str, Any]] = {}
         compared: dict[str, str] = {}
+        factors: dict[str, dict[str, str]] = {}
         for key, variant in self.all_variants().items():
             if variant.scales is not None and scale not in variant.scales:
                 continue
@@ -190,6 +193,8 @@ class SweepFile(Part):
                 raise InputError(f"sweep {self.name}: two variants are called {names[key]!r}")
             if variant.reference:
                 compared[key] = variant.reference
+            for factor, level in zip(self.factors, variant.levels, strict=False):
+                factors.setdefault(factor, {})[names[key]] = level
         reference = self.reference or ("base" if "base" in names else next(iter(names), ""))
         for key in (reference, *compared.values()):
             if key not in names:
@@ -203,6 +208,7 @@ class SweepFile(Part):
             reference=names[reference],
             paper=paper,
             references={names[key]: names[other] for key, other in compared.items()},
+            factors=factors,
             source=self.source,
         ).only(only)
         # What is not chosen need not fit the base.

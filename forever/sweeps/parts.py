@@ -229,6 +229,7 @@ class Variant(Point):
     reference: str = ""  # what this variant is compared with, if not with the sweep's
     scales: tuple[Scale, ...] | None = None  # where there is such a variant; None: everywhere
     published: dict[str, Published] = {}  # the paper's numbers by benchmark
+    levels: tuple[str, ...] = ()  # its names in `variants` and in `each`, whose cell it is
     changes: dict[ChangedKey, Value] = {}
 
     @property

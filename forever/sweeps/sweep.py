@@ -43,6 +43,7 @@ class Sweep:
         paper: for variants that stand for one of the paper's under another name, that name.
         references: for variants that are compared with another than `reference`, its name; with
             themselves: with none.
+        factors: where variants are the cells of two factors, by factor the level of each variant.
         selected: the variants to run now; None: all.
         source: the text of a file that is not shipped, which is kept beside the runs.
     """
@@ -55,6 +56,7 @@ class Sweep:
     reference: str = "base"
     paper: Mapping[str, str] = field(default_factory=dict)
     references: Mapping[str, str] = field(default_factory=dict)
+    factors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     selected: frozenset[str] | None = None
     source: str = ""
 
@@ -129,6 +131,7 @@ class Sweep:
             "reference": self.reference,
             "references": {**before["references"], **self.references},
             "paper": {**before["paper"], **self.paper},
+            "factors": self.factors,
             "trials": listed,
         }
         write_text(folder / MANIFEST, json.dumps(content, indent=1) + "\n")
