@@ -28,6 +28,7 @@ PAGE = RESULTS.parent / "RESULTS.md"
 NOTHING = "–"
 IDLE = "ends as fine-tuning does, to the last digit"
 DEGENERATE = "fewer than half of its days come"
+NOTHING_TO_FORGET = "nothing to forget here: fine-tuning forgot nothing"
 # A sweep that answers claims of others, and the names that its variants have there.
 STANDS_FOR: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "language_model": {"components": {}, "main_results": {"base": "forever"}}
@@ -137,6 +138,7 @@ def _differences(
                 continue
             note = "one run" if ours["runs"] < 2 else ""
             note = DEGENERATE if degenerate & {variant, reference} else note
+            note = NOTHING_TO_FORGET if measure == "bwt" and row["nothing_to_forget"] else note
             note = IDLE if row["idle"] else note
             answer = Answer(ours, sweep, f"{variant} less {reference}", shown[variant], note)
             yield (*place, in_paper[variant], in_paper[reference], measure), answer
@@ -249,8 +251,18 @@ def group_section(group: Path) -> str:
         report = read_json(group / REPORT)
         columns = ["variant", "runs", "OP", "BWT", "less", "difference in OP", "verdict"]
         for part in report["parts"]:
-            rows = [_cells(row) for row in part["rows"] if row["op"]]
-            lines += [table([*columns, "replayed", "updates"], rows)]
+            known = [row for row in part["rows"] if row["op"]]
+            rows = [_cells(row) for row in known]
+            names = [*columns, "replayed", "updates"]
+            # Beside the difference that decided, and stopped the rounds, that of all seeds.
+            if any(row["all_seeds"] for row in known):
+                names.insert(6, "of all seeds")
+                for cells, row in zip(rows, known, strict=True):
+                    cells.insert(6, interval(row["all_seeds"]))
+            lines += [table(names, rows)]
+            reasons = [f"{row['variant']} ({row['caution']})" for row in known if row["caution"]]
+            if reasons:
+                lines += [f"Caution: {'; '.join(reasons)}.", ""]
         where = ", ".join([*report["revisions"], *report["hardware"]])
         lines += [f"{where}:", "", "```", *report["commands"], "```", ""]
     singles = [_single(path) for path in sorted(group.rglob("result.json"))]

@@ -161,6 +161,7 @@ def _card(
         prompt=prompt(Example("", "{instruction}", "{input}", "")),
         prompt_without_input=prompt(Example("", "{instruction}", "", "")),
         scores=_scores(run, result),
+        why_no_bwt=run.why_no_bwt(),
         made=f"revision {made.get('revision')}, on {hardware}; {', '.join(versions)}",
         settings=settings,
         # A fence of code is longer than any in what it holds.

@@ -41,8 +41,15 @@ class Task:
 
     def digest(self) -> str:
         """Twelve hex digits that change with any example."""
+        return self._digest(self.train + self.test)
+
+    def test_digest(self) -> str:
+        """Twelve hex digits that change with any test example."""
+        return self._digest(self.test)
+
+    def _digest(self, examples: tuple[Example, ...]) -> str:
         sha = hashlib.sha256(f"{self.name} {self.metric}".encode())
-        for example in (*self.train, *self.test):
+        for example in examples:
             fields = (example.id, example.instruction, example.input, example.output, "\n")
             sha.update("\0".join(fields).encode())
         return sha.hexdigest()[:12]

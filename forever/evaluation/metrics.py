@@ -30,12 +30,14 @@ class PerformanceMatrix:
 
     `stages` names what was trained: the tasks, or one joint stage. `items` has the scores in [0, 1]
     of task i's test examples after stage j, under (i, j). Both count from 0; stage -1 is before
-    training.
+    training. `mixed` names tasks that were scored on other test examples at first: then BWT, FWT
+    and forgetting, which compare early scores with late ones, are None.
     """
 
     tasks: tuple[str, ...]
     stages: tuple[str, ...]
     items: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    mixed: tuple[str, ...] = ()
 
     def __getitem__(self, index: tuple[int, int]) -> float | None:
         """Return a[i, j] in percent, or None if task i was not scored after stage j."""
@@ -53,7 +55,8 @@ class PerformanceMatrix:
         """Return the matrix as it was after stage `stage`; K is then the number of tasks so far."""
         if len(self.stages) != len(self.tasks):
             return self
-        return PerformanceMatrix(self.tasks[: stage + 1], self.stages[: stage + 1], self.items)
+        so_far = slice(stage + 1)
+        return PerformanceMatrix(self.tasks[so_far], self.stages[so_far], self.items, self.mixed)
 
     def overall(self) -> float:
         """Return OP = 1/K sum_i a[i, K], the mean of the last column."""
@@ -63,7 +66,7 @@ class PerformanceMatrix:
     def backward_transfer(self) -> float | None:
         """Return BWT = 1/(K-1) sum_{i<K} (a[i, K] - a[i, i]); negative means forgetting.
 
-        It is None for joint training and for K = 1.
+        It is None for joint training, for K = 1, and where test examples changed.
         """
         changes = self._since(lambda i: 100 * fmean(self.items[i, i]))
         return fmean(changes) if changes else None
@@ -75,8 +78,9 @@ class PerformanceMatrix:
         return -fmean(losses) if losses else None
 
     def _since(self, reference: Callable[[int], float]) -> list[float]:
-        """Return a[i, K] - reference(i) for all tasks but the last; nothing for joint training."""
-        if len(self.stages) != len(self.tasks):
+        """Return a[i, K] - reference(i) for all tasks but the last; nothing for joint training, and
+        where test examples changed."""
+        if len(self.stages) != len(self.tasks) or self.mixed:
             return []
         last = len(self.stages) - 1
         return [100 * fmean(self.items[i, last]) - reference(i) for i in range(last)]
@@ -89,7 +93,7 @@ class PerformanceMatrix:
         """
         gains: list[float] = []
         for i in range(1, len(self.tasks)):
-            if (i, i - 1) not in self.items or (i, -1) not in self.items:
+            if self.mixed or (i, i - 1) not in self.items or (i, -1) not in self.items:
                 return None
             gains.append(100 * (fmean(self.items[i, i - 1]) - fmean(self.items[i, -1])))
         return fmean(gains) if gains else None

@@ -13,7 +13,7 @@ from forever.report.run import Run, differences, pairs
 from forever.report.study import Part, Study
 from forever.stats.bootstrap import RESAMPLES
 from forever.stats.compare import ALPHA
-from forever.stats.verdict import EQUIVALENT
+from forever.stats.verdict import EQUIVALENT, FORGOTTEN
 from forever.sweeps.published import EQUAL
 
 UNFINISHED = "no run is finished"
@@ -118,14 +118,16 @@ def notes(part: Part) -> list[str]:
         texts.append(
             "Seeds were added in rounds to undecided comparisons: Δ OP and verdicts are those of a "
             f"confidence sequence, each wrong in at most {level / count:.2g} %, "
-            f"{plural(count, 'comparison')} together in at most {level:g} %. Other intervals hold "
-            "for a fixed number of seeds only."
+            f"{plural(count, 'comparison')} together in at most {level:g} %, if differences are "
+            "about normal. When a difference is first shown, it is too large on average: that of "
+            "all seeds is beside it. Other intervals hold for a fixed number of seeds only."
         )
     elif judged:
         texts.append(
             f"Verdicts on OP: two-sided bootstrap test at {100 * ALPHA:g} %, Holm-corrected for "
             f"{plural(len(judged), 'comparison')}; equivalent: within ±{EQUIVALENT:g} points; not "
-            "shown: more seeds may show a difference. Bounds are not judged."
+            "shown: more seeds may show a difference. They hold if differences are about normal. "
+            "Bounds are not judged."
         )
     if note := effects_note(part):
         texts.append(note)
@@ -136,6 +138,27 @@ def notes(part: Part) -> list[str]:
             f"≠ dose: no verdict, because the replay dose differs from the reference's: {gaps}. "
             "With budget.examples all doses are equal."
         )
+    if any(row.nothing_to_forget for row in part.measured):
+        texts.append(
+            f"Nothing to forget here: the BWT of fine-tuning is above −{FORGOTTEN:g}, so no "
+            "difference in BWT says that a method keeps what was known."
+        )
+    return texts
+
+
+def cautions(part: Part) -> list[str]:
+    """What a reader is warned of: verdicts that may be wrong more often than promised, and runs
+    without a score."""
+    texts: list[str] = []
+    reasons = [(row.variant, row.compared("caution")) for row in part.measured]
+    if listed_reasons := "; ".join(f"{name} ({reason})" for name, reason in reasons if reason):
+        texts.append(
+            "Verdicts that may be wrong more often than promised, since differences need not be "
+            f"normal and a rare fall shows late: {listed_reasons}."
+        )
+    for run in part.finished:
+        if why := run.directory.why_no_bwt():
+            texts.append(f"{run.place} has {why}.")
     return texts
 
 

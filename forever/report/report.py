@@ -119,6 +119,7 @@ def _section(study: Study, part: Part, to: Path, of_runs: bool) -> dict[str, Any
         "costs": costs,
         "titles": [*scores.columns, *costs.columns],
         "notes": facts.notes(part),
+        "cautions": facts.cautions(part),
         "more": {
             "Main effects": effects_table(part),
             "Decided": text_table(frame[frame["decided"] != ""], "decided"),

@@ -13,10 +13,10 @@ from forever.evaluation.metrics import PerformanceMatrix
 from forever.report.run import Run
 from forever.stats.bootstrap import Estimate, Unit
 from forever.stats.compare import Comparison, compare
-from forever.stats.sequential import Score, decide, paired, score_of
-from forever.stats.verdict import DoseGap, dose_gap, replayed, verdict
+from forever.stats.sequential import Score, caution, decide, half_width, paired, score_of
+from forever.stats.verdict import DoseGap, dose_gap, nothing_to_forget, replayed, verdict
 from forever.sweeps.parts import Published
-from forever.sweeps.published import agreement
+from forever.sweeps.published import EQUAL, agreement
 from forever.sweeps.sweep import BOUNDS
 
 
@@ -33,6 +33,7 @@ class Row:
     # Whether it ends as fine-tuning does, to the last digit: a method that did nothing of its own,
     # such as SSR when it writes no usable example.
     idle: bool = False
+    nothing_to_forget: bool = False  # since fine-tuning with the same reference forgot nothing
     decided: str = ""  # the decision of a sweep in rounds, in words
 
     @property
@@ -95,6 +96,15 @@ class Row:
         return agreement(self.published["difference"], judged, difference.low, difference.high)
 
     @property
+    def ratio(self) -> float | None:
+        """Our difference over the published one, where the verdict agrees with that; it does so by
+        its sign."""
+        published = (self.published or {}).get("difference") or 0.0
+        if self.agreement != "agrees" or abs(published) < EQUAL:
+            return None
+        return self.compared("difference").value / published
+
+    @property
     def same_setting(self) -> bool:
         return all(run.as_in_the_paper for run in self.runs)
 
@@ -140,7 +150,7 @@ def rows_of(
     refused = [name for name, gap in gaps.items() if not gap.comparable]
     matrices = {name: matrices_of(group) for name, group in measured.items()}
     compared = compare(matrices, reference, outside=bounds + refused, references=others)
-    tuned = [compared[name] for name in measured if methods[name] == {"finetune"}]
+    tuned = {name: compared[name] for name in measured if methods[name] == {"finetune"}}
     rows: list[Row] = []
     for name, group in planned.items():
         other = planned.get(others[name], []) if others[name] != name else []
@@ -152,9 +162,19 @@ def rows_of(
                 ours = replace(ours, verdict="not comparable")
             if stopping is not None and ours.verdict is not None:
                 ours, decided = in_rounds(ours, measured[name], other, stopping)
+            elif ours.verdict not in (None, "not comparable"):
+                values, step = seed_differences(measured[name], other)
+                decided_by = 0 if ours.verdict == "tie" else len(values)
+                ours = replace(ours, caution=caution(values, step, decided_by))
             idle = bool(tuned) and methods[name] != {"finetune"}
-            idle = idle and (ours.op, ours.bwt) == (tuned[0].op, tuned[0].bwt)
-            row = Row(group, row.published, ours, gaps[name], name in bounds, idle, decided)
+            first = next(iter(tuned.values()), ours)
+            idle = idle and (ours.op, ours.bwt) == (first.op, first.bwt)
+            # Fine-tuning of the same settings has the same reference, or is it.
+            alike = [each for twin, each in tuned.items() if others[twin] == others[name]]
+            bwts = [each.bwt for each in alike or tuned.values()]
+            nothing = nothing_to_forget([bwt.value for bwt in bwts if bwt])
+            about = gaps[name], name in bounds, idle, nothing, decided
+            row = Row(group, row.published, ours, *about)
         rows.append(row)
     return sorted(rows, key=lambda row: row.bound)
 
@@ -221,13 +241,20 @@ def in_rounds(
     low, high = -100.0, 100.0
     if decision.half_width is not None:
         low, high = max(value - decision.half_width, low), min(value + decision.half_width, high)
+    reason = ""
     if judged == "not comparable":
         decision = replace(decision, verdict=judged)
     else:
         judged = verdict(value, low, high, shown=decision.verdict in ("win", "loss"))
+        reason = caution(values, step, decision.seeds if decision.verdict != "tie" else 0)
     difference = Estimate(value, low, high, decision.seeds)
     changed = replace(comparison, difference=difference, verdict=judged, p=None, p_holm=None)
-    return changed, decision.words(points)
+    # The sequence holds after the decision, too, where the mean is no longer one that stopped it.
+    if values:
+        mean, half = fmean(values), half_width(values, alpha, step)
+        low, high = max(mean - half, -100.0), min(mean + half, 100.0)
+        changed = replace(changed, all_seeds=Estimate(mean, low, high, len(values)))
+    return replace(changed, caution=reason), decision.words(points)
 
 
 def _beside(ours: Published | None, base: Published | None) -> dict[str, float | None] | None:

@@ -175,7 +175,8 @@ class Run:
         """
         assert self._finished is not None
         stages = self._finished["stages"]
-        matrix = PerformanceMatrix(tuple(self._finished["tasks"]), tuple(stages))
+        mixed = tuple(self.directory.mixed_tests())
+        matrix = PerformanceMatrix(tuple(self._finished["tasks"]), tuple(stages), mixed=mixed)
         questions: list[tuple[str, str]] = []
         for (i, stage), score in np.ndenumerate(np.array(self._finished["matrix"], dtype=object)):
             if score is None:

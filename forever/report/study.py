@@ -6,7 +6,7 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -137,24 +137,39 @@ def read_study(folder: Path) -> Study:
 
 
 def refuse_versions(runs: Sequence[Run]) -> None:
-    """Refuse runs that are not of one version: of a benchmark, by the tasks of an order, or of the
-    package that a method is from."""
-    first: dict[str, Run] = {}
+    """Refuse runs that are not of one version: of a benchmark, by the tasks of an order; of the
+    package that a method is from; and, in one folder, of the data and the models that have one
+    name in their settings. Digests that a result lacks are not compared."""
+    first: dict[tuple[str, ...], tuple[Run, Any]] = {}
     for run in runs:
-        order, method = run.outcome["order"], run.outcome["method"]
-        for key, field, what in (
-            ("data.benchmark", "tasks", f"{run.benchmark}, order {shown(order)}"),
-            ("method.name", "method_package", f"method {method}"),
-        ):
-            known = first.setdefault(what, run)
-            versions = [each.outcome.get(field) for each in (known, run)]
-            if versions[0] != versions[1]:
+        for key, what, scope, field, value in _versions(run):
+            known, version = first.setdefault((what, scope, field), (run, value))
+            if value != version:
                 raise InputError(
                     f"{known.key} and {run.key} are of different versions of {what}: {field} is "
-                    f"{versions[0]}, then {versions[1]}; move the runs of one of them to a folder "
-                    "of their own",
+                    f"{version}, then {value}; move the runs of one of them to a folder of their "
+                    "own",
                     key=key,
                 )
+
+
+def _versions(run: Run) -> Iterator[tuple[str, str, str, str, Any]]:
+    """Yield what runs that are compared have in common: by which setting, of what, within which
+    scope, under which name, and its value."""
+    result, folder = run.outcome, str(run.directory.path.parent)
+    order, method = shown(result["order"]), result["method"]
+    yield "data.benchmark", f"{run.benchmark}, order {order}", "", "tasks", result["tasks"]
+    package = result.get("method_package")
+    yield "method.name", f"method {method}", "", "method_package", package
+    settings = {key: value for key, value in run.settings.items() if key.startswith("data.")}
+    for task, digest in result.get("data", {}).items():
+        what = f"the data of {run.benchmark}"
+        yield "data.root", what, f"{folder} {settings}", f"digest of {task}", digest
+    for part, digest in result.get("model", {}).items():
+        # "weights" are those of model.name, "encoder weights" those of method.encoder.
+        setting = part.rpartition(" ")[0]
+        what = f"model {run.settings[f'method.{setting}' if setting else 'model.name']}"
+        yield "model.name", what, folder, f"digest of {part}", digest
 
 
 def _find(folder: Path) -> Study:

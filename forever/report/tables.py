@@ -11,7 +11,7 @@ import pandas as pd
 from forever.errors import InputError
 from forever.files import write_text
 from forever.report.effects import effects_table
-from forever.report.facts import notes
+from forever.report.facts import cautions, notes
 from forever.report.format import markdown_table
 from forever.report.frame import frame_of, stored_rows, text_table
 from forever.report.joined import folder_table, warnings
@@ -38,7 +38,7 @@ def console_tables(study: Study) -> Page:
         if study.folders:  # folders need the room; the report has the costs
             texts = texts.drop(columns=[*_COSTS], errors="ignore")
         title = f"{study.name} · {part.benchmark}" if part.several else study.name
-        caption = " ".join([*notes(part), "Replays: mid-task + end of task."])
+        caption = " ".join([*notes(part), "Replays: mid-task + end of task.", *cautions(part)])
         page.add(part.benchmark, _console_table(texts, title, caption, stored_rows(frame)))
         effects = effects_table(part)
         if len(effects):

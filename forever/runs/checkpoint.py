@@ -51,8 +51,10 @@ class State:
     constants: dict[str, str] = field(default_factory=dict)  # of a method, by stage
     notes: list[dict[str, Any]] = field(default_factory=list)  # about each trained stage
     seconds: dict[str, float] = field(default_factory=dict)  # where the time went
-    # What the run began with: digests of the tasks, of the models' files, of this program's.
+    # What the run began with: digests of the tasks, of their test examples alone, of the models'
+    # files, of this program's.
     data: list[str] = field(default_factory=list)
+    tests: list[str] = field(default_factory=list)
     model: dict[str, str] = field(default_factory=dict)
     code: str = ""
     schema_version: int = SCHEMA_VERSION

@@ -125,6 +125,20 @@ class RunDirectory:
         first = self.read_environment()
         return [first, *first.get("resumed", [])]
 
+    def mixed_tests(self) -> list[str]:
+        """Return the tasks that were scored on other test examples before the run was resumed."""
+        lives = self.read_lives() if self.environment.is_file() else []
+        return sorted({task for life in lives for task in life.get("mixed_tests", ())})
+
+    def why_no_bwt(self) -> str:
+        """Return in words why a run of several tasks has no BWT; "" if it has one."""
+        if not (tasks := ", ".join(self.mixed_tests())):
+            return ""
+        return (
+            f"no BWT: it was resumed with --accept-changes and other test examples of {tasks}, so "
+            "early and late scores are on different ones"
+        )
+
     def read_fork(self) -> dict[str, Any] | None:
         """Return which run's stage it began from, if it is a fork."""
         return read_json(self.fork) if self.fork.is_file() else None
@@ -236,10 +250,13 @@ class RunDirectory:
         """Write a configuration, with the fingerprint that it had when the run began."""
         write_text(self.config, f"# fingerprint: {fingerprint}\n{text}")
 
-    def accept(self, changes: Sequence[str]) -> None:
-        """Note, as `resumed`, that the run is resumed although something of it changed."""
-        lives = self.read_lives()
-        self._write_lives([*lives, {**lives[-1], "accepted": list(changes)}])
+    def accept(self, changes: Sequence[str], mixed_tests: Sequence[str]) -> None:
+        """Note, as `resumed`, that the run is resumed although something of it changed: for tasks
+        that were scored already, perhaps their test examples."""
+        lives, notes = self.read_lives(), {"accepted": list(changes)}
+        if mixed_tests:
+            notes["mixed_tests"] = list(mixed_tests)
+        self._write_lives([*lives, {**lives[-1], **notes}])
 
     def _write_lives(self, lives: Sequence[Mapping[str, Any]]) -> None:
         first, *resumed = lives

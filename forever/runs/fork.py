@@ -94,8 +94,11 @@ def plant(
             f"{weights} is missing or damaged; runs keep these weights with --keep-stages, so run "
             "it with that into another --out"
         )
+    if source.mixed_tests():
+        raise InputError(f"{source.path} cannot be forked: it has {source.why_no_bwt()}")
     state = State.of(saved, weights)
     data = [task.digest() for task in benchmark.tasks]
+    tests = [task.test_digest() for task in benchmark.tasks]
     _check_data(origin, config, data, state.data)
     if lines := changed(state.model, config):
         raise InputError(
@@ -131,7 +134,7 @@ def plant(
         for name, content in past.items():
             write_bytes(target.path / name, content)
         shutil.rmtree(target.checkpoints, ignore_errors=True)
-        state = replace(state, data=data, code=code())
+        state = replace(state, data=data, tests=tests, code=code())
         checkpoint.save(target.checkpoints, stage, 0, saved.tensors, vars(state))
         content = {
             "run": source.path.name,

@@ -25,7 +25,7 @@ def stage_scores(directory: RunDirectory) -> list[dict[str, float | None]]:
     A stage is over when all its tasks have been scored; that of joint training when there is a
     result. The answers say by their ids which task they belong to, so the data need not be here.
     """
-    matrix = PerformanceMatrix((), ())
+    matrix = PerformanceMatrix((), (), mixed=tuple(directory.mixed_tests()))
     scores: list[dict[str, float | None]] = []
     if directory.read_config().method.joint:
         if directory.result.is_file():

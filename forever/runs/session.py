@@ -96,7 +96,12 @@ class Session:
         # What the run began with must be what is here now, for all ranks. A fork cannot start again
         # without a checkpoint.
         model = {**learner.backbone.digests, **of_method(learner.config)}
-        now = State(data=[task.digest() for task in benchmark.tasks], model=model, code=code())
+        now = State(
+            data=[task.digest() for task in benchmark.tasks],
+            tests=[task.test_digest() for task in benchmark.tasks],
+            model=model,
+            code=code(),
+        )
         directory = self.directory
         saved = checkpoint.latest(
             directory.checkpoints,
@@ -111,8 +116,13 @@ class Session:
             )
         state = State.of(saved, directory.checkpoints) if saved else now
         self._agree(state, now)
-        self._accept(state.changes(now, [task.name for task in benchmark.tasks]))
-        state.data, state.model, state.code = now.data, now.model, now.code
+        # Answers after earlier stages stay, also to test examples that have changed.
+        names = [task.name for task in benchmark.tasks]
+        pairs = zip(names, state.tests, now.tests, strict=False)
+        changed = [name for name, then, here in pairs if then != here]
+        scored = names if self.config.evaluation.forward_transfer else names[: state.stage]
+        self._accept(state.changes(now, names), [name for name in changed if name in scored])
+        state.data, state.tests, state.model, state.code = now.data, now.tests, now.model, now.code
 
         if saved:
             self._restore(saved, state)
@@ -124,7 +134,8 @@ class Session:
         if self.world.leads:
             directory.clean()
             # A damaged checkpoint may have thrown the run back, behind answers by later weights.
-            directory.drop_answers(after=state.done)
+            directory.drop_answers(after=state.stage if changed else state.done)
+            self.answers.matrix.mixed = tuple(directory.mixed_tests())
             self.journal = Journal(directory, state.steps, state.events, state.digests)
         self._trackers = list(self.trackers if self.world.leads else ())
         self.attempt.begin()
@@ -140,7 +151,7 @@ class Session:
                 "or program; is it a shared folder?"
             )
 
-    def _accept(self, changes: list[str]) -> None:
+    def _accept(self, changes: list[str], mixed_tests: list[str]) -> None:
         """Refuse to resume with other data, another model or other code; or note it down."""
         if changes and not self.accept_changes:
             raise InputError(
@@ -148,7 +159,7 @@ class Session:
                 f"{joined_lines(changes)}; give another --out, or --accept-changes to resume"
             )
         if changes and self.world.leads:
-            self.directory.accept(changes)
+            self.directory.accept(changes, mixed_tests)
 
     def _restore(self, saved: Checkpoint, state: State) -> None:
         """Put the tensors of a checkpoint in place."""

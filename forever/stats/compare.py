@@ -43,6 +43,9 @@ class Comparison:
     # Half the width of the difference's interval if only test items are resampled, in points: a
     # smaller difference this test set cannot show with this number of runs.
     resolution: float | None = None
+    # In a sweep in rounds, of all seeds: `difference` is of those that decided.
+    all_seeds: Estimate | None = None
+    caution: str = ""  # why the verdict may be wrong more often than promised
 
 
 def compare(

@@ -28,6 +28,9 @@ from typing import Any, NamedTuple
 from forever.stats.verdict import Replayed, Verdict, replayed, verdict
 
 ALPHA = 0.05  # for all comparisons of a sweep together
+# What a report warns of: with fewer seeds a rare fall may not have come yet, and a difference this
+# many standard deviations from the others is no normal one.
+FEW_SEEDS, FAR = 10, 4.0
 # Variance of the standardised difference. Of seven comparisons one of 1, 2, 3 or 5 standard
 # deviations takes 20, 8, 6 or 5 seeds (medians of 4,000 simulations). With g = 1 it takes 18, 9, 8
 # or 7, for nothing can be decided before the seventh seed; with g = 100 it takes 23, 10, 7 or 5.
@@ -81,6 +84,36 @@ def spread(differences: Sequence[float], step: float) -> float:
     """The standard deviation of what is measured in steps. It can repeat itself, which does not say
     that it never varies: the variance of a step, step^2 / 12, is added."""
     return math.sqrt(variance(differences) + step**2 / 12)
+
+
+def farthest(differences: Sequence[float], step: float = 0.0) -> float:
+    """How many standard deviations of the others the farthest difference is from their mean.
+
+    In the standard deviation of all n, none could be farther away than (n - 1) / sqrt(n).
+    """
+    distances = [0.0]
+    for place, difference in enumerate(differences):
+        others = [*differences[:place], *differences[place + 1 :]]
+        distance = abs(difference - fmean(others)) if len(others) > 1 else 0.0
+        if distance > ROUNDING:
+            width = spread(others, step)
+            distances.append(distance / width if width else math.inf)
+    return max(distances)
+
+
+def caution(differences: Sequence[float], step: float, decided_by: int = 0) -> str:
+    """Why a comparison may be wrong more often than promised, in words; "" for no reason.
+
+    Args:
+        differences: over all seeds; `step` is as in `decide`.
+        decided_by: how many of them decided it; 0: it is open.
+    """
+    if 0 < decided_by < FEW_SEEDS:
+        return f"decided by {decided_by} seeds"
+    distance = farthest(differences, step)
+    if len(differences) >= FEW_SEEDS and distance > FAR:
+        return f"a seed {distance:.1f} standard deviations from the others"
+    return ""
 
 
 def decide(

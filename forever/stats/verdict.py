@@ -17,6 +17,8 @@ EQUIVALENT = 1.0
 # The shares of the larger dose by which two may differ. A budget of examples is kept exactly, so
 # 2 % forgive rounding; one of seconds is left after the update that exceeds it.
 APART = {"examples": 0.02, "seconds": 0.1}
+# Points of BWT: fine-tuning that loses less has forgotten nothing that a method could keep.
+FORGOTTEN = 1.0
 # What sets how much is replayed, and nothing else.
 DOSE = ("memory.fraction", "method.memory_epochs", "budget.examples", "budget.seconds")
 
@@ -40,6 +42,12 @@ def verdict(
     if margin is not None and -margin <= low and high <= margin:
         return "equivalent"
     return "tie"
+
+
+def nothing_to_forget(tuned: Sequence[float]) -> bool:
+    """Whether BWT says nothing about keeping what was known: fine-tuning, whose BWT is given,
+    forgot nothing."""
+    return bool(tuned) and min(tuned) > -FORGOTTEN
 
 
 def word(code: Verdict | None) -> str:

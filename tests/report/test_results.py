@@ -38,7 +38,8 @@ def row(variant: str, value: float = -9.0, **changes: Any) -> dict[str, Any]:
     estimate = {"value": value, "low": value - 3, "high": value + 3, "runs": 5}
     return {
         "variant": variant, "paper_variant": variant, "reference": "base", "bound": False,
-        "idle": False, "degenerate": False, "difference": estimate, "p": 0.001,
+        "idle": False, "degenerate": False, "nothing_to_forget": False,
+        "difference": estimate, "p": 0.001,
         "bwt_difference": None, "bwt_p": None, **changes,
     }  # fmt: skip
 
@@ -67,6 +68,17 @@ def test_what_did_not_run_as_meant_is_not_judged() -> None:
     one_run = {"value": -9.0, "low": -12.0, "high": -6.0, "runs": 1}
     rows = [row("+FIR", idle=True), row("+RR", degenerate=True), row("+ER", difference=one_run)]
     assert {*statuses(*rows).values()} == {Status.NOT_JUDGED}
+
+
+def test_nothing_is_said_of_keeping_where_nothing_was_forgotten() -> None:
+    kept = {"value": -4.0, "low": -5.0, "high": -3.0, "runs": 5}
+    part = {"benchmark": "mini", "analyses": {}, "rows": [row("base", difference=None)]}
+    part["rows"].append(row("+FIR", bwt_difference=kept, bwt_p=0.001, nothing_to_forget=True))
+    report, claims = {"name": "components", "finished": 10, "parts": [part]}, read_claims()
+    outcomes: dict[str, Status] = {}
+    for key, answer in answers_of(report, "components-mini"):
+        _, outcomes[key[-1]] = claim_row(claims[key], answer)
+    assert outcomes == {"op": Status.REPRODUCED, "bwt": Status.NOT_JUDGED}
 
 
 def test_a_caveat_holds_at_a_smaller_scale() -> None:

@@ -14,6 +14,7 @@ from made_up import TASKS, base_run, edit, make_up, make_up_run
 
 from forever.config.run import RunConfig
 from forever.errors import InputError
+from forever.report.facts import cautions, notes
 from forever.report.frame import frame_of, text_table
 from forever.report.report import write_report
 from forever.report.row import Row
@@ -119,6 +120,35 @@ def test_a_method_that_does_nothing_of_its_own_is_idle(folder: Path) -> None:
     assert {name for name, row in rows_of(folder).items() if row.idle} == {"empty"}
 
 
+def test_where_fine_tuning_forgets_nothing_there_is_nothing_to_keep(folder: Path) -> None:
+    assert not any(row.nothing_to_forget for row in rows_of(folder).values())
+    for path in folder.glob("finetune*/predictions/*/*.jsonl"):
+        stage, task = int(path.parent.name), int(path.stem)
+        learned = path.parents[1] / str(task) / path.name
+        if stage > task:
+            path.write_text(learned.read_text(encoding="utf-8"), encoding="utf-8")
+    for path in folder.glob("finetune*/result.json"):
+        matrix = json.loads(path.read_text(encoding="utf-8"))["matrix"]
+        for task, scores in enumerate(matrix):
+            scores[task:] = [scores[task]] * len(scores[task:])
+        edit(path, matrix=matrix)
+    study = read_study(folder)
+    assert all(row.nothing_to_forget for row in study.rows)
+    assert any("Nothing to forget" in note for note in notes(study.parts[0]))
+
+
+def test_a_run_that_mixes_test_examples_has_no_bwt(folder: Path) -> None:
+    path = next(folder.glob("base*s0*"))
+    environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+    edit(path / "environment.json", resumed=[{**environment, "mixed_tests": ["shape"]}])
+    rows = rows_of(folder)
+    assert rows["base"].compared("bwt") is rows["+FIR"].compared("bwt_difference") is None
+    assert rows["+FIR"].compared("bwt") is not None
+    assert rows["+FIR"].compared("difference").runs == 2
+    (text,) = [text for text in cautions(read_study(folder).parts[0]) if path.name in text]
+    assert "shape" in text
+
+
 def test_each_variant_has_its_own_reference(two_benchmarks: Path) -> None:
     """As `backbones` has: two pairs, compared within."""
     before = rows_of(two_benchmarks)["+FIR"]
@@ -216,6 +246,28 @@ def test_versions_do_not_mix(folder: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_study(folder)
     assert caught.value.key == "data.benchmark"
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "here", "key"),
+    [
+        ("data", {"colour": "0", "shape": "0"}, {"colour": "1", "shape": "0"}, "data.root"),
+        ("model", {"weights": "0"}, {"weights": "1"}, "model.name"),
+    ],
+)
+def test_runs_of_other_data_or_weights_are_no_seeds(
+    name: str, there: Any, here: Any, key: str, folder: Path
+) -> None:
+    """Nor other variants to compare with; what a result lacks is not compared."""
+    for pattern in ("base*s1*", "plus_FIR*s1*"):
+        edit(next(folder.glob("base*s0*")) / "result.json", **{name: there})
+        edit(next(folder.glob(pattern)) / "result.json", **{name: there})
+        read_study(folder)
+        edit(next(folder.glob(pattern)) / "result.json", **{name: here})
+        with pytest.raises(InputError) as caught:
+            read_study(folder)
+        assert caught.value.key == key
+        edit(next(folder.glob(pattern)) / "result.json", **{name: {}})
 
 
 def _nothing_finished(folder: Path) -> None:

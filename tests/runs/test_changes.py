@@ -95,6 +95,32 @@ def test_the_command_resumes_with_accepted_changes(
     assert result["key"] == config.key()  # names stay
 
 
+def test_scores_on_other_test_examples_make_no_bwt(
+    config: RunConfig, data_root: Path, tmp_path: Path, call: Call
+) -> None:
+    """Other training examples leave BWT what it is, and so do answers that are given again."""
+    root = shutil.copytree(data_root, tmp_path / "data")
+    config = config.override({"data.root": str(root)})
+    path, early = tmp_path / "run", tmp_path / "early"
+    in_second_task, placement = [Then(interrupt, update=6)], Placement("cpu", checkpoint_s=0)
+    with pytest.raises(KeyboardInterrupt):
+        run_local(config, path, trackers=in_second_task, placement=placement)
+    begin(config, early)
+    shutil.copytree(path, tmp_path / "trained")
+    train, test = (root / "toy" / "shape" / f"{split}.jsonl" for split in ("train", "test"))
+    train.write_text(train.read_text().replace("train", "drill"))
+    assert resume(config, tmp_path / "trained", accept=True)["bwt"] is not None
+
+    test.write_text(test.read_text().replace("test", "exam"))
+    assert resume(config, early, accept=True)["bwt"] is not None
+    result = resume(config, path, accept=True)
+    assert result["bwt"] is result["forgetting"] is None
+    assert RunDirectory(path).mixed_tests() == ["shape"]
+    assert "no BWT" in call("show", str(path))[1]
+    assert call("export", str(path), "--to", str(tmp_path / "out"))[0] == 0
+    assert "no BWT" in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_other_code_is_refused_on_resume_and_may_train_a_fork(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

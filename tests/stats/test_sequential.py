@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from forever.stats.sequential import ALPHA, SPREAD, Decision, decide, half_width
+from forever.stats.sequential import ALPHA, SPREAD, Decision, caution, decide, farthest, half_width
 from forever.sweeps.rounds import MOST_SEEDS
 
 JUDGED = 7  # comparisons of a sweep
@@ -147,3 +147,21 @@ def test_scores_that_repeat_themselves_are_no_certainty() -> None:
     assert stepped == pytest.approx(known * math.sqrt(3) * 0.5 / math.sqrt(12))
     assert decide([0.5] * 4, 0.05 / 7, None, step=0.5).verdict == "tie"
     assert decide([0.0] * 4, 0.05 / 7, 2.0, step=0.5).verdict == "equivalent"
+
+
+def test_a_difference_that_is_far_from_the_others() -> None:
+    """Ten lie one apart from nothing, so their standard deviation is sqrt(10 / 9). In that of all
+    eleven, none could be farther away than 10 / sqrt(11) = 3.02."""
+    others = [1.0, -1.0] * 5
+    assert farthest([*others, -8.0]) == pytest.approx(8 / math.sqrt(10 / 9))
+    assert farthest([*others, -8.0], step=12.0) < farthest([*others, -8.0])
+    assert farthest([0.0] * 3) == farthest([1.0]) == 0.0
+    assert farthest([0.0, 0.0, 1.0]) == math.inf
+
+
+def test_a_comparison_of_few_seeds_or_with_a_fall_is_warned_of() -> None:
+    others = [1.0, -1.0] * 5
+    assert caution(others, 0.0, decided_by=10) == caution(others, 0.0) == ""
+    assert caution(others, 0.0, decided_by=9) == "decided by 9 seeds"
+    assert caution([*others, -8.0], 0.0) == "a seed 7.6 standard deviations from the others"
+    assert caution([1.0, -1.0, -8.0], 0.0) == ""  # open, and too few to call it far

@@ -108,6 +108,8 @@ def run_page(run: RunView, width: int = 120) -> Page:
     )
     page.note(run=portable(run.directory.path), state=run.state, settings=settings)
     page.note(scores={name: result.get(name) for name in SCORES})
+    if why := run.directory.why_no_bwt():
+        page.say(f"It has {why}", "bold")
     if result["stages"]:
         page.add("matrix", matrix_table(result, width))
     if run.steps:
