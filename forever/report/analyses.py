@@ -283,6 +283,8 @@ def beyond_chance(part: Part) -> dict[str, dict[str, Any]]:
                     "difference": asdict(ours.difference),
                     "verdict": ours.verdict,
                     "together": together,
+                    "all_seeds": asdict(ours.all_seeds) if ours.all_seeds else None,
+                    "caution": ours.caution,
                 }
     return by_name
 
@@ -356,5 +358,10 @@ def _beyond_chance(schedules: Mapping[str, Mapping[str, Any]]) -> Iterator[Findi
         text = estimated(difference, "{:+.1f}")
         if ours["verdict"]:
             text += f", {word(ours['verdict'])}"
+        if ours["all_seeds"]:
+            known = Estimate(**ours["all_seeds"])
+            text += f"; of all {plural(known.runs, 'seed')} {estimated(known, '{:+.1f}')}"
+        if ours["caution"]:
+            text += f"; {ours['caution']}"
         runs, together = plural(difference.runs, "run"), ours["together"]
         yield f"{name}: OP", text, NOTHING, f"{runs}, {100 * ALPHA:g} % for {together} together"
