@@ -145,12 +145,19 @@ def run_prepared(
     A finished run is left as it is.
 
     Raises:
-        InputError: another process has put something else into the folder meanwhile.
+        InputError: a model cannot be downloaded, or another process has put something else into
+            the folder meanwhile.
     """
     config, directory = prepared.config, prepared.directory
     finished = directory.finished()
     if finished is not None:
         return finished
+    # A model that is not on this machine is downloaded, or refused, before the run has a folder.
+    models = {"model.name": config.model.name}
+    models |= {f"method.{field}": model for field, model in config.method.models().items()}
+    for key, model in models.items():
+        if location.find(model) is None:
+            location.fetch(model, key)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from forever.methods.registry import build_method
     from forever.runs.environment import describe

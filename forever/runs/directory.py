@@ -208,6 +208,11 @@ class RunDirectory:
         """Return the replay events and probes so far; none if their file was not kept."""
         return read_lines(self.events)
 
+    def is_fork(self) -> bool:
+        """Whether it begins from a stage of another run, by its file or by the folder's name."""
+        key = _KEY.fullmatch(self.path.name)
+        return self.fork.is_file() or bool(key and key[2])
+
     def end_without_result(self) -> dict[str, Any] | None:
         """Return what `end` wrote, if the run is over without a result."""
         if self.result.is_file() or not self.ended.is_file():

@@ -23,6 +23,7 @@ from forever.runs.directory import RunDirectory
 from forever.runs.environment import code
 from forever.runs.journal import first_lines
 from forever.runs.lock import locked
+from forever.storage.store import uploading
 from forever.training.learner import part
 
 
@@ -125,12 +126,15 @@ def plant(
         )
 
     # Copy the lines and the answers that the checkpoint counts; the stage's own answers are given
-    # again. fork.json comes last: without it the next call copies everything again.
+    # again. fork.json comes last: without it the next call copies everything again. In storage
+    # workers of other machines find it.
     digests = {**state.digests, **state.constants}
     past = {name: (source.path / name).read_bytes() for name in _files(source, digests)}
     for path, count in ((source.steps, state.steps), (source.events, state.events)):
         past[path.name] = first_lines(path, count, state.digests.get(path.name))
-    with writing(target.path), locked(target.path):
+    with writing(target.path), locked(target.path), uploading(target.path):
+        if target.fork.is_file():  # another process has planted it meanwhile
+            return changes
         for name, content in past.items():
             write_bytes(target.path / name, content)
         shutil.rmtree(target.checkpoints, ignore_errors=True)

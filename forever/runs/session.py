@@ -108,7 +108,7 @@ class Session:
             say=complain if self.world.leads else id,
             begun=directory.steps.is_file() and directory.steps.stat().st_size > 0,
         )
-        if saved is None and directory.fork.is_file():
+        if saved is None and directory.is_fork():
             raise InputError(
                 f"{directory.checkpoints} has no checkpoint that can be read, and the past of a "
                 f"fork was trained by another run; remove {directory.path}, and the command with "

@@ -16,6 +16,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -94,9 +95,10 @@ class Store:
     def __enter__(self) -> "Store":
         shutil.rmtree(self._links, ignore_errors=True)  # of a process that was killed
         with reaching(self.address):
-            newest_here = self.newest_here()
-            self.owner = self._unsent() if newest_here else secrets.token_hex(8)
+            unsent = self._unsent()
+            self.owner = unsent or secrets.token_hex(8)
             self._acquire()
+            newest_here = self.owner == unsent  # nobody else wrote there until now
             self._heart.start()
             try:
                 if newest_here:
@@ -106,7 +108,7 @@ class Store:
                 write_text(self.folder / UNSENT, self.owner)
                 if newest_here:
                     self.push_checkpoint()
-                    self._push()
+                    self._push_at_once()
             except BaseException:
                 self._over.set()
                 raise
@@ -180,7 +182,10 @@ class Store:
         self.remote.upload(_LEASE, BytesIO(json.dumps(asdict(lease)).encode()))
 
     def _acquire(self) -> None:
-        """Take the lease; InputError if its holder lives and does not finish."""
+        """Take the lease; InputError if its holder lives and does not finish.
+
+        It is taken in a new name after another folder has had it: what is unsent here is older.
+        """
         seen, since, give_up, written = None, 0.0, time.monotonic() + WAIT_S, False
         while True:
             lease, now = self._lease(), time.monotonic()
@@ -188,6 +193,8 @@ class Store:
                 return
             expired = lease is not None and lease == seen and now - since >= lease.ttl_s
             if lease is None or not lease.holder or lease.owner == self.owner or expired:
+                if lease is not None and lease.owner != self.owner:
+                    self.owner = secrets.token_hex(8)
                 self._renewed = now
                 self._write_lease(self.holder)
                 written = True
@@ -225,14 +232,17 @@ class Store:
 
     def _beat(self) -> None:
         """Renew the lease until that is over; without it the run must stop."""
+        lost = False
         while not self._over.wait(HEARTBEAT_S):
             try:
                 self._renew(self.holder)
-            except WriteError as lost:
-                complain(f"{lost}; leaving")
-                ask_to_stop(self.folder)
-                return
-            except OSError:  # the uploads meet it, too, and say so
+            except WriteError as problem:
+                if not lost:
+                    complain(f"{problem}; leaving")
+                lost = True
+                ask_to_stop(self.folder)  # each time, since a run that begins drops older requests
+                continue
+            except Exception:  # of the storage; the uploads meet it, too, and say so
                 continue
             if self.is_sweep:  # it has no checkpoints, and its files are small
                 self._wanted.set()
@@ -297,6 +307,19 @@ class Store:
             self._send(RESULT, result)
         shutil.rmtree(links, ignore_errors=True)
 
+    def _push_at_once(self) -> None:
+        """Upload what is new before the run begins.
+
+        Ctrl-C would end an upload of this thread as half a file in the place of a whole one, so
+        another thread uploads, and finishes its file.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                pool.submit(self._push).result()
+            except BaseException:
+                self.problem = WriteError(f"{self.address} does not have everything")
+                raise
+
     def _send(self, name: str, path: Path) -> None:
         try:
             stamp, file = Stamp.of(path), path.open("rb")
@@ -339,19 +362,19 @@ class Store:
     def _release(self) -> None:
         """Let others have the lease. Of a finished run only what readers need stays here."""
         self._check_lease()
+        # What was uploaded need not be downloaded again.
+        there = self.remote.list()
+        for name, path in local_files(self.folder, lambda name: name in self.sent).items():
+            if name in there and path.stat().st_size == there[name].size:
+                os.utime(path, ns=(there[name].time_ns, there[name].time_ns))
+                self.sent[name] = Stamp.of(path)
         self._over.set()
         self._heart.join()
         self._renew("")
         (self.folder / UNSENT).unlink(missing_ok=True)
-        if not (self.folder / RESULT).is_file():
-            return
-        for name in (_CHECKPOINTS, _STAGES):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-        # What was uploaded need not be downloaded again.
-        there = self.remote.list()
-        for name, path in local_files(self.folder, lambda name: name in there).items():
-            if path.stat().st_size == there[name].size:
-                os.utime(path, ns=(there[name].time_ns, there[name].time_ns))
+        if (self.folder / RESULT).is_file():
+            for name in (_CHECKPOINTS, _STAGES):
+                shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def finish(self, within_s: float | None = None) -> None:
         """Upload the rest, for at most so long, and release the lease.
@@ -359,9 +382,10 @@ class Store:
         Raises:
             WriteError: not everything could be uploaded, or another machine took over.
         """
-        self._ending.set()
         try:
             self.push_checkpoint()
+            self._ending.set()  # after all that is to be uploaded is here
+            self._wanted.set()
             self._uploader.join(within_s)
         finally:
             self._over.set()

@@ -54,6 +54,7 @@ BAD = [
     ("show nowhere", "nowhere"),
     ("diff nowhere nowhere", "nowhere"),
     ("data check nowhere", "nowhere"),
+    ("data check nowhere optim.lr=1", "optim.lr=1"),
 ]
 
 

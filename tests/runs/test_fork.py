@@ -203,6 +203,9 @@ def test_a_fork_that_lost_its_checkpoint_is_no_run_from_the_beginning(
     with pytest.raises(InputError, match=str(directory.path)):
         execute(config, directory.path)
     assert directory.steps.read_bytes() == before
+    elsewhere = tmp_path / "elsewhere" / directory.path.name  # as on a machine of its own
+    with pytest.raises(InputError, match=str(elsewhere)):
+        execute(config, elsewhere)
 
 
 def test_from_the_command_line(runs: Runs, tmp_path: Path, call: Call) -> None:

@@ -1,5 +1,6 @@
 """A run that is uploaded while it trains can be resumed anywhere, and one machine has it."""
 
+import _thread
 import json
 import multiprocessing
 import os
@@ -252,6 +253,41 @@ def test_of_two_that_take_a_lease_at_once_one_has_it(
         assert sorted(pool.map(work, stores)) == [False, True]
 
 
+def test_who_loses_the_lease_while_taking_it_has_the_older_work(
+    s3: Server, machine: Become, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine takes it in the same moment and finishes, before this one asks again."""
+    monkeypatch.setattr(store, "CONFIRM_S", 1.0)
+    address = f"{OUT}/older"
+    folder = local_folder(address)
+    (folder / UNSENT).parent.mkdir(parents=True)
+    (folder / UNSENT).write_text("mine")
+    (folder / "steps.jsonl").write_text("older")
+    one = store_at(address)
+    with ThreadPoolExecutor(1) as pool:
+        entered = pool.submit(one.__enter__)
+        wait_until(lambda: s3.keys("runs/older/.lease.json"))
+        s3.write(f"{address}/steps.jsonl", b"newer")
+        lease = {"owner": "far", "holder": "", "count": 9, "ttl_s": 1e6}
+        s3.write(f"{address}/.lease.json", json.dumps(lease).encode())
+        entered.result()
+    one.finish()
+    assert s3.read(f"{address}/steps.jsonl") == b"newer"
+    assert (folder / "steps.jsonl").read_text() == "newer"
+
+
+def test_who_lost_the_lease_asks_its_run_to_stop_until_it_has(s3: Server, machine: Become) -> None:
+    """A run that begins meanwhile drops what was asked before."""
+    address = f"{OUT}/lost"
+    request = local_folder(address) / ".stop"
+    one = store_at(address).__enter__()
+    for _ in range(2):
+        wait_until(lambda: s3.take_lease(address) or request.is_file())
+        request.unlink()
+    with pytest.raises(WriteError):
+        one.finish()
+
+
 def test_a_worker_that_does_not_lead_has_the_files_of_the_leader(
     s3: Server, machine: Become
 ) -> None:
@@ -269,6 +305,29 @@ def test_a_worker_that_does_not_lead_has_the_files_of_the_leader(
         follow(other)
     assert [path.name for path in (other / "checkpoints").iterdir()] == ["000-00000001"]
     assert (other / "steps.jsonl").read_text() == "{}\n"
+
+
+def test_ctrl_c_leaves_no_half_file(
+    s3: Server, machine: Become, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is uploaded before the run begins may take long."""
+    path = local_folder(f"{OUT}/half")
+    path.mkdir(parents=True)
+    (path / "steps.jsonl").write_bytes(b"all of it")
+
+    def interrupted(file: Any, stream: Any, size: int) -> None:
+        content = file.read()
+        stream.write(content[:3])
+        if content == b"all of it":
+            time.sleep(0.2)  # until the main thread waits
+            _thread.interrupt_main()
+            time.sleep(0.2)
+        stream.write(content[3:])
+
+    monkeypatch.setattr(remote, "copyfileobj", interrupted)
+    with pytest.raises(KeyboardInterrupt), store_at(f"{OUT}/half"):
+        pass
+    assert s3.read(f"{OUT}/half/steps.jsonl") == b"all of it"
 
 
 # ---- storage that is away

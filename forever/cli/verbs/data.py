@@ -5,8 +5,10 @@ from pathlib import Path
 import typer
 from typer import Argument, Option
 
+from forever.cli import options
 from forever.cli.options import FOLDER
 from forever.cli.shown import note, print_lines, show
+from forever.errors import InputError
 from forever.storage.address import address_of
 from forever.text import Page, complain
 
@@ -15,6 +17,7 @@ def check(
     root: Path | None = Argument(
         None, help="Folder with benchmark folders, or a run's YAML; none: the demo's.", **FOLDER
     ),
+    changes: list[str] | None = options.CHANGES,
     model: str | None = Option(
         None, "--model", help="The model whose tokens are shown; default: the run's."
     ),
@@ -32,7 +35,9 @@ def check(
         forever data check
         forever data check data --model Qwen/Qwen3-0.6B
         forever data check my-run.yaml --task first --examples 5
+        forever data check my-run.yaml data.validation=0.2
     """
+    from forever.config.overrides import parse_assignments
     from forever.config.run import RunConfig
     from forever.data.check import balance_table, lengths_table, read_tasks, tasks_table
     from forever.sweeps.named_runs import load_run
@@ -42,7 +47,10 @@ def check(
 
         fetch(root, (".json", ".jsonl"))
     folder = None if root is None or root.is_file() else root
+    if folder and changes:
+        raise InputError(f"{changes[0]}: KEY=VALUE changes a run, and {root} is not a run's file")
     config = RunConfig() if folder else load_run(str(root or "mini/forever"))
+    config = config.override(parse_assignments(changes or []))
     if model is not None:
         config = config.override({"model.name": model})
     checked = read_tasks(folder or config, task or ())
