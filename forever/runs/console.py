@@ -50,7 +50,7 @@ class ConsoleTracker(Tracker):
             disable=not self.console.is_terminal,
         )
         self._bar = self._progress.add_task("", total=None, update="")
-        self._task = ""
+        self._task = self._scores = ""
 
     def started(self, directory: RunDirectory, benchmark: Benchmark) -> None:
         self._stages = [stage.name for stage in benchmark.stages]
@@ -71,12 +71,14 @@ class ConsoleTracker(Tracker):
         place = f"{number + 1}/{len(self._stages)} {self._stages[number]:<16}"
         bwt = "" if scores["bwt"] is None else f"  BWT {scores['bwt']:+6.1f}"
         seconds = time.perf_counter() - self._began
-        text = f"  after {place} OP {scores['op']:5.1f}{bwt}  {seconds:6.0f} s"
-        self.console.print(terminal(text), soft_wrap=True)
+        self._scores = terminal(f"  after {place} OP {scores['op']:5.1f}{bwt}  {seconds:6.0f} s")
+        self.console.print(self._scores, soft_wrap=True)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Give the terminal back; where one line is shown, it is that of the last scores."""
         self._progress.stop()
+        if isinstance(self.console.file, ProgressLine):
+            self.console.print(self._scores, soft_wrap=True)
 
 
 class ProgressLine(io.TextIOBase):

@@ -124,11 +124,11 @@ def test_workers_come_and_go_with_their_machines(
         others.callback(end, driver)
         (run,) = tmp_path.glob("runs/*")
         await_file(comes, driver)
-        assert lives(run, 2) == 0
+        assert workers(run) == [2]
         with ExitStack() as machine:
             machine.enter_context(worker_node(head.environment["ADDRESS"], gpus=1))
             await_file(leaves, driver)  # by which it has three
-            assert (lives(run, 0), lives(run, 2)) == (2, 1)
+            assert workers(run) == [2, 3]
             if noticed:
                 since = time.time()
                 drain(head)
@@ -145,7 +145,7 @@ def test_workers_come_and_go_with_their_machines(
             out, errors = driver.communicate(timeout=400)
             assert driver.returncode == 0, (out, errors)
         assert head.living() == []
-    assert (lives(run, 0), lives(run, 2)) == (3, 1)
+    assert workers(run) == [2, 3, 2]
     result, single = outcome(run), alone(base_config)
     assert json.loads((run / "result.json").read_text())["world_size"] == 2
     assert result.result["matrix"] == single.result["matrix"]
@@ -178,10 +178,9 @@ def test_a_machine_that_takes_long_to_come_is_waited_for(
     assert len([*tmp_path.glob("runs/*/result.json")]) == 1
 
 
-def lives(run: Path, rank: int) -> int:
-    """How many processes a run had for a rank until now."""
-    log = run / f"logs/rank-{rank}.log"
-    return log.read_text().count(f" rank {rank} on ") if log.exists() else 0
+def workers(run: Path) -> list[int]:
+    """How many workers a run had, each time that it was begun or resumed with another number."""
+    return [life["workers"] for life in RunDirectory(run).read_lives()]
 
 
 def drain(head: Head) -> None:
